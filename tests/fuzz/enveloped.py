@@ -8,11 +8,10 @@ from collections.abc import Iterator
 import msgspec
 from msgspec.structs import replace
 
-from parley.envelope.card_page import vectors
 from parley.envelope.cards import agent_card_of, envelope_card_of, read_card, write_card
 from parley.envelope.codec import UnreadableEnvelope, read_message, write_message
-from parley.envelope.errors import SignatureInvalid
-from parley.envelope.messages import Envelope
+from parley.envelope.messages import Envelope, SignatureInvalid
+from parley.envelope.server.card import vectors
 from parley.envelope.signatures import EnvelopeKey, signed_form, verify_signature
 from parley.model.errors import A2AError
 

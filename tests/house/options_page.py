@@ -26,7 +26,7 @@ by semicolons; a flag without a value is set by `1` or `true`.
 `parley.serve` and `parley.asgi` read the variables of egress, signing keys, the secret key, the
 publisher and the namespace too, and no others. By default, `parley.asgi` keeps tasks in `memory:`.
 Bindings have options of their own: `--envelope-keys` (`PARLEY_ENVELOPE_KEYS`) is one of the
-[envelope protocol](envelope/security.md).
+[envelope protocol](envelope/operate.md#identity-and-signatures).
 
 This page is made from the code (`parley.host.options.ServerOptions`).
 """

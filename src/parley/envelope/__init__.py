@@ -16,11 +16,21 @@ if TYPE_CHECKING:
     from parley.client.bindings.websocket import SocketRefused
     from parley.envelope.binding import EnvelopeBinding
     from parley.envelope.cards import EnvelopeCard
-    from parley.envelope.client.answers import EnvelopeAnswer, EnvelopeEvent, EnvelopeFailed
-    from parley.envelope.client.client import EnvelopeClient, EnvelopeStream, HeartbeatAnswer
-    from parley.envelope.client.connecting import SyncEnvelopeClient, connect, connect_sync
-    from parley.envelope.client.identity import EnvelopeTooLarge, IncomingRequest, NotFromAgent
-    from parley.envelope.client.settings import LinkSettings
+    from parley.envelope.client.client import (
+        EnvelopeClient,
+        EnvelopeStream,
+        HeartbeatAnswer,
+        connect,
+    )
+    from parley.envelope.client.session import (
+        EnvelopeAnswer,
+        EnvelopeEvent,
+        EnvelopeFailed,
+        EnvelopeTooLarge,
+        IncomingRequest,
+        LinkSettings,
+        NotFromAgent,
+    )
     from parley.envelope.messages import (
         Envelope,
         Priority,
@@ -30,44 +40,39 @@ if TYPE_CHECKING:
         SubType,
         Target,
     )
-    from parley.envelope.routing.directory import RoutingLimits
-    from parley.envelope.routing.registration import RegistrationSettings
-    from parley.envelope.server.directory import MessageContext
-    from parley.envelope.server.heartbeats import HeartbeatSettings
-    from parley.envelope.server.measured import EnvelopeCounts, SkillPerformance
+    from parley.envelope.registration import RegistrationSettings
+    from parley.envelope.routing import RoutingLimits
+    from parley.envelope.server.services import EnvelopeCounts, HeartbeatSettings, MessageContext
     from parley.envelope.signatures import EnvelopeKey
 
 _HOMES = {
     "Envelope": "parley.envelope.messages",
-    "EnvelopeAnswer": "parley.envelope.client.answers",
+    "EnvelopeAnswer": "parley.envelope.client.session",
     "EnvelopeCard": "parley.envelope.cards",
     "EnvelopeClient": "parley.envelope.client.client",
-    "EnvelopeCounts": "parley.envelope.server.measured",
-    "EnvelopeEvent": "parley.envelope.client.answers",
-    "EnvelopeFailed": "parley.envelope.client.answers",
+    "EnvelopeCounts": "parley.envelope.server.services",
+    "EnvelopeEvent": "parley.envelope.client.session",
+    "EnvelopeFailed": "parley.envelope.client.session",
     "EnvelopeKey": "parley.envelope.signatures",
     "EnvelopeBinding": "parley.envelope.binding",
     "EnvelopeStream": "parley.envelope.client.client",
-    "EnvelopeTooLarge": "parley.envelope.client.identity",
+    "EnvelopeTooLarge": "parley.envelope.client.session",
     "HeartbeatAnswer": "parley.envelope.client.client",
-    "HeartbeatSettings": "parley.envelope.server.heartbeats",
-    "IncomingRequest": "parley.envelope.client.identity",
-    "LinkSettings": "parley.envelope.client.settings",
-    "MessageContext": "parley.envelope.server.directory",
-    "NotFromAgent": "parley.envelope.client.identity",
+    "HeartbeatSettings": "parley.envelope.server.services",
+    "IncomingRequest": "parley.envelope.client.session",
+    "LinkSettings": "parley.envelope.client.session",
+    "MessageContext": "parley.envelope.server.services",
+    "NotFromAgent": "parley.envelope.client.session",
     "Priority": "parley.envelope.messages",
-    "RegistrationSettings": "parley.envelope.routing.registration",
+    "RegistrationSettings": "parley.envelope.registration",
     "ResponsePayload": "parley.envelope.messages",
-    "RoutingLimits": "parley.envelope.routing.directory",
+    "RoutingLimits": "parley.envelope.routing",
     "RoutingStrategy": "parley.envelope.messages",
-    "SkillPerformance": "parley.envelope.server.measured",
     "SocketRefused": "parley.client.bindings.websocket",
     "Status": "parley.envelope.messages",
     "SubType": "parley.envelope.messages",
-    "SyncEnvelopeClient": "parley.envelope.client.connecting",
     "Target": "parley.envelope.messages",
-    "connect": "parley.envelope.client.connecting",
-    "connect_sync": "parley.envelope.client.connecting",
+    "connect": "parley.envelope.client.client",
 }
 
 __all__ = [
@@ -93,14 +98,11 @@ __all__ = [
     "ResponsePayload",
     "RoutingLimits",
     "RoutingStrategy",
-    "SkillPerformance",
     "SocketRefused",
     "Status",
     "SubType",
-    "SyncEnvelopeClient",
     "Target",
     "connect",
-    "connect_sync",
 ]
 
 

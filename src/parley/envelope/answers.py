@@ -1,13 +1,14 @@
-"""Messages that answer others. Each has an id of its own, and names what it answers."""
+"""Messages that answer others. Each has an id of its own, and names its question."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import msgspec
 
-from parley.envelope.errors import UnknownAction, envelope_error
 from parley.envelope.messages import (
     OPERATION_PREFIX,
     VERSION,
@@ -22,6 +23,8 @@ from parley.envelope.messages import (
     Status,
     SubType,
     Target,
+    UnknownAction,
+    envelope_error,
 )
 from parley.model.errors import A2AError
 from parley.model.ids import new_id
@@ -32,10 +35,8 @@ from parley.model.struct import A2AStruct, Timestamp, encode, to_wire
 from parley.model.tasks import Event, Task, TaskState
 from parley.wire.v1_0.json import Json, read_params
 
-# -- results ----------------------------------------------------------------------------------
-#
-# What a task or a direct reply says, as the results of a RESPONSE.
-
+Answers = AsyncGenerator[Envelope, None]
+"""The RESPONSE and the EVENTs that answer a REQUEST, as they come."""
 
 _STATUSES = {
     TaskState.COMPLETED: Status.SUCCESS,
@@ -48,7 +49,7 @@ _STATUSES = {
 
 
 def status_of(task: Task) -> Status:
-    """Return the status that stands for the state of a task; ``ACCEPTED`` for one that runs."""
+    """Return the status that stands for the state of a task; ``ACCEPTED`` for a running task."""
     return _STATUSES.get(task.state, Status.ACCEPTED)
 
 
@@ -95,16 +96,11 @@ def _each(parts: Sequence[Part]) -> list[Any]:
     return [*found, {"text": "".join(chunks)}] if chunks else found
 
 
-# -- operations -------------------------------------------------------------------------------
-#
-# Operations of A2A as actions (``a2a.GetTask``): the JSON of version 1.0 in both directions.
-
-
 _json = Json()
 
 
 def operation_of(action: str) -> Operation | None:
-    """Return the operation that an action is; ``None`` for one without the prefix, a skill.
+    """Return the operation that an action is; ``None`` for a skill.
 
     Raises ``UnknownAction`` for an operation that A2A does not have.
     """
@@ -123,7 +119,7 @@ def action_of(operation: Operation) -> str:
 
 
 def read_operation(operation: Operation, parameters: Any) -> Any:
-    """Return the request of an operation. Raises ``A2AError`` that names what is wrong."""
+    """Return the request of an operation. Raises ``A2AError`` with the wrong fields."""
     return read_params(operation, encode(parameters))
 
 
@@ -153,9 +149,6 @@ def write_stream_event(item: StreamItem) -> Any:
 def read_stream_event(result: Any) -> Event:
     """Return the event of a stream, read tolerantly. Raises ``InvalidAgentResponseError``."""
     return _json.read_event(encode(result))
-
-
-# -- answers ----------------------------------------------------------------------------------
 
 
 Payload = RequestPayload | ResponsePayload | msgspec.Raw
@@ -238,3 +231,55 @@ def _answer(type: str, request: Envelope, payload: Payload, source: Source) -> E
         priority=asked.priority,
         correlation_id=request.message_id,
     )
+
+
+class WaitingBytes:
+    """How many bytes of answers may wait to be read, in all queues that share this."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.held = 0
+
+
+class WaitingAnswers:
+    """The answers to one REQUEST that were not read yet: at most ``most`` of them."""
+
+    def __init__(self, waiting: WaitingBytes, most: int) -> None:
+        self._waiting = waiting
+        self._most = most
+        self._answers: deque[tuple[Envelope, int]] = deque()
+        self._has_news = asyncio.Event()
+        self.is_over = asyncio.Event()
+        self.failure: Exception | None = None
+
+    def put(self, answer: Envelope, size: int) -> bool:
+        """Add an answer; return whether there was room."""
+        waiting = self._waiting
+        is_full = waiting.held and waiting.held + size > waiting.most
+        if self.failure is not None or is_full or len(self._answers) >= self._most:
+            return False
+        self._answers.append((answer, size))
+        waiting.held += size
+        self._has_news.set()
+        return True
+
+    def fail(self, error: Exception) -> None:
+        """Raise an error once the answers of before are read."""
+        self.failure = self.failure or error
+        self._has_news.set()
+
+    async def next(self) -> Envelope:
+        """Return the next answer. Raises the error of ``fail``."""
+        while not self._answers:
+            if self.failure is not None:
+                raise self.failure
+            self._has_news.clear()
+            await self._has_news.wait()
+        answer, size = self._answers.popleft()
+        self._waiting.held -= size
+        return answer
+
+    def drop(self) -> None:
+        """Drop the unread answers."""
+        self._waiting.held -= sum(size for _, size in self._answers)
+        self._answers.clear()

@@ -1,6 +1,6 @@
-"""The envelope protocol as a binding of a server: what an operator says, and what is made of it.
+"""The envelope protocol as a binding of a server: its options and its parts.
 
-The protocol itself is loaded with the first message: a server that nobody speaks it to does
+The protocol itself is loaded with the first message: a server without such messages does
 without.
 """
 
@@ -9,33 +9,218 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parley.engine.description import AgentDescription
-from parley.envelope.card_page import SchemaPage
 from parley.envelope.declared import KEYS_VARIABLE, EnvelopeSettings
-from parley.envelope.endpoint import AgentEnvelope
-from parley.envelope.server.heartbeats import HeartbeatSettings
-from parley.envelope.server.plugins import TIMEOUT, EnvelopeHandler, EnvelopeHandlers
-from parley.envelope.server.queue import QueueLimits, RequestQueue
+from parley.envelope.messages import BINDING, PATH, SUBPROTOCOL, Source
+from parley.envelope.server.card import CardTimes, EnvelopeCardPage, SchemaPage
+from parley.envelope.server.services import (
+    HANDLER_TIMEOUT,
+    EnvelopeHandler,
+    EnvelopeHandlers,
+    HeartbeatSettings,
+    MessageContext,
+    QueueLimits,
+    RequestQueue,
+)
 from parley.host.bindings import ServerParts
-from parley.model.errors import an
+from parley.model.errors import A2AError, InvalidRequestError, an
+from parley.model.service import ANONYMOUS, NO_TRACE, Caller, TraceContext
+from parley.security.networks import client_address
+from parley.server.added_bindings import BindingPlace
 from parley.server.app import App, Endpoint
+from parley.server.http.open_credentials import open_credentials
+from parley.server.http.responses import NO_STORE, refuse_method
+from parley.server.log import log_unforeseen
+from parley.server.request_fields import read_trace
+from parley.server.websocket.admission import as_http, refused_by
+from parley.server.websocket.socket import ServerSocket
 from parley.store.protocols.errors import StoreError
 
 if TYPE_CHECKING:
-    from parley.envelope.routing.directory import RoutingLimits
-    from parley.envelope.routing.registration import RegistrationSettings, SocketRegistrations
-    from parley.envelope.routing.remote import RegistryAgents
-    from parley.envelope.server.card import CardTimes
-    from parley.envelope.server.guard import EnvelopeGuard, KnownCallers, Nonces
-    from parley.envelope.server.keys import EnvelopeKeys, GivenKeys
-    from parley.envelope.server.measured import EnvelopeStatistics
-    from parley.envelope.server.plugins import EnvelopeServices
+    from parley.envelope.registration import RegistrationSettings, SocketRegistrations
+    from parley.envelope.routing import RegistryAgents, RoutingLimits
+    from parley.envelope.server.conversation import Exchanges
+    from parley.envelope.server.guard import (
+        EnvelopeGuard,
+        EnvelopeKeys,
+        GivenKeys,
+        KnownCallers,
+        Nonces,
+    )
+    from parley.envelope.server.services import EnvelopeServices, EnvelopeStatistics
     from parley.registry.served.binding import ServerCatalog
+
+
+_HINT = (
+    "this is the address of an agent in the envelope protocol: send it messages with POST, or open "
+    f"a WebSocket with the subprotocol {SUBPROTOCOL}"
+)
+
+
+class AgentEnvelope:
+    """The envelope protocol of one agent (``AgentBinding``)."""
+
+    protocol = BINDING
+    path = PATH
+
+    def __init__(
+        self, server: ServerEnvelope, agent: AgentDescription, settings: EnvelopeSettings
+    ) -> None:
+        self.server = server
+        self.settings = settings
+        self._agent = agent
+
+    @cached_property
+    def guard(self) -> EnvelopeGuard:
+        """What decides who may say what to the agent."""
+        return self.server.guard_of(self._agent, self.settings)
+
+    def handler(self, place: BindingPlace) -> ASGIApp:
+        """Return what takes messages at an address of the agent."""
+        return EnvelopeEndpoint(self, place)
+
+    def pages(self, place: BindingPlace) -> Mapping[str, ASGIApp]:
+        """Return the envelope card, and the schema of messages."""
+        card = EnvelopeCardPage(place, self.settings, CardTimes(self.server.store))
+        return {"/card": place.restricted("card", card), "/schema.json": self.server.schema_page}
+
+    @property
+    def refuses_unsigned(self) -> bool:
+        """Whether the data of the agent is restricted."""
+        return self.settings.data_classification == "restricted"
+
+    def refuse(self) -> A2AError:
+        """Return the error for a request that is not signed."""
+        from parley.envelope.messages import SignatureRequired
+
+        return SignatureRequired(
+            "the data of this agent is restricted, so it takes signed messages of the envelope "
+            "protocol alone: its card has their address (urn:parley:envelope:v1)"
+        )
+
+
+class EnvelopeEndpoint:
+    """Takes messages to one agent, or to one tenant of an endpoint, at a place of a server."""
+
+    takes_sockets = True
+
+    def __init__(self, agent: AgentEnvelope, place: BindingPlace) -> None:
+        self._agent = agent
+        self._place = place
+        self._served = place.served
+        self._endpoint = place.agent
+        self._tenant = place.tenant
+        self._server = agent.server
+
+    @cached_property
+    def exchanges(self) -> Exchanges:
+        """What answers the messages. The first access loads the protocol."""
+        from parley.envelope.server.answering import Answering, Calls
+        from parley.envelope.server.conversation import Exchanges
+
+        services = self._server.services
+        answering = Answering(
+            Calls(self._served, self._endpoint, self._tenant), services, self._source
+        )
+        return Exchanges(
+            self._served, answering, services, self._server.requests, self._agent.guard
+        )
+
+    @property
+    def _source(self) -> Source:
+        agent_type = self._agent.settings.agent_type
+        return Source(agent_id=self._endpoint.key or "agent", agent_type=agent_type)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a POST, or serve a WebSocket."""
+        is_socket = scope["type"] == "websocket"
+        asked = as_http(scope) if is_socket else scope
+        gate, elsewhere = self._place.gate, self._place.elsewhere
+        if gate is not None and not gate.is_visible(asked):
+            elsewhere = refused_by(elsewhere) if is_socket else elsewhere
+            await elsewhere(scope, receive, send)
+        elif is_socket:
+            await self._serve_socket(asked, ServerSocket(scope, receive, send))
+        elif scope["method"] != "POST":
+            await refuse_method(scope, send, "POST", _HINT)
+        else:
+            from parley.envelope.server.conversation import EnvelopePost
+
+            await EnvelopePost(self.exchanges, self._context(scope, ANONYMOUS)).run(receive, send)
+
+    async def _serve_socket(self, asked: Scope, socket: ServerSocket) -> None:
+        with ExitStack() as held:
+            try:
+                caller = await self._place.caller(asked)
+                self._check_subprotocol(socket)
+                context = self._context(asked, caller)
+                held.enter_context(self._served.sockets.slot_of((self._tenant, caller.owner)))
+                guard = self._agent.guard
+                sender = held.enter_context(guard.open_socket(caller, context.address))
+            except A2AError as error:
+                await self._refuse(socket, asked, error)
+                return
+            except Exception:
+                await self._refuse(socket, asked, log_unforeseen("the upgrade to a WebSocket"))
+                return
+            credentials = open_credentials(self._served.identify, asked, caller)
+            from parley.envelope.server.conversation import Conversation
+
+            try:
+                await socket.accept(SUBPROTOCOL if socket.subprotocols else None)
+            except OSError:
+                return  # the client has gone
+            await Conversation(self.exchanges, context, socket, sender, credentials).run()
+
+    def _check_subprotocol(self, socket: ServerSocket) -> None:
+        """Raise ``InvalidRequestError`` for other subprotocols; v1 is meant where none is named."""
+        if socket.subprotocols and SUBPROTOCOL not in socket.subprotocols:
+            offered = ", ".join(socket.subprotocols)[:100]
+            raise InvalidRequestError(
+                f"a WebSocket to an agent has the subprotocol {SUBPROTOCOL} "
+                f"(Sec-WebSocket-Protocol); this one offers {offered}"
+            )
+
+    async def _refuse(self, socket: ServerSocket, asked: Scope, error: A2AError) -> None:
+        from parley.envelope.answers import error_response
+        from parley.envelope.codec import write_message
+
+        body = write_message(error_response("", error, source=self._source))
+        headers = [
+            (b"content-type", b"application/json"),
+            NO_STORE,
+            *self._served.error_headers(error, asked),
+        ]
+        await socket.refuse(error.http_status, headers, body)
+
+    def _context(self, asked: Scope, caller: Caller) -> MessageContext:
+        trust_proxy = self._served.settings.trust_proxy
+        return MessageContext(
+            caller=caller,
+            agent=self._endpoint.key,
+            names=self._agent.guard.names,
+            tenant=self._tenant,
+            scope=asked,
+            address=client_address(asked, trust_proxy=trust_proxy),
+            trace=_trace_of(asked),
+        )
+
+
+def _trace_of(asked: Scope) -> TraceContext:
+    values: dict[bytes, list[str]] = {b"traceparent": [], b"tracestate": []}
+    for name, value in asked["headers"]:
+        if name in values:
+            values[name].append(value.decode("latin-1"))
+    parents = values[b"traceparent"]
+    return read_trace(parents, values[b"tracestate"]) if parents else NO_TRACE
+
 
 log = logging.getLogger("parley.envelope")
 
@@ -44,26 +229,25 @@ class EnvelopeBinding(msgspec.Struct, frozen=True, kw_only=True):
     """The envelope protocol of a server: ``parley.asgi(agent, bindings=[EnvelopeBinding(...)])``.
 
     ``keys`` are the keys of the agents that sign messages: a file (``parley keys share``), by
-    default the file that ``PARLEY_ENVELOPE_KEYS`` names, or a list (``docs/envelope/security.md``);
-    the same for all replicas. ``handlers`` are async functions of a message and its context, by the
-    message type or the action that they are for, and ``fallback`` is one for messages that nothing
-    else handles (``docs/envelope/plugins.md``); a handler ends after ``handler_timeout`` seconds.
+    default the file that ``PARLEY_ENVELOPE_KEYS`` names, or a list (``docs/envelope/operate.md``);
+    the same for all replicas. ``handler`` is an async function of a message and its context, for
+    messages that nothing else handles (``docs/envelope/operate.md``); a call of it ends after
+    ``handler_timeout`` seconds.
     ``heartbeats`` says how connections are watched, ``registration`` who may register over a
     socket, ``routing`` how far a message spreads (``docs/envelope/routing.md``).
 
     ``max_requests`` bounds the requests that are answered at once, ``max_requests_per_socket``
-    those of one WebSocket, and ``max_requests_waiting`` how many more of one caller wait.
+    the requests of one WebSocket, and ``max_requests_waiting`` how many more of one caller wait.
 
     Raises ``ValueError`` and ``TypeError`` for values that make no sense.
     """
 
     keys: GivenKeys | None = None
-    handlers: Mapping[str, EnvelopeHandler] = {}
-    fallback: EnvelopeHandler | None = None
+    handler: EnvelopeHandler | None = None
     heartbeats: HeartbeatSettings | None = None
     registration: RegistrationSettings | None = None
     routing: RoutingLimits | None = None
-    handler_timeout: float = TIMEOUT
+    handler_timeout: float = HANDLER_TIMEOUT
     max_requests: int = 10_000
     max_requests_per_socket: int = 64
     max_requests_waiting: int = 256
@@ -91,18 +275,13 @@ class EnvelopeBinding(msgspec.Struct, frozen=True, kw_only=True):
                 "handler_timeout of EnvelopeBinding is a number of seconds above 0, not "
                 f"{timeout!r:.100}"
             )
-        if not isinstance(self.handlers, Mapping):
-            raise TypeError(
-                "handlers of EnvelopeBinding is a mapping of message types and actions to async "
-                f"functions, such as {{'stock.count': count}}, not {self.handlers!r:.200}"
-            )
-        EnvelopeHandlers(self.handlers, self.fallback, timeout=self.handler_timeout)
+        EnvelopeHandlers(self.handler)
         if self.heartbeats or self.registration or self.routing:
             self._check_kinds()
 
     def _check_kinds(self) -> None:
-        from parley.envelope.routing.directory import RoutingLimits
-        from parley.envelope.routing.registration import RegistrationSettings
+        from parley.envelope.registration import RegistrationSettings
+        from parley.envelope.routing import RoutingLimits
 
         kinds: dict[str, type] = {
             "heartbeats": HeartbeatSettings,
@@ -135,13 +314,13 @@ class ServerEnvelope:
     def __init__(self, binding: EnvelopeBinding, parts: ServerParts) -> None:
         self._binding = binding
         self._parts = parts
+        self.store = parts.store
         self._keys = _read_keys(binding.keys)
         self._endpoints: Mapping[str, Endpoint] = {}
         self._app: App | None = None
         self._services: EnvelopeServices | None = None
         self._registrations: SocketRegistrations | None = None
         self._remote: RegistryAgents | None = None
-        self._skills_checked = not binding.handlers
         self._agents: dict[str, AgentEnvelope] = {}
         self.schema_page = SchemaPage()
         self.requests = RequestQueue(
@@ -160,7 +339,7 @@ class ServerEnvelope:
 
     @property
     def record(self) -> Mapping[str, Any]:
-        """What the audit says about it: the owners of keys."""
+        """The facts for the audit: the owners of keys."""
         return {"envelope_keys": [] if self._keys is None else sorted(self._keys.owners)}
 
     def of(self, agent: AgentDescription) -> AgentEnvelope | None:
@@ -173,26 +352,13 @@ class ServerEnvelope:
         self._endpoints = endpoints
 
     async def start(self) -> None:
-        """Prepare to fetch keys that senders publish.
-
-        Raises ``ValueError`` for a handler in the place of a skill.
-        """
-        if not self._skills_checked:
-            self._skills_checked = True
-            skills = {
-                skill.id
-                for endpoint in self._endpoints.values()
-                for each in (endpoint, *endpoint.tenants.values())
-                if each.card is not None
-                for skill in each.card(()).skills
-            }
-            EnvelopeHandlers(self._binding.handlers).check_skills(skills)
+        """Prepare to fetch keys that senders publish."""
         if self._keys is not None:
             resources = self._parts.resources
             self._keys.start(egress=resources.egress, now=resources.now)
 
     async def close(self) -> None:
-        """End what is under way, and log what was counted."""
+        """End the work under way, and log the counters."""
         if self._services is not None:
             if self._registrations is not None:
                 await self._registrations.aclose()
@@ -209,32 +375,25 @@ class ServerEnvelope:
             self._services = self._made()
         return self._services
 
-    @property
-    def statistics(self) -> EnvelopeStatistics | None:
-        """What was measured; nothing before the first message."""
-        return None if self._services is None else self._services.statistics
-
     def _made(self) -> EnvelopeServices:
-        from parley.envelope.routing.connected import ConnectedAgents
-        from parley.envelope.routing.directory import HostDirectory
-        from parley.envelope.routing.hosted import HostedAgent
-        from parley.envelope.routing.registration import SocketRegistrations
-        from parley.envelope.server.heartbeats import ServerLoad
-        from parley.envelope.server.plugins import EnvelopeServices
+        from parley.envelope.registration import SocketRegistrations
+        from parley.envelope.routing import ConnectedAgents, HostDirectory, HostedAgent
+        from parley.envelope.server.services import EnvelopeServices, ServerLoad
 
         binding, parts, app = self._binding, self._parts, self._app
         assert app is not None
         # Agents of tenants are not among them: messages to all agents reveal no tenant.
         hosted = tuple(
-            HostedAgent(path, endpoint, self._agents[endpoint.key], app)
+            HostedAgent(path, endpoint, agent.settings, agent.guard.names, app)
             for path, endpoint in self._endpoints.items()
-            if endpoint.service is not None and endpoint.key in self._agents
+            if endpoint.service is not None
+            and (agent := self._agents.get(endpoint.key)) is not None
         )
         connected = ConnectedAgents()
         catalog: ServerCatalog = app.bindings["catalog"]
         if catalog.registry:
             from parley.agent.remote.connections import Connections
-            from parley.envelope.routing.remote import RegistryAgents
+            from parley.envelope.routing import RegistryAgents
 
             self._remote = RegistryAgents(
                 catalog.registry,
@@ -251,10 +410,7 @@ class ServerEnvelope:
         directory = HostDirectory(lambda: hosted, connected, self._remote, limits=binding.routing)
         return EnvelopeServices(
             handlers=EnvelopeHandlers(
-                binding.handlers,
-                binding.fallback,
-                own=self._registrations.handlers,
-                timeout=binding.handler_timeout,
+                binding.handler, own=self._registrations.handlers, timeout=binding.handler_timeout
             ),
             directory=directory,
             heartbeats=binding.heartbeats or HeartbeatSettings(),
@@ -269,20 +425,18 @@ class ServerEnvelope:
         return self.services.directory.knows(agent_id)
 
     @cached_property
-    def shared_guards(self) -> tuple[KnownCallers, Nonces, CardTimes]:
-        """What the guards of all agents share."""
-        from parley.envelope.server.card import CardTimes
+    def _shared_guards(self) -> tuple[KnownCallers, Nonces]:
+        """The state that the guards of all agents share."""
         from parley.envelope.server.guard import KnownCallers, Nonces
 
-        store = self._parts.store
-        return KnownCallers(self._is_registered), Nonces(store), CardTimes(store)
+        return KnownCallers(self._is_registered), Nonces(self.store)
 
     def guard_of(self, agent: AgentDescription, settings: EnvelopeSettings) -> EnvelopeGuard:
         """Return what decides who may say what to an agent."""
         from parley.envelope.server.guard import EnvelopeGuard, SignedMessages
 
         parts = self._parts
-        known, nonces, times = self.shared_guards
+        known, nonces = self._shared_guards
         window = round(settings.signature_window * 1000)
         addresses = [
             parts.url.rstrip("/") + path
@@ -297,7 +451,6 @@ class ServerEnvelope:
             known=known,
             failures=parts.resources.failures,
             signing_keys=parts.signing_keys,
-            times=times,
             is_reachable=self.is_reachable,
         )
 
@@ -315,7 +468,7 @@ class ServerEnvelope:
 
 
 def settings_of(agent: AgentDescription) -> EnvelopeSettings | None:
-    """Return the settings of an agent, ``None`` for one that does not speak the protocol."""
+    """Return the settings of an agent, ``None`` for an agent without the protocol."""
     if isinstance(agent.envelope, EnvelopeSettings):
         return agent.envelope
     return EnvelopeSettings() if agent.envelope is True else None
@@ -324,7 +477,7 @@ def settings_of(agent: AgentDescription) -> EnvelopeSettings | None:
 def _read_keys(given: GivenKeys | None) -> EnvelopeKeys | None:
     if given is None and not os.environ.get(KEYS_VARIABLE):
         return None
-    from parley.envelope.server.keys import EnvelopeKeys
+    from parley.envelope.server.guard import EnvelopeKeys
 
     return EnvelopeKeys.load(given)
 

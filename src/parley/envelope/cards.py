@@ -1,4 +1,4 @@
-"""Cards of the envelope protocol: who an agent is, what it can do, where, and under what limits."""
+"""Cards of the envelope protocol: an agent's names, capabilities, addresses and limits."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import msgspec
 from msgspec import Meta, to_builtins
 from msgspec.structs import replace
 
+from parley.envelope.codec import MAX_DEPTH, parse
 from parley.envelope.declared import MAX_WINDOWS, MaintenanceWindow, check_window, window_of
 from parley.envelope.messages import BINDING, Count
-from parley.envelope.syntax import MAX_DEPTH, parse
 from parley.model.cards import (
     AgentCapabilities,
     AgentCard,
@@ -58,19 +58,10 @@ class CardPerformance(A2AStruct, frozen=True, kw_only=True):
     reliability: Share | None = None
 
 
-class MeasuredPerformance(A2AStruct, frozen=True, kw_only=True):
-    """What was measured of a capability, of the last ``requests`` until ``measured_at``."""
-
-    average_response_time: Count | None = None
-    reliability: Share | None = None
-    requests: Count | None = None
-    measured_at: Timestamp | None = None
-
-
 class CardCapability(A2AStruct, frozen=True, kw_only=True):
     """An action that the agent takes, by its ``name``, with the JSON Schemas of both ends.
 
-    ``performance`` is what the author says, ``measured`` what the server has measured.
+    ``performance`` is declared by the author.
     """
 
     name: NonEmpty
@@ -79,11 +70,10 @@ class CardCapability(A2AStruct, frozen=True, kw_only=True):
     input_schema: dict[str, Any] | None = None
     output_schema: dict[str, Any] | None = None
     performance: CardPerformance | None = None
-    measured: MeasuredPerformance | None = None
 
 
 class CardEndpoints(A2AStruct, frozen=True, kw_only=True):
-    """Where the agent is: a WebSocket, an address for POST, and one that says whether it lives."""
+    """Where the agent is: a WebSocket, an address for POST, and an address of its health."""
 
     primary: str = ""
     backup: str = ""
@@ -151,7 +141,7 @@ def read_card(
 ) -> EnvelopeCard:
     """Read a card tolerantly: members that are unknown or wrong are left out, and logged.
 
-    Raises ``A2AError`` that names what is wrong for what has no ``agentInfo.id``, and for what is
+    Raises ``A2AError`` with the reason for a card without ``agentInfo.id``, and for JSON that is
     too large or ambiguous.
     """
     if isinstance(data, Mapping):
@@ -213,7 +203,7 @@ def windows_of(members: Mapping[str, Any]) -> tuple[MaintenanceWindow, ...]:
 
 
 def write_card(card: EnvelopeCard) -> bytes:
-    """Return a card as JSON. What has its default is left out."""
+    """Return a card as JSON. Defaults are left out."""
     return encode(card)
 
 
@@ -221,14 +211,6 @@ def _refuse(field: str, description: str) -> None:
     violation = FieldViolation(field, description)
     error: A2AError = InvalidParamsError(f"{field}: {description}", violations=(violation,))
     raise error
-
-
-# -- agent cards ------------------------------------------------------------------------------
-#
-# Cards of the envelope protocol from cards of A2A, and back.
-#
-# An A2A card has no place for some members. They stand in the params of the extension
-# ``urn:parley:envelope-card:v1``, so that nothing is lost on the way there and back.
 
 
 PROTOCOL_VERSION = "1.0"
@@ -276,7 +258,7 @@ def agent_card_of(card: EnvelopeCard) -> AgentCard:
 def envelope_card_of(card: AgentCard, *, agent_id: str = "") -> EnvelopeCard:
     """Return the envelope card that says the same as an A2A card.
 
-    The agent's id is ``agent_id``, else the one that the card declares for the protocol, else its
+    The agent's id is ``agent_id``, else the id that the card declares for the protocol, else its
     name.
     """
     declared = _declared(card)
@@ -342,7 +324,7 @@ def _params(card: AgentCard, uri: str) -> dict[str, Any]:
 
 
 def _declared(card: AgentCard) -> EnvelopeCard | None:
-    """Return what a card declares for the protocol, ``None`` where that is nothing or wrong."""
+    """Return the card in an extension's params, ``None`` without a readable one."""
     members = _params(card, ENVELOPE_CARD)
     try:
         return read_card(members) if members else None
@@ -374,7 +356,7 @@ def _schemes(
 ) -> tuple[dict[str, SecurityScheme], tuple[SecurityRequirement, ...]]:
     """Return the schemes for the methods that A2A can name without more than the method.
 
-    One of them is enough, with the required permissions as its scopes.
+    Any of them is enough, with the required permissions as its scopes.
     """
     known = {
         BEARER: SecurityScheme(http_auth_security_scheme=HTTPAuthSecurityScheme(scheme="Bearer")),

@@ -1,23 +1,26 @@
 """Messages of the envelope protocol as JSON, and back.
 
-Reading is strict about what a message means: what is required is there and of its type, ids are
+Reading is strict about what a message means: required members are there and of their types, ids are
 within the limits of ``model.ids``, no member stands there twice. It is tolerant of the future:
 every version ``1.x`` is read, and members that 1.0 does not have are kept or ignored.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
 from math import isfinite
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import inspect
 
-from parley.envelope.encodings import ENCODINGS, GZIP, read_parameters, write_parameters
-from parley.envelope.errors import EnvelopeVersionUnknown
 from parley.envelope.messages import (
     Envelope,
+    EnvelopeVersionUnknown,
     MessageInfo,
     MessageType,
     Priority,
@@ -29,15 +32,189 @@ from parley.envelope.messages import (
     SubType,
     Target,
 )
-from parley.envelope.structs import object_of, read_struct
-from parley.envelope.syntax import MAX_BYTES, MAX_DEPTH, parse
-from parley.model.errors import A2AError, FieldViolation, InvalidRequestError
+from parley.model.errors import A2AError, FieldViolation, InvalidParamsError, InvalidRequestError
 from parley.model.ids import RIGHT_ID, RIGHT_NAME, may_be_id, may_be_name
 from parley.model.struct import A2AStruct, Timestamp, encode, to_wire
-from parley.wire.json.problems import InvalidValue, Problem, expected
+from parley.wire.json import protojson
+from parley.wire.json.problems import InvalidValue, Problem, expected, read_items, read_members
 from parley.wire.json.protojson import refuse
+from parley.wire.json.syntax import check_limits, without_bom
+
+MAX_BYTES = 10 * 1024 * 1024
+"""The size of a message."""
+
+MAX_DEPTH = 100
+
+
+def parse(
+    data: bytes,
+    *,
+    max_depth: int = MAX_DEPTH,
+    max_bytes: int = MAX_BYTES,
+    what: str = "the message",
+) -> Any:
+    """Return the value that JSON stands for. It stands for one value to every parser.
+
+    Raises ``JSONParseError`` for bytes that are no JSON in UTF-8 (NaN is none), and
+    ``InvalidRequestError`` for too many bytes, too many levels, a number that cannot be kept, and
+    a member that an object has twice.
+    """
+    if len(data) > max_bytes:
+        raise InvalidRequestError(f"{what} has {len(data):,} bytes; at most {max_bytes:,} are read")
+    try:
+        check_limits(data, max_depth, max_parts=len(data))
+        data = without_bom(data)
+        value = protojson.parse(data)
+    except InvalidParamsError as error:
+        message = error.message.replace("the body", what)
+        raise InvalidRequestError(message, violations=error.violations) from None
+    # The value has as many members as the text, unless one stands there twice.
+    if _members(data) != _members(protojson.encode(value)):
+        _refuse_twice(data)
+    return value
+
+
+def outside_strings(data: bytes) -> bytes:
+    """Return JSON without its strings, at the speed of memory."""
+    if b"\\" in data:
+        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    # Without escapes, every other piece between quotation marks is the inside of a string.
+    return b"".join(data.split(b'"')[::2])
+
+
+def _members(data: bytes) -> int:
+    """Return the number of members of all objects: their colons."""
+    return outside_strings(data).count(b":")
+
+
+def _refuse_twice(data: bytes) -> None:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            seen: set[str] = set()
+            for name, _ in pairs:
+                if name in seen:
+                    violation = FieldViolation(name[:60], "at most once in one object")
+                    raise InvalidRequestError(
+                        f"the member {name[:60]!r} stands twice in one object",
+                        violations=(violation,),
+                    )
+                seen.add(name)
+        return found
+
+    with suppress(RecursionError):
+        json.loads(data, object_pairs_hook=unique)
+    raise InvalidRequestError("a member stands twice in one object")
+
+
+T = TypeVar("T")
+
+Read = Callable[[Any], Any]
+
+
+def read_struct(kind: type[T], value: Any) -> T:
+    """Return the ``kind`` that a JSON value stands for. Raises ``InvalidValue``."""
+    try:
+        return msgspec.convert(value, kind, strict=True)
+    except (msgspec.ValidationError, RecursionError):
+        return _reader(kind)(value)  # type: ignore[no-any-return, arg-type]
+
+
+@cache
+def _reader(kind: type) -> Read:
+    info = inspect.type_info(kind)
+    assert isinstance(info, inspect.StructType)
+    return _struct(info)
+
+
+def _read_of(info: inspect.Type) -> Read:
+    match info:
+        case inspect.StructType(cls=cls):
+            return lambda value: _reader(cls)(value)
+        case inspect.UnionType(types=types):
+            (inner,) = [each for each in types if not isinstance(each, inspect.NoneType)]
+            return _read_of(inner)
+        case inspect.StrType(min_length=min_length):
+            return lambda value: _text_of(value, min_length or 0)
+        case inspect.IntType(ge=lowest, le=highest):
+            return lambda value: _integer(value, lowest or 0, highest or 0)
+        case inspect.BoolType():
+            return _boolean
+        case inspect.AnyType():
+            return lambda value: value
+        case inspect.VarTupleType(item_type=item):
+            read_item = _read_of(item)
+            return lambda value: tuple(read_items(enumerate(_list(value)), read_item))
+        case inspect.DictType(value_type=item):
+            read_value = _read_of(item)
+            return lambda value: read_members(object_of(value), read_value)
+    raise TypeError(f"messages have no members like {info!r}")
+
+
+def _struct(info: inspect.StructType) -> Read:
+    fields = {each.encode_name: (each, _read_of(each.type)) for each in info.fields}
+
+    def read(value: Any) -> Any:
+        members = object_of(value)
+        given: dict[str, Any] = {}
+        problems: list[Problem] = []
+        for name, (field, read_field) in fields.items():
+            item = members.get(name)
+            if item is None:
+                if field.required:
+                    problems.append((name, "required, but missing"))
+                continue
+            try:
+                given[field.name] = read_field(item)
+            except InvalidValue as wrong:
+                problems += wrong.under(name)
+        if problems:
+            raise InvalidValue(problems)
+        return info.cls(**given)
+
+    return read
+
+
+def object_of(value: Any) -> dict[str, Any]:
+    """Return a value that is an object. Raises ``InvalidValue`` for others."""
+    if type(value) is not dict:
+        raise expected("an object", value)
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    if type(value) is not list:
+        raise expected("an array", value)
+    return value
+
+
+def _text_of(value: Any, min_length: int) -> str:
+    if type(value) is not str:
+        raise expected("a string", value)
+    if len(value) < min_length:
+        raise InvalidValue([("", "must not be empty")])
+    return value
+
+
+def _integer(value: Any, lowest: int, highest: int) -> int:
+    if type(value) is float and value.is_integer():
+        value = int(value)
+    if type(value) is not int or not lowest <= value <= highest:
+        what = f"an integer from {lowest} to {highest}"
+        raise InvalidValue([("", f"expected {what}, got {str(value)[:40]}")])
+    return value
+
+
+def _boolean(value: Any) -> bool:
+    if type(value) is not bool:
+        raise expected("true or false", value)
+    return value
+
 
 S = TypeVar("S", bound=A2AStruct)
+
+UTF_8 = "utf-8"
+"""The encoding of ``parameters``: plain JSON."""
 
 _VERSION = re.compile(r"1(?:\.[0-9]{1,9}){0,2}")
 
@@ -50,8 +227,8 @@ _KNOWN = frozenset(field.encode_name for field in msgspec.structs.fields(Envelop
 class UnreadableEnvelope(Exception):
     """Bytes are no message. ``error`` says why.
 
-    ``message_id`` and ``agent_id`` are those of the message, as far as they could be read, else
-    empty: an answer needs them.
+    ``message_id`` and ``agent_id`` are the ids of the message and its sender, for an answer. Ids
+    that could not be read are empty.
     """
 
     def __init__(self, error: A2AError, message_id: str = "", agent_id: str = "") -> None:
@@ -68,14 +245,13 @@ def read_message(
 
     The payload of a REQUEST is a ``RequestPayload``, that of a RESPONSE a ``ResponsePayload``; that
     of an EVENT is one of them if it has an ``action`` or a ``status``. Others stay JSON.
-    ``parameters`` are decompressed, to at most ``max_bytes``.
     """
     members: Any = None
     try:
         if isinstance(data, str):
             data = data.encode("utf-8", "surrogatepass")
         members = parse(data, max_depth=max_depth, max_bytes=max_bytes)
-        return _read(members, max_depth, max_bytes)
+        return _read(members)
     except A2AError as error:
         raise UnreadableEnvelope(error, *_identity(members)) from None
 
@@ -91,7 +267,7 @@ def write_message(message: Envelope) -> bytes:
 def members_of(message: Envelope) -> dict[str, Any]:
     """Return the members of a message as they are written.
 
-    What has its default is left out; a REQUEST always has ``parameters``, an answer ``results`` and
+    Defaults are left out; a REQUEST always has ``parameters``, an answer ``results`` and
     ``metadata``.
     """
     members: dict[str, Any] = dict(message.further)
@@ -115,9 +291,7 @@ def _plain(value: Any) -> Any:
 def _payload_members(payload: RequestPayload | ResponsePayload | msgspec.Raw) -> Any:
     if isinstance(payload, RequestPayload):
         members = _plain(payload)
-        members["parameters"] = write_parameters(
-            members.get("parameters", {}), payload.metadata.encoding
-        )
+        members.setdefault("parameters", {})
         return members
     if isinstance(payload, ResponsePayload):
         given = _plain(payload)
@@ -147,9 +321,6 @@ def _refuse_no_numbers(value: Any, path: str) -> None:
         _refuse_no_numbers(item, f"{path}.{name}" if path else str(name))
 
 
-# -- reading --------------------------------------------------------------------------------------
-
-
 def _identity(members: Any) -> tuple[str, str]:
     """Return the ids of a message and of its sender, as far as they can be ids."""
     if not isinstance(members, dict):
@@ -162,7 +333,7 @@ def _identity(members: Any) -> tuple[str, str]:
     )
 
 
-def _read(members: Any, max_depth: int, max_bytes: int) -> Envelope:
+def _read(members: Any) -> Envelope:
     if type(members) is not dict:
         raise InvalidRequestError("a message is a JSON object")
     problems: list[Problem] = []
@@ -189,7 +360,7 @@ def _read(members: Any, max_depth: int, max_bytes: int) -> Envelope:
     if members.get("security") is not None:
         security = read("security", _security)
     kind = info.type if info is not None else ""
-    payload = read("payload", lambda value: _payload(value, kind, max_depth, max_bytes))
+    payload = read("payload", lambda value: _payload(value, kind))
     if kind == MessageType.REQUEST:
         _check_choices(info, target, problems)
     if problems:
@@ -216,7 +387,7 @@ def _refuse(problems: list[Problem]) -> None:
 
 
 def _check_choices(info: MessageInfo, target: Target, problems: list[Problem]) -> None:
-    """Add what a REQUEST asks for that this version does not have."""
+    """Add the choices of a REQUEST that this version does not have."""
     for path, value, known in (
         ("message.subType", info.sub_type, _SUB_TYPES),
         ("message.priority", info.priority, _PRIORITIES),
@@ -308,19 +479,17 @@ def _camel(name: str) -> str:
     return first + "".join(word.capitalize() for word in others)
 
 
-def _payload(
-    value: Any, kind: str, max_depth: int, max_bytes: int
-) -> RequestPayload | ResponsePayload | msgspec.Raw:
+def _payload(value: Any, kind: str) -> RequestPayload | ResponsePayload | msgspec.Raw:
     members = object_of(value)
     is_event = kind == MessageType.EVENT
     if kind == MessageType.RESPONSE or (is_event and "status" in members):
         return read_struct(ResponsePayload, members)
     if kind == MessageType.REQUEST or (is_event and "action" in members):
-        return _request_payload(members, max_depth, max_bytes)
+        return _request_payload(members)
     return msgspec.Raw(encode(members))
 
 
-def _request_payload(members: dict[str, Any], max_depth: int, max_bytes: int) -> RequestPayload:
+def _request_payload(members: dict[str, Any]) -> RequestPayload:
     payload = _with_names(read_struct(RequestPayload, members), "action")
     metadata = payload.metadata
     problems = [
@@ -328,18 +497,10 @@ def _request_payload(members: dict[str, Any], max_depth: int, max_bytes: int) ->
         for name, id in (("contextId", metadata.context_id), ("taskId", metadata.task_id))
         if not may_be_id(id)
     ]
-    if metadata.encoding not in ENCODINGS:
-        known = " or ".join(ENCODINGS)
-        problems.append(("metadata.encoding", f"expected {known}; got {metadata.encoding[:40]!r}"))
+    if metadata.encoding != UTF_8:
+        words = f"expected {UTF_8}; got {metadata.encoding[:40]!r}: send the parameters as JSON"
+        problems.append(("metadata.encoding", words))
     if problems:
         raise InvalidValue(problems)
-    if metadata.encoding != GZIP:
-        given = payload.parameters
-        return payload if given is not None else msgspec.structs.replace(payload, parameters={})
-    try:
-        parameters = read_parameters(
-            payload.parameters, metadata.encoding, max_depth=max_depth, max_bytes=max_bytes
-        )
-    except InvalidValue as wrong:
-        raise InvalidValue(wrong.under("parameters")) from None
-    return msgspec.structs.replace(payload, parameters=parameters)
+    given = payload.parameters
+    return payload if given is not None else msgspec.structs.replace(payload, parameters={})

@@ -20,11 +20,11 @@ from parley.cli.output.text import json_text, shell_words
 from parley.cli.settings.table import FLAG, CommandSettings
 from parley.cli.store.acts import Record
 from parley.envelope.cards import EnvelopeCard, read_card
-from parley.envelope.client.answers import EnvelopeAnswer, EnvelopeEvent, EnvelopeFailed
 from parley.envelope.client.client import EnvelopeClient
+from parley.envelope.client.session import EnvelopeAnswer, EnvelopeEvent, EnvelopeFailed
 from parley.envelope.codec import members_of
 from parley.envelope.messages import Envelope, RequestPayload, ResponsePayload, Status
-from parley.envelope.server.keys import MAX_BYTES, EnvelopeKeysInvalid, read_envelope_keys
+from parley.envelope.server.guard import MAX_BYTES, EnvelopeKeysInvalid, read_envelope_keys
 from parley.envelope.signatures import ED25519, SHORTEST_SECRET, EnvelopeKey, jwk_of, read_key
 from parley.host.program import invocation
 from parley.model.errors import A2AError
@@ -137,7 +137,7 @@ class EnvelopeCall(AgentCall):
 
 
 class EnvelopeReport:
-    """Writes what an agent answers in the chosen format."""
+    """Writes the answers of an agent in the chosen format."""
 
     def __init__(self, call: EnvelopeCall) -> None:
         self._call = call
@@ -273,11 +273,6 @@ def _with_scheme(url: str) -> str:
         return url
     host = url.partition("/")[0].rpartition(":")[0] or url.partition("/")[0]
     return f"{'http' if is_loopback(host.strip('[]')) else 'https'}://{url}"
-
-
-# -- sender keys ------------------------------------------------------------------------------
-#
-# ``parley keys share``: the keys of those who sign messages of the envelope protocol.
 
 
 def share(

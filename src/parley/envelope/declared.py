@@ -1,4 +1,4 @@
-"""What an author declares of an agent in the envelope protocol: ``CardDetails(envelope=...)``."""
+"""An author's settings of an agent in the envelope protocol: ``CardDetails(envelope=...)``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sun
 DAILY = "daily"
 
 KEYS_VARIABLE = "PARLEY_ENVELOPE_KEYS"
-"""The environment variable that names the file with the keys of those who sign messages."""
+"""The environment variable that names the file with the keys of senders."""
 
 MAX_WINDOWS = 64
 MAX_TEXT = 1000
@@ -55,7 +55,7 @@ class MaintenanceWindow(A2AStruct, frozen=True, kw_only=True):
 
 
 class DeclaredPerformance(A2AStruct, frozen=True, kw_only=True):
-    """What an author says about a skill. Cards show it beside what was measured.
+    """The performance of a skill, in its author's words. Cards show it.
 
     ``average_response_time`` is in ms; more than ``max_concurrent_requests`` at once are refused by
     each process; ``reliability`` is from 0 to 1.
@@ -67,7 +67,7 @@ class DeclaredPerformance(A2AStruct, frozen=True, kw_only=True):
 
 
 class EnvelopeSettings(A2AStruct, frozen=True, kw_only=True):
-    """What the envelope card of an agent says, and what is enforced of it.
+    """The members of an agent's envelope card, and the limits that are enforced.
 
     ``required_permissions`` are scopes that every caller needs. ``requests_per_minute`` is for each
     caller, as ``concurrent_connections`` (WebSockets to one process) is. ``schedule`` is text for
@@ -291,11 +291,6 @@ def _check_texts(name: str, values: tuple[Any, ...]) -> None:
         _check_text(name, value)
 
 
-# -- gates ------------------------------------------------------------------------------------
-#
-# What refuses new work of an agent: maintenance windows, and skills whose slots are taken.
-
-
 _MOST_JOINED = 64
 """How many windows, one after another, count as one."""
 
@@ -322,7 +317,7 @@ class MaintenanceGate:
         end = self.end_at(now)
         if end is None:
             return
-        from parley.envelope.errors import UnderMaintenance
+        from parley.envelope.messages import UnderMaintenance
 
         until = datetime.fromtimestamp(end / 1000, UTC).isoformat(timespec="seconds")
         raise UnderMaintenance(

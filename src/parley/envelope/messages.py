@@ -1,17 +1,32 @@
 """The messages of the envelope protocol, version 1 (``docs/envelope/specification.md``).
 
 ``wire.envelope`` reads and writes them. Members that a message may leave out have their default
-here. Sizes of ids are those of ``model.ids``.
+here. ``model.ids`` bounds the sizes of ids.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
+from math import ceil
 from typing import Annotated, Any
 
 import msgspec
 
+from parley.model.errors import (
+    ERRORS_BY_REASON,
+    A2AError,
+    FieldViolation,
+    InvalidRequestError,
+    MethodNotFoundError,
+    OverloadedError,
+    PeerError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+    VersionNotSupportedError,
+)
 from parley.model.struct import A2AStruct, NonEmpty, Timestamp
+from parley.model.tasks import Task, TaskState
+from parley.wire.errors import BAD_REQUEST, ERROR_INFO, RETRY_INFO, details_of, error_of
 
 BINDING = "urn:parley:envelope:v1"
 """The name of the binding on A2A cards (A2A specification §12)."""
@@ -37,7 +52,7 @@ STOP = "stop"
 """The action of an EVENT by which a requester says that it wants no more answers.
 
 Its ``correlation_id`` is the id of the REQUEST, which came over the same connection. A task of that
-goes on.
+continues.
 """
 
 
@@ -51,7 +66,7 @@ class MessageType(StrEnum):
 
 
 class SubType(StrEnum):
-    """What the sender of a REQUEST expects.
+    """The answers that the sender of a REQUEST expects.
 
     ``QUERY``: one RESPONSE, when the result is there. ``COMMAND``: a RESPONSE ``accepted`` as soon
     as the task is durable, then EVENTs until its end. ``NOTIFICATION``: nothing.
@@ -63,7 +78,7 @@ class SubType(StrEnum):
 
 
 class Priority(StrEnum):
-    """The order of one caller's own requests that wait. It moves nobody before another caller."""
+    """The order of one caller's own requests that wait. It moves no caller before another."""
 
     LOW = "low"
     NORMAL = "normal"
@@ -112,7 +127,7 @@ class Target(A2AStruct, frozen=True, kw_only=True):
 
 
 class MessageInfo(A2AStruct, frozen=True, kw_only=True):
-    """The kind of a message. ``correlation_id`` is the ``message_id`` of what it answers."""
+    """The kind of a message. ``correlation_id`` is the ``message_id`` of its question."""
 
     type: NonEmpty
     sub_type: str = SubType.QUERY
@@ -137,8 +152,8 @@ class RequestMetadata(A2AStruct, frozen=True, kw_only=True):
     """How a request is to be handled.
 
     ``timeout`` is in ms from the arrival of the message; ``retry_count`` is how often its sender
-    has sent it before, with the same ``message_id``. ``encoding`` is that of ``parameters``.
-    ``stream``: EVENTs come before the RESPONSE of a query. ``context_id`` and ``task_id`` go on
+    has sent it before, with the same ``message_id``. ``encoding`` is ``utf-8``.
+    ``stream``: EVENTs come before the RESPONSE of a query. ``context_id`` and ``task_id`` continue
     with a conversation or a task, ``after`` with the EVENTs after a number. ``service_parameters``
     are those of A2A (specification §3.2.6), such as ``A2A-Extensions``.
     """
@@ -154,7 +169,7 @@ class RequestMetadata(A2AStruct, frozen=True, kw_only=True):
 
 
 class RequestPayload(A2AStruct, frozen=True, kw_only=True):
-    """What a REQUEST asks for: a skill's id, or an operation (``a2a.GetTask``)."""
+    """The action of a REQUEST: a skill's id, or an operation (``a2a.GetTask``)."""
 
     action: NonEmpty
     parameters: Any = {}
@@ -172,7 +187,7 @@ class EnvelopeError(A2AStruct, frozen=True, kw_only=True):
     """Why a request has no result. ``retry_after`` is in ms.
 
     ``details`` are typed details as the other bindings carry them (specification §3.3.2): an
-    ErrorInfo where the error has metadata, and what another agent sent.
+    ErrorInfo where the error has metadata, and the details of another agent.
     """
 
     code: NonEmpty
@@ -233,3 +248,153 @@ class Envelope(A2AStruct, frozen=True, kw_only=True):
 Source = MessageSource
 Security = MessageSecurity
 Violation = WrongMember
+
+
+class EnvelopeVersionUnknown(VersionNotSupportedError):
+    """The message has a major version that is not read here."""
+
+    reason = "UNSUPPORTED_VERSION"
+
+
+class UnknownAction(MethodNotFoundError):
+    """The agent has no such action."""
+
+    reason = "UNKNOWN_ACTION"
+
+
+class UnknownMessageType(MethodNotFoundError):
+    """The agent takes no messages of this type."""
+
+    reason = "UNKNOWN_MESSAGE_TYPE"
+
+
+class TargetNotFound(MethodNotFoundError):
+    """There is no agent like the target here."""
+
+    reason = "TARGET_NOT_FOUND"
+
+
+class SignatureRequired(UnauthenticatedError):
+    """The agent takes signed messages only."""
+
+    reason = "SIGNATURE_REQUIRED"
+
+
+class SignatureInvalid(UnauthenticatedError):
+    """The signature does not fit the message."""
+
+    reason = "SIGNATURE_INVALID"
+
+
+class MessageOutdated(UnauthenticatedError):
+    """The message was signed too long ago, or in the future."""
+
+    reason = "MESSAGE_OUTDATED"
+
+
+class MessageReplayed(UnauthenticatedError):
+    """A message with this nonce was here before."""
+
+    reason = "MESSAGE_REPLAYED"
+
+
+class SourceMismatch(PermissionDeniedError):
+    """The source is not who is authenticated, or who signed."""
+
+    reason = "SOURCE_MISMATCH"
+
+
+class MessageIdReused(InvalidRequestError):
+    """Another message had this id."""
+
+    reason = "MESSAGE_ID_REUSED"
+
+
+class UnderMaintenance(OverloadedError):
+    """The agent takes no new work in a maintenance window."""
+
+    reason = "MAINTENANCE"
+
+
+class AgentUnavailable(OverloadedError):
+    """The agent that the message was passed on to cannot be reached, or has gone."""
+
+    reason = "UNAVAILABLE"
+
+
+class DeadlineExceeded(OverloadedError):
+    """The timeout of the request is over."""
+
+    http_status = 504
+    grpc_status = "DEADLINE_EXCEEDED"
+    reason = "DEADLINE_EXCEEDED"
+
+
+ENVELOPE_ERRORS: dict[str, type[A2AError]] = {
+    error.reason: error
+    for error in (
+        EnvelopeVersionUnknown,
+        UnknownAction,
+        UnknownMessageType,
+        TargetNotFound,
+        SignatureRequired,
+        SignatureInvalid,
+        MessageOutdated,
+        MessageReplayed,
+        SourceMismatch,
+        MessageIdReused,
+        UnderMaintenance,
+        AgentUnavailable,
+        DeadlineExceeded,
+    )
+}
+"""The errors that only this protocol has, by their code."""
+
+TASK_ERRORS = {
+    TaskState.FAILED: "TASK_FAILED",
+    TaskState.REJECTED: "TASK_REJECTED",
+    TaskState.CANCELED: "TASK_CANCELED",
+}
+"""The codes of tasks that ended without success, by their state."""
+
+
+def envelope_error(error: A2AError) -> EnvelopeError:
+    """Return an error of A2A as a message carries it."""
+    has_own_member = (
+        {BAD_REQUEST, RETRY_INFO} if error.metadata else {BAD_REQUEST, RETRY_INFO, ERROR_INFO}
+    )
+    details = [each for each in details_of(error) if each["@type"] not in has_own_member]
+    return EnvelopeError(
+        code=error.reason,
+        message=error.message,
+        retry_after=None if error.retry_after is None else max(0, ceil(error.retry_after * 1000)),
+        violations=tuple(
+            Violation(field=v.field, description=v.description) for v in error.violations
+        ),
+        details=tuple(details),
+    )
+
+
+def a2a_error(error: EnvelopeError) -> A2AError:
+    """Return the error of A2A that a message carries.
+
+    A code that is neither A2A's nor this protocol's is a ``PeerError`` whose metadata has it as
+    ``code``.
+    """
+    made = error_of(None, error.message, error.details)
+    kind = ENVELOPE_ERRORS.get(error.code) or ERRORS_BY_REASON.get(error.code)
+    found = kind(error.message) if kind is not None else PeerError(error.message, code=-32603)
+    found.metadata = {**made.metadata, **({} if kind is not None else {"code": error.code})}
+    found.violations = tuple(FieldViolation(v.field, v.description) for v in error.violations)
+    found.retry_after = None if error.retry_after is None else error.retry_after / 1000
+    found.details = tuple(each for each in made.details if each.get("reason") != error.code)
+    return found
+
+
+def task_error(task: Task) -> EnvelopeError | None:
+    """Return why a task has ended without success; ``None`` for one that has not."""
+    code = TASK_ERRORS.get(task.state)
+    if code is None:
+        return None
+    said = task.status.message
+    return EnvelopeError(code=code, message=said.text if said is not None else "")

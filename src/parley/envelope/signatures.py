@@ -1,40 +1,29 @@
 """Signatures of messages: HMAC-SHA256 and Ed25519 over the canonical form.
 
-The canonical form is that of RFC 8785 of the whole message, as its sender wrote it, without
-``security.signature``. So every member is signed: those that nobody here knows, and the time, the
+The canonical form is the RFC 8785 form of the whole message, as its sender wrote it, without
+``security.signature``. So every member is signed: unknown members too, and the time, the
 nonce, the key's id and the algorithm.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import msgspec
 from msgspec.structs import replace
 
-from parley.envelope.codec import members_of
-from parley.envelope.errors import SignatureInvalid
-from parley.envelope.messages import Envelope, MessageSecurity
-from parley.envelope.syntax import outside_strings
+from parley.envelope.codec import members_of, outside_strings
+from parley.envelope.messages import Envelope, MessageSecurity, SignatureInvalid
 from parley.model.ids import RIGHT_NAME, may_be_name
 from parley.model.struct import Timestamp
 from parley.security.signing.canonical import NotCanonical, canonical
 from parley.security.signing.keys import decode, encode
 from parley.wire.json.problems import decode_base64
-
-# -- canonical form ---------------------------------------------------------------------------
-#
-# The canonical form of messages: RFC 8785, at the speed of msgspec where that writes the same.
-#
-# Both write the same for JSON without fractions, exponents, large integers, and characters beyond
-# the Basic Multilingual Plane, which RFC 8785 sorts in another way.
-
 
 MOST_VALUES = 100_000
 """How many values a message may have whose canonical form takes time: anybody can send one."""
@@ -69,16 +58,13 @@ def canonical_form(value: Any) -> bytes:
     return canonical(value)
 
 
-# -- signatures -------------------------------------------------------------------------------
-
-
 HMAC_SHA256 = "HMAC-SHA256"
 ED25519 = "Ed25519"
 
 SignatureAlgorithm = Literal["HMAC-SHA256", "Ed25519"]
 
 SHORTEST_SECRET = 32
-"""In bytes: those of the hash (RFC 2104 §3)."""
+"""In bytes: as many as the hash has (RFC 2104 §3)."""
 
 
 class EnvelopeKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,17 +125,31 @@ def sign_message(
     """
     if key.is_public:
         raise ValueError(f"the key {key.id!r} is a public one: it verifies, and signs nothing")
+    return signed_with(
+        message, key.id, key.algorithm, lambda data: _sign(key, data), now=now, nonce=nonce
+    )
+
+
+def signed_with(
+    message: Envelope,
+    key_id: str,
+    algorithm: str,
+    sign: Callable[[bytes], bytes],
+    *,
+    now: Timestamp | None = None,
+    nonce: str = "",
+) -> Envelope:
+    """Return a message with the signature that ``sign`` makes of its canonical form."""
     security = MessageSecurity(
         signature="-",
         timestamp=str(now or Timestamp.now()),
         nonce=nonce or secrets.token_urlsafe(16),
-        key_id=key.id,
-        algorithm=key.algorithm,
+        key_id=key_id,
+        algorithm=algorithm,
     )
     unsigned = replace(message, security=security, received=None)
-    signature = _sign(key, signed_form(members_of(unsigned)))
-    text = base64.urlsafe_b64encode(signature).rstrip(b"=").decode("ascii")
-    return replace(unsigned, security=replace(security, signature=text))
+    signature = encode(sign(signed_form(members_of(unsigned))))
+    return replace(unsigned, security=replace(security, signature=signature))
 
 
 def verify_signature(message: Envelope, key: EnvelopeKey) -> None:
@@ -183,7 +183,7 @@ def verify_signature(message: Envelope, key: EnvelopeKey) -> None:
 
 
 def signed_form(members: dict[str, Any]) -> bytes:
-    """Return what the signature of a message is over. Raises ``NotCanonical``."""
+    """Return the bytes that the signature of a message covers. Raises ``NotCanonical``."""
     security = members.get("security")
     if isinstance(security, dict):
         kept = {name: value for name, value in security.items() if name != "signature"}
@@ -216,11 +216,6 @@ def _private(key: EnvelopeKey) -> Any:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     return Ed25519PrivateKey.from_private_bytes(key.material)
-
-
-# -- jwks -------------------------------------------------------------------------------------
-#
-# Keys of messages as JWKs (RFC 7517), with the ``owner`` whose messages they sign.
 
 
 _ALGORITHMS = (None, "EdDSA", ED25519)

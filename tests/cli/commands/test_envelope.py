@@ -17,7 +17,7 @@ import pytest
 import parley as package
 from parley import Agent, Caller, Turn
 from parley.envelope.binding import EnvelopeBinding
-from parley.envelope.server.heartbeats import HeartbeatSettings
+from parley.envelope.server.services import HeartbeatSettings
 from parley.security import Bearer
 from parley.server.run import serving
 

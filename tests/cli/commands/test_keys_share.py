@@ -9,7 +9,7 @@ import stat
 
 import pytest
 
-from parley.envelope.server.keys import EnvelopeKeys, EnvelopeKeysInvalid
+from parley.envelope.server.guard import EnvelopeKeys, EnvelopeKeysInvalid
 from parley.envelope.signatures import read_key, sign_message, verify_signature
 from tests.server.envelope.guarded import message, received
 
@@ -84,7 +84,7 @@ def test_a_changed_file_is_read_again_and_a_broken_one_changes_nothing(tmp_path,
         path.write_text(json.dumps({"keys": keys}))
         path.chmod(0o600)
 
-    monkeypatch.setattr("parley.envelope.server.keys.RELOAD_SECONDS", 0.0)
+    monkeypatch.setattr("parley.envelope.server.guard.RELOAD_SECONDS", 0.0)
     write("shop")
     keys = EnvelopeKeys.load(environment={"PARLEY_ENVELOPE_KEYS": str(path)})
     assert keys.owners == {"shop"}

@@ -11,9 +11,9 @@ import pytest
 
 import parley
 from parley.envelope.binding import EnvelopeBinding
-from parley.envelope.routing.connected import SHARING_SCOPE
-from parley.envelope.routing.registration import RegistrationSettings
-from parley.envelope.server.heartbeats import HeartbeatSettings
+from parley.envelope.registration import RegistrationSettings
+from parley.envelope.routing import SHARING_SCOPE
+from parley.envelope.server.services import HeartbeatSettings
 from parley.model.service import Caller
 from parley.registry.served.registration import RestRegistrar
 from parley.security import ApiKey, Bearer, anonymous

@@ -16,11 +16,9 @@ from parley.envelope.answers import response
 from parley.envelope.binding import EnvelopeBinding
 from parley.envelope.codec import read_message, write_message
 from parley.envelope.declared import EnvelopeSettings
-from parley.envelope.errors import AgentUnavailable
-from parley.envelope.messages import BINDING, Envelope, ResponsePayload, Source
-from parley.envelope.routing.directory import RoutingLimits
-from parley.envelope.routing.strategies import NotSent, Turns, ask_one
-from parley.envelope.server.directory import ROUTED, MessageContext
+from parley.envelope.messages import BINDING, AgentUnavailable, Envelope, ResponsePayload, Source
+from parley.envelope.routing import NotSent, RoutingLimits, Turns, ask_one
+from parley.envelope.server.services import ROUTED, MessageContext
 from parley.envelope.signatures import EnvelopeKey, sign_message
 from parley.model.service import Caller
 from parley.security import ApiKey

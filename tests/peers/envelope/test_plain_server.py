@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 from collections.abc import AsyncIterator
@@ -131,15 +130,3 @@ async def test_everything_of_the_client_works_with_a_plain_server(server: PlainS
     assert server.answers == [("asked-once", ["me", [1]])] * 2
     assert len(asked) == 1  # the second time the same answer is sent again
     assert asked[0].sender == "plain"
-
-
-async def test_the_blocking_client_does_the_same(server: PlainServer) -> None:
-    def run() -> None:
-        with parley.envelope.connect_sync(server.url) as client:
-            assert client.request("add", [1, 2]).result == 3
-            assert client.heartbeat().payload == {"ok": True}
-            client.notify("note")
-            found = [event.results for event in client.stream("count", sub_type="command")]
-            assert found == [(), *[(n,) for n in range(1, 6)]]
-
-    await asyncio.to_thread(run)

@@ -13,8 +13,13 @@ from parley.envelope.codec import read_message, write_message
 from parley.envelope.declared import EnvelopeSettings
 from parley.envelope.messages import Envelope, MessageSecurity, MessageType, Source, Target
 from parley.envelope.messages import RequestPayload as Payload
-from parley.envelope.server.guard import EnvelopeGuard, KnownCallers, Nonces, SignedMessages
-from parley.envelope.server.keys import EnvelopeKeys
+from parley.envelope.server.guard import (
+    EnvelopeGuard,
+    EnvelopeKeys,
+    KnownCallers,
+    Nonces,
+    SignedMessages,
+)
 from parley.envelope.signatures import EnvelopeKey, sign_message
 from parley.model.service import Caller
 from parley.model.struct import Timestamp

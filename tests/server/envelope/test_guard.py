@@ -12,17 +12,16 @@ from parley import Agent
 from parley.envelope.answers import response
 from parley.envelope.codec import write_message
 from parley.envelope.declared import EnvelopeSettings
-from parley.envelope.errors import (
+from parley.envelope.messages import (
     MessageOutdated,
     MessageReplayed,
+    ResponsePayload,
     SignatureInvalid,
     SignatureRequired,
     SourceMismatch,
     TargetNotFound,
 )
-from parley.envelope.messages import ResponsePayload
-from parley.envelope.server.guard import KnownCallers, sign_answer
-from parley.envelope.server.keys import EnvelopeKeys
+from parley.envelope.server.guard import EnvelopeKeys, KnownCallers, sign_answer
 from parley.envelope.signatures import EnvelopeKey, read_key, verify_signature
 from parley.model.errors import (
     OverloadedError,

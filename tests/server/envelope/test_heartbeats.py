@@ -9,12 +9,12 @@ import pytest
 
 from parley.envelope.answers import message
 from parley.envelope.messages import Envelope, MessageType, Source
-from parley.envelope.server.directory import SocketPeer
-from parley.envelope.server.heartbeats import (
+from parley.envelope.server.services import (
     MISSED,
     HeartbeatSettings,
     ServerLoad,
     SocketHeartbeats,
+    SocketPeer,
 )
 from parley.model.errors import TooManyRequestsError
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from parley.envelope.errors import MessageReplayed
+from parley.envelope.messages import MessageReplayed
 from parley.envelope.server.guard import Nonces
 from parley.model.service import ANONYMOUS
 from parley.security.limits.counters import PRUNE_MS, SLACK_MS

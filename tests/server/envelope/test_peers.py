@@ -8,8 +8,8 @@ from contextlib import aclosing
 import pytest
 
 from parley.envelope.answers import message
-from parley.envelope.errors import AgentUnavailable
 from parley.envelope.messages import (
+    AgentUnavailable,
     Envelope,
     MessageType,
     RequestPayload,
@@ -17,8 +17,8 @@ from parley.envelope.messages import (
     Source,
     Status,
 )
-from parley.envelope.server import directory
-from parley.envelope.server.directory import SocketPeer
+from parley.envelope.server import services as directory
+from parley.envelope.server.services import SocketPeer
 from tests.polling import until
 
 pytestmark = pytest.mark.anyio

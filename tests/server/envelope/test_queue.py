@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from parley.envelope.server.conversation import Outbox, OutboxClosed
-from parley.envelope.server.queue import QueueLimits, RequestLane, RequestQueue, Slot
+from parley.envelope.server.services import QueueLimits, RequestLane, RequestQueue, Slot
 from parley.model.errors import OverloadedError
 from tests.polling import let_time_pass
 

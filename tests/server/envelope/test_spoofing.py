@@ -6,7 +6,7 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from parley.envelope.errors import MessageReplayed, SignatureRequired, TargetNotFound
+from parley.envelope.messages import MessageReplayed, SignatureRequired, TargetNotFound
 from parley.model.service import ANONYMOUS
 from parley.store.memory import MemoryTaskStore
 from tests.server.envelope.guarded import SHARED, Clock, guard_of, message, signed

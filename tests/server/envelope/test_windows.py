@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parley.envelope.declared import EnvelopeSettings, MaintenanceGate, MaintenanceWindow
-from parley.envelope.errors import UnderMaintenance
+from parley.envelope.messages import UnderMaintenance
 from parley.model.struct import Timestamp
 
 

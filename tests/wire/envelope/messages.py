@@ -88,7 +88,7 @@ _requests = st.builds(
         RequestMetadata,
         timeout=st.none() | st.integers(0, 2**53 - 1),
         retry_count=st.integers(0, 9),
-        encoding=st.sampled_from(["utf-8", "gzip+base64"]),
+        encoding=st.sampled_from(["utf-8"]),
         stream=st.booleans(),
         context_id=_ids,
         task_id=_ids,

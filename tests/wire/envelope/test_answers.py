@@ -8,8 +8,16 @@ import pytest
 
 from parley.envelope import answers
 from parley.envelope.codec import read_message, write_message
-from parley.envelope.errors import ENVELOPE_ERRORS, a2a_error, envelope_error
-from parley.envelope.messages import Envelope, EnvelopeError, MessageSource, ResponsePayload, Status
+from parley.envelope.messages import (
+    ENVELOPE_ERRORS,
+    Envelope,
+    EnvelopeError,
+    MessageSource,
+    ResponsePayload,
+    Status,
+    a2a_error,
+    envelope_error,
+)
 from parley.model.errors import (
     ERRORS,
     A2AError,

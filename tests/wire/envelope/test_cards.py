@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from msgspec.structs import replace
 
-from parley.envelope.card_page import schema
 from parley.envelope.cards import (
     EnvelopeCard,
     agent_card_of,
@@ -23,6 +22,7 @@ from parley.envelope.cards import (
 )
 from parley.envelope.declared import MaintenanceWindow
 from parley.envelope.messages import BINDING
+from parley.envelope.server.card import schema
 from parley.extensions.declared import schemas_on
 from parley.model.cards import (
     AgentCard,
@@ -66,12 +66,6 @@ CARD: dict[str, Any] = {
                 "averageResponseTime": 200,
                 "maxConcurrentRequests": 100,
                 "reliability": 0.99,
-            },
-            "measured": {
-                "averageResponseTime": 180,
-                "reliability": 1,
-                "requests": 12,
-                "measuredAt": "2026-01-15T10:30:00.000Z",
             },
         }
     ],

@@ -21,7 +21,7 @@ from parley.envelope.answers import (
     write_operation_result,
     write_stream_event,
 )
-from parley.envelope.errors import UnknownAction, task_error
+from parley.envelope.messages import UnknownAction, task_error
 from parley.model.errors import InvalidAgentResponseError, InvalidParamsError
 from parley.model.operations import (
     OPERATIONS,

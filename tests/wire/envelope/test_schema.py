@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from parley.envelope import cards, messages
-from parley.envelope.card_page import schema
 from parley.envelope.declared import MaintenanceWindow
+from parley.envelope.server.card import schema
 
 SCHEMA = json.loads(schema())
 DEFINED: dict[str, type[Any]] = {
@@ -29,7 +29,6 @@ DEFINED: dict[str, type[Any]] = {
     "agentInfo": cards.CardAgentInfo,
     "capability": cards.CardCapability,
     "performance": cards.CardPerformance,
-    "measured": cards.MeasuredPerformance,
     "endpoints": cards.CardEndpoints,
     "cardSecurity": cards.CardSecurity,
     "constraints": cards.CardConstraints,

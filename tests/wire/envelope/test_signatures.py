@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from parley.envelope.card_page import vectors
 from parley.envelope.codec import read_message, write_message
-from parley.envelope.errors import SignatureInvalid
+from parley.envelope.messages import SignatureInvalid
+from parley.envelope.server.card import vectors
 from parley.envelope.signatures import (
     ED25519,
     HMAC_SHA256,

@@ -10,11 +10,10 @@ import jsonschema
 import msgspec
 import pytest
 
-from parley.envelope import cards, messages, syntax
-from parley.envelope.card_page import schema, vectors
+from parley.envelope import cards, codec, messages
 from parley.envelope.codec import members_of, read_message
-from parley.envelope.encodings import ENCODINGS
-from parley.envelope.errors import ENVELOPE_ERRORS, TASK_ERRORS
+from parley.envelope.messages import ENVELOPE_ERRORS, TASK_ERRORS
+from parley.envelope.server.card import schema, vectors
 from parley.model.errors import ERRORS, PeerError
 from parley.model.ids import LONGEST_ID
 from parley.model.operations import OPERATIONS
@@ -56,7 +55,7 @@ def test_an_error_is_in_the_table_with_its_status(error: Any) -> None:
 def test_the_page_names_every_member_and_choice() -> None:
     codes = {*TASK_ERRORS.values(), PeerError.reason}
     choices = [*messages.MessageType, *messages.SubType, *messages.Priority, *messages.Status]
-    named = {*codes, *choices, *messages.RoutingStrategy, *ENCODINGS}
+    named = {*codes, *choices, *messages.RoutingStrategy, codec.UTF_8}
     kinds = [
         value
         for module in (messages, cards)
@@ -97,8 +96,8 @@ def test_the_worked_example_is_one_of_the_vectors() -> None:
 
 
 def test_the_limits_on_the_page_are_those_of_the_codec() -> None:
-    assert syntax.MAX_BYTES == 10 * 2**20
-    assert syntax.MAX_DEPTH == 100
+    assert codec.MAX_BYTES == 10 * 2**20
+    assert codec.MAX_DEPTH == 100
     assert cards.MAX_CARD_BYTES == 2**20
     for limit in ("10 MiB", "100 levels", f"{LONGEST_ID} bytes", "1 MiB, 1,000 capabilities"):
         assert limit in PAGE

@@ -1,31 +1,50 @@
-"""``EnvelopeClient``: what a user does with an agent by the envelope protocol."""
+"""The client of the envelope protocol: ``connect``, and ``EnvelopeClient``."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+import logging
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
+from urllib.parse import urlsplit
 
 import msgspec
 
+from parley.client.auth.credentials import Credential
+from parley.client.bindings.http import Tls
 from parley.client.bindings.request_auth import join_items, list_items
-from parley.client.errors import Timeout, timeout_error
-from parley.envelope.answers import message
-from parley.envelope.client.answers import (
+from parley.client.card.interface import choose
+from parley.client.card.trust import CardTrust
+from parley.client.connection import Connection
+from parley.client.errors import (
+    AuthenticationRequired,
+    CardInvalid,
+    CardNotFound,
+    Timeout,
+    timeout_error,
+)
+from parley.client.origin import Origin, http_address
+from parley.envelope.answers import Answers, message
+from parley.envelope.cards import EnvelopeCard, read_card, write_card
+from parley.envelope.client.binding import EnvelopeConnection
+from parley.envelope.client.session import (
     AnswerEnd,
     EnvelopeAnswer,
     EnvelopeEvent,
     EnvelopeFailed,
+    EnvelopeIdentity,
+    LinkEndpoint,
+    LinkSettings,
+    RequestHandler,
     answer_of,
     event_of,
     is_broadcast,
     request_in,
 )
-from parley.envelope.client.connection import EnvelopeConnection
-from parley.envelope.client.identity import RequestHandler
-from parley.envelope.errors import envelope_error
 from parley.envelope.messages import (
+    BINDING,
     OPERATION_PREFIX,
     Envelope,
     MessageType,
@@ -37,20 +56,34 @@ from parley.envelope.messages import (
     Source,
     SubType,
     Target,
+    envelope_error,
+)
+from parley.envelope.signatures import EnvelopeKey
+from parley.host.connecting import reference_of
+from parley.model.cards import (
+    AgentCapabilities,
+    AgentCard,
+    AgentInterface,
+    HTTPAuthSecurityScheme,
+    SecurityScheme,
 )
 from parley.model.errors import A2AError, InvalidAgentResponseError
 from parley.model.extensions import IDEMPOTENT_SEND
 from parley.model.operations import BY_NAME
 
 if TYPE_CHECKING:
-    from parley.envelope.cards import EnvelopeCard
+    import ssl
+
+    from parley.client.bindings.http import HttpTransport
+    from parley.security.egress import Egress
+
 
 REGISTER = "registry.register"
 """The action that registers an agent with the server at the other end."""
 
 
 class HeartbeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The HEARTBEAT that answered one: what it says, and how long it took, in seconds."""
+    """The answer to a HEARTBEAT: its payload, and how long it took, in seconds."""
 
     payload: dict[str, Any]
     round_trip: float
@@ -62,9 +95,7 @@ class EnvelopeStream(AsyncIterator[EnvelopeEvent]):
     ``task_id`` and ``context_id`` are known from the first event on that has them.
     """
 
-    def __init__(
-        self, answers: AsyncGenerator[Envelope], request: Envelope, timeout: float | None
-    ) -> None:
+    def __init__(self, answers: Answers, request: Envelope, timeout: float | None) -> None:
         self._answers = answers
         self._end = AnswerEnd(request)
         self._is_broadcast = is_broadcast(request)
@@ -93,7 +124,7 @@ class EnvelopeStream(AsyncIterator[EnvelopeEvent]):
         return event_of(answer, is_final=self._end.is_last(answer), of_one=of_one)
 
     async def aclose(self) -> None:
-        """Stop reading; the task goes on. Idempotent."""
+        """Stop reading; the task continues. Idempotent."""
         await self._answers.aclose()
 
     async def __aenter__(self) -> Self:
@@ -107,7 +138,7 @@ class EnvelopeClient:
     """An open connection to an agent by the envelope protocol (``parley.envelope.connect``).
 
     Requests survive connections: an unanswered one is sent again, with the same ``messageId``, and
-    a stream goes on after its last event.
+    a stream continues after its last event.
     """
 
     def __init__(
@@ -154,13 +185,13 @@ class EnvelopeClient:
         """Send a REQUEST and return its RESPONSE: the results of a query, or that a command began.
 
         ``action`` is the id of a skill, or an operation of A2A (``a2a.GetTask``). ``timeout`` is in
-        seconds, for all of it: the agent is told what is left. ``task_id`` and ``context_id`` go on
-        with a task or a conversation. ``target`` is the id of another agent that the server knows,
+        seconds, for all of it: the agent gets the rest. ``task_id`` and ``context_id`` continue
+        a task or a conversation. ``target`` is the id of another agent that the server knows,
         or a ``Target``. The same ``message_id`` again gets the same task.
 
         Raises ``EnvelopeFailed`` for an error of the agent, ``Timeout``, and ``ClientError``.
         """
-        _check_sub_type(sub_type, SubType.QUERY, SubType.COMMAND)
+        _check_sub_type(sub_type)
         given = self._request(
             action,
             parameters,
@@ -205,10 +236,10 @@ class EnvelopeClient:
         """Send a REQUEST and return its EVENTs as they come, the last one is final.
 
         The final event of a query is its RESPONSE, with all results; a command begins with one
-        that says ``accepted``. ``after`` goes on after an event with this number, of the same
-        ``message_id``. The other options are those of ``request``.
+        that says ``accepted``. ``after`` continues after an event with this number, of the same
+        ``message_id``. The other options are as in ``request``.
         """
-        _check_sub_type(sub_type, SubType.QUERY, SubType.COMMAND)
+        _check_sub_type(sub_type)
         given = self._request(
             action,
             parameters,
@@ -238,7 +269,7 @@ class EnvelopeClient:
         target: str | Target = "",
         message_id: str = "",
     ) -> None:
-        """Send a REQUEST that nobody answers. Raises ``ClientError`` if it could not be sent."""
+        """Send a REQUEST without an answer. Raises ``ClientError`` if it could not be sent."""
         given = self._request(
             action,
             parameters,
@@ -253,15 +284,13 @@ class EnvelopeClient:
                 answer_of(answer)
 
     async def heartbeat(self, payload: Mapping[str, Any] | None = None) -> HeartbeatAnswer:
-        """Send a HEARTBEAT and return the one that answers it. Raises ``ClientError``."""
+        """Send a HEARTBEAT and return its answer. Raises ``ClientError``."""
         clock = asyncio.get_running_loop().time
         began = clock()
         answer = await self.connection.heartbeat(dict(payload or {}))
         return HeartbeatAnswer(
             payload={} if answer is None else _members(answer), round_trip=clock() - began
         )
-
-    # -- as an agent of its own ----------------------------------------------------------------
 
     async def register(self, card: EnvelopeCard | Mapping[str, Any]) -> EnvelopeAnswer:
         """Register an agent with the server at the other end, under this side's id.
@@ -270,8 +299,6 @@ class EnvelopeClient:
         ``on_request`` before, REQUESTs to the agent come over this connection. Raises
         ``EnvelopeFailed`` for a card that is refused.
         """
-        from parley.envelope.cards import EnvelopeCard, write_card
-
         members = msgspec.json.decode(write_card(card)) if isinstance(card, EnvelopeCard) else card
         accepts = self.connection.inbound.handler is not None
         parameters = {"card": dict(members), "acceptsRequests": accepts}
@@ -288,7 +315,7 @@ class EnvelopeClient:
         """Answer the REQUESTs that come over this connection; usable as a decorator.
 
         The handler is a function of an ``IncomingRequest``. It returns results (a list, or one JSON
-        value), and raises ``A2AError`` for a refusal; an async generator sends what it yields as
+        value), and raises ``A2AError`` for a refusal; an async generator sends its items as
         EVENTs. A REQUEST that comes again gets its first answer, unless that was a failure. At most
         64 are handled at a time. The WebSocket is kept open.
         """
@@ -297,7 +324,7 @@ class EnvelopeClient:
         return handler
 
     def messages(self) -> AsyncIterator[Envelope]:
-        """Return what comes by itself: EVENTs that answer nothing, HEARTBEATs, REQUESTs.
+        """Return unasked messages: EVENTs that answer nothing, HEARTBEATs, REQUESTs.
 
         The WebSocket is kept open. Of more than 1,000 unread messages, or 16 MiB, the oldest are
         dropped.
@@ -306,7 +333,7 @@ class EnvelopeClient:
         return self.connection.messages()
 
     async def aclose(self) -> None:
-        """Close the connection; what is under way fails with ``ConnectionClosed``. Idempotent."""
+        """Close the connection; requests under way fail with ``ConnectionClosed``. Idempotent."""
         on_close, self._on_close = self._on_close, None
         try:
             await self.connection.close()
@@ -314,9 +341,7 @@ class EnvelopeClient:
             if on_close is not None:
                 await on_close()
 
-    # -- the message ---------------------------------------------------------------------------
-
-    async def _ask(self, request: Envelope, deadline: float | None) -> AsyncGenerator[Envelope]:
+    async def _ask(self, request: Envelope, deadline: float | None) -> Answers:
         answers = self.connection.ask(request, deadline=deadline, repeats=may_repeat(request))
         async with aclosing(answers):
             try:
@@ -367,7 +392,7 @@ class EnvelopeClient:
 def may_repeat(request: Envelope) -> bool:
     """Return whether a request may be sent again though it may have been processed.
 
-    The same message to a skill gets the same task. Of operations, those that change nothing and
+    The same message to a skill gets the same task. Operations that change nothing and
     messages are repeated.
     """
     action = request_in(request).action
@@ -387,10 +412,10 @@ def _with_extension(metadata: RequestMetadata, uri: str) -> RequestMetadata:
     return msgspec.structs.replace(metadata, service_parameters=given)
 
 
-def _check_sub_type(sub_type: str, *known: str) -> None:
-    if sub_type not in known:
+def _check_sub_type(sub_type: str) -> None:
+    if sub_type not in (SubType.QUERY, SubType.COMMAND):
         raise ValueError(
-            f"sub_type is {' or '.join(known)} here, not {sub_type!r:.60}; notifications are sent "
+            f"sub_type is query or command here, not {sub_type!r:.60}; notifications are sent "
             "with notify"
         )
 
@@ -400,3 +425,310 @@ def _members(answer: Envelope) -> dict[str, Any]:
         return {}
     members = msgspec.json.decode(answer.payload)
     return members if isinstance(members, dict) else {}
+
+
+logger = logging.getLogger(__name__)
+
+MAX_CARD = 1024 * 1024
+ENDPOINT = "/envelope"
+"""How the address of an envelope interface ends. Other addresses of HTTP are of A2A cards."""
+
+
+class EnvelopeOpening(Connection):
+    """An envelope connection to be opened: ``async with`` it, or ``await`` it and close it."""
+
+    def __init__(
+        self, reference: Any, *, identity: EnvelopeIdentity, link: LinkSettings, **options: Any
+    ) -> None:
+        self._envelope_card = card_in(reference)
+        self._is_given_card = self._envelope_card is not None
+        self._direct = ""
+        if self._envelope_card is not None:
+            reference = _first_address(self._envelope_card)
+        elif isinstance(reference, str) and is_endpoint(reference):
+            reference = self._direct = http_address(reference.strip())
+        super().__init__(reference, binding=BINDING, version="", **options)
+        if self._direct and isinstance(self._reference, str):
+            self._direct = self._reference  # without a user and a password
+        self._identity = identity
+        self._link = link
+        self._client: EnvelopeClient | None = None
+
+    def __await__(self) -> Generator[Any, None, EnvelopeClient]:  # type: ignore[override]
+        return self._open_client().__await__()
+
+    async def __aenter__(self) -> EnvelopeClient:  # type: ignore[override]
+        self._client = await self._open_client()
+        return self._client
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+
+    async def _open_client(self) -> EnvelopeClient:
+        connection: EnvelopeConnection | None = None
+        try:
+            endpoints = await self._endpoints()
+            await self._learn_target(endpoints[0])
+            connection = EnvelopeConnection(self._http, endpoints, self._identity, self._link)
+            await connection.open()
+        except BaseException:
+            if connection is not None:
+                await connection.close()
+            await self._release()
+            raise
+        return EnvelopeClient(connection, card=self._envelope_card, on_close=self._release)
+
+    async def _release(self) -> None:
+        await self._verifier.aclose()
+        await self._auth.aclose()
+        if self._owns_http:
+            await self._http.close()
+
+    async def _learn_target(self, endpoint: LinkEndpoint) -> None:
+        """Learn the id of the agent where signed messages need it: from its envelope card."""
+        if self._envelope_card is None and self._identity.signs:
+            try:
+                self._envelope_card = await self._fetched_card(f"{endpoint.url}/card")
+            except (CardNotFound, CardInvalid, AuthenticationRequired) as error:
+                logger.info("envelope: the id of the agent is not known: %s", error)
+        if self._envelope_card is not None:
+            self._identity.target_id = self._envelope_card.agent_info.id
+
+    async def _endpoints(self) -> list[LinkEndpoint]:
+        if self._direct.endswith(f"{ENDPOINT}/card"):
+            self._envelope_card = await self._fetched_card(self._direct)
+        if self._envelope_card is not None:
+            return await self._of_envelope_card(self._envelope_card)
+        if self._direct:
+            origin = Origin.of(self._direct)
+            credentials = self._auth.credentials.for_origin(origin)
+            card = _stand_in(self._direct, ())
+            self._auth.for_card(credentials, lambda: card, origin)
+            return [self._endpoint(self._direct, card)]
+        return await self._of_a2a_card()
+
+    async def _of_a2a_card(self) -> list[LinkEndpoint]:
+        resolved = await self._resolve(self._resolver())
+        self._bind(resolved)
+        await self._auth.prepare()
+        chosen = choose(
+            resolved.card,
+            BINDING,
+            card_url=resolved.url,
+            credentials=self._auth.credentials,
+            http=self._http,
+        )
+        return [self._endpoint(each.interface.url, resolved.card) for each in chosen.candidates]
+
+    async def _of_envelope_card(self, card: EnvelopeCard) -> list[LinkEndpoint]:
+        stand_in = _stand_in(card.agent_info.name or card.agent_info.id, card.security.auth_methods)
+        credentials = self._auth.credentials
+        named = Origin.of(self._direct) if self._direct else None
+        credentials = (
+            credentials.for_any_origin() if self._is_given_card else credentials.for_origin(named)
+        )
+        primary, backup = card.endpoints.primary, card.endpoints.backup
+        first = Origin.of(http_address(primary or backup))
+        self._auth.for_card(credentials, lambda: stand_in, named or first)
+        await self._auth.prepare()
+        found = []
+        for url in dict.fromkeys((primary, backup)):
+            if not url:
+                continue
+            origin = _origin_of(url)
+            if not self._auth.credentials.allows(origin):
+                if url == primary and not backup:
+                    raise self._auth.credentials.refusal(stand_in.name, [origin])
+                continue
+            found.append(self._endpoint(url, stand_in))
+        if not found:
+            raise self._auth.credentials.refusal(stand_in.name, [first])
+        # An encrypted connection is never followed by one in the clear.
+        if found[0].url.startswith("https:"):
+            found = [each for each in found if each.url.startswith("https:")]
+        return found
+
+    def _endpoint(self, url: str, card: AgentCard) -> LinkEndpoint:
+        origin = _origin_of(url)
+        parameters = self._auth.credentials.agent_parameters(origin, card)
+        return LinkEndpoint(
+            parameters.add_to(http_address(url)),
+            headers=parameters.headers,
+            auth=self._auth.at(origin),
+        )
+
+    async def _fetched_card(self, url: str) -> EnvelopeCard:
+        """Return the envelope card at an address. Raises ``CardNotFound``, ``CardInvalid``."""
+        from parley.client.bindings.request_auth import refusal_in
+
+        if not self._auth.is_bound:
+            self._auth.for_origin(Origin.of(url))
+        credentials = self._auth.credentials
+        headers = {"Accept": "application/json", **credentials.public}
+        given = credentials.card_headers(url, challenged=False)
+        reply = await self._http.get(
+            url, {**headers, **given}, timeout=self._timeout, limit=MAX_CARD
+        )
+        if reply.status in (401, 403):
+            found = await self._auth.card_parameters(refusal_in(reply.status, reply.headers), url)
+            given = {**credentials.card_headers(url, challenged=True), **found}
+            reply = await self._http.get(
+                url, {**headers, **given}, timeout=self._timeout, limit=MAX_CARD
+            )
+        if reply.status != 200:
+            raise CardNotFound(f"{url} answered {reply.status}, and no envelope card")
+        try:
+            return read_card(reply.body)
+        except A2AError as error:
+            raise CardInvalid(f"{url} is no envelope card: {error.message}") from None
+
+
+def is_endpoint(reference: str) -> bool:
+    """Return whether a reference is the address of an envelope interface, or of its card."""
+    parts = urlsplit(reference.strip())
+    if parts.scheme in ("ws", "wss"):
+        return True
+    path = parts.path.rstrip("/")
+    return parts.scheme in ("http", "https") and path.endswith((ENDPOINT, f"{ENDPOINT}/card"))
+
+
+def card_in(reference: Any) -> EnvelopeCard | None:
+    """Return the envelope card that a reference is: a value, a mapping, JSON, or a file of it."""
+    if isinstance(reference, str) and not reference.lstrip().startswith("{"):
+        return None
+    if isinstance(reference, AgentCard):
+        return None
+
+    if isinstance(reference, EnvelopeCard):
+        return reference
+    if isinstance(reference, os.PathLike):
+        with open(reference, "rb") as file:
+            reference = file.read(MAX_CARD)
+    is_card = (
+        "agentInfo" in reference
+        if isinstance(reference, Mapping | str)
+        else isinstance(reference, bytes) and b'"agentInfo"' in reference
+    )
+    if not is_card:
+        return None
+    try:
+        return read_card(reference)
+    except A2AError as error:
+        raise CardInvalid(f"this is no envelope card: {error.message}") from None
+
+
+def _first_address(card: EnvelopeCard) -> str:
+    for url in (card.endpoints.primary, card.endpoints.backup):
+        if url:
+            _origin_of(url)
+            return http_address(url)
+    raise CardInvalid(f"the envelope card of {card.agent_info.id[:100]!r} has no endpoint")
+
+
+def _origin_of(url: str) -> Origin:
+    try:
+        return Origin.of(http_address(url))
+    except ValueError as error:
+        raise CardInvalid(f"the endpoint {url[:200]!r} is not {error}") from None
+
+
+def _stand_in(name: str, auth_methods: tuple[str, ...]) -> AgentCard:
+    """Return an A2A card that says what credentials an agent without one takes."""
+    schemes = {}
+    if "bearer-token" in auth_methods:
+        schemes["bearer"] = SecurityScheme(
+            http_auth_security_scheme=HTTPAuthSecurityScheme(scheme="bearer")
+        )
+    return AgentCard(
+        name=name,
+        description="",
+        version="",
+        supported_interfaces=(
+            AgentInterface(url="-", protocol_binding=BINDING, protocol_version=""),
+        ),
+        capabilities=AgentCapabilities(),
+        security_schemes=schemes,
+        default_input_modes=(),
+        default_output_modes=(),
+        skills=(),
+    )
+
+
+def connect(
+    agent: Any,
+    /,
+    *,
+    agent_id: str = "",
+    agent_type: str = "",
+    key: EnvelopeKey | None = None,
+    agent_key: EnvelopeKey | None = None,
+    transport: Literal["auto", "socket", "http"] = "auto",
+    heartbeat: float | None = None,
+    settings: LinkSettings | None = None,
+    path: str = "",
+    auth: Credential | Sequence[Credential] | Literal[False] | None = None,
+    headers: Mapping[str, str] | None = None,
+    bearer: str | None = None,
+    api_key: str | None = None,
+    timeout: float | None = 30.0,
+    insecure: bool = False,
+    trust_origins: Sequence[str] = (),
+    tls: ssl.SSLContext | Tls | None = None,
+    proxy: str | None = None,
+    egress: Egress | None = None,
+    http: HttpTransport | None = None,
+    trust: CardTrust | bool | None = None,
+) -> EnvelopeOpening:
+    """Connect to an agent by the envelope protocol: ``async with`` it.
+
+    ``agent`` is the address of an agent (its A2A card names the interface), an address that ends
+    with ``/envelope`` or begins with ``ws://`` or ``wss://`` (the interface itself), the address of
+    an envelope card (``.../envelope/card``), such a card, an A2A card, an ``Agent`` or an ASGI app
+    of this process, or a result of ``parley.find``. Of an envelope card the primary endpoint
+    is used, then the backup.
+
+    ``agent_id`` is who this side says to be. It has to be what the credentials or the ``key`` are
+    for; without it, the agent says what they are for, and a caller without any gets an id by
+    chance. ``key`` signs every message; with ``agent_key`` only answers count that this key signed.
+
+    A WebSocket is used where it can be had, else HTTP (``transport="socket"`` or ``"http"`` allows
+    one only); a WebSocket is tried again later. ``heartbeat`` is the interval of HEARTBEATs in
+    seconds; ``settings`` has this and more: limits, pauses, how often a request is sent again.
+
+    ``timeout`` bounds fetching cards. The other options are as in ``parley.connect``.
+
+    Opening raises what ``parley.connect`` raises, and ``SocketRefused`` where only a WebSocket is
+    allowed and none is opened. Raises ``ValueError`` for settings that contradict each other.
+    """
+    given = settings or LinkSettings(transport=transport, heartbeat=heartbeat or 30.0)
+    if settings is not None and (transport != "auto" or heartbeat is not None):
+        raise ValueError("settings have transport and heartbeat: give them there, or alone")
+    options: dict[str, Any] = {
+        "auth": auth,
+        "headers": headers,
+        "bearer": bearer,
+        "api_key": api_key,
+        "timeout": timeout,
+        "insecure": insecure,
+        "trust_origins": trust_origins,
+        "tls": tls,
+        "proxy": proxy,
+        "egress": egress,
+        "http": http,
+        "trust": trust,
+    }
+    identity = EnvelopeIdentity.of(agent_id, agent_type, key=key, agent_key=agent_key)
+    reference = agent if isinstance(agent, EnvelopeCard) else reference_of(agent, options)
+    return EnvelopeOpening(
+        reference,
+        identity=identity,
+        link=given,
+        path=path,
+        stream_idle_timeout=None,
+        retries=3,
+        extensions=(),
+        idempotent=True,
+        allow_private_files=False,
+        **options,
+    )

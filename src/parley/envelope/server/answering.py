@@ -3,62 +3,370 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
-from typing import Any, TypeVar, cast
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing, suppress
+from datetime import timedelta
+from functools import cached_property
+from typing import Any, TypeVar
 
 import msgspec
+from starlette.types import Scope
 
 from parley.envelope.answers import (
-    error_response,
+    Answers,
     event,
+    operation_of,
+    read_operation,
     response,
     results_of,
     status_of,
     write_operation_result,
     write_stream_event,
 )
-from parley.envelope.errors import (
+from parley.envelope.messages import (
+    OPERATION_PREFIX,
     DeadlineExceeded,
-    TargetNotFound,
+    Envelope,
+    EnvelopeError,
+    MessageIdReused,
+    MessageType,
+    RequestPayload,
+    ResponseMetadata,
+    ResponsePayload,
+    Source,
+    Status,
+    SubType,
     UnknownAction,
     UnknownMessageType,
     envelope_error,
     task_error,
 )
-from parley.envelope.messages import (
-    Envelope,
-    EnvelopeError,
-    MessageType,
-    ResponseMetadata,
-    ResponsePayload,
-    Source,
-    Status,
+from parley.envelope.server.services import (
+    EnvelopeHandler,
+    EnvelopeServices,
+    MessageContext,
+    NotHandled,
 )
-from parley.envelope.server.calls import Calls, Exchanged, in_terms_of_messages
-from parley.envelope.server.directory import MessageContext
-from parley.envelope.server.plugins import EnvelopeHandler, EnvelopeServices
-from parley.model.errors import A2AError
+from parley.extensions.declared import schemas_on
+from parley.model.cards import AgentCard
+from parley.model.errors import (
+    A2AError,
+    FieldViolation,
+    InvalidParamsError,
+    InvalidRequestError,
+    UnsupportedOperationError,
+    VersionNotSupportedError,
+)
+from parley.model.extensions import CALL_CHAIN, IDEMPOTENT_SEND
 from parley.model.operations import (
+    BY_NAME,
+    SKILL_KEY,
     GetTaskRequest,
     ListTasksResponse,
+    Operation,
     SendMessageRequest,
     SubscribeToTaskRequest,
 )
-from parley.model.parts import Message
-from parley.model.service import StreamItem
+from parley.model.parts import Message, Part, Role
+from parley.model.service import NO_TRACE, StreamItem, TraceContext
+from parley.model.struct import Timestamp
 from parley.model.tasks import Event, Task, TaskState, TaskStatusUpdateEvent
 from parley.security.limits.agent_limits import fields_of, standings_of
-from parley.server.dispatch import ServiceCall
-from parley.server.log import log_unforeseen
+from parley.server.added_bindings import SeenFromScope
+from parley.server.dispatch import Parameters, ServiceCall
+from parley.server.endpoint import Endpoint, Interfaces
+from parley.server.http.exchange import ServedEndpoint
+from parley.server.request_fields import read_trace
+from parley.wire import versions
 
-# -- replies ----------------------------------------------------------------------------------
-#
-# From what an agent answers to RESPONSEs and EVENTs.
-#
-# A query gets one RESPONSE, with EVENTs before it where its operation streams. A command gets a
-# RESPONSE ``accepted`` once its task is in the log, then EVENTs, of which the last has the final
-# status. The number of an EVENT is that of the event in the task's log.
+_SEND = BY_NAME["SendMessage"]
+_STREAM = BY_NAME["SendStreamingMessage"]
+_ALWAYS = (CALL_CHAIN,)
+_OF_SKILLS = (IDEMPOTENT_SEND, *_ALWAYS)
+_CLOCKS_DIFFER = 0.005
+_LONGEST = timedelta(days=366)
+_OF_MESSAGES = ("message.", "metadata.", "configuration.", "payload.")
+
+
+class Exchanged(msgspec.Struct, frozen=True, kw_only=True):
+    """A REQUEST that is answered by a call.
+
+    ``is_skill``: its action is a skill, not an operation. ``began`` and ``ends`` are times of the
+    event loop; ``ends`` is ``None`` without a timeout.
+    """
+
+    request: Envelope
+    call: ServiceCall
+    is_skill: bool
+    began: float
+    ends: float | None = None
+
+    @property
+    def payload(self) -> RequestPayload:
+        """What is asked for."""
+        return payload_of(self.request)
+
+    @property
+    def is_command(self) -> bool:
+        """Whether a RESPONSE ``accepted`` comes first, and the end is an EVENT."""
+        return self.request.message.sub_type == SubType.COMMAND
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the timeout is over, also by the clock of the turn, which has whole ms."""
+        now = asyncio.get_running_loop().time()
+        return self.ends is not None and now >= self.ends - _CLOCKS_DIFFER
+
+
+class Calls:
+    """Makes calls of one agent, or of one tenant of an endpoint, out of REQUESTs.
+
+    ``agent`` is that one, whose guard admits the messages: other agents behind the same address
+    have bindings of their own. Its public card is read at the first message.
+    """
+
+    def __init__(self, served: ServedEndpoint, agent: Endpoint, tenant: str = "") -> None:
+        self._served = served
+        self.agent = agent
+        self._tenant = tenant
+        self._card: Callable[[Interfaces], AgentCard] | None = agent.card
+
+    @cached_property
+    def skills(self) -> frozenset[str]:
+        """The skills on the public card."""
+        skills = () if self._card is None else self._card(()).skills
+        return frozenset(skill.id for skill in skills)
+
+    @cached_property
+    def _of_text(self) -> frozenset[str]:
+        """The skills that take messages as they are, without a schema."""
+        schemas = {} if self._card is None else schemas_on(self._card(()))
+        typed = {id for id, schema in schemas.items() if schema.input is not None}
+        return self.skills - typed
+
+    def operation_of(self, request: Envelope) -> tuple[Operation, bool]:
+        """Return the operation that a REQUEST is for, and whether its action is a skill.
+
+        Raises ``UnknownAction`` for an operation that neither A2A nor an extension has.
+        """
+        payload = payload_of(request)
+        action = payload.action
+        if not action.startswith(OPERATION_PREFIX):
+            # A command is answered while the turn runs, so it needs the events.
+            streams = payload.metadata.stream or request.message.sub_type == SubType.COMMAND
+            is_silent = request.message.sub_type == SubType.NOTIFICATION
+            return (_STREAM if streams and not is_silent else _SEND), True
+        name = action.removeprefix(OPERATION_PREFIX)
+        known = self._served.dispatcher.extension_method(name, self._tenant)
+        operation = known or operation_of(action)
+        assert operation is not None
+        if operation is _SEND and request.message.sub_type == SubType.COMMAND:
+            operation = _STREAM
+        if operation is _STREAM and request.message.sub_type == SubType.NOTIFICATION:
+            operation = _SEND
+        return operation, False
+
+    async def count(self, context: MessageContext) -> None:
+        """Count a message that is no call of the agent against the rates of its caller.
+
+        It counts as SendMessage does. Raises ``LimitExceeded``.
+        """
+        limits = self.agent.limits
+        if limits is None:
+            return
+        caller, rights = context.caller, self.agent.authorization
+        if rights is not None:
+            caller = rights.own_caller(caller)
+        addresses = SeenFromScope(self._served, context.scope)
+        grant = limits.begin(_SEND.name, caller, addresses)
+        grant.of_tenant(self._tenant)
+        if not grant.is_settled:
+            await grant.settle()
+
+    def begin(self, request: Envelope, context: MessageContext) -> Exchanged:
+        """Return the call that a REQUEST asks for. Raises ``A2AError``."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        payload = payload_of(request)
+        metadata = payload.metadata
+        operation, is_skill = self.operation_of(request)
+        if metadata.stream and not operation.streaming:
+            self._refuse_stream(request, operation)
+        if metadata.after is not None and not operation.streaming:
+            raise _invalid(
+                "payload.metadata.after",
+                "goes on with EVENTs: ask for them with metadata.stream or the subType command, or "
+                f"with the action {OPERATION_PREFIX}SubscribeToTask",
+            )
+        ends, deadline = _ends(metadata.timeout, began, context.deadline)
+        given = {name.lower(): value for name, value in metadata.service_parameters.items()}
+        _check_version(given)
+        is_silent = request.message.sub_type == SubType.NOTIFICATION
+        reply_timeout = 0.0 if is_silent else None if ends is None else max(0.0, ends - began)
+        parameters = Parameters(
+            version=versions.LATEST,
+            caller=context.caller,
+            extensions=self._extensions(given, context, is_skill=is_skill),
+            tenant=self._tenant,
+            last_event_id=None if metadata.after is None else str(metadata.after),
+            trace=_trace(given) or context.trace,
+            reply_timeout=reply_timeout,
+            deadline=deadline,
+            sender=request.source.agent_id,
+            is_signed=context.is_signed,
+            addresses=SeenFromScope(self._served, context.scope),
+        )
+        if is_skill:
+            takes_text = payload.action in self._of_text
+            call = self._served.dispatcher.call(
+                operation, parameters, lambda: _message(request, takes_text=takes_text)
+            )
+        else:
+            call = self._served.dispatcher.call(
+                operation, parameters, lambda: self._read(operation, payload)
+            )
+        return Exchanged(request=request, call=call, is_skill=is_skill, began=began, ends=ends)
+
+    def _read(self, operation: Operation, payload: RequestPayload) -> Any:
+        """Return the request of an operation. Raises ``A2AError``."""
+        request = read_operation(operation, payload.parameters)
+        tenant = getattr(request, "tenant", "")  # methods of extensions may do without one
+        if tenant and self._served.dispatcher.endpoint(tenant).key != self.agent.key:
+            raise _invalid("tenant", f"there is no tenant {tenant[:100]!r} here")
+        return request
+
+    def _refuse_stream(self, request: Envelope, operation: Operation) -> None:
+        if request.message.sub_type == SubType.NOTIFICATION:
+            raise _invalid("payload.metadata.stream", "a notification gets no EVENTs: leave it out")
+        raise _invalid(
+            "payload.metadata.stream",
+            f"{OPERATION_PREFIX}{operation.name} has one answer, and no EVENTs: leave it out",
+        )
+
+    def _extensions(
+        self, given: Mapping[str, str], context: MessageContext, *, is_skill: bool
+    ) -> tuple[str, ...]:
+        names = [item.strip() for item in given.get("a2a-extensions", "").split(",")]
+        asked = header_values(context.scope, b"a2a-extensions")
+        # The id of an operation's message is A2A's: it is asked for as over other bindings.
+        ours = _OF_SKILLS if is_skill else _ALWAYS
+        return tuple(dict.fromkeys([*ours, *asked, *[name for name in names if name]]))
+
+
+def payload_of(request: Envelope) -> RequestPayload:
+    """Return the payload of a REQUEST. Raises ``InvalidRequestError`` for another one."""
+    if not isinstance(request.payload, RequestPayload):
+        raise InvalidRequestError("the payload of a REQUEST has an action")
+    return request.payload
+
+
+def in_terms_of_messages(error: A2AError, request: Envelope) -> A2AError:
+    """Return the error of a skill's message in terms of its REQUEST: its action, its parameters."""
+    if error.is_remote or not isinstance(error, InvalidParamsError):
+        problem = error.metadata.get("problem")
+        if problem == "deadline" and isinstance(error, UnsupportedOperationError):
+            return DeadlineExceeded("the timeout of the request was over before it began")
+        return error
+    fields = {violation.field for violation in error.violations}
+    if f"message.metadata.{SKILL_KEY}" in fields:
+        action = payload_of(request).action[:100]
+        return UnknownAction(
+            f"there is no action {action!r}: {error.message}; operations of A2A begin with "
+            f"{OPERATION_PREFIX!r}"
+        )
+    if "message.messageId" in fields and "another message" in error.message:
+        return MessageIdReused(
+            "this messageId was used for another message; a repeated message has the same action, "
+            "parameters, contextId and taskId, a new one an id of its own",
+            violations=(FieldViolation("messageId", "an id that no other message has"),),
+        )
+    renamed = tuple(
+        FieldViolation(_renamed(violation.field), violation.description)
+        for violation in error.violations
+    )
+    changed = type(error)(error.message, metadata=error.metadata, violations=renamed)
+    changed.retry_after, changed.details = error.retry_after, error.details
+    return changed
+
+
+def _renamed(field: str) -> str:
+    """Return the path of a field of a message in its REQUEST; others are parameters."""
+    if field in ("message.contextId", "message.taskId"):
+        return f"payload.metadata.{field.removeprefix('message.')}"
+    if field == "message.messageId":
+        return "messageId"
+    if field == "Last-Event-ID":
+        return "payload.metadata.after"
+    if field == "tenant" or field.startswith(_OF_MESSAGES):
+        return field
+    separator = "" if not field or field.startswith("[") else "."
+    return f"payload.parameters{separator}{field}"
+
+
+def _message(request: Envelope, *, takes_text: bool) -> SendMessageRequest:
+    """Return the message that the action of a skill is: one data part.
+
+    A text is a text part, and so is ``{"text": ...}`` for a skill without a schema.
+    """
+    payload = payload_of(request)
+    parameters, metadata = payload.parameters, payload.metadata
+    text = parameters
+    if takes_text and isinstance(parameters, dict) and parameters.keys() == {"text"}:
+        text = parameters["text"]
+    part = Part(text=text) if isinstance(text, str) else Part(data=parameters)
+    return SendMessageRequest(
+        message=Message(
+            message_id=request.message_id,
+            context_id=metadata.context_id,
+            task_id=metadata.task_id,
+            role=Role.USER,
+            parts=(part,),
+        ),
+        metadata={SKILL_KEY: payload.action},
+    )
+
+
+def _ends(
+    timeout: int | None, began: float, deadline: float | None
+) -> tuple[float | None, Timestamp | None]:
+    """Return when a request ends, as a time of the event loop and as a timestamp."""
+    ends = deadline
+    if timeout is not None:
+        given = began + min(timeout / 1000, _LONGEST.total_seconds())
+        ends = given if ends is None else min(ends, given)
+    if ends is None:
+        return None, None
+    return ends, Timestamp.of(Timestamp.now() + timedelta(seconds=ends - began))
+
+
+def _check_version(given: Mapping[str, str]) -> None:
+    """Raise ``VersionNotSupportedError`` for service parameters of another version of A2A."""
+    named = given.get("a2a-version", "").strip()
+    if named and versions.requested(named) != versions.LATEST:
+        raise VersionNotSupportedError(
+            f"operations over the envelope protocol are those of A2A {versions.LATEST}",
+            metadata={"requestedVersion": named[:40], "supportedVersions": versions.LATEST},
+        )
+
+
+def _trace(given: Mapping[str, str]) -> TraceContext:
+    if "traceparent" not in given:
+        return NO_TRACE
+    states = [given["tracestate"]] if "tracestate" in given else []
+    return read_trace([given["traceparent"]], states)
+
+
+def _invalid(field: str, description: str) -> InvalidParamsError:
+    return InvalidParamsError(
+        f"{field}: {description}", violations=(FieldViolation(field, description),)
+    )
+
+
+def header_values(scope: Scope, name: bytes) -> tuple[str, ...]:
+    """Return the items of headers that are lists with commas."""
+    found: Iterable[bytes] = (value for key, value in scope["headers"] if key == name)
+    items = [item.strip() for value in found for item in value.decode("latin-1").split(",")]
+    return tuple(item for item in items if item)
 
 
 T = TypeVar("T")
@@ -75,7 +383,7 @@ class Replies:
         self._state: TaskState | None = None
         self._is_accepted = False
 
-    async def all(self) -> AsyncGenerator[Envelope, None]:
+    async def all(self) -> Answers:
         """Yield the answers. Raises ``A2AError`` for what fails before the first."""
         begun = False
         answers = self._streamed() if self._call.operation.streaming else self._single()
@@ -100,9 +408,7 @@ class Replies:
     def _is_skill(self) -> bool:
         return self._asked.is_skill
 
-    # -- one answer ----------------------------------------------------------------------------
-
-    async def _single(self) -> AsyncGenerator[Envelope, None]:
+    async def _single(self) -> Answers:
         call = self._call
         sends = call.operation.request is SendMessageRequest
         if sends:  # it waits no longer than its ``reply_timeout``
@@ -150,16 +456,14 @@ class Replies:
     async def _turn_end(self, task_id: str) -> None:
         request = SubscribeToTaskRequest(tenant=self._call.context.tenant, id=task_id)
         context = msgspec.structs.replace(self._call.context, last_event_id=None)
-        items = _closable(self._service.subscribe_to_task(request, context))
+        items = self._service.subscribe_to_task(request, context)
         async with aclosing(items):
             async for item in items:
                 state = _state_of(item.event)
                 if state is not None and (state.is_terminal or state.is_interrupted):
                     return
 
-    # -- EVENTs --------------------------------------------------------------------------------
-
-    async def _streamed(self) -> AsyncGenerator[Envelope, None]:
+    async def _streamed(self) -> Answers:
         asked = self._asked
         is_over = False
         items = self._items()
@@ -188,7 +492,7 @@ class Replies:
             payload = msgspec.structs.replace(payload, results=())
             yield event(asked.request, payload, source=self._source)
 
-    async def _direct(self, item: StreamItem) -> AsyncGenerator[Envelope, None]:
+    async def _direct(self, item: StreamItem) -> Answers:
         """Yield the answers that are a direct reply: it has no task, and so no further EVENTs."""
         assert isinstance(item.event, Message)
         self._context_id = item.event.context_id
@@ -212,13 +516,13 @@ class Replies:
 
     def _items(self) -> AsyncGenerator[StreamItem, None]:
         after = self._asked.payload.metadata.after
+        items: Any = self._call.stream()
         if after is None or self._call.operation.request is not SendMessageRequest:
-            return _closable(self._call.stream())
-        return self._resumed(after)
+            return items  # type: ignore[no-any-return]
+        return self._resumed(items, after)
 
-    async def _resumed(self, after: int) -> AsyncGenerator[StreamItem, None]:
+    async def _resumed(self, items: Any, after: int) -> AsyncGenerator[StreamItem, None]:
         """Yield the events of a message that was sent before, after a number."""
-        items = _closable(self._call.stream())
         async with aclosing(items):
             first = await anext(items, None)
             if first is None:
@@ -229,7 +533,7 @@ class Replies:
                 self._see(first.event)
                 joined = bool(self._call.request.message.task_id)
                 if first.seq > after and joined:
-                    # What came until the task was as it is now.
+                    # The events until the task was as it is now.
                     async for item in self._between(after, first.seq):
                         yield item
                 elif first.seq > after:
@@ -242,7 +546,7 @@ class Replies:
 
     async def _between(self, after: int, last: int) -> AsyncGenerator[StreamItem, None]:
         request = SubscribeToTaskRequest(tenant=self._call.context.tenant, id=self._task_id)
-        events = _closable(self._service.subscribe_to_task(request, self._call.context))
+        events = self._service.subscribe_to_task(request, self._call.context)
         async with aclosing(events):
             async for item in events:
                 yield item
@@ -252,15 +556,13 @@ class Replies:
     def _ends(self, happened: Event) -> bool:
         """Return whether an event is the last of the exchange.
 
-        A stream of an operation may go on after a question; that of a skill does not.
+        A stream of an operation may continue after a question; a skill's does not.
         """
         state = _state_of(happened)
         if state is None:
             return False
         is_update = isinstance(happened, TaskStatusUpdateEvent)
         return state.is_terminal or (self._is_skill and is_update and state.is_interrupted)
-
-    # -- the parts of an answer ----------------------------------------------------------------
 
     def _see(self, happened: Event) -> None:
         """Note the task of an event, and its state."""
@@ -325,8 +627,6 @@ class Replies:
     def _response(self, payload: ResponsePayload) -> Envelope:
         return response(self._asked.request, payload, source=self._source)
 
-    # -- the agent -----------------------------------------------------------------------------
-
     @property
     def _service(self) -> Any:
         return self._call.endpoint.service
@@ -362,13 +662,6 @@ def _state_of(happened: Event) -> TaskState | None:
     return None
 
 
-def _closable(items: Any) -> AsyncGenerator[StreamItem, None]:
-    return cast("AsyncGenerator[StreamItem, None]", items)
-
-
-# -- answering --------------------------------------------------------------------------------
-
-
 class Answering:
     """Answers the messages to one agent, or to one tenant of an endpoint.
 
@@ -380,17 +673,11 @@ class Answering:
         self.source = source
         self._services = services
 
-    def is_own(self, request: Envelope, context: MessageContext) -> bool:
-        """Return whether the agent at the address is asked, and nobody else."""
-        directory = self._services.directory
-        try:
-            return directory is None or not directory.is_for_others(request, context)
-        except A2AError:
-            return False
-
-    def has_handler(self, message: Envelope) -> bool:
-        """Return whether the operator gave a handler for a message, besides the one for all."""
-        return self._services.handlers.find(message, is_known=True) is not None
+    def is_for_hook(self, message: Envelope) -> bool:
+        """Return whether an EVENT says something to the operator's handler, if there is one."""
+        is_event = message.message.type == MessageType.EVENT
+        hook = self._services.handlers.hook
+        return is_event and isinstance(message.payload, RequestPayload) and hook is not None
 
     def is_quick(self, request: Envelope) -> bool:
         """Return whether a REQUEST waits for no turn, and has no EVENTs."""
@@ -400,66 +687,46 @@ class Answering:
             return True
         return not (is_skill or operation.streaming or operation.name == "SendMessage")
 
-    async def answers(
-        self, request: Envelope, context: MessageContext
-    ) -> AsyncGenerator[Envelope, None]:
-        """Yield the RESPONSE and the EVENTs of a REQUEST; whatever fails is a RESPONSE too."""
-        try:
-            answers = self.tried(request, context)
-            async with aclosing(answers):
-                async for answer in answers:
-                    yield answer
-        except A2AError as error:
-            yield self.refusal(request, error)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            # Not this request, but something within the service was cancelled.
-            yield error_response(request, log_unforeseen("a REQUEST"), source=self.source)
-        except Exception:
-            yield error_response(request, log_unforeseen("a REQUEST"), source=self.source)
+    def limits_in(self, error: A2AError) -> ResponseMetadata:
+        """Return the limits of the caller that an error names."""
+        return ResponseMetadata(rate_limits=dict(fields_of(standings_of(error))))
 
-    def refusal(self, request: Envelope | str, error: A2AError) -> Envelope:
-        """Return the RESPONSE of an error, with what is left of limits."""
-        limits = dict(fields_of(standings_of(error)))
-        metadata = ResponseMetadata(rate_limits=limits)
-        return error_response(request, error, source=self.source, metadata=metadata)
-
-    async def of_unknown_type(self, message: Envelope, context: MessageContext) -> Envelope | None:
+    async def _of_unknown_type(self, message: Envelope, context: MessageContext) -> Envelope | None:
         """Return the answer to a message of a type that the protocol does not have.
 
         Raises ``A2AError``.
         """
-        handler = self._services.handlers.find(message, is_known=False)
-        if handler is None:
-            known = ", ".join(MessageType)
-            raise UnknownMessageType(
-                f"there is no message type {message.message.type[:60]!r}; there are {known}"
-            )
-        return await self._handled(handler, message, context)
+        handler = self._services.handlers.hook
+        if handler is not None:
+            with suppress(NotHandled):
+                return await self._handled(handler, message, context)
+        known = ", ".join(MessageType)
+        raise UnknownMessageType(
+            f"there is no message type {message.message.type[:60]!r}; there are {known}"
+        )
 
-    async def tried(
+    async def answers(
         self,
         request: Envelope,
         context: MessageContext,
         on_call: Callable[[ServiceCall], None] | None = None,
-    ) -> AsyncGenerator[Envelope, None]:
-        """Yield the answers to a REQUEST; ``on_call`` gets the call of the agent, if it is one.
+    ) -> Answers:
+        """Yield the answers to a message; ``on_call`` gets the call of the agent, if it is one.
 
         Raises ``A2AError`` for what fails before the first.
         """
+        if request.message.type != MessageType.REQUEST:
+            if (answer := await self._of_unknown_type(request, context)) is not None:
+                yield answer
+            return
         directory, handlers = self._services.directory, self._services.handlers
-        if directory is None:
-            self._check_target(request)
-        elif directory.is_for_others(request, context):
+        if directory.is_for_others(request, context):
             self._check_rights(request, context)
-            routed = cast("AsyncGenerator[Envelope, None]", directory.route(request, context))
-            async with aclosing(routed):
+            async with aclosing(directory.route(request, context)) as routed:
                 async for answer in routed:
                     yield answer
             return
-        handler = handlers.find(request, is_known=True)
+        handler = handlers.of_server(request)
         if handler is None:
             try:
                 own = self._own(request, context, on_call)
@@ -467,10 +734,17 @@ class Answering:
                     async for answer in own:
                         yield answer
                 return
-            except UnknownAction:
-                handler = handlers.find(request, is_known=False)
-                if handler is None:
+            except UnknownAction as error:
+                if (handler := handlers.hook) is None:
                     raise
+                self._check_rights(request, context)
+                try:  # the call has counted against the rates of its caller
+                    payload = await handlers.answer(handler, request, context)
+                except NotHandled:
+                    raise error from None
+                if payload is not None:
+                    yield response(request, payload, source=self.source)
+                return
         handled = await self._handled(handler, request, context)
         if handled is not None:
             yield handled
@@ -480,7 +754,7 @@ class Answering:
         request: Envelope,
         context: MessageContext,
         on_call: Callable[[ServiceCall], None] | None,
-    ) -> AsyncGenerator[Envelope, None]:
+    ) -> Answers:
         try:
             exchanged = self.calls.begin(request, context)
         except A2AError as error:
@@ -510,15 +784,3 @@ class Answering:
         if rights is not None:
             action = getattr(message.payload, "action", "") or message.message.type
             rights.check(action, rights.own_caller(context.caller))
-
-    def _check_target(self, request: Envelope) -> None:
-        """Raise ``TargetNotFound`` for a message to another agent: none is known here."""
-        target: Any = request.target
-        if target.agent_id not in ("", self.source.agent_id) or target.agent_type not in (
-            "",
-            self.source.agent_type,
-        ):
-            raise TargetNotFound(
-                "no agent here is like the target of the message; leave it out to call the agent "
-                "at this address"
-            )

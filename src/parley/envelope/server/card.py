@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
+from functools import cache
+from importlib.resources import files
 from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
+from starlette.types import Receive, Scope, Send
 
 from parley.envelope.cards import (
     BEARER,
@@ -24,21 +28,38 @@ from parley.envelope.cards import (
     CardRateLimits,
     CardSecurity,
     EnvelopeCard,
-    MeasuredPerformance,
     auth_method_of,
     envelope_card_of,
     write_card,
 )
 from parley.envelope.declared import EnvelopeSettings
 from parley.envelope.messages import PATH
+from parley.model.bounded import Bounded
 from parley.model.cards import AgentCard
+from parley.model.errors import A2AError, ExtendedAgentCardNotConfiguredError, PermissionDeniedError
+from parley.model.operations import BY_NAME, GetExtendedAgentCardRequest
+from parley.model.service import ANONYMOUS, Caller
 from parley.model.struct import Timestamp
 from parley.security.authorization import Authorization
 from parley.security.limits.counters import short_key
 from parley.security.limits.declaration import Rate
 from parley.security.limits.usage import QuotaAsk, QuotaGrant
+from parley.server.added_bindings import BindingPlace, SeenFromScope
+from parley.server.address import BadAddress
 from parley.server.cards.advertised_interfaces import socket_url
+from parley.server.cards.discovery import CardFile, card_file, is_fresh, validators
+from parley.server.dispatch import Parameters
+from parley.server.http.responses import (
+    JSON,
+    NO_STORE,
+    Headers,
+    refuse_method,
+    reply_with_message,
+    reply_without_body,
+)
+from parley.server.log import log_unforeseen
 from parley.store.protocols.errors import StoreError
+from parley.wire import versions
 
 log = logging.getLogger("parley.envelope")
 
@@ -48,35 +69,8 @@ NONE = "none"
 _KEPT = round(timedelta(days=3650).total_seconds() * 1000)
 
 
-class SkillMeasurements(Protocol):
-    """What was measured of one skill. Times are in ms; ``None`` without an answer lately."""
-
-    @property
-    def average_response_time(self) -> int | None:
-        """The mean time of an answer."""
-        ...
-
-    @property
-    def reliability(self) -> float | None:
-        """The part of requests that were answered without a fault of the agent."""
-        ...
-
-    @property
-    def requests(self) -> int:
-        """The number of requests."""
-        ...
-
-
-class MeasuresSkills(Protocol):
-    """Knows what was measured of skills."""
-
-    def measured(self, agent: str, skill: str) -> SkillMeasurements:
-        """Return what was measured of a skill of the agent with this key."""
-        ...
-
-
 class CardAddresses(msgspec.Struct, frozen=True):
-    """The address of an agent, and that of its server, without a slash at the end."""
+    """The address of an agent, and the address of its server, without a slash at the end."""
 
     agent: str
     server: str
@@ -92,9 +86,9 @@ def make_card(
     limits: Iterable[object] = (),
     has_docs: bool = False,
 ) -> EnvelopeCard:
-    """Return the card that says what an A2A card does, and what the settings declare.
+    """Return the envelope card of an A2A card and the settings.
 
-    It has no times, and nothing measured.
+    It has no times.
     """
     own = addresses.agent + PATH
     made = envelope_card_of(card, agent_id=key)
@@ -130,37 +124,16 @@ def make_card(
     )
 
 
-def with_measurements(
-    card: EnvelopeCard, key: str, measures: MeasuresSkills | None, at: Timestamp
-) -> EnvelopeCard:
-    """Return a card with what was measured of each capability beside what is declared."""
-    if measures is None:
-        return card
-    capabilities = []
-    for each in card.capabilities:
-        found = measures.measured(key, each.name)
-        if found.requests:
-            measured = MeasuredPerformance(
-                average_response_time=found.average_response_time,
-                reliability=found.reliability,
-                requests=found.requests,
-                measured_at=at,
-            )
-            each = replace(each, measured=measured)
-        capabilities.append(each)
-    return replace(card, capabilities=tuple(capabilities))
-
-
 def _with_performance(capability: CardCapability, settings: EnvelopeSettings) -> CardCapability:
     declared = settings.performance.get(capability.name)
     if declared is None:
-        return replace(capability, performance=None, measured=None)
+        return replace(capability, performance=None)
     performance = CardPerformance(
         average_response_time=declared.average_response_time,
         max_concurrent_requests=declared.max_concurrent_requests,
         reliability=declared.reliability,
     )
-    return replace(capability, performance=performance, measured=None)
+    return replace(capability, performance=performance)
 
 
 def _methods(card: AgentCard, authorization: Authorization | None) -> tuple[str, ...]:
@@ -186,7 +159,7 @@ def _per_minute(settings: EnvelopeSettings, limits: Iterable[object]) -> int | N
 
 
 class TimesStore(Protocol):
-    """What the times of cards need of a store."""
+    """The part of a store that the times of cards need."""
 
     def now(self) -> int:
         """Return the time in ms."""
@@ -206,16 +179,12 @@ class CardTimes:
 
     def __init__(self, store: TimesStore) -> None:
         self._store = store
-        self._known: dict[str, tuple[Timestamp, Timestamp]] = {}
-
-    def now(self) -> Timestamp:
-        """Return the time of the store."""
-        return Timestamp.from_milliseconds(self._store.now())
+        self._known: Bounded[str, tuple[Timestamp, Timestamp]] = Bounded(1000)
 
     async def stamped(self, card: EnvelopeCard) -> EnvelopeCard:
         """Return a card with its times; without, if the store cannot tell them now."""
         key = card.agent_info.id
-        # Addresses are those of a request: they are no content.
+        # Addresses come from a request: they are no content.
         bare = replace(card.metadata, documentation="")
         content = write_card(replace(card, endpoints=CardEndpoints(), metadata=bare))
         digest = hashlib.sha256(content).hexdigest()
@@ -226,8 +195,6 @@ class CardTimes:
             except StoreError as error:
                 log.warning("the times of a card are not known: %s", error)
                 return card
-            if len(self._known) > 1000:
-                self._known.clear()
             self._known[f"{key} {digest}"] = times
         created, updated = times
         metadata = replace(card.metadata, created_at=created, updated_at=updated)
@@ -249,3 +216,195 @@ class CardTimes:
         grants: Any = await self._store.take_quotas(asks)
         created, updated = (Timestamp.from_milliseconds(each.first) for each in grants)
         return created, max(created, updated)
+
+
+@cache
+def schema() -> bytes:
+    """Return the JSON Schema (2020-12) of messages; ``#/$defs/card`` is the schema of cards."""
+    return _read("schema.json")
+
+
+@cache
+def vectors() -> bytes:
+    """Return signed messages with their keys and canonical forms, and messages to refuse."""
+    return _read("vectors.json")
+
+
+def _read(name: str) -> bytes:
+    return files("parley.envelope").joinpath(name).read_bytes()
+
+
+_MAX_FILES = 64
+_SCHEMA_AGE = 3600
+
+
+class EnvelopeCardPage:
+    """Serves the envelope card of an agent, or of a tenant.
+
+    ``dataClassification`` decides who may see it: of a public agent all, else callers who prove who
+    they are, with the permissions that all callers need. Callers who get an extended card over A2A
+    see its skills here too. The card of one caller is kept for no other: where cards may differ,
+    responses are private.
+    """
+
+    def __init__(
+        self,
+        place: BindingPlace,
+        settings: EnvelopeSettings,
+        times: CardTimes,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        assert place.agent.card is not None
+        self._times = times
+        self._place = place
+        self._served = place.served
+        self._endpoint = place.agent
+        self._settings = settings
+        self._advertised = place.advertised
+        self._tenant = place.tenant
+        self._path = place.below
+        self._clock = clock
+        self._files: Bounded[str, CardFile] = Bounded(_MAX_FILES)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer GET and HEAD, conditional ones too."""
+        method = scope["method"]
+        if method not in ("GET", "HEAD"):
+            await refuse_method(scope, send, "GET, HEAD", "an envelope card is read with GET")
+            return
+        try:
+            caller = await self._caller(scope)
+            file = await self._file(scope, caller)
+        except BadAddress as error:
+            await reply_with_message(scope, send, 400, str(error), [NO_STORE])
+            return
+        except A2AError as error:
+            headers = [NO_STORE, *self._vary(), *self._served.error_headers(error, scope)]
+            await reply_with_message(scope, send, error.http_status, error.message, headers)
+            return
+        except Exception:
+            failure = log_unforeseen("making an envelope card")
+            await reply_with_message(scope, send, 500, failure.message, [NO_STORE])
+            return
+        kind = b"private" if self._differs else b"public"
+        age = self._served.settings.card_max_age
+        found: list[tuple[bytes, bytes]] = [
+            (b"cache-control", b"%s, max-age=%d" % (kind, age)),
+            *self._vary(),
+            *validators(file),
+        ]
+        await _send_file(scope, send, file, found, JSON)
+
+    @property
+    def _differs(self) -> bool:
+        """Whether who calls decides about the card."""
+        return self._settings.data_classification != "public" or self._has_extended
+
+    @property
+    def _has_extended(self) -> bool:
+        assert self._endpoint.card is not None
+        return bool(self._endpoint.card(()).capabilities.extended_agent_card)
+
+    def _vary(self) -> list[tuple[bytes, bytes]]:
+        names = [*self._advertised.varies]
+        if self._differs and self._served.varies:
+            names.insert(0, self._served.varies)
+        return [(b"vary", b", ".join(names))] if names else []
+
+    async def _caller(self, scope: Scope) -> Caller:
+        """Return the caller, if that matters. Raises ``A2AError`` for others."""
+        if not self._differs:
+            return ANONYMOUS
+        served, authorization = self._served, self._endpoint.authorization
+        await served.dispatcher.start()
+        caller = await self._place.caller(scope)
+        if authorization is not None:
+            caller = authorization.own_caller(caller)
+            if self._settings.data_classification != "public":
+                authorization.check_identity(caller)
+        elif caller.granted:
+            caller = ANONYMOUS
+        return caller
+
+    async def _file(self, scope: Scope, caller: Caller) -> CardFile:
+        """Return the card of a caller. What all callers see is kept for each address."""
+        address = self._advertised.address(scope)
+        if caller.authenticated and self._has_extended:
+            return card_file(await self._written(scope, caller), self._clock(), None)
+        now = self._clock()
+        file = self._files.get(address)
+        if file is None or now - file.made >= self._served.settings.card_max_age:
+            file = card_file(await self._written(scope, caller), now, file)
+        self._files[address] = file
+        return file
+
+    async def _written(self, scope: Scope, caller: Caller) -> bytes:
+        endpoint = self._endpoint
+        await self._served.dispatcher.start()
+        card: AgentCard | None = None
+        if caller.authenticated and self._has_extended:
+            card = await self._extended(scope, caller)
+        assert endpoint.card is not None
+        base = self._advertised.address(scope).rstrip("/")
+        made = make_card(
+            card or endpoint.card(()),
+            self._settings,
+            key=endpoint.key,
+            addresses=CardAddresses(base + self._path, self._advertised.server(scope)),
+            authorization=endpoint.authorization,
+            limits=() if endpoint.limits is None else endpoint.limits.declared,
+            has_docs=self._served.settings.docs,
+        )
+        return write_card(await self._times.stamped(made))
+
+    async def _extended(self, scope: Scope, caller: Caller) -> AgentCard | None:
+        """Return the extended card of a caller, ``None`` if there is none for it."""
+        parameters = Parameters(
+            version=versions.LATEST,
+            addresses=SeenFromScope(self._served, scope),
+            caller=caller,
+            tenant=self._tenant,
+            is_signed=True,  # a GET cannot be: credentials and permissions were checked
+        )
+        request = GetExtendedAgentCardRequest(tenant=self._tenant)
+        try:
+            operation = BY_NAME["GetExtendedAgentCard"]
+            call = self._served.dispatcher.call(operation, parameters, lambda: request)
+            found: AgentCard = await call.answer()
+        except (ExtendedAgentCardNotConfiguredError, PermissionDeniedError):
+            return None
+        return found
+
+
+class SchemaPage:
+    """Serves the JSON Schema of messages and cards."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._schema: CardFile | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer GET and HEAD, conditional ones too."""
+        if scope["method"] not in ("GET", "HEAD"):
+            await refuse_method(scope, send, "GET, HEAD", "a schema is read with GET")
+            return
+        if self._schema is None:
+            self._schema = card_file(schema(), self._clock(), None)
+        cached = (b"cache-control", b"public, max-age=%d" % _SCHEMA_AGE)
+        kind = (b"content-type", b"application/schema+json")
+        found = [cached, *validators(self._schema)]
+        await _send_file(scope, send, self._schema, found, kind)
+
+
+async def _send_file(
+    scope: Scope, send: Send, file: CardFile, headers: Headers, kind: tuple[bytes, bytes]
+) -> None:
+    headers = list(headers)
+    if is_fresh(scope, file):
+        await reply_without_body(send, 304, headers)
+        return
+    headers += [kind, (b"content-length", b"%d" % len(file.body))]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    body = file.body if scope["method"] == "GET" else b""
+    await send({"type": "http.response.body", "body": body})

@@ -1,17 +1,17 @@
-"""``Conversation``: one connection, whose messages are answered as they can be."""
+"""Messages over a WebSocket or by HTTP POST: both are admitted, called and replied to alike."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, ExitStack, aclosing, suppress
-from typing import Any
+from typing import Any, cast
 
 import msgspec
+from starlette.types import Receive, Scope, Send
 
-from parley.envelope.answers import error_response
+from parley.envelope.answers import Answers, error_response
 from parley.envelope.codec import UnreadableEnvelope, read_message, write_message
-from parley.envelope.errors import DeadlineExceeded
 from parley.envelope.messages import (
     STOP,
     Envelope,
@@ -23,23 +23,171 @@ from parley.envelope.messages import (
     SubType,
 )
 from parley.envelope.server.answering import Answering
-from parley.envelope.server.directory import MessageContext, SocketPeer, with_deadline
-from parley.envelope.server.guard import EnvelopeGuard
-from parley.envelope.server.heartbeats import SocketHeartbeats
-from parley.envelope.server.measured import Measurement
-from parley.envelope.server.plugins import EnvelopeServices
-from parley.envelope.server.queue import RequestLane, RequestQueue, Slot
-from parley.model.errors import A2AError, OverloadedError, UnauthenticatedError
-from parley.model.service import CallContext, Caller
-from parley.server.http.open_credentials import CredentialsExpired, OpenCredentials
-from parley.server.http.streams import Streams, shutting_down
-from parley.server.limits import ByteReservation
+from parley.envelope.server.guard import EnvelopeGuard, MessageSender
+from parley.envelope.server.services import (
+    ROUTED,
+    EnvelopeServices,
+    Measurement,
+    MessageContext,
+    PassedOnMessage,
+    RequestLane,
+    RequestQueue,
+    Slot,
+    SocketHeartbeats,
+    SocketPeer,
+    with_deadline,
+)
+from parley.model.errors import (
+    A2AError,
+    InvalidRequestError,
+    OverloadedError,
+    UnauthenticatedError,
+    an,
+)
+from parley.model.service import CallContext, Caller, StreamItem
+from parley.security.networks import network_of
+from parley.server.dispatch import ServiceCall
+from parley.server.http.exchange import NotJson, ServedEndpoint, TooLarge
+from parley.server.http.open_credentials import (
+    CredentialsExpired,
+    OpenCredentials,
+    open_credentials,
+)
+from parley.server.http.responses import (
+    NO_STORE,
+    BodyTooLarge,
+    ClientGone,
+    base,
+    read_body,
+    reply,
+    reply_without_body,
+)
+from parley.server.http.streams import shutting_down
 from parley.server.log import log_unforeseen
 from parley.server.websocket.admission import SERVICE_RESTART, SHUTTING_DOWN
+from parley.server.websocket.socket import ServerSocket
+from parley.wire import sse
 
-# -- outbox -----------------------------------------------------------------------------------
-#
-# What waits to be sent over one socket: answers and HEARTBEATs before EVENTs.
+
+class Exchanges:
+    """The messages to one agent, or to one tenant of it: the same over every transport."""
+
+    def __init__(
+        self,
+        served: ServedEndpoint,
+        answering: Answering,
+        services: EnvelopeServices,
+        requests: RequestQueue,
+        guard: EnvelopeGuard,
+    ) -> None:
+        self.served = served
+        self.answering = answering
+        self.services = services
+        self.requests = requests
+        self.guard = guard
+
+    def read(self, data: bytes | str) -> Envelope:
+        """Return a message. Raises ``UnreadableEnvelope``."""
+        settings = self.served.settings
+        return read_message(data, max_bytes=settings.max_body_bytes, max_depth=settings.max_depth)
+
+    async def admit(
+        self, message: Envelope, sender: MessageSender, context: MessageContext
+    ) -> MessageContext:
+        """Return the context of a message, with its caller. Raises ``A2AError``."""
+        caller = await self.guard.admit(message, sender)
+        is_signed = message.security is not None
+        context = msgspec.structs.replace(context, caller=caller, is_signed=is_signed)
+        is_request = message.message.type == MessageType.REQUEST
+        return with_deadline(message, context) if is_request else context
+
+    def enter(self, lane: RequestLane, message: Envelope) -> Slot:
+        """Return the slot of a message. Raises ``OverloadedError`` when too many wait."""
+        is_quick = message.message.type == MessageType.REQUEST and self.answering.is_quick(message)
+        return self.requests.enter(lane, message.message.priority, is_quick=is_quick)
+
+    async def replies(
+        self,
+        message: Envelope,
+        context: MessageContext,
+        slot: Slot | None,
+        measured: Measurement,
+        on_call: Callable[[ServiceCall], None] | None = None,
+    ) -> Answers:
+        """Yield the answers to an admitted message, in its turn; a stream gives its turn back.
+
+        Raises ``A2AError``, for whatever fails before the first answer.
+        """
+        last = None
+        try:
+            if slot is not None:
+                await self.requests.acquire(slot, context.deadline)
+            async with aclosing(self.answering.answers(message, context, on_call)) as answers:
+                async for last in answers:
+                    if slot is not None and begins_stream(last):
+                        slot.release()
+                    yield last
+        except A2AError as error:
+            measured.end(Status.ERROR, error=error.reason)
+            raise
+        except asyncio.CancelledError:
+            measured.end("closed")
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise log_unforeseen("a message") from None  # within the service, work was cancelled
+        except Exception:
+            failure = log_unforeseen("a message")
+            measured.end(Status.ERROR, error=failure.reason)
+            raise failure from None
+        except GeneratorExit:
+            measured.end("closed")
+            raise
+        else:
+            payload = None if last is None else last.payload
+            if isinstance(payload, ResponsePayload):
+                code = "" if payload.error is None else payload.error.code
+                measured.end(payload.status, error=code)
+            measured.end()
+        finally:
+            if slot is not None:
+                slot.release()
+
+    def written(
+        self, answer: Envelope, request: Envelope | None, measured: Measurement | None = None
+    ) -> bytes:
+        """Return an answer as it is sent: signed if its request was."""
+        data = write_message(self.guard.sign(answer, request))
+        if measured is not None:
+            measured.size += len(data)
+        return data
+
+    def failed(
+        self, request: Envelope | str, error: A2AError, metadata: ResponseMetadata | None = None
+    ) -> bytes:
+        """Return the RESPONSE that a request has failed, as it is sent."""
+        source = self.answering.source
+        answer = error_response(
+            request, error, source=source, metadata=metadata or ResponseMetadata()
+        )
+        return self.written(answer, request if isinstance(request, Envelope) else None)
+
+
+def begins_stream(answer: Envelope) -> bool:
+    """Return whether EVENTs follow an answer, or it is one."""
+    payload = answer.payload
+    if answer.message.type == MessageType.EVENT:
+        return True
+    is_command = answer.message.sub_type == SubType.COMMAND
+    return is_command and isinstance(payload, ResponsePayload) and payload.status == Status.ACCEPTED
+
+
+def _is_silent(message: Envelope) -> bool:
+    """Return whether a message gets no answer: a notification, and what answers others."""
+    info = message.message
+    if info.type == MessageType.REQUEST:
+        return info.sub_type == SubType.NOTIFICATION
+    return info.type in (MessageType.RESPONSE, MessageType.EVENT)
 
 
 MAX_BYTES = 1024 * 1024
@@ -98,7 +246,7 @@ class Outbox:
             await asyncio.wait({self._sending})
 
     def close(self) -> None:
-        """Drop what waits; whoever waits for it is told."""
+        """Drop the messages that wait; their senders get ``OutboxClosed``."""
         self.is_closed = True
         for waiting in (*self._urgent, *self._events):
             _give_up(waiting[1])
@@ -160,10 +308,7 @@ class Outbox:
 def _give_up(waiter: asyncio.Future[None] | None) -> None:
     if waiter is not None and not waiter.done():
         waiter.set_exception(OutboxClosed())
-        waiter.exception()  # whoever waits may have been cancelled
-
-
-# -- conversation -----------------------------------------------------------------------------
+        waiter.exception()  # the waiting task may have been cancelled
 
 
 MAX_BAD_MESSAGES = 32
@@ -172,76 +317,60 @@ MAX_BAD_MESSAGES = 32
 POLICY_VIOLATION = 1008
 _LAST_WORDS_SECONDS = 1.0
 
-Read = Callable[[str], Envelope]
-
 
 class Conversation:
-    """Takes the messages of one sender, and sends the answers through ``send``.
+    """Takes the messages of one WebSocket, and sends the answers.
 
-    REQUESTs are answered at the same time, within the limits of ``requests``; each answer names its
-    REQUEST. When the connection ends, nobody waits for answers any more: tasks go on, and so do
-    notifications that were read. ``context`` is what is known of all messages. ``answering`` keeps
-    the connection open while it lasts, though the server drains.
+    REQUESTs are answered at the same time, within the limits of the queue; each answer names its
+    REQUEST. When the connection ends, answers under way are dropped: tasks continue, and so do
+    notifications that were read. ``context`` holds for all messages.
     """
 
     def __init__(
         self,
-        answering: Answering,
+        exchanges: Exchanges,
         context: MessageContext,
-        *,
-        services: EnvelopeServices,
-        requests: RequestQueue,
-        streams: Streams,
-        request_bytes: ByteReservation,
-        send: Callable[[bytes], Awaitable[None]],
-        close: Callable[[int, str], Awaitable[None]],
-        held_open: Callable[[], AbstractContextManager[None]],
-        guard: EnvelopeGuard | None = None,
-        sender: Any = None,
-        credentials: OpenCredentials | None = None,
-        max_bytes: int = 10 * 1024 * 1024,
-        max_depth: int = 100,
+        socket: ServerSocket,
+        sender: MessageSender,
+        credentials: OpenCredentials | None,
     ) -> None:
-        self._answering = answering
-        self._services = services
-        self._requests = requests
-        self._streams = streams
-        self._request_bytes = request_bytes
-        self._close = close
-        self._held_open = held_open
-        self._guard = guard
+        self._exchanges = exchanges
+        self._services = services = exchanges.services
+        self._streams = exchanges.served.streams
+        self._request_bytes = exchanges.served.request_bytes
+        self._socket = socket
         self._sender = sender
         self._credentials = credentials
         self._refusal: CredentialsExpired | None = None
-        self._max_bytes, self._max_depth = max_bytes, max_depth
-        self._outbox = Outbox(send)
+        self._outbox = Outbox(socket.send)
         self._bad = 0
         self._is_draining = False
         self._waiting: set[asyncio.Task[None]] = set()
         self._by_id: dict[str, asyncio.Task[None]] = {}
         self._silent: set[asyncio.Task[None]] = set()
-        self.peer = SocketPeer(self._tell)
-        self._context = msgspec.structs.replace(context, peer=self.peer)
-        self._lane: RequestLane = requests.open(context.caller.owner or None)
+        self._peer = SocketPeer(self._tell)
+        self._context = msgspec.structs.replace(context, peer=self._peer)
+        self._lane = exchanges.requests.open(context.caller.owner or None)
         self._heartbeats = SocketHeartbeats(
             self._beat,
-            close,
-            source=answering.source,
+            socket.close,
+            source=exchanges.answering.source,
             settings=services.heartbeats,
             load=services.load,
-            peer=self.peer,
+            peer=self._peer,
         )
 
-    async def run(self, receive: Callable[[], Awaitable[str | None]]) -> None:
-        """Take messages until ``receive`` returns ``None``: the connection has ended."""
+    async def run(self) -> None:
+        """Take messages until the connection has ended."""
+        self._socket.on_drain(self._drain)
         own, credentials = [asyncio.create_task(self._heartbeats.run())], self._credentials
         if credentials is not None:
             self._streams.watch.add(
                 credentials, lambda error: own.append(asyncio.create_task(self._expire(error)))
             )
         try:
-            while (text := await receive()) is not None:
-                await self.take(text)
+            while (text := await self._socket.receive()) is not None:
+                await self._take(text)
                 await self._outbox.room()
         except asyncio.CancelledError:
             await self._leave()
@@ -249,7 +378,7 @@ class Conversation:
         finally:
             if credentials is not None:
                 self._streams.watch.remove(credentials)
-            self.peer.close()
+            self._peer.close()
             await self._outbox.aclose()
             await self._end(self._waiting)
             try:
@@ -257,52 +386,49 @@ class Conversation:
                     await asyncio.wait(self._silent)
             finally:
                 await self._end(self._silent, own)
-                self._requests.close(self._lane)
+                self._exchanges.requests.close(self._lane)
+
+    def _drain(self) -> None:
+        """Note that the server drains. ``Streams`` ends its streams; the rest is answered."""
+        self._is_draining = True
 
     async def _leave(self) -> None:
-        """End what is under way, and say so: the grace period of the server is over."""
+        """End the work under way, and say so: the grace period of the server is over."""
         self._is_draining = True
-        with self._held_open(), suppress(TimeoutError):
+        with self._socket.answering(), suppress(TimeoutError):
             await self._end(self._waiting, self._silent)
             async with asyncio.timeout(_LAST_WORDS_SECONDS):
                 await self._outbox.flushed()
-                await self._close(SERVICE_RESTART, SHUTTING_DOWN)
+                await self._socket.close(SERVICE_RESTART, SHUTTING_DOWN)
 
-    async def take(self, text: str) -> None:
+    async def _take(self, text: str) -> None:
         """Read a message, and begin to answer it. Whatever is wrong with it is answered too."""
+        self._heartbeats.heard()
         try:
-            message = read_message(text, max_bytes=self._max_bytes, max_depth=self._max_depth)
+            message = self._exchanges.read(text)
         except UnreadableEnvelope as unreadable:
-            self._heartbeats.heard()
             self._post_error(unreadable.message_id, unreadable.error)
             await self._count_bad()
             return
-        await self.take_message(message, size=len(text))
-
-    async def take_message(self, message: Envelope, *, size: int = 0) -> None:
-        """Begin to answer a message."""
-        self._heartbeats.heard()
-        kind = message.message.type
-        measurement = self._services.statistics.begin(
-            message, agent=self._context.agent, size=size, is_skill=self._is_skill(message)
-        )
+        kind, size = message.message.type, len(text)
+        begin = self._services.statistics.begin
+        measured = begin(message, agent=self._context.agent, size=size)
         try:
             context = await self._admitted(message)
-            if kind == MessageType.REQUEST:
-                self._start(message, with_deadline(message, context), measurement, size)
-                return
             if kind == MessageType.HEARTBEAT:
                 await self._heartbeats.received(message)
-            elif is_stop(message):
-                self._stop(message.message.correlation_id)
+            elif _is_stop(message):
+                if (task := self._by_id.get(message.message.correlation_id)) is not None:
+                    task.cancel()  # its answers are read no more; its task continues
             elif kind not in (MessageType.RESPONSE, MessageType.EVENT) or (
-                not self.deliver(message, size) and self._answering.has_handler(message)
+                not self._peer.answered(message, size)
+                and self._exchanges.answering.is_for_hook(message)
             ):
-                self._start(message, context, measurement, size)
+                self._start(message, context, measured, size)
                 return
-            measurement.end()
+            measured.end()
         except A2AError as error:
-            measurement.end(Status.ERROR, error=error.reason)
+            measured.end(Status.ERROR, error=error.reason)
             if not _is_silent(message):
                 self._post_error(message, error)
             if isinstance(error, CredentialsExpired):
@@ -310,43 +436,14 @@ class Conversation:
             elif isinstance(error, UnauthenticatedError):
                 await self._count_bad()
 
-    def deliver(self, answer: Envelope, size: int = 0) -> bool:
-        """Hand a RESPONSE or an EVENT to who asked; return whether somebody did.
-
-        What the other side answers counts only over the socket that asked it.
-        """
-        return self.peer.answered(answer, size)
-
-    def _stop(self, id: str) -> None:
-        """Send no more answers to a REQUEST of this connection; its task goes on."""
-        task = self._by_id.get(id)
-        if task is not None:
-            task.cancel()
-
-    def drain(self) -> None:
-        """Note that the server drains. ``Streams`` ends its streams; the rest is answered."""
-        self._is_draining = True
-
-    # -- the way of one message ----------------------------------------------------------------
-
-    def _is_skill(self, message: Envelope) -> bool:
-        if getattr(message.payload, "action", None) not in self._answering.calls.skills:
-            return False
-        return self._answering.is_own(message, self._context)
-
     async def _admitted(self, message: Envelope) -> MessageContext:
-        """Return the context of a message. Raises ``A2AError`` for one that is refused."""
+        """Return the context of a message. Raises ``A2AError`` for a refused message."""
         if self._refusal is not None:
             raise self._refusal
         if self._credentials is not None:
             found = self._credentials.judge()
             self._judged(found if isinstance(found, Caller) else await found)
-        if self._guard is None:
-            return self._context
-        caller = await self._guard.admit(message, self._sender)
-        return msgspec.structs.replace(
-            self._context, caller=caller, is_signed=message.security is not None
-        )
+        return await self._exchanges.admit(message, self._sender, self._context)
 
     def _judged(self, caller: Caller) -> None:
         """Take the caller as its credentials prove it now. Raises ``A2AError``."""
@@ -356,14 +453,13 @@ class Conversation:
         if caller.owner != context.caller.owner:
             raise CredentialsExpired("the credentials of this connection are somebody else's now")
         self._context = msgspec.structs.replace(context, caller=caller)
-        if self._guard is not None:
-            self._sender.caller = self._guard.sender(caller, context.address).caller
+        self._sender.caller = self._exchanges.guard.sender(caller, context.address).caller
 
     async def _expire(self, error: CredentialsExpired) -> None:
         """End all that the credentials of the connection have begun here, and close it."""
         if self._refusal is None:
             self._refusal = error
-            self.peer.close()
+            self._peer.close()
             await self._end(self._waiting)
         await self._close_for("the credentials have expired")
 
@@ -371,30 +467,27 @@ class Conversation:
         self, message: Envelope, context: MessageContext, measured: Measurement, size: int
     ) -> None:
         """Answer a message beside others. Raises ``OverloadedError`` when too many wait."""
-        is_request = message.message.type == MessageType.REQUEST
-        is_quick = is_request and self._answering.is_quick(message)
-        slot = self._enter(message.message.priority, size, is_quick=is_quick)
-        answer = self._answer if is_request else self._answer_unknown
-        task = asyncio.create_task(answer(message, context, slot, measured))
+        slot = self._enter(message, size)
+        task = asyncio.create_task(self._answer(message, context, slot, measured))
         tasks = self._silent if _is_silent(message) else self._waiting
         tasks.add(task)
         task.add_done_callback(tasks.discard)
         # A task that is cancelled before its first step does nothing of this itself.
         task.add_done_callback(lambda _: slot.release())
         task.add_done_callback(lambda _: measured.end("closed"))
-        if is_request and tasks is self._waiting:
+        if message.message.type == MessageType.REQUEST and tasks is self._waiting:
             id = message.message_id
             self._by_id[id] = task
             task.add_done_callback(
                 lambda _: self._by_id.pop(id) if self._by_id.get(id) is task else None
             )
 
-    def _enter(self, priority: str, size: int, *, is_quick: bool) -> Slot:
-        """Return a slot; while it waits, the bytes of its message count as those of its address."""
+    def _enter(self, message: Envelope, size: int) -> Slot:
+        """Return a slot; while it waits, the bytes of its message count for its address."""
         address, held = self._context.address, self._request_bytes
         held.reserve(address, size)
         try:
-            slot = self._requests.enter(self._lane, priority, is_quick=is_quick)
+            slot = self._exchanges.enter(self._lane, message)
         except A2AError:
             held.release(address, size)
             raise
@@ -405,20 +498,16 @@ class Conversation:
         return slot
 
     async def _answer(
-        self, request: Envelope, context: MessageContext, slot: Slot, measured: Measurement
+        self, message: Envelope, context: MessageContext, slot: Slot, measured: Measurement
     ) -> None:
-        is_silent = _is_silent(request)
-        size, last, is_stream = 0, None, False
+        is_silent, is_stream, answer = _is_silent(message), False, None
+        replies = self._exchanges.replies(message, context, slot, measured)
         try:
             with ExitStack() as streaming, ExitStack() as held:
                 if not is_silent:
-                    held.enter_context(self._held_open())
-                held.callback(slot.release)
-                await self._requests.acquire(slot, context.deadline)
-                answers = self._answering.answers(request, context)
-                async with aclosing(answers):
-                    async for answer in answers:
-                        last = answer
+                    held.enter_context(self._socket.answering())
+                async with aclosing(replies):
+                    async for answer in replies:
                         if is_silent:
                             continue
                         if not is_stream and begins_stream(answer):
@@ -426,59 +515,26 @@ class Conversation:
                             try:
                                 streaming.enter_context(self._stream(context))
                             except OverloadedError as error:
-                                last = self._failed(request, error, answer)
-                                await self._outbox.send(self._written(last, request))
-                                break
-                        data = self._written(answer, request)
-                        size += len(data)
+                                measured.end(Status.ERROR, error=error.reason)
+                                self._post_error(message, error, answer)
+                                return
+                        data = self._exchanges.written(answer, message, measured)
                         if answer.message.type == MessageType.EVENT:
                             held.close()
                             await self._outbox.event(data)
                         else:
                             await self._outbox.send(data)
-                            held.close()
         except OutboxClosed:
-            measured.end("closed", size=size)
+            return
         except asyncio.CancelledError:
-            measured.end("closed", size=size)
             if self._refusal is not None and not is_silent:
-                self._post_error(request, self._refusal)
-            elif self._is_draining and last is None and not is_silent:
-                self._post_error(request, shutting_down())
+                self._post_error(message, self._refusal)
+            elif self._is_draining and answer is None and not is_silent:
+                self._post_error(message, shutting_down())
             raise
-        except DeadlineExceeded as error:  # while it waited
-            measured.end(Status.ERROR, error=error.reason)
+        except A2AError as error:
             if not is_silent:
-                self._post_error(request, error)
-        except Exception:
-            failure = log_unforeseen("a REQUEST")
-            measured.end(Status.ERROR, error=failure.reason, size=size)
-            self._post_error(request, failure)
-        else:
-            status, code = outcome_of(last)
-            measured.end(status, error=code, size=size)
-
-    async def _answer_unknown(
-        self, message: Envelope, context: MessageContext, slot: Slot, measured: Measurement
-    ) -> None:
-        """Answer a message of a type that the protocol does not have."""
-        size, answer = 0, None
-        try:
-            await self._requests.acquire(slot)
-            try:
-                answer = await self._answering.of_unknown_type(message, context)
-            except A2AError as error:
-                answer = error_response(message, error, source=self._answering.source)
-            if answer is not None and not _is_silent(message):
-                data = self._written(answer, message)
-                size = len(data)
-                await self._outbox.send(data)
-        except OutboxClosed:
-            pass
-        finally:
-            slot.release()
-            status, code = outcome_of(answer)
-            measured.end(status, error=code, size=size)
+                self._post_error(message, error)
 
     def _stream(self, context: MessageContext) -> AbstractContextManager[None]:
         """Count a stream while the context lasts. Raises ``OverloadedError``."""
@@ -487,33 +543,25 @@ class Conversation:
         of_caller = CallContext(caller=context.caller, tenant=context.tenant)
         return self._streams.registered(_Stream(task), of_caller)
 
-    # -- what is sent --------------------------------------------------------------------------
-
-    def _written(self, answer: Envelope, request: Envelope | None) -> bytes:
-        if self._guard is not None:
-            answer = self._guard.sign(answer, request)
-        return write_message(answer)
-
     async def _tell(self, message: Envelope) -> None:
         """Send a REQUEST to the other side. Raises ``OverloadedError`` once it has gone."""
         try:
-            await self._outbox.send(self._written(message, None))
+            await self._outbox.send(self._exchanges.written(message, None))
         except OutboxClosed:
             raise OverloadedError("the agent's connection has ended", retry_after=1) from None
 
     async def _beat(self, heartbeat: Envelope) -> None:
-        self._outbox.post(self._written(heartbeat, None))
+        self._outbox.post(self._exchanges.written(heartbeat, None))
 
-    def _failed(self, request: Envelope, error: A2AError, answer: Envelope) -> Envelope:
-        payload = answer.payload
-        known = payload.metadata if isinstance(payload, ResponsePayload) else ResponseMetadata()
-        metadata = ResponseMetadata(task_id=known.task_id, context_id=known.context_id)
-        return error_response(request, error, source=self._answering.source, metadata=metadata)
-
-    def _post_error(self, request: Envelope | str, error: A2AError) -> None:
-        answer = self._answering.refusal(request, error)
-        asked = request if isinstance(request, Envelope) else None
-        self._outbox.post(self._written(answer, asked))
+    def _post_error(
+        self, request: Envelope | str, error: A2AError, answer: Envelope | None = None
+    ) -> None:
+        """Send an error, with the limits of the caller, or the task that an answer had."""
+        metadata = self._exchanges.answering.limits_in(error)
+        if answer is not None and isinstance(answer.payload, ResponsePayload):
+            known = answer.payload.metadata
+            metadata = ResponseMetadata(task_id=known.task_id, context_id=known.context_id)
+        self._outbox.post(self._exchanges.failed(request, error, metadata))
 
     async def _count_bad(self) -> None:
         """Count a message that cannot be read; too many of them end the connection."""
@@ -526,7 +574,7 @@ class Conversation:
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WORDS_SECONDS):
                 await self._outbox.flushed()
-        await self._close(POLICY_VIOLATION, reason)
+        await self._socket.close(POLICY_VIOLATION, reason)
 
     async def _end(self, *groups: Any) -> None:
         tasks = [task for group in groups for task in group]
@@ -551,36 +599,224 @@ class _Stream:
         self._task.cancel()
 
 
-def outcome_of(answer: Envelope | None) -> tuple[str, str]:
-    """Return the status and the error code of an answer."""
-    payload = None if answer is None else answer.payload
-    if not isinstance(payload, ResponsePayload):
-        return Status.SUCCESS, ""
-    return payload.status, "" if payload.error is None else payload.error.code
-
-
-def begins_stream(answer: Envelope) -> bool:
-    """Return whether EVENTs follow an answer, or it is one."""
-    payload = answer.payload
-    if answer.message.type == MessageType.EVENT:
-        return True
-    is_command = answer.message.sub_type == SubType.COMMAND
-    return is_command and isinstance(payload, ResponsePayload) and payload.status == Status.ACCEPTED
-
-
-def is_stop(message: Envelope) -> bool:
+def _is_stop(message: Envelope) -> bool:
     """Return whether an EVENT says that its sender wants no more answers to a REQUEST."""
-    payload = message.payload
-    return (
-        message.message.type == MessageType.EVENT
-        and isinstance(payload, RequestPayload)
-        and payload.action == STOP
-    )
+    is_event = message.message.type == MessageType.EVENT
+    return is_event and getattr(message.payload, "action", "") == STOP
 
 
-def _is_silent(message: Envelope) -> bool:
-    """Return whether a message gets no answer: a notification, and what answers others."""
-    info = message.message
-    if info.type == MessageType.REQUEST:
-        return info.sub_type == SubType.NOTIFICATION
-    return info.type in (MessageType.RESPONSE, MessageType.EVENT)
+_MEDIA_TYPES = frozenset({b"application/json", b"application/a2a+json"})
+
+
+class EnvelopePost:
+    """One POST, from its message to the last byte of the answer.
+
+    The answer is a RESPONSE as JSON, or EVENTs as server-sent events.
+    """
+
+    def __init__(self, exchanges: Exchanges, context: MessageContext) -> None:
+        self._exchanges = exchanges
+        self._served = exchanges.served
+        self._context = context
+        self._scope: Scope = context.scope
+        self._request: Envelope | str = ""
+        self._measured: Measurement | None = None
+        self._headers: list[tuple[bytes, bytes]] = [NO_STORE]
+
+    async def run(self, receive: Receive, send: Send) -> None:
+        """Answer the message."""
+        try:
+            try:
+                await self._handle(receive, send)
+            except ClientGone:
+                return
+            except BodyTooLarge:
+                limit = self._served.settings.max_body_bytes
+                message = f"the message has more than the {limit} bytes allowed here"
+                raise TooLarge(message) from None
+            except asyncio.CancelledError:
+                if not self._served.lifecycle.draining:
+                    raise
+                message = "the server shut down before the answer was there"
+                raise OverloadedError(message) from None
+            except A2AError:
+                raise
+            except Exception:
+                raise log_unforeseen("a message") from None
+        except A2AError as error:
+            if self._measured is not None:
+                self._measured.end(Status.ERROR, error=error.reason)
+            await self._send_error(send, error)
+        finally:
+            if self._measured is not None:
+                self._measured.end("closed")  # unless it has ended otherwise
+
+    async def _handle(self, receive: Receive, send: Send) -> None:
+        exchanges, answering = self._exchanges, self._exchanges.answering
+        message, size = await self._read(receive)
+        kind = message.message.type
+        begin = exchanges.services.statistics.begin
+        measured = self._measured = begin(message, agent=self._context.agent, size=size)
+        context = await self._admitted(message)
+        if kind == MessageType.HEARTBEAT:
+            await answering.calls.count(context)  # no socket bounds them
+            beats = exchanges.services.heartbeat
+            is_asked = not message.message.correlation_id
+            answer = beats(answering.source, message.message_id) if is_asked else None
+            await self._send_answer(send, answer)
+            measured.end()
+            return
+        if kind in (MessageType.RESPONSE, MessageType.EVENT) and not answering.is_for_hook(message):
+            raise InvalidRequestError(
+                f"{an(kind)} answers a REQUEST over the socket that it came by: nobody waits "
+                "for one by POST"
+            )
+        if kind == MessageType.REQUEST:
+            message = _resuming(message, self._scope)
+        known = context.caller.owner or f"@{network_of(context.address)}"
+        lane, slot = exchanges.requests.open(known), None
+        try:
+            if kind == MessageType.REQUEST and not context.is_routed:  # which has a slot already
+                slot = exchanges.enter(lane, message)
+            replies = exchanges.replies(message, context, slot, measured, self._note)
+            async with aclosing(replies):
+                first = await anext(replies, None)
+                if first is not None and begins_stream(first):
+                    await self._stream(first, replies, context, receive, send)
+                    return
+                await self._send_answer(send, first)
+                await anext(replies, None)  # to its end
+        finally:
+            if slot is not None:
+                slot.release()
+            exchanges.requests.close(lane)
+
+    async def _read(self, receive: Receive) -> tuple[Envelope, int]:
+        """Identify the caller, and read the message. Raises ``A2AError``."""
+        served, scope = self._served, self._scope
+        if not served.lifecycle.started:
+            await served.dispatcher.start()
+        caller = self._context.caller
+        if served.identify is not None:
+            identified = served.identify(scope)
+            caller = identified if isinstance(identified, Caller) else await identified
+        headers = dict(scope["headers"])
+        _check_media_type(headers.get(b"content-type", b""))
+        body = await read_body(
+            receive,
+            scope,
+            headers.get(b"content-length"),
+            served.settings.max_body_bytes,
+            served.request_bytes,
+        )
+        self._context = msgspec.structs.replace(self._context, caller=caller)
+        try:
+            self._request = message = self._exchanges.read(body)
+        except UnreadableEnvelope as unreadable:
+            self._request = unreadable.message_id
+            raise unreadable.error from None
+        return message, len(body)
+
+    async def _admitted(self, message: Envelope) -> MessageContext:
+        context = self._context
+        sender = self._exchanges.guard.sender(context.caller, context.address)
+        routed = self._scope.get(ROUTED)
+        if isinstance(routed, PassedOnMessage):
+            context = msgspec.structs.replace(context, peer=routed.peer)
+            sender.nonce_is_used = routed.nonce_is_used
+        return await self._exchanges.admit(message, sender, context)
+
+    def _note(self, call: ServiceCall) -> None:
+        """Take the headers of a call; its grant is known once it is answered."""
+        self._call = call
+
+    _call: ServiceCall | None = None
+
+    async def _stream(
+        self, first: Envelope, rest: Answers, context: MessageContext, receive: Receive, send: Send
+    ) -> None:
+        async def items() -> AsyncIterator[StreamItem]:
+            yield _item(first)
+            async for answer in rest:
+                yield _item(answer)
+
+        self._add_call_headers()
+        failure = await self._served.streams.serve(
+            items(),
+            CallContext(caller=context.caller, tenant=context.tenant),
+            credentials=open_credentials(self._served.identify, self._scope, self._context.caller),
+            frame=lambda item: sse.frame(self._written(cast("Any", item.event)), item.seq),
+            failed=lambda error: sse.frame(self._exchanges.failed(self._request, error)),
+            ends=lambda event: False,
+            answers_message=False,
+            headers=lambda: self._headers,
+            receive=receive,
+            send=send,
+        )
+        if failure is not None:
+            self._headers = [NO_STORE]
+            raise failure
+
+    def _written(self, answer: Envelope) -> bytes:
+        asked = self._request if isinstance(self._request, Envelope) else None
+        return self._exchanges.written(answer, asked, self._measured)
+
+    def _add_call_headers(self) -> None:
+        call = self._call
+        if call is None:
+            return
+        if call.context.extensions:
+            active = ", ".join(sorted(call.context.extensions)).encode()
+            self._headers.append((b"a2a-extensions", active))
+        if call.grant is not None:
+            self._headers += [(name.encode(), value.encode()) for name, value in call.grant.fields]
+
+    async def _send_answer(self, send: Send, answer: Envelope | None) -> None:
+        self._add_call_headers()
+        if answer is None or self._is_notification:
+            await reply_without_body(send, 204, self._headers)
+        else:
+            await reply(send, 200, self._written(answer), self._headers)
+
+    async def _send_error(self, send: Send, error: A2AError) -> None:
+        headers = [*self._headers, *self._served.error_headers(error, self._scope)]
+        if self._is_notification:
+            await reply_without_body(send, error.http_status, headers)
+        else:
+            body = self._exchanges.failed(self._request, error)
+            await reply(send, error.http_status, body, headers)
+
+    @property
+    def _is_notification(self) -> bool:
+        request = self._request
+        if not isinstance(request, Envelope) or request.message.type != MessageType.REQUEST:
+            return False
+        return request.message.sub_type == SubType.NOTIFICATION
+
+
+def _item(answer: Envelope) -> StreamItem:
+    """Return a message as an item of ``Streams``: its number is the id for a reader."""
+    metadata = getattr(answer.payload, "metadata", None)
+    return StreamItem(cast("Any", answer), getattr(metadata, "sequence", None))
+
+
+def _resuming(request: Envelope, scope: Scope) -> Envelope:
+    """Return a REQUEST with the number in ``Last-Event-ID``, unless it has its own."""
+    payload = request.payload
+    if not isinstance(payload, RequestPayload) or payload.metadata.after is not None:
+        return request
+    given = [value for name, value in scope["headers"] if name == b"last-event-id"]
+    if not given:
+        return request
+    if len(given) != 1 or not given[0].isdigit() or len(given[0]) > 15:
+        raise InvalidRequestError("Last-Event-ID is the number of the last event, in digits")
+    metadata = msgspec.structs.replace(payload.metadata, after=int(given[0]))
+    changed = msgspec.structs.replace(payload, metadata=metadata)
+    return msgspec.structs.replace(request, payload=changed)
+
+
+def _check_media_type(declared: bytes) -> None:
+    if declared not in _MEDIA_TYPES and base(declared) not in _MEDIA_TYPES:
+        shown = declared[:60].decode("latin-1")
+        named = f"Content-Type {shown!r}" if declared else "no Content-Type"
+        raise NotJson(f"a message has the Content-Type application/json; this one has {named}")

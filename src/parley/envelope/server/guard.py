@@ -3,49 +3,290 @@
 from __future__ import annotations
 
 import logging
-import secrets
-from collections.abc import Awaitable, Callable, Collection, Iterator
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, Self, Union
 
 import msgspec
-from msgspec.structs import replace
 
-from parley.envelope.codec import members_of
-from parley.envelope.declared import EnvelopeSettings
-from parley.envelope.errors import (
+from parley.envelope.declared import KEYS_VARIABLE, EnvelopeSettings
+from parley.envelope.messages import (
+    Envelope,
     MessageOutdated,
     MessageReplayed,
+    MessageSecurity,
+    MessageType,
+    RoutingStrategy,
     SignatureInvalid,
     SignatureRequired,
     SourceMismatch,
     TargetNotFound,
 )
-from parley.envelope.messages import Envelope, MessageSecurity, MessageType, RoutingStrategy
-from parley.envelope.server.card import CardTimes
-from parley.envelope.server.keys import EnvelopeKeys
-from parley.envelope.signatures import ED25519, signed_form, verify_signature
+from parley.envelope.signatures import (
+    ED25519,
+    EnvelopeKey,
+    owner_of,
+    read_key,
+    signed_with,
+    verify_signature,
+)
+from parley.model.bounded import Bounded
 from parley.model.errors import (
     FieldViolation,
     OverloadedError,
     TooManyRequestsError,
     UnauthenticatedError,
+    an,
 )
 from parley.model.ids import LONGEST_ID
 from parley.model.service import ANONYMOUS, Caller
 from parley.model.struct import Timestamp
 from parley.security.authorization import Authorization, refusal
+from parley.security.egress import Egress
 from parley.security.failures import Failures
+from parley.security.issuers import IssuerClient, KeysUnavailable
 from parley.security.limits.counters import StoredNames
 from parley.security.limits.usage import UsageStore
 from parley.security.networks import network_of
-from parley.security.signing.keys import SigningKey, SigningKeys, encode
+from parley.security.outbound import Fetcher, checked_url
+from parley.security.signing.canonical import AmbiguousJson, read_object
+from parley.security.signing.keys import (
+    RELOAD_SECONDS,
+    SigningKey,
+    SigningKeys,
+    decode,
+    read_private,
+    stamp_of,
+)
 from parley.server.request_fields import check_caller
 from parley.store.protocols.errors import StoreError
 
-# -- identity ---------------------------------------------------------------------------------
-#
-# Who a message is from: ``source`` is a claim, which must match who sends or signs it.
+_key_log = logging.getLogger("parley.security")
+
+MAX_KEYS = 10_000
+MAX_BYTES = 8 * 1024 * 1024
+
+_EDDSA = "EdDSA"
+
+GivenKeys = Union["EnvelopeKeys", str, Path, Iterable[EnvelopeKey | Mapping[str, Any]]]
+"""A key file, or a list of keys and JWKs with an owner."""
+
+
+class EnvelopeKeysInvalid(ValueError):
+    """The keys of senders cannot be used. The error quotes nothing of them."""
+
+
+class _Entries:
+    """What was read: keys by owner and id, and the addresses at which owners publish theirs."""
+
+    def __init__(self, keys: Iterable[EnvelopeKey], published: Mapping[str, str]) -> None:
+        self.keys: dict[str, dict[str, EnvelopeKey]] = {}
+        self.published = dict(published)
+        for key in keys:
+            own = self.keys.setdefault(key.owner, {})
+            if key.id in own:
+                raise EnvelopeKeysInvalid(
+                    f"two keys of {key.owner!r} have the kid {key.id!r}: verifiers take either"
+                )
+            own[key.id] = key
+
+
+class EnvelopeKeys:
+    """Keys by their owners. A file is read again when it changes.
+
+    A changed file that cannot be used is logged, and the keys of before stay.
+    """
+
+    def __init__(self, given: Iterable[EnvelopeKey | Mapping[str, Any]] = ()) -> None:
+        self._entries = _entries(given, "keys of EnvelopeBinding")
+        self._path: Path | None = None
+        self._stamp: object = None
+        self._next_look = 0.0
+        self._lock = threading.Lock()
+        self._fetcher = Fetcher()
+        self._now: Callable[[], float] = time.time
+        self._sources: dict[str, IssuerClient] = {}
+
+    def __repr__(self) -> str:
+        return f"EnvelopeKeys(owners={sorted(self.owners)})"
+
+    @classmethod
+    def load(
+        cls, given: Any = None, *, environment: Mapping[str, str] | None = None
+    ) -> Self | None:
+        """Return the keys of a file or a list, else of the file that the environment names.
+
+        ``None`` if there are none. Raises ``EnvelopeKeysInvalid``.
+        """
+        if isinstance(given, cls):
+            return given
+        if given is None:
+            values = os.environ if environment is None else environment
+            given = values.get(KEYS_VARIABLE) or None
+        if given is None:
+            return None
+        if isinstance(given, str | Path):
+            return cls.from_file(given)
+        if isinstance(given, Mapping) or not isinstance(given, Iterable):
+            raise EnvelopeKeysInvalid(
+                "keys of EnvelopeBinding is the path of a key file, or a list of EnvelopeKey or "
+                f"of JWKs with an owner, not {an(type(given).__name__)}"
+            )
+        return cls(given)
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Self:
+        """Return the keys of a private file. Raises ``EnvelopeKeysInvalid``."""
+        path = Path(path)
+        keys = cls()
+        keys._stamp = stamp_of(path)
+        keys._entries = read_envelope_keys(path)
+        keys._path = path
+        keys._next_look = time.monotonic() + RELOAD_SECONDS
+        return keys
+
+    def start(self, *, egress: Egress, now: Callable[[], float]) -> None:
+        """Give what fetching published keys needs: ``now`` returns seconds since 1970."""
+        self._fetcher.egress = egress
+        self._now = now
+
+    async def close(self) -> None:
+        """Close connections to publishers of keys."""
+        sources, self._sources = self._sources, {}
+        for source in sources.values():
+            await source.close()
+        await self._fetcher.close()
+
+    @property
+    def owners(self) -> frozenset[str]:
+        """Whose keys are here."""
+        self._look()
+        return frozenset(self._entries.keys) | frozenset(self._entries.published)
+
+    def owns(self, id: str) -> bool:
+        """Return whether somebody with this id has keys."""
+        self._look()
+        return id in self._entries.keys or id in self._entries.published
+
+    async def find(self, owner: str, key_id: str) -> EnvelopeKey | None:
+        """Return a key of an owner. Without an id there is one only if there is no choice.
+
+        Raises ``OverloadedError`` if published keys cannot be fetched now.
+        """
+        self._look()
+        own = self._entries.keys.get(owner, {})
+        url = self._entries.published.get(owner)
+        if key_id in own:
+            return own[key_id]
+        if not key_id and len(own) == 1 and url is None:
+            return next(iter(own.values()))
+        if url is None or (not key_id and own):
+            return None
+        return await self._fetch(owner, url, key_id)
+
+    async def _fetch(self, owner: str, url: str, key_id: str) -> EnvelopeKey | None:
+        source = self._sources.get(url)
+        if source is None:
+            source = IssuerClient(self._fetcher, lambda: self._now(), jwks_url=url)
+            self._sources[url] = source
+        try:
+            found = await source.find(key_id or None, _EDDSA)
+        except KeysUnavailable as error:
+            _key_log.warning("the keys of %r cannot be fetched from %s: %s", owner, url, error)
+            raise OverloadedError(
+                "the key of this message cannot be fetched now; send it again",
+                retry_after=error.retry_after,
+            ) from None
+        if found is None:
+            return None
+        public = decode(found.key.as_dict(private=False)["x"])
+        if len(public) != 32:  # a key of Ed448
+            return None
+        return EnvelopeKey(
+            id=key_id or found.kid or "published",
+            owner=owner,
+            algorithm="Ed25519",
+            material=public,
+            is_public=True,
+        )
+
+    def _look(self) -> None:
+        """Read the file again if it has changed, at most once in ``RELOAD_SECONDS``."""
+        if self._path is None or time.monotonic() < self._next_look:
+            return
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._next_look = time.monotonic() + RELOAD_SECONDS
+            stamp = stamp_of(self._path)
+            if stamp != self._stamp:
+                self._stamp = stamp
+                self._entries = read_envelope_keys(self._path)
+                _key_log.info(
+                    "the keys of senders were read again: %s", ", ".join(self._entries.keys)
+                )
+        except EnvelopeKeysInvalid as error:
+            _key_log.error(
+                "the changed keys of senders cannot be used, the old ones go on: %s", error
+            )
+        finally:
+            self._lock.release()
+
+
+def read_envelope_keys(path: Path) -> _Entries:
+    """Return the keys of a file. Raises ``EnvelopeKeysInvalid``."""
+    what = f"the key file {path}"
+    try:
+        content = read_object(read_private(path, limit=MAX_BYTES), limit=MAX_BYTES, what=what)
+    except FileNotFoundError:
+        raise EnvelopeKeysInvalid(
+            f"there is no key file {path}: make one with `parley keys share {path} --owner ID`"
+        ) from None
+    except OSError as error:
+        raise EnvelopeKeysInvalid(f"{what} cannot be read: {error.strerror}") from None
+    except (AmbiguousJson, ValueError) as error:
+        raise EnvelopeKeysInvalid(str(error)) from None
+    keys = content.get("keys")
+    if not isinstance(keys, list) or not all(isinstance(key, dict) for key in keys):
+        raise EnvelopeKeysInvalid(f'{what} is no JWK Set: it has no list of "keys"')
+    return _entries(keys, what)
+
+
+def _entries(given: Iterable[Any], what: str) -> _Entries:
+    keys: list[EnvelopeKey] = []
+    published: dict[str, str] = {}
+    for number, each in enumerate(given, 1):
+        if number > MAX_KEYS:
+            raise EnvelopeKeysInvalid(f"{what} has more than {MAX_KEYS} keys")
+        try:
+            if isinstance(each, EnvelopeKey):
+                keys.append(each.public if each.algorithm == ED25519 else each)
+            elif isinstance(each, Mapping) and "jwks_uri" in each:
+                owner = owner_of(each)
+                if owner in published:
+                    raise ValueError("is the second address of its owner: one publishes all keys")
+                published[owner] = checked_url(each["jwks_uri"], "jwks_uri")
+            elif isinstance(each, Mapping):
+                keys.append(_key(each))
+            else:
+                raise ValueError("is neither an EnvelopeKey nor a JWK with an owner")
+        except ValueError as error:
+            raise EnvelopeKeysInvalid(f"key {number} of {what}: {error}") from None
+    return _Entries(keys, published)
+
+
+def _key(jwk: Mapping[str, Any]) -> EnvelopeKey:
+    key = read_key(jwk)
+    if key.algorithm == ED25519 and not key.is_public:
+        raise ValueError(
+            f"it has the private half of the key of {key.owner!r}, which only {key.owner!r} should "
+            'have: leave "d" out, and replace the key if it was sent to somebody'
+        )
+    return key
 
 
 SIGNED = "envelope"
@@ -76,30 +317,27 @@ class MessageSender(msgspec.Struct):
 class KnownCallers:
     """Ids of authenticated callers, of whom the last 10,000 are known here.
 
-    ``is_registered`` knows more of them: those that have credentials with this server.
+    ``is_registered`` knows more of them: callers with credentials at this server.
     """
 
     def __init__(self, is_registered: Callable[[str], Awaitable[bool]] | None = None) -> None:
-        self._ids: dict[str, None] = {}
+        self._ids: Bounded[str, None] = Bounded(MOST_KNOWN)
         self._is_registered = is_registered
 
     def note(self, caller: Caller) -> None:
         """Remember the ids of an authenticated caller."""
         for id in ids_of(caller):
-            self._ids.pop(id, None)
             self._ids[id] = None
-        while len(self._ids) > MOST_KNOWN:
-            del self._ids[next(iter(self._ids))]
 
     async def has(self, id: str) -> bool:
-        """Return whether an id is that of a caller who can prove it."""
+        """Return whether a caller can prove an id."""
         if id in self._ids:
             return True
         return self._is_registered is not None and await self._is_registered(id)
 
 
 def ids_of(caller: Caller) -> tuple[str, ...]:
-    """Return what an authenticated caller may name itself: its id, and that of its application."""
+    """Return the names of an authenticated caller: its id, and its application's id."""
     if not caller.authenticated:
         return ()
     return tuple(dict.fromkeys(filter(None, (caller.id, caller.client))))
@@ -110,7 +348,7 @@ async def check_source(
 ) -> None:
     """Refuse a source that is not the sender's.
 
-    Whoever signed has proved to be the source. Raises ``SourceMismatch``.
+    A signer has proved to be the source. Raises ``SourceMismatch``.
     """
     named = message.source.agent_id
     own = ids_of(sender.caller)
@@ -165,14 +403,6 @@ def mismatch(description: str, *, agent_id: str = "") -> SourceMismatch:
     )
 
 
-# -- nonces -----------------------------------------------------------------------------------
-#
-# Nonces of signed messages: each is good once, on all replicas and over restarts.
-#
-# A nonce is taken before the message is admitted, and forgotten when no message with it would be in
-# time any more.
-
-
 log = logging.getLogger("parley.envelope")
 
 
@@ -203,11 +433,6 @@ class Nonces:
             )
 
 
-# -- signed messages --------------------------------------------------------------------------
-#
-# Signatures of messages: by a key of their source, in time, and for the first time.
-
-
 SHORTEST_NONCE = 8
 
 UNKNOWN_KEY = "security.keyId names no key that the operator of this server has for source.agentId"
@@ -236,7 +461,7 @@ class SignedMessages:
     async def verify(self, message: Envelope, security: MessageSecurity) -> int:
         """Check the time and the signature of a message; return until when (ms) it is in time.
 
-        The key is one of ``source.agentId``, so nobody signs for another. Raises
+        The key is one of ``source.agentId``, so no sender signs for another. Raises
         ``SignatureInvalid``, ``MessageOutdated``, and ``OverloadedError``.
         """
         if self._keys is None:
@@ -284,19 +509,7 @@ def answer_key(keys: SigningKeys | None) -> SigningKey | None:
 
 def sign_answer(answer: Envelope, key: SigningKey) -> Envelope:
     """Return an answer with a signature by a key of the server, which it publishes."""
-    security = MessageSecurity(
-        signature="-",
-        timestamp=str(Timestamp.now()),
-        nonce=secrets.token_urlsafe(16),
-        key_id=key.kid,
-        algorithm=ED25519,
-    )
-    unsigned = replace(answer, security=security, received=None)
-    signature = key.sign(signed_form(members_of(unsigned)))
-    return replace(unsigned, security=replace(security, signature=encode(signature)))
-
-
-# -- guard ------------------------------------------------------------------------------------
+    return signed_with(answer, key.kid, ED25519, key.sign)
 
 
 _SCHEME = "envelope signature"
@@ -308,7 +521,7 @@ class EnvelopeGuard:
 
     ``names`` are the ids of the agent, as ``target.agentId`` has them. ``is_reachable`` knows of
     other agents that messages to this address may name. ``failures`` counts signatures that were
-    refused, with the credentials that the server refused. ``times`` are those of the agent's card.
+    refused, with the credentials that the server refused.
     """
 
     def __init__(
@@ -322,9 +535,7 @@ class EnvelopeGuard:
         failures: Failures | None = None,
         signing_keys: SigningKeys | None = None,
         is_reachable: Callable[[str], bool] | None = None,
-        times: CardTimes | None = None,
     ) -> None:
-        self.times: CardTimes | None = times
         self.settings = settings
         self.names = frozenset(names)
         self.is_reachable = is_reachable
@@ -335,10 +546,8 @@ class EnvelopeGuard:
         self._signing_keys = signing_keys
         self._sockets: dict[str, int] = {}
 
-    # -- connections ---------------------------------------------------------------------------
-
     def sender(self, caller: Caller, address: str) -> MessageSender:
-        """Return the sender of one POST. Raises ``A2AError`` for one who may send nothing."""
+        """Return the sender of one POST. Raises ``A2AError`` for a caller who may send nothing."""
         proved = ids_of(caller)
         caller = self._own_caller(caller)
         self._check_may_connect(caller)
@@ -390,8 +599,6 @@ class EnvelopeGuard:
             return self.authorization.own_caller(caller)
         return ANONYMOUS if caller.granted else caller
 
-    # -- messages ------------------------------------------------------------------------------
-
     async def admit(self, message: Envelope, sender: MessageSender) -> Caller:
         """Check a message before anything is done with it, and return its caller.
 
@@ -418,7 +625,7 @@ class EnvelopeGuard:
             if not sender.nonce_is_used:
                 await self._signed.use(message, security, until)
             sender.has_signed = True
-        # Not before: whoever sends what another signed has the connection of nobody.
+        # Not before: a message that another sender signed binds no connection.
         sender.agent_id = named
         return caller
 
@@ -437,7 +644,7 @@ class EnvelopeGuard:
     def _check_target(self, message: Envelope, *, is_signed: bool) -> None:
         """Refuse a message for another agent. A signed one names its target.
 
-        Else whoever got it could pass it on to another agent that knows the key. Answers and
+        Else its receiver could pass it on to another agent that knows the key. Answers and
         HEARTBEATs need none: they count only on their connection. Other types are never passed on.
         Raises ``TargetNotFound``.
         """
@@ -464,12 +671,10 @@ class EnvelopeGuard:
                 "to the agent's own address"
             )
 
-    # -- answers -------------------------------------------------------------------------------
-
     def sign(self, answer: Envelope, request: Envelope | None) -> Envelope:
         """Return an answer as it is sent: signed if the request was, and the server has a key.
 
-        The key is one of Ed25519 among those that sign cards; it is published with them.
+        The key is an Ed25519 key among the keys that sign cards; it is published with them.
         """
         if request is None or request.security is None:
             return answer

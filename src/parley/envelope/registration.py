@@ -23,23 +23,22 @@ from parley.envelope.cards import (
     read_card,
     windows_of,
 )
-from parley.envelope.errors import AgentUnavailable
 from parley.envelope.messages import (
+    AgentUnavailable,
     Envelope,
     RequestPayload,
     ResponseMetadata,
     ResponsePayload,
     Status,
 )
-from parley.envelope.routing.connected import (
+from parley.envelope.routing import (
     SHARING_SCOPE,
     UNPROVED,
     ConnectedAgent,
     ConnectedAgents,
     ConnectedCard,
 )
-from parley.envelope.server.directory import MessageContext, SocketPeer
-from parley.envelope.server.plugins import EnvelopeHandler
+from parley.envelope.server.services import EnvelopeHandler, MessageContext, SocketPeer
 from parley.model.cards import AgentCard
 from parley.model.errors import (
     A2AError,
@@ -58,9 +57,6 @@ from parley.registry.served.registration import AgentRegistrar
 from parley.store.protocols.errors import StoreUnavailable
 from parley.wire.json.protojson import read_answer
 
-# -- registration -----------------------------------------------------------------------------
-
-
 log = logging.getLogger("parley.envelope")
 
 REGISTER, DEREGISTER, HEARTBEAT = "registry.register", "registry.deregister", "registry.heartbeat"
@@ -68,15 +64,15 @@ REGISTER, DEREGISTER, HEARTBEAT = "registry.register", "registry.deregister", "r
 MAX_CARD_BYTES = 256 * 1024
 MAX_PER_SOCKET = 16
 BEAT_SECONDS = 30.0
-AT_ONCE = 64
+BEAT_CONCURRENCY = 64
 _OPTIONS = frozenset({"card", "identifier", "acceptsRequests", "audience"})
 
 
 class RegistrationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Who may register over a socket.
 
-    All authenticated callers may, or with ``scopes`` those that have all of them. ``anonymous``:
-    others may too, under an id that nobody else has. ``enabled=False``: nobody. Raises
+    All authenticated callers may, or with ``scopes`` the callers with all of them. ``anonymous``:
+    others may too, under an id of their own. ``enabled=False``: no caller may. Raises
     ``ValueError`` for a value of another kind.
     """
 
@@ -110,7 +106,7 @@ class RegistrationSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def _registry_errors() -> Iterator[None]:
-    """Raise what a registrar raises as ``A2AError``, which says when to try again."""
+    """Raise the errors of a registrar as ``A2AError``, which says when to try again."""
     try:
         yield
     except TooManyRequestsError as error:
@@ -138,7 +134,7 @@ def _refusal(error: RegistryRefused) -> A2AError:
 
 
 class _Registered(msgspec.Struct):
-    """What an agent registered on one socket. ``identifier`` is empty if it is in no registry."""
+    """A registration on one socket. ``identifier`` is empty if it is in no registry."""
 
     agent_id: str
     identifier: str
@@ -148,7 +144,7 @@ class _Registered(msgspec.Struct):
 
 
 class SocketRegistrations:
-    """The registrations of all sockets of a process. ``own_ids`` are those of its own agents."""
+    """The registrations of all sockets of a process. ``own_ids`` are the ids of its own agents."""
 
     def __init__(
         self,
@@ -316,7 +312,7 @@ class SocketRegistrations:
     def _beat(self, peer: SocketPeer) -> None:
         """Pass a HEARTBEAT on to the registry, as often as that wants them."""
         registrar = self._registrar
-        if registrar is None or len(self._beats) >= AT_ONCE:
+        if registrar is None or len(self._beats) >= BEAT_CONCURRENCY:
             return
         now = asyncio.get_running_loop().time()
         due = [
@@ -347,7 +343,7 @@ class SocketRegistrations:
 
 
 class _Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What a REQUEST to register asks for. ``a2a`` is the A2A card, if that was given."""
+    """The parameters of a REQUEST to register. ``a2a`` is the A2A card, if that was given."""
 
     card: EnvelopeCard
     a2a: Mapping[str, Any] | None
@@ -440,7 +436,7 @@ def _limits(card: EnvelopeCard, agent_id: str) -> ConnectedCard:
         skills=frozenset(each.name for each in card.capabilities),
         permissions=frozenset(card.security.required_permissions),
         classification=classification,
-        at_once=min(max(sum(most), 1), AT_ONCE) if most else AT_ONCE,
+        at_once=min(max(sum(most), 1), BEAT_CONCURRENCY) if most else BEAT_CONCURRENCY,
         windows=availability.maintenance_windows if availability is not None else (),
     )
 

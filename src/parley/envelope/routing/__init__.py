@@ -1,1 +1,0 @@
-"""Other agents of the envelope protocol: hosted, connected, registered; and registration."""
