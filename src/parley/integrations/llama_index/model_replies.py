@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +15,7 @@ from llama_index.core.llms import callbacks
 
 from parley.engine.turn.attempt import Failed, Rejected
 from parley.llm.model import ModelUsage
-from parley.llm.run_output import ModelRequests, ReplyCut
+from parley.llm.run_output import ModelRequests, ReplyCut, current_run
 
 STARTS = (llm.LLMChatStartEvent, llm.LLMCompletionStartEvent)
 ENDS = (llm.LLMChatEndEvent, llm.LLMCompletionEndEvent)
@@ -111,24 +109,16 @@ class TurnReplies:
 
 NO_TURN = TurnReplies(None)
 
-REPLIES = ContextVar("parley_llama_index_replies", default=NO_TURN)
-"""The replies of the run that asks a model, or calls a tool, now."""
 
-
-@contextmanager
-def heard(requests: ModelRequests, *, asks: bool) -> Iterator[None]:
-    """Count the replies to calls that are made here, and in tasks and threads of LlamaIndex."""
-    token = REPLIES.set(TurnReplies(requests, asks=asks))
-    try:
-        yield
-    finally:
-        REPLIES.reset(token)
+def replies() -> TurnReplies:
+    """Return the replies of the run that asks a model, or calls a tool, now."""
+    return current_run(TurnReplies) or NO_TURN
 
 
 def _event(event: Any, handle: Any = callbacks.dispatcher.event) -> None:
     """Handle an event as before. The dispatcher itself drops all errors of its handlers."""
     handle(event)
-    REPLIES.get().hear(event)
+    replies().hear(event)
 
 
 callbacks.dispatcher = SimpleNamespace(event=_event)
@@ -140,7 +130,7 @@ class FailedRequests(NullSpanHandler):  # type: ignore[misc]
     def span_drop(self, id_: str, *given: Any, err: Any = None, **more: Any) -> None:
         """Note why a request failed."""
         if id_.rpartition(".")[2].partition("-")[0] in ASKS:
-            REPLIES.get().failed(err)
+            replies().failed(err)
 
 
 get_dispatcher().add_span_handler(FailedRequests())

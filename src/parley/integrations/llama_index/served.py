@@ -22,7 +22,7 @@ from workflows.errors import WorkflowRuntimeError, WorkflowTimeoutError
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from parley.integrations.conversations import ContextConversation, thread_id
-from parley.integrations.llama_index.model_replies import heard
+from parley.integrations.llama_index.model_replies import TurnReplies
 from parley.integrations.llama_index.workflow_run import WorkflowRun
 from parley.integrations.serving import described, framework_agent
 from parley.llm.run_output import RunOutput
@@ -84,27 +84,28 @@ def agent(
         raise ValueError(f"the card needs a name=, which {an(type(thing).__name__)} does not have")
 
     async def counted(turn: Turn, output: RunOutput) -> object:
-        with heard(output.requests, asks=isinstance(thing, Workflow)):
-            return await run(turn, output)
+        output.run = TurnReplies(output.requests, asks=isinstance(thing, Workflow))
+        return await run(turn, output)
 
     return framework_agent(
         counted,
         name=name,
         description=about if description is None else description,
         tags=tags,
-        told=told,
+        told=TOLD,
         **schemas,
         **options,
     )
 
 
-def told(error: Exception) -> str:
-    """Return the sentence for callers about an error of the framework."""
-    if isinstance(error, WorkflowTimeoutError):
-        return "The workflow did not come to an end in time (its timeout)."
-    if isinstance(error, WorkflowRuntimeError) and str(error).startswith("Max iterations"):
-        return "The agent reached its most rounds (max_iterations) without an answer."
-    return ""
+TOLD = (
+    (WorkflowTimeoutError, "", "The workflow did not come to an end in time (its timeout)."),
+    (
+        WorkflowRuntimeError,
+        "Max iterations",
+        "The agent reached its most rounds (max_iterations) without an answer.",
+    ),
+)
 
 
 def _metadata(thing: Workflow) -> tuple[str, str, tuple[str, ...]]:
