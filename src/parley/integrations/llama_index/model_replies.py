@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +17,7 @@ from llama_index.core.llms import callbacks
 
 from parley.engine.turn.attempt import Failed, Rejected
 from parley.llm.model import ModelUsage
-from parley.llm.run_output import ModelRequests, ReplyCut, current_run
+from parley.llm.run_output import ModelRequests, ReplyCut
 
 STARTS = (llm.LLMChatStartEvent, llm.LLMCompletionStartEvent)
 ENDS = (llm.LLMChatEndEvent, llm.LLMCompletionEndEvent)
@@ -109,16 +111,24 @@ class TurnReplies:
 
 NO_TURN = TurnReplies(None)
 
+REPLIES = ContextVar("parley_llama_index_replies", default=NO_TURN)
+"""The replies of the run that asks a model, or calls a tool, now."""
 
-def replies() -> TurnReplies:
-    """Return the replies of the run that asks a model, or calls a tool, now."""
-    return current_run(TurnReplies) or NO_TURN
+
+@contextmanager
+def heard(requests: ModelRequests, *, asks: bool) -> Iterator[None]:
+    """Count the replies to calls that are made here, and in tasks and threads of LlamaIndex."""
+    token = REPLIES.set(TurnReplies(requests, asks=asks))
+    try:
+        yield
+    finally:
+        REPLIES.reset(token)
 
 
 def _event(event: Any, handle: Any = callbacks.dispatcher.event) -> None:
     """Handle an event as before. The dispatcher itself drops all errors of its handlers."""
     handle(event)
-    replies().hear(event)
+    REPLIES.get().hear(event)
 
 
 callbacks.dispatcher = SimpleNamespace(event=_event)
@@ -130,7 +140,7 @@ class FailedRequests(NullSpanHandler):  # type: ignore[misc]
     def span_drop(self, id_: str, *given: Any, err: Any = None, **more: Any) -> None:
         """Note why a request failed."""
         if id_.rpartition(".")[2].partition("-")[0] in ASKS:
-            replies().failed(err)
+            REPLIES.get().failed(err)
 
 
 get_dispatcher().add_span_handler(FailedRequests())

@@ -13,7 +13,7 @@ from llama_index.core.workflow import Context, HumanResponseEvent, InputRequired
 
 from parley.agent.remote.callees import Callee
 from parley.agent.tools.tool import ToolResult
-from parley.integrations.llama_index.model_replies import replies
+from parley.integrations.llama_index.model_replies import REPLIES
 from parley.integrations.llama_index.workflow_run import RemoteCallEvent, call_id
 from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, card_of, remote_skills
 from parley.model.bounded import Bounded
@@ -54,7 +54,7 @@ def _tool(skill: RemoteSkill) -> Any:
 
 async def called(ctx: Context, skill: RemoteSkill, arguments: dict[str, Any]) -> ToolResult:
     """Call a skill in a step of a workflow: by the turn, or elsewhere directly."""
-    if not replies().asks:
+    if not REPLIES.get().asks:
         return await _outside(ctx, skill, arguments)
     call = call_id(skill.name, arguments)
     answer = await ctx.wait_for_event(

@@ -22,7 +22,7 @@ from workflows.errors import WorkflowRuntimeError, WorkflowTimeoutError
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from parley.integrations.conversations import ContextConversation, thread_id
-from parley.integrations.llama_index.model_replies import TurnReplies
+from parley.integrations.llama_index.model_replies import heard
 from parley.integrations.llama_index.workflow_run import WorkflowRun
 from parley.integrations.serving import described, framework_agent
 from parley.llm.run_output import RunOutput
@@ -84,8 +84,8 @@ def agent(
         raise ValueError(f"the card needs a name=, which {an(type(thing).__name__)} does not have")
 
     async def counted(turn: Turn, output: RunOutput) -> object:
-        output.run = TurnReplies(output.requests, asks=isinstance(thing, Workflow))
-        return await run(turn, output)
+        with heard(output.requests, asks=isinstance(thing, Workflow)):
+            return await run(turn, output)
 
     return framework_agent(
         counted,

@@ -47,7 +47,7 @@ from parley.integrations.conversations import (
     replaced,
     thread_id,
 )
-from parley.integrations.llama_index.model_replies import replies
+from parley.integrations.llama_index.model_replies import REPLIES
 from parley.integrations.message_files import InputFile, input_of
 from parley.integrations.serving import CallKeys, RunOver, result_of_steps
 from parley.llm.remote_skills import RemoteSkill
@@ -282,7 +282,7 @@ class WorkflowRun:
                     if not done and not self._send():
                         return self._asked(pending)
                 event, upcoming = await upcoming, None
-                replies().check()
+                REPLIES.get().check()
                 if event is None or isinstance(event, StopEvent):
                     break
                 if isinstance(event, InputRequiredEvent):
