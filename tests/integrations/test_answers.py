@@ -8,7 +8,7 @@ from parley import Agent, Message, Part, TaskState, Turn
 from parley.host.host import Host, placed
 from parley.host.options import ServerOptions
 from parley.integrations.answers import DoesNotFit, ask_until, said_in, text_in
-from parley.integrations.remembered_calls import MAX_KEPT, CallKeys, json_value, remembered
+from parley.integrations.serving import MAX_KEPT, CallKeys, json_value, remembered
 from parley.model.parts import Role
 from parley.store.memory import MemoryTaskStore
 from tests.engine.talk import Talk

@@ -239,8 +239,18 @@ async def test_a_failure_of_the_model_is_told_by_every_adapter_alike() -> None:
         except Exception as error:
             raise RuntimeError("the node failed") from error
 
-    task = await said_of(run, told=lambda error: "")
+    task = await said_of(run, told=[(LookupError, "", "The graph has no end.")])
     assert task.state is TaskState.FAILED
     assert why(task) == "The language model failed with status 503; try again later."
-    own = await said_of(run, told=lambda error: "The graph has no end.")
-    assert why(own) == "The graph has no end."
+    own = await said_of(run, told=[(RuntimeError, "node failed", "It has no end: {}.")])
+    assert why(own) == "It has no end: the node failed."
+
+
+async def test_an_error_of_the_framework_is_told_where_another_error_wraps_it() -> None:
+    async def run(turn: Turn, output: RunOutput) -> None:
+        raise RuntimeError("the run failed") from LookupError("a limit of 3")
+
+    task = await said_of(run, told=[(LookupError, "limit", "It reached {}.")])
+    assert (task.state, why(task)) == (TaskState.FAILED, "It reached a limit of 3.")
+    other = await said_of(run, told=[(LookupError, "other", "It reached {}.")])
+    assert "limit" not in why(other)

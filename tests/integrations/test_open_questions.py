@@ -9,7 +9,7 @@ import pytest
 import parley
 from parley import Agent, Turn
 from parley.conformance.background_server import BackgroundServer
-from parley.integrations.remote_answers import OpenQuestions
+from parley.integrations.answers import OpenQuestions
 from parley.llm.remote_skills import RemoteQuestion, remote_skills
 
 pytestmark = pytest.mark.anyio

@@ -9,7 +9,7 @@ from parley import Agent, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent, 
 from parley.extensions.usage import USAGE
 from parley.llm.current_turn import current_turn
 from parley.llm.model import ModelUsage
-from parley.llm.run_output import RUN_PROGRESS, RunOutput
+from parley.llm.run_output import RUN_PROGRESS, RunOutput, current_run
 
 pytestmark = pytest.mark.anyio
 
@@ -61,3 +61,23 @@ async def test_the_answer_is_what_was_said_last_and_progress_is_not_kept() -> No
     said = "".join(part.text or "" for e in chunks for part in e.artifact.parts)
     assert said.startswith("Let me")
     assert current_turn() is None
+
+
+async def test_the_run_of_a_framework_is_found_within_its_output_alone() -> None:
+    found: list[object] = []
+
+    async def runs(turn: Turn) -> str:
+        """Runs."""
+        async with RunOutput(turn) as out:
+            out.run = "a run"
+            async with RunOutput(turn, artifact="within"):
+                found.append(current_run(str))
+            found.append(current_run(int))
+        found.append(current_run(str))
+        return "done"
+
+    runner = Agent("Framework")
+    runner.skill()(runs)
+    async with parley.connect(runner) as remote:
+        await remote.send("go")
+    assert found == ["a run", None, None]

@@ -1,18 +1,27 @@
-"""Answers of a caller as values and decisions; questions that are asked until one fits."""
+"""Answers of callers as values and decisions, answers of remote agents, open questions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
 
+from parley.agent.remote.callees import Callee
+from parley.agent.tools.tool import ToolResult, failed, tool_name
 from parley.agent.turn import Turn
+from parley.client.message import Sendable
 from parley.engine.typed.value_type import ValueType, read_text
 from parley.engine.typed.violations import Mismatch
 from parley.extensions.questions import schema_part
-from parley.model.ids import new_id
-from parley.model.parts import Message, Part, Role
+from parley.host.connecting import connect
+from parley.llm.current_turn import current_turn
+from parley.llm.remote_skills import RemoteQuestion, RemoteSkill
+from parley.model.bounded import Bounded
+from parley.model.parts import Message, Part
+from parley.model.tasks import Task, TaskArtifactUpdateEvent
 
 R = TypeVar("R")
 
@@ -30,8 +39,9 @@ def fitting(turn: Turn, kind: Any, said: Any) -> Any:
     try:
         return read_text(wanted, said) if isinstance(said, str) else wanted.read(said)
     except Mismatch as mismatch:
-        schema = msgspec.json.encode(wanted.schema).decode()
-        turn.reject(f"The input does not fit: {mismatch}. Send data that fits {schema}")
+        turn.reject(
+            f"The input does not fit: {mismatch}. Send data that fits {json_text(wanted.schema)}"
+        )
 
 
 def said_in(answer: Message) -> Any:
@@ -42,10 +52,15 @@ def said_in(answer: Message) -> Any:
     return answer.text
 
 
+def json_text(value: object) -> str:
+    """Return a value as JSON text."""
+    return msgspec.json.encode(value).decode()
+
+
 def text_in(answer: Message) -> str:
     """Return an answer as text: its text, else its data as JSON."""
     data = [part.data for part in answer.parts if part.has_data]
-    return answer.text or "\n".join(msgspec.json.encode(each).decode() for each in data)
+    return answer.text or "\n".join(map(json_text, data))
 
 
 async def ask_until(
@@ -56,7 +71,7 @@ async def ask_until(
     key: str,
     problem: str = "",
 ) -> R:
-    """Ask the caller until ``read`` can read the answer, and return what it read.
+    """Ask the caller until ``read`` can read the answer, and return its value.
 
     ``question`` makes the question, of what was wrong with the answer before; that is ``problem``
     the first time. ``read`` raises ``DoesNotFit`` for an answer that does not fit. ``key`` names
@@ -72,6 +87,37 @@ async def ask_until(
             return read(answer)
         except DoesNotFit as error:
             problem = str(error)
+
+
+TYPES: dict[str, Any] = {
+    "object": dict, "array": list, "string": str, "boolean": bool,
+    "integer": int, "number": (int, float),
+}  # fmt: skip
+"""The types of JSON Schema."""
+
+
+def fitting_answer(schema: Mapping[str, Any], answer: Message, said: Any) -> Any:
+    """Return an answer as a value of a schema's type, as far as its text can be read.
+
+    ``said`` is the data of the answer, or its text. Raises ``DoesNotFit`` for a value that cannot
+    be of the type, or lacks members. Who asks checks the rest.
+    """
+    kind = str(schema.get("type") or "").lower()
+    found = said
+    if kind == "boolean" and (decision := decision_in(answer)) is not None:
+        return decision.is_approved
+    if kind != "string" and isinstance(said, str):
+        with suppress(ValueError):
+            found = json.loads(said)
+    is_number = kind in ("integer", "number")
+    if not isinstance(found, TYPES.get(kind, object)) or (is_number and isinstance(found, bool)):
+        raise DoesNotFit(f"The answer is of the type {kind}.")
+    if "enum" in schema and found not in schema["enum"]:
+        raise DoesNotFit(f"The answer is one of {', '.join(map(str, schema['enum']))}.")
+    needed = schema.get("required", ()) if isinstance(found, dict) else ()
+    if absent := [name for name in needed if name not in found]:
+        raise DoesNotFit(f"The answer lacks {', '.join(absent)}.")
+    return found
 
 
 MAX_SHOWN = 2000
@@ -101,7 +147,7 @@ FILLING = frozenset(
 
 
 class ToolApproval(msgspec.Struct, frozen=True, kw_only=True):
-    """The decision of a caller about a tool call. ``reason`` is what a refusal said, if any."""
+    """The decision of a caller about a tool call. ``reason`` is the text of a refusal, if any."""
 
     is_approved: bool
     reason: str = ""
@@ -114,9 +160,8 @@ async def approval(turn: Turn, tool: str, arguments: object, *, key: str) -> Too
     """
     text = f"May the tool {tool} be called with {_shown(arguments)}? Answer yes or no."
 
-    def question(problem: str) -> Message:
-        parts = (Part(text=f"{problem} {text}".strip()), schema_part(ANSWER))
-        return Message(message_id=new_id(), role=Role.AGENT, parts=parts)
+    def question(problem: str) -> list[Part]:
+        return [Part(text=f"{problem} {text}".strip()), schema_part(ANSWER)]
 
     return await ask_until(turn, question, clear_decision_in, key=key)
 
@@ -164,7 +209,102 @@ def _of_words(text: str) -> ToolApproval | None:
 def _shown(arguments: Any) -> str:
     if not isinstance(arguments, str):
         try:
-            arguments = msgspec.json.encode(arguments).decode()
+            arguments = json_text(arguments)
         except (TypeError, ValueError):
             arguments = str(arguments)
     return arguments if len(arguments) <= MAX_SHOWN else f"{arguments[:MAX_SHOWN]}…"
+
+
+async def answer_of(
+    agent: Callee,
+    options: Mapping[str, Any],
+    said: Sendable,
+    *,
+    key: str = "",
+    task_id: str | None = None,
+    context_id: str | None = None,
+) -> AsyncGenerator[str | Task | Message]:
+    """Yield the text of an answer as it comes, and at last the answer.
+
+    Within a turn the message is sent once under its ``key``, questions reach the caller, and the
+    agent remembers what was said in the turn's context. Only the answer is yielded then.
+    ``task_id`` and ``context_id`` are for a message outside of a turn. ``options`` are options of
+    ``parley.connect``.
+    """
+    turn = current_turn()
+    if turn is not None:
+        async with turn.connect(agent, **options) as bound:
+            yield await bound.send(
+                said, key=key or None, context_key="", pass_questions=True, progress=True
+            )
+        return
+    direct: Message | None = None
+    async with connect(agent, **options) as remote:  # type: ignore[arg-type]
+        async with remote.stream(said, task_id=task_id, context_id=context_id) as events:
+            async for event in events:
+                if isinstance(event, Message):
+                    direct = event
+                elif isinstance(event, TaskArtifactUpdateEvent):
+                    yield "".join(part.text or "" for part in event.artifact.parts)
+        yield direct if direct is not None else await remote.get(events.task_id)
+
+
+MAX_QUESTIONS = 100
+"""How many questions of an agent wait for an answer; older ones are lost."""
+
+PARAMETERS = {
+    "type": "object",
+    "properties": {
+        "task": {"type": "string", "description": "The id of the task that asks"},
+        "answer": {"type": "string", "description": "What to answer"},
+    },
+    "required": ["task", "answer"],
+    "additionalProperties": False,
+}
+"""The parameters of a tool that answers."""
+
+
+class OpenQuestions:
+    """The questions of a remote agent that tools of its skills have met, by the tasks that ask.
+
+    Conversations may share the tools: a question is answered by who names its task, and only the
+    conversation that called the skill has read the task's id.
+    """
+
+    def __init__(self, agent_name: str) -> None:
+        self.tool_name = tool_name(f"answer_{agent_name}")
+        self.description = f"Answers a question of the agent {agent_name}."
+        self._open: Bounded[str, tuple[RemoteSkill, RemoteQuestion]] = Bounded(MAX_QUESTIONS)
+
+    def __bool__(self) -> bool:
+        """Whether a question waits."""
+        return bool(self._open)
+
+    def ask(self, skill: RemoteSkill, question: RemoteQuestion) -> ToolResult:
+        """Return a question as the result of the call that met it."""
+        self._open[question.task.id] = (skill, question)
+        text = (
+            f"The agent asks: {question.text}\n"
+            f"(The task {question.task.id} waits; answer it with the tool {self.tool_name}.)"
+        )
+        return ToolResult(parts=(Part(text=text),))
+
+    async def answer(self, task_id: str, answer: str) -> ToolResult:
+        """Answer a question, and return the result of the task, or its next question.
+
+        An answer that fails, or is cancelled, may not have arrived: the question stays.
+        """
+        skill, question = self._open.pop(task_id, (None, None))
+        if skill is None or question is None:
+            text = f"No task {task_id[:100]} waits for an answer: call the skill again."
+            return failed(text)
+        try:
+            result = await skill.answer(question.task, answer)
+        except RemoteQuestion as another:
+            return self.ask(skill, another)
+        except BaseException:
+            self._open[task_id] = (skill, question)
+            raise
+        if result.is_error:
+            self._open[task_id] = (skill, question)
+        return result

@@ -160,7 +160,7 @@ def _has_head(entries: Messages) -> bool:
 
 
 def added_to(earlier: Messages, messages: Messages) -> tuple[Messages | None, Messages]:
-    """Return what a run made of the messages that it had found, and those that it added.
+    """Return the changed earlier messages of a run, and its new messages.
 
     ``earlier`` are those that it had found, in a memory that now has ``messages``. The first value
     is ``None`` if they are all there still: it is the argument ``instead`` of
@@ -193,10 +193,10 @@ def replaced(value: Any, replace: Callable[[dict[str, Any]], Any | None]) -> Any
 
 
 class ContextState:
-    """A JSON object that the tasks of a context share: each changes what it changed, no more.
+    """A JSON object that the tasks of a context share: each writes its own changes, no more.
 
     It keeps at most ``max_bytes`` of JSON; a larger state is not kept, and the log says so.
-    ``shorten`` takes what is old or large out of each state before it is kept.
+    ``shorten`` takes old or large values out of each state before it is kept.
     """
 
     def __init__(
@@ -277,6 +277,11 @@ A larger one is kept only at a question; a crash then repeats more.
 """
 
 
+def fits_checkpoint(state: Any) -> bool:
+    """Return whether a state is kept where nothing is asked."""
+    return len(msgspec.json.encode(state)) <= CHECKPOINT_BYTES
+
+
 class TaskValue:
     """A JSON value that the context keeps for one task.
 
@@ -297,7 +302,7 @@ class TaskValue:
     async def write(self, value: Any) -> None:
         """Replace the value; it is durable before this returns.
 
-        Raises ``TypeError`` for what is no JSON, and ``TurnOver`` after the turn's end.
+        Raises ``TypeError`` for a value that is no JSON, and ``TurnOver`` after the turn's end.
         """
         await self._turn._attempt.own_value(self._key, lists=self._lists)
         await self._turn.remember(self._key, value)
@@ -320,7 +325,7 @@ def thread_id(turn: Turn) -> str:
     """Return the id under which a framework keeps the conversation of this turn's context.
 
     Two owners may name the same ``contextId`` and mean different contexts, so the id of a context
-    with an owner or a tenant ends with a point and a digest of them. Beside that it has letters,
+    with an owner or a tenant ends with a point and a digest of them. The rest is letters,
     digits, ``-`` and ``_``, so no caller can name the thread of another.
     """
     scope = turn._attempt.runner.scope

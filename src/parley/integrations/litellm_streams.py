@@ -14,10 +14,26 @@ import msgspec
 
 
 class HeardReply(msgspec.Struct):
-    """What the stream of one reply said: a refusal, and whether it ended without a reason."""
+    """One reply of the chat completions API as it comes: its refusal, and its finish reason.
+
+    ``ending`` is empty for a stream that ended without a reason, and ``None`` before its end.
+    """
 
     refusal: str = ""
-    is_cut: bool = False
+    ending: str | None = None
+
+    def look_at(self, reply: Any, said: str) -> None:
+        """Note what a reply, or a chunk, has under a member of its choices."""
+        for choice in reply.choices or ():
+            self.ending = choice.finish_reason or self.ending
+            self.refusal += getattr(getattr(choice, said), "refusal", None) or ""
+
+    async def chunks(self, stream: Any) -> AsyncIterator[Any]:
+        """Yield the chunks of a stream."""
+        async for chunk in stream:
+            self.look_at(chunk, "delta")
+            yield chunk
+        self.ending = self.ending or ""
 
 
 HEARD: ContextVar[HeardReply | None] = ContextVar("parley_litellm_heard", default=None)
@@ -35,7 +51,7 @@ def listen(module: Any) -> None:
         reply, heard = await complete(*args, **options), HEARD.get()
         stream: Any = getattr(reply, "completion_stream", None)
         if heard is not None and hasattr(stream, "_iterator"):
-            stream._iterator = _heard(stream._iterator, heard)
+            stream._iterator = heard.chunks(stream._iterator)
         elif heard is not None:
             heard.refusal += "".join(_refusal(each) for each in getattr(reply, "choices", ()))
         return reply
@@ -48,13 +64,3 @@ def _refusal(choice: Any) -> str:
     message = getattr(choice, "message", None)
     said = (getattr(message, "provider_specific_fields", None) or {}).get("refusal")
     return str(getattr(message, "refusal", None) or said or "")
-
-
-async def _heard(chunks: Any, heard: HeardReply) -> AsyncIterator[Any]:
-    is_cut = True
-    async for chunk in chunks:
-        for choice in chunk.choices or ():
-            heard.refusal += getattr(choice.delta, "refusal", None) or ""
-            is_cut &= not choice.finish_reason
-        yield chunk
-    heard.is_cut = is_cut

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import mimetypes
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -27,9 +27,6 @@ MAX_FILE_BYTES = 20 * 1024 * 1024
 
 READABLE = ("application/json", "application/xml", "application/yaml", "application/x-yaml")
 """Media types that are text, beside ``text/...``."""
-
-Read = Callable[[Part], Awaitable[bytes]]
-"""Reads the bytes of a file part."""
 
 Messages = list[dict[str, Any]]
 
@@ -108,21 +105,14 @@ def shortened(text: str, most: int) -> str:
     return f"{text[:most]}\n[{len(text) - most:,} more characters are left out]"
 
 
-class NotTaken(ValueError):
-    """A part that the model does not take. The text names the part and the media types that the
-    model takes.
-    """
-
-
 async def content_of(
-    parts: Sequence[Part], takes: Iterable[str], read: Read
+    turn: Turn, parts: Sequence[Part], takes: Sequence[str]
 ) -> str | list[dict[str, Any]]:
     """Return parts as the content of a message: text alone, or a list of content parts.
 
     ``takes`` are the media types of files that the model takes, such as ``image/*``; text files
-    become text. Raises ``NotTaken``.
+    become text. A file that the model does not take ends the task as REJECTED.
     """
-    takes = tuple(takes)
     found: list[dict[str, Any]] = []
     for part in parts:
         if part.text is not None:
@@ -130,7 +120,7 @@ async def content_of(
         elif part.has_data:
             found.append(_text(msgspec.json.encode(part.data).decode()))
         else:
-            found.append(await _file(part, takes, read))
+            found.append(await _file(turn, part, takes))
     if all(each["type"] == "text" for each in found):
         return "\n".join(each["text"] for each in found)
     return found
@@ -142,18 +132,21 @@ def type_of(part: Part) -> str:
     return kind.partition(";")[0].strip().lower() or "application/octet-stream"
 
 
-async def _file(part: Part, takes: Sequence[str], read: Read) -> dict[str, Any]:
+async def _file(turn: Turn, part: Part, takes: Sequence[str]) -> dict[str, Any]:
     kind, name = type_of(part), part.filename or "a file"
-    if kind.startswith("text/") or kind in READABLE:
-        data = await _bounded(part, read, MAX_TEXT_BYTES)
+    is_text = kind.startswith("text/") or kind in READABLE
+    if not is_text and not (takes and accepts(takes, kind)):
+        taken = ", ".join(("text", *takes))
+        turn.reject(f"this agent's model takes {taken}, and {name} is {kind}")
+    data = await turn.file(part).read(limit=MAX_FILE_BYTES)
+    most = MAX_TEXT_BYTES if is_text else MAX_FILE_BYTES
+    if len(data) > most:
+        turn.reject(f"{name} has {len(data):,} bytes, and a model gets {most:,} at most")
+    if is_text:
         try:
             return _text(f"{name}:\n{data.decode()}")
         except UnicodeDecodeError:
-            raise NotTaken(f"{name} says that it is {kind}, and is not UTF-8") from None
-    if not takes or not accepts(takes, kind):
-        taken = ", ".join(("text", *takes))
-        raise NotTaken(f"this agent's model takes {taken}, and {name} is {kind}")
-    data = await _bounded(part, read, MAX_FILE_BYTES)
+            turn.reject(f"{name} says that it is {kind}, and is not UTF-8")
     encoded = base64.b64encode(data).decode()
     if kind.startswith("image/"):
         return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{encoded}"}}
@@ -162,14 +155,6 @@ async def _file(part: Part, takes: Sequence[str], read: Read) -> dict[str, Any]:
         return {"type": "input_audio", "input_audio": {"data": encoded, "format": form}}
     url = f"data:{kind};base64,{encoded}"
     return {"type": "file", "file": {"filename": part.filename or "file", "file_data": url}}
-
-
-async def _bounded(part: Part, read: Read, most: int) -> bytes:
-    data = await read(part)
-    if len(data) > most:
-        name = part.filename or "a file"
-        raise NotTaken(f"{name} has {len(data):,} bytes, and a model gets {most:,} at most")
-    return data
 
 
 def _text(text: str) -> dict[str, Any]:

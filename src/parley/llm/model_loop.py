@@ -29,7 +29,7 @@ from parley.client.message import Sendable
 from parley.engine.content import to_parts
 from parley.engine.turn.attempt import Failed, Rejected
 from parley.extensions.usage import RunProgress
-from parley.llm.conversation import MAX_FILE_BYTES, ModelConversation, NotTaken, content_of
+from parley.llm.conversation import ModelConversation, content_of
 from parley.llm.model import Model, ModelFailed, ReplyBroken, Script, ScriptedModel
 from parley.llm.model_run import ModelRun, OutputType, RunSettings
 from parley.llm.openai_model import URL_VARIABLES, OpenAIModel, named_endpoint
@@ -113,7 +113,6 @@ class ModelLoop:
         self._memory_tokens = memory_tokens
         self._budget = budget or TokenBudget()
         self._settings = RunSettings(
-            model="",
             max_rounds=max_rounds,
             max_reply_tokens=max_reply_tokens,
             temperature=temperature,
@@ -185,14 +184,7 @@ class ModelLoop:
         task as REJECTED.
         """
         parts = turn.parts if message is None else to_parts(message)
-
-        async def read(part: Any) -> bytes:
-            return await turn.file(part).read(limit=MAX_FILE_BYTES)
-
-        try:
-            content = await content_of(parts, self.takes, read)
-        except NotTaken as error:
-            turn.reject(str(error))
+        content = await content_of(turn, parts, self.takes)
         async with AsyncExitStack() as stack:
             model = await stack.enter_async_context(self.opened())
             output = await stack.enter_async_context(RunOutput(turn))

@@ -42,7 +42,6 @@ AGAIN = Backoff(first=0.5, longest=4.0, jitter=(0.75, 1.0))
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The bounds of a run: see ``ModelLoop``."""
 
-    model: str
     max_rounds: int
     max_reply_tokens: int | None
     temperature: float | None
@@ -137,7 +136,6 @@ class ModelRun:
         number, settings, kind = self._number, self._settings, self._kind
         wants_json = kind is not None and (asks_for_json or not tools)
         request = ModelRequest(
-            model=settings.model,
             messages=messages,
             tools=tools,
             response_format=kind.response_format if kind is not None and wants_json else None,
@@ -209,7 +207,7 @@ class ModelRun:
                 output_tokens=estimated([text, calls]) + thought // 4,
                 requests=1,
             )
-        name = request.model or getattr(self._model, "name", "")
+        name = getattr(self._model, "name", "")
         wants_it_back = bool(getattr(self._model, "returns_thinking", False))
         return ModelReply(
             id=secrets.token_hex(8),

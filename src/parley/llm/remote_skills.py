@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from parley.agent.remote.callees import Callee
 from parley.agent.tools.tool import ToolResult, failed, free_name, tool_name
 from parley.client.errors import ClientError
-from parley.client.remote_agent import RemoteAgent
 from parley.extensions.call_chain import ChainBudget
 from parley.extensions.declared import SkillSchema, schemas_on
 from parley.extensions.questions import question
@@ -98,25 +96,15 @@ class RemoteSkill:
         the turn's own. In a turn the agent may spend ``budget``, without one what the caller has
         said.
         """
-        content = self._content(arguments)
-        turn = current_turn()
-        try:
-            if turn is not None:
-                async with turn.connect(self._agent, **self._options) as bound:
-                    answer = await bound.send(
-                        content,
-                        key=key or None,
-                        context_key="",
-                        budget=budget,
-                        metadata={"skill": self.skill.id},
-                        pass_questions=pass_questions,
-                        progress=True,
-                    )
-            else:
-                answer = await self._outside(content, on_progress, task_id=None)
-        except (A2AError, ClientError) as error:
-            return failed(f"{self.card.name}: {error}")
-        return result_of(answer)
+        return await self._sent(
+            self._content(arguments),
+            on_progress,
+            key=key or None,
+            context_key="",
+            budget=budget,
+            metadata={"skill": self.skill.id},
+            pass_questions=pass_questions,
+        )
 
     async def answer(
         self, task: Task | str, content: Any, *, key: str = "", on_progress: Progress | None = None
@@ -127,15 +115,19 @@ class RemoteSkill:
         identifies it there. Raises ``RemoteQuestion`` for a further question.
         """
         task_id = task if isinstance(task, str) else task.id
+        return await self._sent(content, on_progress, key=key or None, task_id=task_id)
+
+    async def _sent(
+        self, content: Any, on_progress: Progress | None, task_id: str | None = None, **said: Any
+    ) -> ToolResult:
+        """Send a message, and return the result. ``said`` is for messages within a turn."""
         turn = current_turn()
         try:
             if turn is None:
-                answer = await self._outside(content, on_progress, task_id=task_id)
+                answer = await self._outside(content, on_progress, task_id)
             else:
                 async with turn.connect(self._agent, **self._options) as bound:
-                    answer = await bound.send(
-                        content, key=key or None, task_id=task_id, progress=True
-                    )
+                    answer = await bound.send(content, task_id=task_id, progress=True, **said)
         except (A2AError, ClientError) as error:
             return failed(f"{self.card.name}: {error}")
         return result_of(answer)
@@ -143,7 +135,8 @@ class RemoteSkill:
     async def _outside(
         self, content: Any, on_progress: Progress | None, task_id: str | None
     ) -> Task | Message:
-        async with self._connected() as remote:
+        options = with_trace(self._options)
+        async with connect(self._agent, **options) as remote:  # type: ignore[arg-type]
             if on_progress is None:
                 return await remote.send(
                     content, task_id=task_id, metadata={"skill": self.skill.id}
@@ -160,12 +153,6 @@ class RemoteSkill:
                         if event.status.state is TaskState.WORKING and said is not None:
                             await on_progress(said.text)
             return direct if direct is not None else await remote.get(events.task_id)
-
-    @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[RemoteAgent]:
-        options = with_trace(self._options)
-        async with connect(self._agent, **options) as remote:  # type: ignore[arg-type]
-            yield remote
 
     def _content(self, arguments: Mapping[str, Any]) -> Any:
         if self.takes_words:

@@ -50,6 +50,7 @@ _ENDINGS = {
     },
 }  # fmt: skip
 
+R = TypeVar("R")
 S = TypeVar("S", ModelUsage, Spent)
 
 
@@ -295,12 +296,19 @@ MAX_SHOWN = 4000
 """How many characters of arguments and results of tools progress shows."""
 
 
-_REQUESTS: ContextVar[ModelRequests | None] = ContextVar("parley_model_requests", default=None)
+_OUTPUT: ContextVar[RunOutput | None] = ContextVar("parley_run_output", default=None)
 
 
 def current_requests() -> ModelRequests | None:
     """Return the requests of the run that this code belongs to, ``None`` outside of one."""
-    return _REQUESTS.get()
+    output = _OUTPUT.get()
+    return None if output is None else output.requests
+
+
+def current_run(kind: type[R]) -> R | None:
+    """Return the framework's run that this code belongs to, ``None`` outside of one of its kind."""
+    run = getattr(_OUTPUT.get(), "run", None)
+    return run if isinstance(run, kind) else None
 
 
 class RunOutput:
@@ -310,7 +318,11 @@ class RunOutput:
     the model says something else after a tool call. Thinking, tool calls and steps are status
     updates without a message, so they are streamed but are not in the task. ``requests`` has what
     models used, which the metadata of the answer says. ``said`` is the newest message so far.
+    ``run`` is the adapter's own object for the run, also of an output within another of the turn:
+    ``current_run`` finds it.
     """
+
+    run: object = None
 
     def __init__(
         self, turn: Turn, *, artifact: str = "answer", requests: ModelRequests | None = None
@@ -326,7 +338,10 @@ class RunOutput:
 
     async def __aenter__(self) -> Self:
         self._exits.enter_context(within(self.turn))
-        self._exits.callback(_REQUESTS.reset, _REQUESTS.set(self.requests))
+        outer = _OUTPUT.get()
+        if outer is not None and outer.turn is self.turn:
+            self.run = outer.run
+        self._exits.callback(_OUTPUT.reset, _OUTPUT.set(self))
         return self
 
     async def __aexit__(

@@ -51,8 +51,8 @@ from typing_extensions import TypedDict
 
 from parley import Agent, Caller, Part, Turn
 from parley.integrations import langgraph
-from parley.integrations.langgraph.checkpoints import ContextCheckpoints
 from parley.integrations.langgraph.running import ServedGraph
+from parley.integrations.langgraph.threads import ContextCheckpoints
 from parley.integrations.serving import framework_agent
 from parley.llm.current_turn import current_turn, within
 from parley.llm.run_output import RunOutput

@@ -28,7 +28,7 @@ from serving import MODEL_URL, add, book, documented, serve, wait
 
 import parley
 from parley.integrations import pydantic_ai
-from parley.integrations.pydantic_ai.remote_toolset import RemoteToolset
+from parley.integrations.pydantic_ai.serving import RemoteToolset
 
 os.environ["OPENAI_BASE_URL"] = MODEL_URL
 MODEL = "openai-chat:scripted-1"

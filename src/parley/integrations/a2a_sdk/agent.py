@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict, replace
 
@@ -14,13 +14,15 @@ from parley.agent.turn import Turn
 from parley.engine.agent_options import CardDetails, Execution
 from parley.engine.content import KINDS
 from parley.integrations.a2a_sdk.execution import ExecutorRun
-from parley.integrations.a2a_sdk.official_sdk import OfficialSdk
 from parley.integrations.serving import missing
 from parley.model.cards import AgentCard, AgentSkill, SecurityRequirement, SecurityScheme
 from parley.model.service import ANONYMOUS
 from parley.security.evidence import Evidence
 from parley.security.schemes.scheme import Proof, Requirement, Scheme, Security
 from parley.wire.versions import LATEST, read_card
+
+if TYPE_CHECKING:
+    from parley.integrations.a2a_sdk.official_sdk import OfficialSdk
 
 log = logging.getLogger("parley.integrations.a2a_sdk")
 
@@ -149,7 +151,7 @@ def _options_of(card: AgentCard) -> dict[str, Any]:
 
 
 def _differences(card: AgentCard, public: Mapping[str, AgentSkill]) -> dict[str, Any]:
-    """Return what an extended card says of the agent and of its public skills."""
+    """Return the words of an extended card about the agent and its public skills."""
     fields = ("name", "description", "version", "provider", "documentation_url", "icon_url")
     skills = [
         replace(skill, security_requirements=public[skill.id].security_requirements)

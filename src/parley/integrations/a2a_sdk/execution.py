@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import msgspec
@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from parley.agent.turn import Turn
 from parley.engine.turn.attempt import Attempt, TurnOver
 from parley.engine.turn.outcome import TaskOutcome
-from parley.integrations.a2a_sdk.official_sdk import OfficialSdk
 from parley.model.errors import InvalidAgentResponseError, an
 from parley.model.operations import SendMessageConfiguration, SendMessageRequest
 from parley.model.parts import Message, Role
@@ -28,6 +27,9 @@ from parley.model.tasks import (
     TaskStatusUpdateEvent,
 )
 from parley.store.events import StepResult
+
+if TYPE_CHECKING:
+    from parley.integrations.a2a_sdk.official_sdk import OfficialSdk
 
 _left: set[asyncio.Task[None]] = set()
 """Executors that work on after they ended their tasks: the event loop keeps no reference."""
@@ -109,7 +111,7 @@ class ExecutorRun:
         return outcome
 
     async def _cancel(self) -> TaskOutcome:
-        """Call the executor's ``cancel``, and return what the canceled task says."""
+        """Call the executor's ``cancel``, and return the outcome of the canceled task."""
         events = self._events
         try:
             await self._executor.cancel(await self._context(None), self._queue)
@@ -123,7 +125,7 @@ class ExecutorRun:
             return said
         return TaskOutcome(TaskState.CANCELED)
 
-    # -- what the executor gets ----------------------------------------------------------------
+    # -- the context of the executor ------------------------------------------------------------
 
     def _request(self) -> SendMessageRequest:
         turn, asked = self._turn, self._turn._attempt.request
@@ -276,7 +278,7 @@ class TurnEvents:
             self._task(event)
 
     def _task(self, task: Task) -> None:
-        """Begin the task, or take over what a whole task says beyond what the log has."""
+        """Begin the task, or take over the news of a whole task."""
         attempt = self._attempt
         known = attempt.writer().fold.task
         messages = {message.message_id for message in known.history}

@@ -1,9 +1,13 @@
-"""What the versions of the official SDK have in common here: an interface, and errors by name."""
+"""The common part of the versions of the official SDK: callers, contexts, errors by name."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
+
+from a2a.auth.user import User
+from a2a.server.agent_execution import SimpleRequestContextBuilder
+from a2a.server.context import ServerCallContext
 
 from parley.model import errors
 from parley.model.errors import A2AError
@@ -15,11 +19,33 @@ Take = Callable[[Any], Awaitable[None]]
 """Takes an event of the SDK that an executor enqueues."""
 
 
+class CallerAsUser(User):
+    """The caller of a turn. ``caller`` has all that Parley knows of it."""
+
+    def __init__(self, caller: Caller) -> None:
+        self.caller = caller
+
+    @property
+    def is_authenticated(self) -> bool:
+        """Whether somebody proved to be this caller."""
+        return self.caller.authenticated
+
+    @property
+    def user_name(self) -> str:
+        """The id of the caller."""
+        return self.caller.id
+
+
 class OfficialSdk(Protocol):
     """One version of the official SDK: its types from and to those of the model."""
 
+    queue: Callable[[Take], Any]
+    """Makes an ``EventQueue`` that gives each event to a function."""
+
+    knows_tenants: bool
+
     def event_of(self, value: Any) -> Event:
-        """Return an event of the SDK as one of the model.
+        """Return an event of the SDK as an event of the model.
 
         Raises ``TypeError`` for anything else, ``InvalidAgentResponseError`` for an invalid one.
         """
@@ -33,32 +59,43 @@ class OfficialSdk(Protocol):
         """Return a request as the SDK's: what ``RequestContext`` is made of."""
         ...
 
-    def queue(self, take: Take) -> Any:
-        """Return an ``EventQueue`` that gives each event to ``take``."""
-        ...
-
-    def call_context(
-        self, caller: Caller, tenant: str, extensions: frozenset[str], state: dict[str, Any]
-    ) -> Any:
-        """Return a ``ServerCallContext``."""
-        ...
-
-    def builder(self) -> Any:
-        """Return the SDK's own ``RequestContextBuilder``."""
-        ...
-
     def card(self, card: Any) -> Mapping[str, Any]:
         """Return a card of the SDK as a JSON object. Raises ``TypeError`` for anything else."""
         ...
 
     def error(self, error: BaseException) -> A2AError | None:
-        """Return an error of the SDK as one of the model, ``None`` for any other exception."""
+        """Return an error of the SDK as an error of the model, ``None`` for any other exception."""
         ...
 
+    def call_context(
+        self, caller: Caller, tenant: str, extensions: frozenset[str], state: dict[str, Any]
+    ) -> Any:
+        """Return a ``ServerCallContext``; its state has the tenant where the SDK knows none."""
+        of_tenant = {"tenant": tenant}
+        if not self.knows_tenants:
+            state, of_tenant = {**of_tenant, **state}, {}
+        user, names = CallerAsUser(caller), set(extensions)
+        return ServerCallContext(state=state, user=user, requested_extensions=names, **of_tenant)
 
-def error_named(name: str, message: str) -> A2AError:
-    """Return the error with a name of the specification; an internal error for any other name."""
+    def builder(self) -> Any:
+        """Return the SDK's own ``RequestContextBuilder``."""
+        return SimpleRequestContextBuilder()
+
+
+def refuse_event(value: object) -> NoReturn:
+    """Raise ``TypeError``: an executor enqueued something else."""
+    raise TypeError(
+        "an executor enqueues a Task, a Message, a TaskStatusUpdateEvent or a "
+        f"TaskArtifactUpdateEvent, not {type(value).__name__}"
+    )
+
+
+def error_named(name: str, said: Any) -> A2AError:
+    """Return the error with a name of the specification; an internal error for any other name.
+
+    ``said`` has the message.
+    """
     kind = getattr(errors, name, None)
     if not (isinstance(kind, type) and issubclass(kind, A2AError) and kind is not A2AError):
         kind = errors.InternalError
-    return kind(message or name)
+    return kind(str(getattr(said, "message", "") or "") or name)

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from a2a.auth.user import User
-from a2a.server.agent_execution import SimpleRequestContextBuilder
-from a2a.server.context import ServerCallContext
 from a2a.server.events import EventQueue
 from a2a.types import a2a_pb2
 from a2a.utils.errors import A2AError as OfficialError
 from google.protobuf import json_format
 
-from parley.integrations.a2a_sdk.official_sdk import Take, error_named
+from parley.integrations.a2a_sdk.official_sdk import OfficialSdk, Take, error_named, refuse_event
 from parley.model.errors import A2AError
 from parley.model.operations import BY_NAME, SendMessageRequest
-from parley.model.service import Caller, StreamItem
+from parley.model.service import StreamItem
 from parley.model.tasks import Event, Task
 from parley.wire.versions import dialect
 
@@ -27,23 +24,6 @@ _MEMBERS = {
     a2a_pb2.TaskStatusUpdateEvent: "status_update",
     a2a_pb2.TaskArtifactUpdateEvent: "artifact_update",
 }
-
-
-class CallerAsUser1(User):
-    """The caller of a turn. ``caller`` has all that Parley knows of it."""
-
-    def __init__(self, caller: Caller) -> None:
-        self.caller = caller
-
-    @property
-    def is_authenticated(self) -> bool:
-        """Whether somebody proved to be this caller."""
-        return self.caller.authenticated
-
-    @property
-    def user_name(self) -> str:
-        """The id of the caller."""
-        return self.caller.id
 
 
 class TurnQueue1(EventQueue):
@@ -67,20 +47,20 @@ class TurnQueue1(EventQueue):
         return self._is_closed
 
 
-class Sdk1:
+class Sdk1(OfficialSdk):
     """Version 1.x (``OfficialSdk``)."""
+
+    queue = TurnQueue1
+    knows_tenants = True
 
     def __init__(self) -> None:
         self._codec = dialect("1.0").grpc()
 
     def event_of(self, value: Any) -> Event:
-        """Return an event of the SDK as one of the model."""
+        """Return an event of the SDK as an event of the model."""
         member = _MEMBERS.get(type(value))
         if member is None:
-            raise TypeError(
-                "an executor enqueues a Task, a Message, a TaskStatusUpdateEvent or a "
-                f"TaskArtifactUpdateEvent, not {type(value).__name__}"
-            )
+            refuse_event(value)
         response = a2a_pb2.StreamResponse(**{member: value})
         return self._codec.read_event(response.SerializeToString())
 
@@ -93,25 +73,6 @@ class Sdk1:
         """Return a request as the SDK's."""
         return a2a_pb2.SendMessageRequest.FromString(self._codec.write_request(_SEND, request))
 
-    def queue(self, take: Take) -> Any:
-        """Return an ``EventQueue`` that gives each event to ``take``."""
-        return TurnQueue1(take)
-
-    def call_context(
-        self, caller: Caller, tenant: str, extensions: frozenset[str], state: dict[str, Any]
-    ) -> Any:
-        """Return a ``ServerCallContext``."""
-        return ServerCallContext(
-            state=state,
-            user=CallerAsUser1(caller),
-            tenant=tenant,
-            requested_extensions=set(extensions),
-        )
-
-    def builder(self) -> Any:
-        """Return the SDK's own ``RequestContextBuilder``."""
-        return SimpleRequestContextBuilder()
-
     def card(self, card: Any) -> Mapping[str, Any]:
         """Return a card of the SDK as a JSON object."""
         if not isinstance(card, a2a_pb2.AgentCard):
@@ -120,7 +81,7 @@ class Sdk1:
         return members
 
     def error(self, error: BaseException) -> A2AError | None:
-        """Return an error of the SDK as one of the model."""
+        """Return an error of the SDK as an error of the model."""
         if not isinstance(error, OfficialError):
             return None
-        return error_named(type(error).__name__, str(getattr(error, "message", "") or error))
+        return error_named(type(error).__name__, error)

@@ -8,8 +8,7 @@ my_agent = Agent(client, tools=await agent_framework.tools("https://..."))
 from parley.integrations.serving import missing
 
 try:
-    from parley.integrations.agent_framework.calling import CalledAgent, sub_agent, tools
-    from parley.integrations.agent_framework.serving import agent
+    from parley.integrations.agent_framework.serving import CalledAgent, agent, sub_agent, tools
 except ImportError as error:
     if (error.name or "").partition(".")[0] not in ("agent_framework", "agent_framework_openai"):
         raise

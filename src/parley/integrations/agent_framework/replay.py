@@ -7,7 +7,6 @@ from its log, asks the model nothing twice and calls no tool twice.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
@@ -26,7 +25,7 @@ from agent_framework import (
 from parley.agent.turn import Turn
 from parley.integrations.answers import approval, ask_until, clear_decision_in, said_in
 from parley.integrations.message_files import input_of, part_of_data_url
-from parley.integrations.remembered_calls import RememberedCalls, json_value
+from parley.integrations.serving import RememberedCalls, json_value
 from parley.llm.model import ModelUsage
 from parley.llm.run_output import ModelRequests, RunOutput, current_requests
 from parley.model.parts import Part
@@ -88,7 +87,7 @@ class CountedReplies:
 
 
 def is_refusal(content: Any) -> bool:
-    """Return whether content is what a model says where it refuses."""
+    """Return whether content is the refusal of a model."""
     return (content.additional_properties or {}).get("model_output_kind") == "refusal"
 
 
@@ -113,61 +112,28 @@ class RememberReplies(ChatMiddleware):  # type: ignore[misc]
     async def process(self, context: Any, call_next: Next) -> None:
         """Ask the model, or take its reply from the log."""
         asked = [_asked(message) for message in context.messages]
-        if not context.stream:
-            await self._whole(context, asked, call_next)
+        key, kept = self._calls.recall("model", asked)
+        if kept is not msgspec.UNSET and kept is not None:
+            response = ChatResponse.from_dict(kept)
+            self._requests.end_as(response.finish_reason)
+            context.result = _streamed(_updates(response)) if context.stream else response
             return
         await call_next()
-        stream = context.result
-        context.result = ResponseStream(
-            self._streamed(stream, asked), finalizer=ChatResponse.from_updates
-        )
-
-    async def _whole(self, context: Any, asked: object, call_next: Next) -> None:
-        replied: list[Any] = []
-
-        async def ask() -> dict[str, Any]:
-            await call_next()
-            replied.append(context.result)
-            return _written(context.result)
-
-        kept = await self._calls.once("model", asked, ask)
-        if not replied:
-            if kept is None:
-                await call_next()
-            else:
-                context.result = self._replayed(kept)
-
-    def _replayed(self, kept: dict[str, Any]) -> Any:
-        response = ChatResponse.from_dict(kept)
-        self._requests.end_as(response.finish_reason)
-        return response
-
-    async def _streamed(self, stream: Any, asked: object) -> AsyncIterator[Any]:
-        updates: asyncio.Queue[Any] = asyncio.Queue()
-
-        async def ask() -> dict[str, Any]:
-            async for update in stream:
-                updates.put_nowait(update)
-            return _written(await stream.get_final_response())
-
-        replying = asyncio.create_task(self._calls.once("model", asked, ask))
-        replying.add_done_callback(lambda _: updates.put_nowait(None))
-        is_live = False
-        try:
-            while (update := await updates.get()) is not None:
-                is_live = True
-                yield update
-            kept = await replying
-        finally:
-            replying.cancel()
-        if is_live:
-            return
         if kept is None:  # it was too long to be remembered
-            async for update in stream:
-                yield update
             return
-        for update in _updates(self._replayed(kept)):
+        if context.stream:
+            context.result = _streamed(self._live(context.result, key))
+        else:
+            await self._calls.keep(key, _written(context.result))
+
+    async def _live(self, stream: Any, key: str) -> AsyncIterator[Any]:
+        async for update in stream:
             yield update
+        await self._calls.keep(key, _written(await stream.get_final_response()))
+
+
+def _streamed(updates: AsyncIterator[Any]) -> Any:
+    return ResponseStream(updates, finalizer=ChatResponse.from_updates)
 
 
 class RememberResults(FunctionMiddleware):  # type: ignore[misc]
@@ -181,20 +147,12 @@ class RememberResults(FunctionMiddleware):  # type: ignore[misc]
         if (context.function.additional_properties or {}).get(PARLEY):
             await call_next()
             return
-        called = False
-
-        async def call() -> dict[str, Any] | None:
-            nonlocal called
-            called = True
-            await call_next()
-            return _result(context.result)
-
         asked = [context.function.name, _plain(context.arguments)]
-        kept = await self._calls.once("tool", asked, call)
-        if called:
-            return
-        if kept is None:
+        key, kept = self._calls.recall("tool", asked)
+        if kept is None or kept is msgspec.UNSET:
             await call_next()
+            if kept is not None:
+                await self._calls.keep(key, _result(context.result))
         elif "contents" in kept:
             context.result = [Content.from_dict(each) for each in kept["contents"]]
         else:
@@ -239,10 +197,10 @@ def _result(result: Any) -> dict[str, Any] | None:
     return json_value(result)
 
 
-def _updates(response: Any) -> list[Any]:
-    """Return a whole reply as the updates of a stream."""
-    updates = [
-        ChatResponseUpdate(
+async def _updates(response: Any) -> AsyncIterator[Any]:
+    """Yield a whole reply as the updates of a stream."""
+    for message in response.messages:
+        yield ChatResponseUpdate(
             contents=message.contents,
             role=message.role,
             message_id=message.message_id,
@@ -251,12 +209,9 @@ def _updates(response: Any) -> list[Any]:
             model=response.model,
             finish_reason=response.finish_reason,
         )
-        for message in response.messages
-    ]
     if response.usage_details:
         usage = Content.from_usage(response.usage_details)
-        updates.append(ChatResponseUpdate(contents=[usage], role="assistant"))
-    return updates
+        yield ChatResponseUpdate(contents=[usage], role="assistant")
 
 
 async def message_of(turn: Turn) -> Any:
@@ -284,21 +239,12 @@ def file_of(content: Any) -> Part | None:
     return Part(url=part.url, media_type=content.media_type or "", filename=filename)
 
 
-async def answers_to(turn: Turn, requests: list[Any], *, first: int) -> Any:
-    """Ask the caller the requests of an agent, one after the other, and return the message that
-    answers.
+async def answer_to(turn: Turn, request: Any, *, key: str) -> Any:
+    """Ask the caller one request, and return the content that answers it.
 
     A tool that needs approval is approved or not. The result of a tool that the caller has to run
-    is the text or the data of the answer. ``first`` is the number of the first question.
+    is the text or the data of the answer.
     """
-    answers = []
-    for number, request in enumerate(requests, first):
-        answers.append(await answer_to(turn, request, key=f"request-{number}"))
-    return Message("user", answers)
-
-
-async def answer_to(turn: Turn, request: Any, *, key: str) -> Any:
-    """Ask the caller one request, and return the content that answers it."""
     if request.type == "function_approval_request":
         call = request.function_call
         decision = await approval(turn, call.name, call.parse_arguments() or {}, key=key)

@@ -1,4 +1,4 @@
-"""Agents and workflows of Microsoft Agent Framework as A2A agents: sessions, checkpoints, runs."""
+"""Microsoft Agent Framework: agents and workflows as A2A agents, A2A agents as tools and agents."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import inspect
 import pickle
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from functools import reduce
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import aclosing, suppress
+from functools import partial, reduce
 from operator import or_
 from typing import Any, NamedTuple, get_args, get_type_hints
 
@@ -17,35 +17,47 @@ from agent_framework import (
     AgentResponse,
     AgentResponseUpdate,
     AgentSession,
+    BaseAgent,
     Content,
+    FunctionInvocationContext,
+    FunctionTool,
     Message,
+    ResponseStream,
     Workflow,
     WorkflowAgent,
     WorkflowCheckpoint,
     WorkflowCheckpointException,
     WorkflowExecutor,
+    normalize_messages,
 )
 from agent_framework._tools import _FUNCTION_INVOCATION_LIMIT_FALLBACK_TEXT as NO_ANSWER
 from agent_framework._workflows._checkpoint_encoding import (
     decode_checkpoint_value,
     encode_checkpoint_value,
 )
-from agent_framework.exceptions import WorkflowConvergenceException
+from agent_framework.exceptions import (
+    AgentContentFilterException,
+    ChatClientContentFilterException,
+    WorkflowConvergenceException,
+)
 
 from parley.agent.agent import Agent
+from parley.agent.remote.callees import Callee
+from parley.agent.tools.tool import ToolResult
 from parley.agent.turn import Turn
 from parley.integrations.agent_framework.replay import (
+    PARLEY,
     RememberReplies,
     RememberResults,
     ShownUpdates,
     answer_to,
-    answers_to,
+    file_of,
     message_of,
     plain,
     schema_of,
     yes_or_no,
 )
-from parley.integrations.answers import fitting, said_in
+from parley.integrations.answers import answer_of, fitting, said_in
 from parley.integrations.conversations import (
     MAX_BYTES,
     ContextConversation,
@@ -55,9 +67,14 @@ from parley.integrations.conversations import (
     replaced,
     thread_id,
 )
-from parley.integrations.remembered_calls import RememberedCalls
-from parley.integrations.serving import described, fail_with, framework_agent
-from parley.llm.run_output import RunOutput
+from parley.integrations.serving import RememberedCalls, Run, described, fail_with, framework_agent
+from parley.llm.current_turn import current_turn
+from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, card_of, remote_skills
+from parley.llm.run_output import FILTERED, RunOutput
+from parley.model.cards import AgentCard
+from parley.model.parts import Message as A2AMessage
+from parley.model.parts import Part
+from parley.model.tasks import Task, TaskState, TaskStatus
 
 SESSION = "agent_framework.context"
 """The key of the session in a context."""
@@ -99,62 +116,35 @@ def agent(
             f"{type(thing).__name__} {thing.name!r} has the state of one run, and many callers "
             "would share it; give the function that builds it: agent(build_workflow)"
         )
-    if not hasattr(thing, "run"):
-        return _workflow_agent(
-            thing,
-            name,
-            description,
-            Bounds(max_messages, max_bytes),
-            tuple(checkpoint_types),
-            options,
-        )
-    name = name or getattr(thing, "name", None) or type(thing).__name__
-    if description is None:
-        said = getattr(thing, "description", None)
-        description = described(said, name, _tools_of(thing))
-    return framework_agent(
-        _Runs(thing, Bounds(max_messages, max_bytes), remember=remember_runs),
-        name=name,
-        description=description,
-        tags=("agent-framework",),
-        told=told,
-        input_modes=("text/plain", "application/json", "image/*", "audio/*", "application/pdf"),
-        **options,
-    )
+    run: Run
+    bounds = Bounds(max_messages, max_bytes)
+    tags: tuple[str, ...] = ("agent-framework",)
+    if hasattr(thing, "run"):
+        run = _Runs(thing, bounds, remember=remember_runs)
+        name = name or getattr(thing, "name", None) or type(thing).__name__
+        if description is None:
+            said = getattr(thing, "description", None)
+            description = described(said, name, _tools_of(thing))
+        modes = ("text/plain", "application/json", "image/*", "audio/*", "application/pdf")
+        options.setdefault("input_modes", modes)
+    else:
+        build, types = partial(_built, thing), tuple(checkpoint_types)
+        workflow = build() if callable(thing) else None
+        if not isinstance(workflow, Workflow):
+            raise TypeError(
+                f"{type(thing).__name__} is no agent of the framework: give an Agent, another "
+                "object with run(), or a function that returns a Workflow"
+            )
+        check_types(workflow, types)
+        run = partial(run_workflow, build, bounds=bounds, types=types)
+        name, tags = name or workflow.name or "workflow", (*tags, "workflow")
+        description = description or workflow.description or ""
+    return framework_agent(run, name=name, description=description, tags=tags, told=TOLD, **options)
 
 
-def _workflow_agent(
-    build: Callable[[], Any],
-    name: str | None,
-    description: str | None,
-    bounds: Bounds,
-    types: tuple[str, ...],
-    options: dict[str, Any],
-) -> Agent:
-    def built() -> Any:
-        made = build()
-        return made.workflow if isinstance(made, WorkflowAgent) else made
-
-    workflow = built() if callable(build) else None
-    if not isinstance(workflow, Workflow):
-        raise TypeError(
-            f"{type(build).__name__} is no agent of the framework: give an Agent, another object "
-            "with run(), or a function that returns a Workflow"
-        )
-
-    check_types(workflow, types)
-
-    async def run(turn: Turn, output: RunOutput) -> object:
-        return await run_workflow(built, turn, output, bounds=bounds, types=types)
-
-    return framework_agent(
-        run,
-        name=name or workflow.name or "workflow",
-        description=description or workflow.description or "",
-        tags=("agent-framework", "workflow"),
-        told=told,
-        **options,
-    )
+def _built(build: Callable[[], Any]) -> Any:
+    made = build()
+    return made.workflow if isinstance(made, WorkflowAgent) else made
 
 
 class _Runs:
@@ -196,8 +186,11 @@ class _Runs:
             if not requests:
                 break
             await output.new_message()
-            message = await answers_to(turn, requests, first=asked)
-            asked += len(requests)
+            answers = []
+            for request in requests:
+                answers.append(await answer_to(turn, request, key=f"request-{asked}"))
+                asked += 1
+            message = Message("user", answers)
         if self._format is not None:
             await output.data(plain(response.value), schema=schema_of(self._format))
         await kept.write(before, session.to_dict())
@@ -218,13 +211,15 @@ class _Runs:
         return AgentResponse.from_updates(updates)
 
 
-def told(error: Exception) -> str:
-    """Return the sentence for callers about an error of the framework."""
-    if isinstance(error, WorkflowConvergenceException):
-        return "The workflow reached its most rounds (max_iterations) without an end."
-    if "ContentFilter" in type(error).__name__:
-        return "A content filter of the language model stopped the answer."
-    return ""
+TOLD = (
+    (
+        WorkflowConvergenceException,
+        "",
+        "The workflow reached its most rounds (max_iterations) without an end.",
+    ),
+    (AgentContentFilterException, "", FILTERED),
+    (ChatClientContentFilterException, "", FILTERED),
+)
 
 
 def _tools_of(thing: Any) -> list[tuple[str, object]]:
@@ -350,7 +345,7 @@ async def run_workflow(
 
 
 async def _input(turn: Turn, workflow: Any, history: list[dict[str, str]]) -> Any:
-    """Return what the first executor takes: messages, text, or a value of its type."""
+    """Return the input of the first executor: messages, text, or a value of its type."""
     types = workflow.get_start_executor().input_types
     if list[Message] in types:
         earlier = [Message(each["role"], [each["text"]]) for each in history]
@@ -457,7 +452,7 @@ class TaskCheckpoints:
         return WorkflowCheckpoint.from_dict(decoded)
 
     async def save(self, checkpoint: Any) -> str:
-        """Keep a checkpoint in place of the one before. One that cannot be read ends the task."""
+        """Keep a checkpoint in place of the one before. An unreadable checkpoint ends the task."""
         try:
             written = encode_checkpoint_value(checkpoint.to_dict())
             decode_checkpoint_value(written, allowed_types=self._types)
@@ -497,7 +492,7 @@ def check_types(workflow: Any, types: Iterable[str]) -> None:
 
 
 def is_of_framework(kind: Any) -> bool:
-    """Return whether a type is one of the framework."""
+    """Return whether a type belongs to the framework."""
     return str(getattr(kind, "__module__", "")).startswith("agent_framework")
 
 
@@ -522,3 +517,176 @@ def _types_of(workflow: Any) -> set[Any]:
         with suppress(NameError, TypeError):  # of annotations that cannot be resolved
             pending += get_type_hints(kind).values()
     return found
+
+
+QUESTIONS = "parley.questions"
+"""The key of a session's state for tasks that wait for an answer."""
+
+
+async def tools(agent: Callee, *, approval_mode: str | None = None, **options: Any) -> list[Any]:
+    """Return the skills of an A2A agent as tools (``FunctionTool``), with the schemas of its card.
+
+    In a turn of Parley they carry its deadline, trace and cancellation, and questions of the agent
+    are asked of the turn's caller. Elsewhere a question is the tool's result; the next call in the
+    same session answers it. ``approval_mode`` is that of the framework, ``options`` are options of
+    ``parley.connect``. Raises what ``parley.connect`` raises.
+    """
+    skills = await remote_skills(agent, **options)
+    return [_tool(skill, approval_mode) for skill in skills]
+
+
+def _tool(skill: RemoteSkill, approval_mode: str | None) -> Any:
+    async def call(ctx: FunctionInvocationContext, **arguments: Any) -> Any:
+        turn = current_turn()
+        state = {} if ctx.session is None else ctx.session.state
+        waiting = state.get(QUESTIONS, {}).pop(skill.name, None) if turn is None else None
+        try:
+            if waiting is not None:
+                answer = arguments.get("message", arguments) if skill.takes_words else arguments
+                return _contents(await skill.answer(_task(waiting), answer))
+            return _contents(await skill.call(arguments))
+        except RemoteQuestion as question:
+            task = question.task
+            ids = {"id": task.id, "context_id": task.context_id}
+            state.setdefault(QUESTIONS, {})[skill.name] = ids
+            return (
+                f"{skill.card.name} asks: {question}\n"
+                "Call the tool again to answer; ask the user if you do not know."
+            )
+
+    return FunctionTool(
+        name=skill.name,
+        description=skill.description,
+        input_model=dict(skill.parameters),
+        func=call,
+        approval_mode=approval_mode,
+        additional_properties={PARLEY: True},
+    )
+
+
+def _task(ids: dict[str, str]) -> Task:
+    status = TaskStatus(state=TaskState.INPUT_REQUIRED)
+    return Task(id=ids["id"], context_id=ids["context_id"], status=status)
+
+
+def _contents(result: ToolResult) -> Any:
+    if result.is_error:  # of an exception the framework tells the model nothing but that
+        return f"Error: {result.text}"
+    files = [part for part in result.parts if part.is_file]
+    if not files:
+        return result.text
+    return [Content.from_text(result.text), *(_content_of(part) for part in files)]
+
+
+def _content_of(part: Part) -> Any:
+    media_type = part.media_type or "application/octet-stream"
+    if isinstance(part.url, str):
+        return Content.from_uri(part.url, media_type=media_type)
+    return Content.from_data(bytes(part.raw), media_type)  # type: ignore[arg-type]
+
+
+async def sub_agent(
+    agent: Callee, *, name: str | None = None, description: str | None = None, **options: Any
+) -> CalledAgent:
+    """Return an A2A agent as an agent of the framework, to run, to orchestrate or ``as_tool()``.
+
+    ``options`` are options of ``parley.connect``. Raises what that raises.
+    """
+    card = await card_of(agent, options)
+    return CalledAgent(agent, card, name=name, description=description, options=options)
+
+
+class CalledAgent(BaseAgent):  # type: ignore[misc]
+    """An A2A agent as an agent of the framework.
+
+    A session is a context of the remote agent. Within a turn of Parley the call is part of the
+    turn: its deadline, trace and cancellation, its questions, its log. Elsewhere a question of the
+    agent is its response, and the next run in the session answers it.
+    """
+
+    def __init__(
+        self,
+        agent: Callee,
+        card: AgentCard,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(
+            name=name or card.name, description=description or card.description or card.name
+        )
+        self.card = card
+        self._agent = agent
+        self._options = dict(options or {})
+
+    def run(
+        self, messages: Any = None, *, stream: bool = False, session: Any = None, **_: Any
+    ) -> Any:
+        """Send the newest messages of the user, and return the response or its stream."""
+        updates = self._updates(normalize_messages(messages), session)
+        response = ResponseStream(updates, finalizer=AgentResponse.from_updates)
+        return response if stream else response.get_final_response()
+
+    async def _updates(self, messages: list[Any], session: Any) -> AsyncIterator[Any]:
+        parts = _newest_parts(messages)
+        known = {} if session is None else session.state.setdefault("parley", {})
+        where = {} if current_turn() is not None else known
+        answers = answer_of(
+            self._agent,
+            self._options,
+            parts,
+            task_id=where.pop("task_id", None),
+            context_id=where.get("context_id"),
+        )
+        shown = False
+        async with aclosing(answers) as heard:
+            async for each in heard:
+                if not isinstance(each, str):
+                    answer = each
+                elif each:
+                    shown = True
+                    yield self._update(Part(text=each))
+        where["context_id"] = answer.context_id
+        if isinstance(answer, Task) and answer.state.is_interrupted:
+            where["task_id"] = answer.id
+            yield self._update(Part(text=RemoteQuestion(answer).text))
+            return
+        for part in _parts_of(answer):
+            if part.text is None or not shown:
+                yield self._update(part)
+
+    def _update(self, part: Part) -> Any:
+        if part.is_file:
+            content = _content_of(part)
+        else:
+            text = part.text if isinstance(part.text, str) else ToolResult(data=part.data).text
+            content = Content.from_text(text)
+        return AgentResponseUpdate(contents=[content], role="assistant", author_name=self.name)
+
+
+def _newest_parts(messages: list[Any]) -> list[Part]:
+    """Return the messages after the newest message of an agent, as parts."""
+    newest: list[Any] = []
+    for message in reversed(messages):
+        if str(message.role) == "assistant" and newest:
+            break
+        newest.insert(0, message)
+    parts = []
+    for message in newest:
+        for content in message.contents:
+            if content.type == "text":
+                parts.append(Part(text=content.text))
+            elif (file := file_of(content)) is not None:
+                parts.append(file)
+    return parts or [Part(text="")]
+
+
+def _parts_of(answer: Task | A2AMessage) -> list[Part]:
+    """Return the parts of an answer. Raises ``RuntimeError`` for a task without success."""
+    if isinstance(answer, A2AMessage):
+        return list(answer.parts)
+    if answer.state is not TaskState.COMPLETED:
+        raise RuntimeError(f"the remote task ended as {answer.state.name.lower()}: {answer.text}")
+    parts = [part for artifact in answer.artifacts for part in artifact.parts]
+    return parts or list(answer.status.message.parts if answer.status.message else ())

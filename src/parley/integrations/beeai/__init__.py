@@ -8,8 +8,7 @@ my_agent = RequirementAgent(llm=..., tools=await beeai.tools("https://..."))
 from parley.integrations.serving import missing
 
 try:
-    from parley.integrations.beeai.calling import BeeRemoteTool, tools
-    from parley.integrations.beeai.serving import agent
+    from parley.integrations.beeai.serving import BeeRemoteTool, agent, tools
 except ImportError as error:
     if (error.name or "").partition(".")[0] != "beeai_framework":
         raise

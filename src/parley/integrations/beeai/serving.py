@@ -11,8 +11,8 @@ import copy
 import inspect
 import re
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextvars import ContextVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -38,21 +38,29 @@ from beeai_framework.backend.message import (
 from beeai_framework.context import RunContext
 from beeai_framework.emitter import Emitter, EmitterOptions
 from beeai_framework.runnable import Runnable
-from beeai_framework.tools import JSONToolOutput, StringToolOutput, Tool
+from beeai_framework.tools import JSONToolOutput, StringToolOutput, Tool, ToolError
+from beeai_framework.utils.models import JSONSchemaModel
 from beeai_framework.workflows import Workflow
 from beeai_framework.workflows.agent import AgentWorkflow, AgentWorkflowInput
 
 from parley.agent.agent import Agent
+from parley.agent.remote.callees import Callee
+from parley.agent.tools.tool import ToolResult
 from parley.agent.turn import Turn
-from parley.integrations.answers import approval, fitting
-from parley.integrations.beeai.calling import BeeRemoteTool
+from parley.integrations.answers import PARAMETERS, OpenQuestions, approval, fitting
 from parley.integrations.conversations import ContextConversation
 from parley.integrations.litellm_streams import HEARD, HeardReply, listen
 from parley.integrations.message_files import input_of
-from parley.integrations.remembered_calls import CallKeys, RememberedCalls, json_value
-from parley.integrations.serving import described, framework_agent
+from parley.integrations.serving import (
+    CallKeys,
+    RememberedCalls,
+    described,
+    framework_agent,
+    json_value,
+)
 from parley.llm.model import ModelUsage
-from parley.llm.run_output import CONTENT_FILTER, LENGTH, ModelRequests, RunOutput
+from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, remote_skills
+from parley.llm.run_output import CONTENT_FILTER, LENGTH, ModelRequests, RunOutput, current_run
 
 MEMORY = "beeai.memory"
 """The key of the messages of a context."""
@@ -97,16 +105,18 @@ def agent(
         description=description or given_description,
         tags=("beeai",),
         input_modes=("text/plain", "application/json", "image/*", "application/pdf"),
-        told=_told,
+        told=TOLD,
         **options,
     )
 
 
-def _told(error: Exception) -> str:
-    """Return the sentence for callers about an error of the framework."""
-    if isinstance(error, AgentError) and error.message.endswith("iterations."):
-        return "The agent reached its most steps (max_iterations) without an answer."
-    return ""
+TOLD = (
+    (
+        AgentError,
+        "iterations.",
+        "The agent reached its most steps (max_iterations) without an answer.",
+    ),
+)
 
 
 class _Runs:
@@ -117,20 +127,16 @@ class _Runs:
         self._format = response_format
         self._max_messages = max_messages
 
-    async def __call__(self, turn: Turn, output: RunOutput) -> object:
+    async def __call__(self, turn: Turn, output: RunOutput) -> None:
         speaks = self._format is None and isinstance(self._thing, RequirementAgent | ChatModel)
         shown = EmittedEvents(output, speaks=speaks)
-        token = RUN.set(shown.requests)
-        try:
-            if isinstance(self._thing, Workflow):
-                await self._workflow(turn, output, shown)
-            elif isinstance(self._thing, AgentWorkflow):
-                await self._agents(turn, shown)
-            else:
-                await self._run(turn, output, shown)
-        finally:
-            RUN.reset(token)
-        return None
+        output.run = shown.requests
+        if isinstance(self._thing, Workflow):
+            await self._workflow(turn, output, shown)
+        elif isinstance(self._thing, AgentWorkflow):
+            await self._agents(turn, shown)
+        else:
+            await self._run(turn, output, shown)
 
     async def _run(self, turn: Turn, output: RunOutput, shown: EmittedEvents) -> None:
         conversation = ContextConversation(
@@ -389,10 +395,6 @@ class RunRequests:
             self._requests.check_said()  # the framework fails, or asks again, without the reason
 
 
-RUN: ContextVar[RunRequests | None] = ContextVar("parley_beeai_run", default=None)
-"""The requests of the run that this code belongs to."""
-
-
 def watch(llm: ChatModel) -> None:
     """Let runs count the requests of a model; outside of them it works as before.
 
@@ -405,7 +407,7 @@ def watch(llm: ChatModel) -> None:
     create_stream = llm._create_stream
 
     def watched(asked: Any, run: Any) -> AsyncIterator[Any]:
-        chunks, requests = create_stream(asked, run), RUN.get()
+        chunks, requests = create_stream(asked, run), current_run(RunRequests)
         return chunks if requests is None else requests.streamed(chunks, run)
 
     vars(llm)["_create_stream"] = watched
@@ -528,3 +530,83 @@ def _content(part: Any) -> Any:
         given = {name: getattr(part, name) for name in names}
         return {"type": "file", **{name: value for name, value in given.items() if value}}
     return msgspec.json.decode(msgspec.json.encode(plain(part), enc_hook=str))
+
+
+async def tools(agent: Callee, **options: Any) -> list[Any]:
+    """Return the skills of an A2A agent as tools, with the schemas of its card.
+
+    In a turn of Parley they carry its deadline, trace and cancellation, and questions of the remote
+    agent are asked of the turn's caller. Elsewhere a question is the tool's result, and one more
+    tool answers it. ``options`` are options of ``parley.connect``. Raises what that raises.
+    """
+    skills = await remote_skills(agent, **options)
+    if not skills:
+        return []
+    questions = OpenQuestions(skills[0].card.name)
+
+    def tool_of(skill: RemoteSkill) -> BeeRemoteTool:
+        async def call(arguments: dict[str, Any]) -> ToolResult:
+            try:
+                return await skill.call(arguments)
+            except RemoteQuestion as question:
+                return questions.ask(skill, question)
+
+        return BeeRemoteTool(skill.name, skill.description, skill.parameters, call)
+
+    async def answer(given: dict[str, Any]) -> ToolResult:
+        return await questions.answer(str(given["task"]), str(given["answer"]))
+
+    about = (questions.tool_name, questions.description, PARAMETERS)
+    return [*map(tool_of, skills), BeeRemoteTool(*about, answer, answers=True)]
+
+
+class BeeRemoteTool(Tool[Any, Any, Any]):  # type: ignore[misc]
+    """A skill of an A2A agent as a tool of the framework, or what ``answers`` its questions."""
+
+    def __init__(
+        self,
+        name: str,
+        description: str,
+        parameters: Mapping[str, Any],
+        call: Callable[[dict[str, Any]], Awaitable[ToolResult]],
+        *,
+        answers: bool = False,
+    ) -> None:
+        super().__init__()
+        self.answers = answers
+        self._about = (name, description)
+        self._parameters = parameters
+        self._call = call
+
+    @property
+    def name(self) -> str:
+        """The name of the skill."""
+        return self._about[0]
+
+    @property
+    def description(self) -> str:
+        """The purpose of the skill, its agent, examples."""
+        return self._about[1]
+
+    @cached_property
+    def input_schema(self) -> Any:
+        """The parameters of the skill."""
+        return JSONSchemaModel.create(self.name, dict(self._parameters))
+
+    def _create_emitter(self) -> Any:
+        return Emitter.root().child(namespace=["tool", "a2a"], creator=self)
+
+    async def _run(self, input: Any, options: Any, context: RunContext) -> Any:
+        result = await self._call(input.model_dump(mode="json", exclude_none=True))
+        if result.is_error:
+            raise ToolError(result.text)
+        if result.data is not None and not any(part.text for part in result.parts):
+            return JSONToolOutput(result.data)
+        return StringToolOutput(result.text)
+
+    async def clone(self) -> BeeRemoteTool:
+        """Return the same tool."""
+        return BeeRemoteTool(*self._about, self._parameters, self._call, answers=self.answers)
+
+
+# -- serving ----------------------------------------------------------------------------------

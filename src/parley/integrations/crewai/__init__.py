@@ -8,8 +8,7 @@ researcher = Agent(role="Researcher", ..., tools=await crewai.tools("https://...
 from parley.integrations.serving import missing
 
 try:
-    from parley.integrations.crewai.calling import CrewRemoteTool, tools
-    from parley.integrations.crewai.serving import agent
+    from parley.integrations.crewai.serving import CrewRemoteTool, agent, tools
 except ImportError as error:
     if (error.name or "").partition(".")[0] not in ("crewai", "crewai_files"):
         raise

@@ -6,6 +6,7 @@ answer and after a crash, and a further attempt reads them from the log.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Collection
@@ -21,26 +22,27 @@ from crewai.flow.async_feedback import ConsoleProvider, HumanFeedbackPending, Pe
 from crewai.flow.flow_config import flow_config
 from crewai.flow.persistence.base import FlowPersistence
 from crewai.hooks.dispatch import InterceptionPoint, scoped_hooks
+from crewai.tools import BaseTool
 from openai import LengthFinishReasonError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, create_model
 
 from parley.agent.agent import Agent
+from parley.agent.remote.callees import Callee
 from parley.agent.turn import Turn
 from parley.engine.content import accepts
 from parley.integrations.answers import text_in
 from parley.integrations.conversations import ContextConversation, ContextState, TaskValue
-from parley.integrations.crewai.calling import CrewRemoteTool
 from parley.integrations.crewai.threaded_run import (
     Approvals,
     Asker,
     Feedback,
     RunEvents,
     ThreadedRun,
-    current_run,
 )
 from parley.integrations.message_files import InputFile, input_of
-from parley.integrations.remembered_calls import RememberedCalls, json_value
-from parley.integrations.serving import described, framework_agent
-from parley.llm.run_output import ModelRequests, RunOutput
+from parley.integrations.serving import RememberedCalls, described, framework_agent, json_value
+from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, remote_skills
+from parley.llm.run_output import ModelRequests, RunOutput, current_run
 
 try:
     import crewai_files
@@ -101,7 +103,7 @@ def agent(
         description=description or given_description,
         tags=("crewai",),
         input_modes=runs.input_modes,
-        told=_told,
+        told=TOLD,
         **options,
     )
 
@@ -124,7 +126,7 @@ class _Runs:
         self.input_modes = (*TEXTS, *_file_types(agents))
 
     async def __call__(self, turn: Turn, output: RunOutput) -> object:
-        run = ThreadedRun(turn)
+        run = ThreadedRun(output)
         replay = ThreadedReplay(run, output.requests)
         shown = RunEvents(run, output, hidden=self._format is not None)
         conversation = ContextConversation(turn, CONVERSATION, max_messages=self._max_messages)
@@ -238,12 +240,18 @@ def _file_types(agents: list[Any]) -> list[str]:
     return sorted(f"{each}*" if each.endswith("/") else each for each in types)
 
 
-def _told(error: Exception) -> str:
-    """Return the sentence for callers about an error of the framework."""
-    if isinstance(error, LengthFinishReasonError):
-        return "The language model's reply reached its longest length, and has no whole value."
-    is_empty = "Invalid response from LLM call - None or empty" in str(error)
-    return "The language model answered with nothing." if is_empty else ""
+TOLD = (
+    (
+        LengthFinishReasonError,
+        "",
+        "The language model's reply reached its longest length, and has no whole value.",
+    ),
+    (
+        Exception,
+        "Invalid response from LLM call - None or empty",
+        "The language model answered with nothing.",
+    ),
+)
 
 
 def _described(thing: Any) -> tuple[str, str]:
@@ -287,50 +295,39 @@ async def run_flow(kind: type[Any], run: ThreadedRun, inputs: dict[str, Any]) ->
     pause = await paused.read()
     number = 0 if pause is None else pause["number"]
     earlier = await shared.read(step="flow")
-    result = None
-    if pause is None:
-        result = await run.run(functools.partial(_begin, kind, run, state, inputs, earlier))
+
+    def played(flow: Any, play: Callable[[], Any]) -> Any:
+        flow.input_provider = Asker(run)
+        result = play()
+        state.save_state("", "", flow.state)
+        return result
+
+    def begin() -> Any:
+        flow = kind()
+        flow.persistence = state
+        for name, value in _fitting(flow.state, earlier).items():
+            if isinstance(flow.state, dict):
+                flow.state[name] = value
+            else:
+                setattr(flow.state, name, value)
+        return played(flow, lambda: flow.kickoff(inputs=_fitting(flow.state, inputs)))
+
+    def resume(flow_id: str, feedback: str) -> Any:
+        flow = kind.from_pending(flow_id, state)
+        return played(flow, lambda: flow.resume(feedback))
+
+    result = await run.run(begin) if pause is None else None
     while pause is not None or isinstance(result, HumanFeedbackPending):
         if pause is None:
             number += 1
             pause = {**state.pending, "number": number}
             await paused.write(pause)
         answer = await turn.ask(_question(pause["context"]), key=f"feedback:{number}")
-        state.pending = pause
-        resume = functools.partial(_resume, kind, run, state, pause["id"], text_in(answer))
-        pause = None
-        result = await run.run(resume)
+        state.pending, flow_id, pause = pause, pause["id"], None
+        result = await run.run(functools.partial(resume, flow_id, text_in(answer)))
     if state.newest is not None:
         newest = {name: value for name, value in state.newest.items() if name != "id"}
         await shared.write(earlier, newest)
-    return result
-
-
-def _begin(
-    kind: type[Any],
-    run: ThreadedRun,
-    state: _State,
-    inputs: dict[str, Any],
-    earlier: dict[str, Any],
-) -> Any:
-    flow = kind()
-    flow.input_provider = Asker(run)
-    flow.persistence = state
-    for name, value in _fitting(flow.state, earlier).items():
-        if isinstance(flow.state, dict):
-            flow.state[name] = value
-        else:
-            setattr(flow.state, name, value)
-    result = flow.kickoff(inputs=_fitting(flow.state, inputs))
-    state.save_state("", "", flow.state)
-    return result
-
-
-def _resume(kind: type[Any], run: ThreadedRun, state: _State, id: str, feedback: str) -> Any:
-    flow = kind.from_pending(id, state)
-    flow.input_provider = Asker(run)
-    result = flow.resume(feedback)
-    state.save_state("", "", flow.state)
     return result
 
 
@@ -369,17 +366,17 @@ class _State(FlowPersistence):  # type: ignore[misc]
         return self.newest
 
     def save_pending_feedback(self, flow_uuid: str, context: Any, state_data: Any) -> None:
-        """Keep the state of a flow that waits, and what it waits for."""
+        """Keep the state of a flow that waits, and its question."""
         self.newest = _plain(state_data)
         self.pending = {"id": flow_uuid, "context": context.to_dict(), "state": self.newest}
 
     def load_pending_feedback(self, flow_uuid: str) -> Any:
-        """Return the state of a flow that waits, and what it waits for."""
+        """Return the state of a flow that waits, and its question."""
         context = PendingFeedbackContext.from_dict(self.pending["context"])
         return self.pending["state"], context
 
     def clear_pending_feedback(self, flow_uuid: str) -> None:
-        """Forget what the flow waited for."""
+        """Forget the question of the flow."""
         self.pending = {}
 
 
@@ -397,7 +394,7 @@ class _InRuns:
 
     def request_feedback(self, context: Any, flow: Any) -> Any:
         """Pause the flow of a turn."""
-        if current_run() is not None:
+        if current_run(ThreadedRun) is not None:
             raise HumanFeedbackPending(context=context)
         return self._configured.request_feedback(context, flow)
 
@@ -413,7 +410,7 @@ class ThreadedReplay:
         self._requests = requests
         self._calls = RememberedCalls(run.turn)
 
-    # -- what an agent of the framework uses ---------------------------------------------------
+    # -- models and tools of an agent ---------------------------------------------------
 
     def prepare(self, agent: Any) -> None:
         """Let the model and the tools of an agent, which this run alone uses, be remembered."""
@@ -475,9 +472,9 @@ class ThreadedReplay:
     def _once(
         self, kind: str, asked: object, function: Callable[[], tuple[Any, Any]]
     ) -> tuple[dict[str, Any] | None, Any]:
-        """Return what is remembered of a call, or make it now in this thread, and remember it.
+        """Return the remembered result of a call, or make it now in this thread, and remember it.
 
-        The second value is what a call that was made now returned.
+        The second value is the result of a call that was made now.
         """
 
         async def recall() -> tuple[str, Any]:
@@ -526,5 +523,101 @@ def _read(kept: dict[str, Any], kind: Any) -> Any:
 
 
 def _identity(value: Any) -> bytes:
-    """Return a value as JSON, with the text of what has no such form left out."""
+    """Return a value as JSON, with the names of types in place of values without such a form."""
     return msgspec.json.encode(value, enc_hook=lambda other: type(other).__name__)
+
+
+async def tools(agent: Callee, **options: Any) -> list[Any]:
+    """Return the skills of an A2A agent as tools, with the schemas of its card.
+
+    Give them to an agent or a task of the framework, or to a coworker that the others delegate to.
+    In a turn of Parley they carry its deadline, trace and cancellation, and questions of the remote
+    agent are asked of the turn's caller. Elsewhere a question is the tool's result, with the id of
+    the task that waits; a call that names it answers. ``options`` are options of
+    ``parley.connect``. Raises what that raises.
+    """
+    return [CrewRemoteTool.of(skill) for skill in await remote_skills(agent, **options)]
+
+
+class CrewRemoteTool(BaseTool):  # type: ignore[misc]
+    """A skill of an A2A agent as a tool of the framework."""
+
+    _skill: Any = PrivateAttr(default=None)
+    _task_field: str = PrivateAttr(default="")
+
+    @classmethod
+    def of(cls, skill: RemoteSkill, *, in_turn: bool = False) -> CrewRemoteTool:
+        """Return a skill as a tool; in a turn, its caller answers the questions of the agent."""
+        properties = skill.parameters.get("properties", {})
+        field = "" if in_turn else next(each for each in TASK_FIELDS if each not in properties)
+        tool = cls(
+            name=skill.name,
+            description=skill.description,
+            args_schema=_model_of(skill, field),
+            cache_function=lambda *_: False,
+        )
+        tool._skill, tool._task_field = skill, field
+        return tool
+
+    def in_turn(self) -> CrewRemoteTool:
+        """Return the tool as the turn of a task uses it, with the schema of the card alone."""
+        return CrewRemoteTool.of(self._skill, in_turn=True)
+
+    def _run(self, **arguments: Any) -> str:
+        run = current_run(ThreadedRun)
+        if run is not None:
+            return run.wait(self._arun(**arguments))
+        return asyncio.run(self._arun(**arguments))
+
+    async def _arun(self, **given: Any) -> str:
+        arguments = {name: value for name, value in given.items() if value is not None}
+        skill: RemoteSkill = self._skill
+        waiting = arguments.pop(self._task_field, None) if self._task_field else None
+        try:
+            if waiting:
+                said = arguments.get("message", "") if skill.takes_words else arguments
+                result = await skill.answer(str(waiting), said)
+            else:
+                result = await skill.call(arguments)
+        except RemoteQuestion as question:
+            return (
+                f"{skill.card.name} asks: {question}\nThe task {question.task.id} waits. "
+                f"To answer, call the tool again with that {self._task_field}."
+            )
+        if result.is_error:
+            raise RuntimeError(result.text)
+        return result.text
+
+
+KINDS: dict[str, Any] = {
+    "string": str,
+    "integer": int,
+    "number": float,
+    "boolean": bool,
+    "array": list[Any],
+    "object": dict[str, Any],
+}
+
+
+TASK_FIELDS = ("task", "waiting_task", "a2a_waiting_task_id")
+"""How the parameter may be called that says which question a call answers."""
+
+
+def _model_of(skill: RemoteSkill, task_field: str) -> type[BaseModel]:
+    """Return the parameters of a skill as the pydantic model that the framework wants.
+
+    A field of the name ``task_field`` is added to them.
+    """
+    schema = skill.parameters
+    required = set(schema.get("required", ()))
+    fields: dict[str, Any] = {}
+    for name, about in schema.get("properties", {}).items():
+        kind = KINDS.get(about.get("type", ""), Any)
+        default = ... if name in required else about.get("default")
+        field = Field(default, description=about.get("description", name))
+        fields[name] = (kind if name in required else kind | None, field)
+    if task_field:
+        about = "The id of the task whose question this answers; none for a new request"
+        fields[task_field] = (str | None, Field(None, description=about))
+    config = ConfigDict(extra="allow" if schema.get("additionalProperties") else "ignore")
+    return create_model(f"{skill.name}_arguments", __config__=config, **fields)

@@ -16,16 +16,16 @@ from crewai.hooks import LLMCallHookContext, ToolCallHookContext
 from openai import Stream
 from openai.resources.chat.completions import Completions
 
-from parley.agent.turn import Turn
 from parley.integrations.answers import approval, decision_in, text_in
-from parley.integrations.remembered_calls import CallKeys
+from parley.integrations.litellm_streams import HeardReply
+from parley.integrations.serving import CallKeys
 from parley.llm.model import ModelUsage
-from parley.llm.run_output import CONTENT_FILTER, LENGTH, RunOutput
+from parley.llm.run_output import CONTENT_FILTER, LENGTH, RunOutput, current_run
 
 R = TypeVar("R")
 
 Show = Callable[[], Coroutine[Any, Any, None]]
-"""Makes what the event loop awaits to show something."""
+"""Makes a coroutine of the event loop that shows something."""
 
 
 class ThreadStopped(BaseException):
@@ -35,13 +35,14 @@ class ThreadStopped(BaseException):
 class ThreadedRun:
     """Runs blocking code of a framework in a thread, which may use the turn by ``wait``.
 
-    What the framework shows is put in a queue, and written in order by the event loop. When the
+    Shown output is put in a queue, and written in order by the event loop. When the
     turn is canceled, or parks for an answer, what the thread waits for is canceled, and the thread
     ends where it next calls ``wait`` or ``show``. A blocking call that does neither continues.
     """
 
-    def __init__(self, turn: Turn) -> None:
-        self.turn = turn
+    def __init__(self, output: RunOutput) -> None:
+        self.turn = output.turn
+        output.run = self
         self._loop = asyncio.get_running_loop()
         self._shown: asyncio.Queue[Show | None] = asyncio.Queue()
         self._lock = threading.Lock()
@@ -67,7 +68,6 @@ class ThreadedRun:
                 done.set_exception(error)
 
         def work() -> None:
-            token = _RUN.set(self)
             result, error = None, None
             try:
                 result = function()
@@ -75,8 +75,6 @@ class ThreadedRun:
                 return
             except BaseException as raised:
                 error = raised
-            finally:
-                _RUN.reset(token)
             if not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(settle, result, error)
 
@@ -127,16 +125,8 @@ class ThreadedRun:
             future.cancel()
 
 
-_RUN: ContextVar[ThreadedRun | None] = ContextVar("parley_crewai_run", default=None)
-
-
-def current_run() -> ThreadedRun | None:
-    """Return the run whose thread this is, ``None`` outside of one."""
-    return _RUN.get()
-
-
 class Feedback:
-    """Gives the framework what the caller says of an answer: its ``HumanInputProvider``.
+    """Gives the framework the caller's feedback to an answer: its ``HumanInputProvider``.
 
     Yes, or an empty message, accepts the answer. Anything else is feedback: the agent answers anew.
     """
@@ -222,7 +212,7 @@ def _asks_caller(original: Callable[..., str]) -> Callable[..., str]:
 
     @functools.wraps(original)
     def request_human_input(self: Any, prompt: str, *args: Any, **options: Any) -> str:
-        run = current_run()
+        run = current_run(ThreadedRun)
         if run is None:
             return original(self, prompt, *args, **options)
         return text_in(run.wait(run.turn.ask(prompt)))
@@ -334,23 +324,22 @@ def _heard(*args: Any, **options: Any) -> Any:
 
 def _chunks(chunks: Iterator[Any], ended: Any, is_value: bool) -> Iterator[Any]:
     """Yield the chunks of a reply; those that the package may take for a failure when it counts."""
-    usage, reason, refusal, said, last = None, "", "", False, []
+    heard, usage, said, last = HeardReply(), None, False, []
     try:
         for chunk in chunks:
             usage = chunk.usage or usage
+            heard.look_at(chunk, "delta")
             for choice in chunk.choices or ():
-                reason = choice.finish_reason or reason
-                refusal += choice.delta.refusal or ""
                 said |= bool(choice.delta.content or choice.delta.tool_calls)
-            if reason or is_value:
+            if heard.ending or is_value:
                 last.append(chunk)
             else:
                 yield chunk
     except Exception:
         if said:
-            ended(usage, "", refusal)
+            ended(usage, "", heard.refusal)
         raise
-    ended(usage, reason, refusal, is_empty=not said)
+    ended(usage, heard.ending or "", heard.refusal, is_empty=not said)
     yield from last
 
 

@@ -6,10 +6,8 @@ question of a node or of the model, a login, and a long-running tool whose resul
 
 from __future__ import annotations
 
-import json
 import mimetypes
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from google.adk.events.event import Event
@@ -17,10 +15,17 @@ from google.genai import types
 
 from parley.agent.turn import Turn
 from parley.extensions.questions import schema_part
-from parley.integrations.answers import DoesNotFit, approval, ask_until, decision_in, said_in
+from parley.integrations.answers import (
+    DoesNotFit,
+    approval,
+    ask_until,
+    decision_in,
+    fitting_answer,
+    json_text,
+    said_in,
+)
 from parley.integrations.message_files import input_of
-from parley.model.ids import new_id
-from parley.model.parts import Message, Part, Role
+from parley.model.parts import Message, Part
 
 TEXT = "text/plain"
 
@@ -40,7 +45,7 @@ async def content_of(turn: Turn, message: Message) -> types.Content:
 
 
 def parts_of(content: types.Content | None) -> list[Part]:
-    """Return what a content says as parts: texts and files, without thoughts and calls."""
+    """Return a content as parts: texts and files, without thoughts and calls."""
     found = []
     for part in (content.parts or ()) if content is not None else ():
         if part.thought:
@@ -89,15 +94,8 @@ def adk_parts(parts: Sequence[Part]) -> list[types.Part]:
             if part.text:
                 found.append(types.Part(text=part.text))
         else:
-            found.append(types.Part(text=json_of(part.data)))
+            found.append(types.Part(text=json_text(part.data)))
     return found
-
-
-def json_of(value: object) -> str:
-    """Return a value as JSON text."""
-    import msgspec
-
-    return msgspec.json.encode(value).decode()
 
 
 CONFIRMATION = "adk_request_confirmation"
@@ -111,7 +109,7 @@ ADK_HINT = "Please approve or reject the tool call"
 
 
 def open_calls(events: Iterable[Event]) -> list[types.FunctionCall]:
-    """Return the calls that a run waits for, in order: those that the user has not answered."""
+    """Return the calls that a run waits for, in order: the user has not answered them."""
     found: dict[str, types.FunctionCall] = {}
     for event in events:
         if event.partial:
@@ -128,7 +126,7 @@ def open_calls(events: Iterable[Event]) -> list[types.FunctionCall]:
 async def answer_to(turn: Turn, call: types.FunctionCall, said: str) -> types.Part:
     """Ask the caller for the result of a call, and return the response of ADK.
 
-    ``said`` is what the agent said of it, ``""`` for nothing.
+    ``said`` is the text of the agent about it, ``""`` for none.
     """
     arguments = dict(call.args or {})
     if call.name == CONFIRMATION:
@@ -165,10 +163,10 @@ async def _confirmed(turn: Turn, call: types.FunctionCall, arguments: Any) -> di
 async def _confirmed_with(
     turn: Turn, call: types.FunctionCall, original: Mapping[str, Any], payload: Any, hint: str
 ) -> dict[str, Any]:
-    """Ask what a tool asks for itself: yes or no, or the payload that it wants filled in."""
-    tool = f"{original.get('name')}({json_of(original.get('args') or {})[:2000]})"
+    """Ask the question of a tool itself: yes or no, or a payload to be filled in."""
+    tool = f"{original.get('name')}({json_text(original.get('args') or {})[:2000]})"
     text = f"{hint or 'May this tool be called?'}\n{tool}\nAnswer yes or no" + (
-        "." if payload is None else f", or with data like {json_of(payload)}."
+        "." if payload is None else f", or with data like {json_text(payload)}."
     )
 
     def read(answer: Message) -> dict[str, Any]:
@@ -204,11 +202,12 @@ async def _told(turn: Turn, call: types.FunctionCall, arguments: Any) -> dict[st
     if isinstance(schema, Mapping):
         shown.append(schema_part(schema))
 
-    def question(problem: str) -> Message:
-        parts = (Part(text=f"{problem} {text}".strip()), *shown)
-        return Message(message_id=new_id(), role=Role.AGENT, parts=parts)
-
-    value = await ask_until(turn, question, lambda said: fitting(schema, said), key=call.id or "")
+    value = await ask_until(
+        turn,
+        lambda problem: [Part(text=f"{problem} {text}".strip()), *shown],
+        lambda said: fitting(schema, said),
+        key=call.id or "",
+    )
     return {"result": value}
 
 
@@ -241,23 +240,10 @@ async def _logged_in(turn: Turn, call: types.FunctionCall, arguments: Any) -> di
 
 
 def fitting(schema: Any, answer: Message) -> Any:
-    """Return the value of an answer that can be what a schema asks for. Raises ``DoesNotFit``.
-
-    Text counts as the JSON that it is, where no text is wanted. ADK itself checks the rest.
-    """
-    value = said_in(answer)
+    """Return the value that an answer has for a schema. Raises ``DoesNotFit``."""
+    said = said_in(answer)
     kind = schema.get("type") if isinstance(schema, Mapping) else None
-    if kind in (None, "string", "STRING"):
-        return value
-    kind = str(kind).lower()
-    if kind == "boolean" and (decision := decision_in(answer)) is not None:
-        return decision.is_approved
-    if isinstance(value, str):
-        with suppress(ValueError):
-            value = json.loads(value)
-    kinds: dict[str, Any] = {
-        "object": dict, "array": list, "integer": int, "number": (int, float), "boolean": bool
-    }  # fmt: skip
-    if not isinstance(value, kinds.get(kind, object)):
-        raise DoesNotFit("That does not fit.")
-    return value
+    try:
+        return said if kind is None else fitting_answer(schema, answer, said)
+    except DoesNotFit as error:
+        raise DoesNotFit(f"That does not fit. {error}") from None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from google.adk.agents.base_agent import BaseAgent
@@ -87,8 +87,8 @@ class AdkRemoteAgent(BaseAgent):
         }
         key = f"{self.name}:{ctx.invocation_id}:{len(ctx.session.events)}"
         try:
-            async with self._connected() as (remote, known):
-                extra = {"key": key} if known else {}
+            remotes, extra = self._remotes(key)
+            async with remotes as remote:
                 found: Task | Message | None = None
                 async with remote.stream(content, **message, **extra) as events:
                     async for event in events:
@@ -120,15 +120,12 @@ class AdkRemoteAgent(BaseAgent):
                 return
         yield self._event(ctx, adk_parts(_answered(found)) or [types.Part(text=" ")], state=kept)
 
-    @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[tuple[Any, bool]]:
+    def _remotes(self, key: str) -> tuple[AbstractAsyncContextManager[Any], dict[str, str]]:
+        """Return the connection to the agent, and the options of a message over it."""
         turn = current_turn()
-        if turn is not None:
-            async with turn.connect(self._agent, **self._options) as bound:
-                yield bound, True
-        else:
-            async with connect(self._agent, **with_trace(self._options)) as remote:
-                yield remote, False
+        if turn is None:
+            return connect(self._agent, **with_trace(self._options)), {}
+        return turn.connect(self._agent, **self._options), {"key": key}
 
     def _heard(self, ctx: InvocationContext) -> list[Part]:
         """Return the messages since the last answer of this agent: by the user, and by other

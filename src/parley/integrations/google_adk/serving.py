@@ -6,9 +6,8 @@ import json
 import re
 import sys
 import warnings
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, aclosing
-from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -89,91 +88,73 @@ def agent(
         app_name = app.name
     thing = app.root_agent
     assert thing is not None
-    keep = sessions or (partial(ContextSessions, max_events=max_events, max_bytes=max_bytes))
-    runs = AdkRuns(app, app_name, keep, artifacts, memory, credentials, run_config)
+    services = {"app_name": app_name, "memory_service": memory, "credential_service": credentials}
+    config = run_config or RunConfig(streaming_mode=StreamingMode.SSE)
+
+    async def run(turn: Turn, output: RunOutput) -> None:
+        kept = sessions or ContextSessions(turn, max_events=max_events, max_bytes=max_bytes)
+        files = artifacts or TaskArtifacts(turn)
+        own = {**services, "session_service": kept, "artifact_service": files}
+        await AdkRun(app, own, config, output).run()
+
     about = description if description is not None else str(getattr(thing, "description", "") or "")
     settings: dict[str, Any] = {"tags": ("google-adk", *_abilities(thing)), **options}
     output = getattr(thing, "output_schema", None)
     if output is not None:
         settings.setdefault("output_schema", schema_of(output))
     return framework_agent(
-        runs.run,
-        name=name or thing.name.replace("_", " "),
-        description=about,
-        told=_told,
-        **settings,
+        run, name=name or thing.name.replace("_", " "), description=about, told=TOLD, **settings
     )
 
 
-class AdkRuns:
-    """Runs an app of ADK for turns."""
+class AdkRun:
+    """Runs an app of ADK for a turn. ``services`` are arguments of the runner."""
 
     def __init__(
-        self,
-        app: App,
-        app_name: str,
-        sessions: BaseSessionService | Callable[[Turn], BaseSessionService],
-        artifacts: BaseArtifactService | None,
-        memory: Any,
-        credentials: Any,
-        run_config: RunConfig | None,
+        self, app: App, services: dict[str, Any], config: RunConfig, output: RunOutput
     ) -> None:
-        self._app = app
-        self._app_name = app_name
-        self._sessions = sessions
-        self._artifacts = artifacts
-        self._services = {"memory_service": memory, "credential_service": credentials}
-        self._config = run_config or RunConfig(streaming_mode=StreamingMode.SSE)
-        resumability = app.resumability_config
-        self._is_resumable = resumability is not None and resumability.is_resumable
-
-    async def run(self, turn: Turn, output: RunOutput) -> None:
-        """Run the app until the task is done; ask the caller whenever it waits."""
-        artifacts = self._artifacts or TaskArtifacts(turn)
-        where = {
-            "app_name": self._app_name,
+        turn = self._turn = output.turn
+        self._output = output
+        self._services = services
+        self._where: dict[str, str] = {
+            "app_name": services["app_name"],
             "user_id": user_id(turn),
             "session_id": turn.context_id,
         }
-        sessions = self._sessions_for(turn)
-        replies = ModelReplies(output.requests)
-        runner = Runner(
-            app=self._app.model_copy(update={"plugins": [replies, *self._app.plugins]}),
-            app_name=self._app_name,
-            session_service=sessions,
-            artifact_service=artifacts,
-            auto_create_session=True,
-            **self._services,
-        )
+        marked = {**(config.custom_metadata or {}), TASK: turn.task_id}
+        self._config = config.model_copy(update={"custom_metadata": marked})
+        self._replies = ModelReplies(output.requests)
+        app = app.model_copy(update={"plugins": [self._replies, *app.plugins]})
+        self._runner = Runner(app=app, auto_create_session=True, **services)
+        resumability = app.resumability_config
+        self._is_resumable = resumability is not None and resumability.is_resumable
+
+    async def run(self) -> None:
+        """Run the app until the task is done; ask the caller whenever it waits."""
+        turn, output, sessions = self._turn, self._output, self._services["session_service"]
         async with AsyncExitStack() as exits:
-            shown = ShownEvents(output, runner.agent, artifacts, where, exits)
+            files = self._services["artifact_service"]
+            shown = ShownEvents(output, self._runner.agent, files, self._where, exits)
             try:
-                await self._advance(turn, runner, where, shown)
+                await self._advance(turn, shown)
             except Exception as error:
                 # A workflow of ADK fails without its cause, or where it words the cause.
-                raise error from error.__cause__ or replies.failure
+                raise error from error.__cause__ or self._replies.failure
         if shown.error is not None and output.requests.ending not in (LENGTH, CONTENT_FILTER):
             turn.log.error("ADK: %s: %s", shown.error.error_code, shown.error.error_message)
             turn.fail(f"{shown.error.author} gave no answer ({shown.error.error_code})")
         if isinstance(sessions, ContextSessions):
             await sessions.finish()
 
-    def _sessions_for(self, turn: Turn) -> BaseSessionService:
-        sessions = self._sessions
-        return sessions if isinstance(sessions, BaseSessionService) else sessions(turn)
-
-    async def _advance(
-        self, turn: Turn, runner: Runner, where: Mapping[str, str], shown: ShownEvents
-    ) -> None:
-        events = await self._events_of(turn, runner, where)
+    async def _advance(self, turn: Turn, shown: ShownEvents) -> None:
+        events = await self._events_of(turn)
         if not events:
-            content = await content_of(turn, turn.message)
-            events = await self._run(turn, runner, where, shown, new_message=content)
-        elif not open_calls(events) and not self._is_done(runner, events):
+            events = await self._run(shown, new_message=await content_of(turn, turn.message))
+        elif not open_calls(events) and not self._is_done(events):
             resume: dict[str, Any] = {"invocation_id": events[0].invocation_id}
             if not self._is_resumable:
                 resume["new_message"] = await content_of(turn, turn.message)
-            events += await self._run(turn, runner, where, shown, **resume)
+            events += await self._run(shown, **resume)
         elif turn.attempt > 1 or not open_calls(events):
             for event in _since_user(events):
                 await shown.show(event, again=True)
@@ -181,19 +162,16 @@ class AdkRuns:
             said = shown.last_text or _text_of(_since_user(events))
             answers = [await answer_to(turn, call, said) for call in calls]
             content = types.Content(role="user", parts=answers)
-            # What the user answered is in the session, and here so that it is not asked again.
+            # The answer is in the session, and here so that nothing is asked again.
             events.append(Event(author="user", content=content))
-            events += await self._run(turn, runner, where, shown, new_message=content)
+            events += await self._run(shown, new_message=content)
 
-    async def _run(
-        self, turn: Turn, runner: Runner, where: Mapping[str, str], shown: ShownEvents, **what: Any
-    ) -> list[Event]:
+    async def _run(self, shown: ShownEvents, **what: Any) -> list[Event]:
         """Run ADK, show its events, and return the whole ones."""
-        marked = {**(self._config.custom_metadata or {}), TASK: turn.task_id}
-        config = self._config.model_copy(update={"custom_metadata": marked})
+        user, session = self._where["user_id"], self._where["session_id"]
         events: list[Event] = []
-        run: AsyncIterator[Event] = runner.run_async(
-            user_id=where["user_id"], session_id=where["session_id"], run_config=config, **what
+        run: AsyncIterator[Event] = self._runner.run_async(
+            user_id=user, session_id=session, run_config=self._config, **what
         )
         async with aclosing(run) as found:  # type: ignore[type-var]
             async for event in found:
@@ -203,18 +181,17 @@ class AdkRuns:
         shown.check_whole()
         return events
 
-    async def _events_of(self, turn: Turn, runner: Runner, where: Mapping[str, str]) -> list[Event]:
+    async def _events_of(self, turn: Turn) -> list[Event]:
         """Return the events of this task in the session."""
         if turn.number == 1 and turn.attempt == 1:
             return []
-        session = await runner.session_service.get_session(**where)
-        if session is None:
-            return []
-        return [e for e in session.events if (e.custom_metadata or {}).get(TASK) == turn.task_id]
+        session = await self._runner.session_service.get_session(**self._where)
+        found = [] if session is None else session.events
+        return [e for e in found if (e.custom_metadata or {}).get(TASK) == turn.task_id]
 
-    def _is_done(self, runner: Runner, events: list[Event]) -> bool:
+    def _is_done(self, events: list[Event]) -> bool:
         """Return whether the run had ended when its process did."""
-        since = _since_user(events)
+        runner, since = self._runner, _since_user(events)
         if isinstance(runner.agent, LlmAgent):
             last = since[-1] if since else None
             said = [each for each in since if each.content is not None]
@@ -223,11 +200,13 @@ class AdkRuns:
         return any(e.actions.end_of_agent and e.author == runner.agent.name for e in since)
 
 
-def _told(error: Exception) -> str:
-    """Return the sentence for callers about a run that the framework ended."""
-    if isinstance(error, LlmCallsLimitExceededError):
-        return "The agent asked its model more often than it may (RunConfig.max_llm_calls)."
-    return ""
+TOLD = (
+    (
+        LlmCallsLimitExceededError,
+        "",
+        "The agent asked its model more often than it may (RunConfig.max_llm_calls).",
+    ),
+)
 
 
 def _app(root: Any) -> App:
@@ -303,8 +282,10 @@ class ShownEvents:
         self._artifacts = artifacts
         self._where = dict(where)
         self._exits = exits
-        self._parallel = parallel_agents(root)
-        self._output_keys = output_keys(root)
+        agents = list(agents_in(root))
+        self._parallel = {each.name for each, is_parallel in agents if is_parallel}
+        # The keys of the state that agents write their answers under.
+        self._output_keys = {getattr(each, "output_key", None) for each, _ in agents}
         self._branches: dict[str, RunOutput] = {}
         self._streamed: dict[str, bool] = {}
         self._begun: dict[str, bool] = {}
@@ -470,7 +451,7 @@ class ModelReplies(BasePlugin):
         """Remember why a request failed; LiteLLM fails where the end of a stream is missing."""
         self.failure = error
         self._requests.failures.append(error)
-        if (HEARD.get() or HeardReply()).is_cut:
+        if (HEARD.get() or HeardReply()).ending == "":
             self._requests.replied(None, ending="")
 
     async def after_model_callback(
@@ -485,7 +466,7 @@ class ModelReplies(BasePlugin):
             output_tokens=(used.candidates_token_count or 0) + (used.thoughts_token_count or 0),
         )
         reason, heard = llm_response.finish_reason, HEARD.get() or HeardReply()
-        ending = "" if heard.is_cut else None if reason is None else reason.value
+        ending = "" if heard.ending == "" else None if reason is None else reason.value
         texts = [part.text or "" for part in parts_of(llm_response.content)]
         refused = [text.partition(REFUSAL)[2] for text in texts if REFUSAL in text]
         self._requests.replied(usage, ending=ending, refusal="".join(refused) or heard.refusal)
@@ -504,30 +485,11 @@ def schema_of(kind: Any) -> dict[str, Any] | None:
         return None
 
 
-def output_keys(root: Any) -> frozenset[str]:
-    """Return the keys of the state that an agent and its sub-agents write their answers under."""
-    found: set[str] = set()
-    todo = [root]
-    while todo:
-        agent = todo.pop()
-        todo += getattr(agent, "sub_agents", None) or ()
-        if isinstance(key := getattr(agent, "output_key", None), str):
-            found.add(key)
-    return frozenset(found)
-
-
-def parallel_agents(root: Any) -> frozenset[str]:
-    """Return the names of the agents below a ``ParallelAgent``."""
-    found: set[str] = set()
-
-    def look(agent: Any, *, parallel: bool) -> None:
-        for each in getattr(agent, "sub_agents", None) or ():
-            if parallel or isinstance(agent, ParallelAgent):
-                found.add(each.name)
-            look(each, parallel=parallel or isinstance(agent, ParallelAgent))
-
-    look(root, parallel=False)
-    return frozenset(found)
+def agents_in(root: Any, *, parallel: bool = False) -> Iterator[tuple[Any, bool]]:
+    """Yield an agent and its sub-agents, and whether they are below a ``ParallelAgent``."""
+    yield root, parallel
+    for each in getattr(root, "sub_agents", None) or ():
+        yield from agents_in(each, parallel=parallel or isinstance(root, ParallelAgent))
 
 
 def _returned(response: types.FunctionResponse) -> Any:

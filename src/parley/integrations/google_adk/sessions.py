@@ -148,7 +148,7 @@ class ContextSessions(BaseSessionService):
             return event
         written = event.model_dump(mode="json", by_alias=True, exclude_none=True)
         delta = _kept_state(event.actions.state_delta if event.actions else {})
-        if delta:  # what was set to None was left out above
+        if delta:  # values that are None were left out above
             written["actions"]["stateDelta"] = delta
         async with self._writing:
             await self._add(written)
@@ -174,7 +174,7 @@ class ContextSessions(BaseSessionService):
     # -- the task's own ------------------------------------------------------------------------
 
     async def _load(self) -> dict[str, Any]:
-        """Return what the run has kept beside its events; read them the first time."""
+        """Return the head of the run, without its events; read them the first time."""
         async with self._writing:
             return await self._loaded()
 
@@ -217,7 +217,7 @@ class ContextSessions(BaseSessionService):
 
 
 def _note(head: dict[str, Any], state: Mapping[str, Any], delta: Mapping[str, Any]) -> None:
-    """Add changes of the state, which was this before, to what a run keeps beside its events."""
+    """Add changes of the state, which was this before, to the head of a run."""
     known = {name: state[name] for name in delta if name in state and name not in head["changed"]}
     head["before"] = {**known, **head["before"]}
     head["changed"] = {**head["changed"], **delta}
@@ -309,7 +309,7 @@ class TaskArtifacts(BaseArtifactService):
     async def delete_artifact(
         self, *, app_name: str, user_id: str, filename: str, session_id: str | None = None
     ) -> None:
-        """Do nothing: what a task has shown stays in it."""
+        """Do nothing: files that a task has shown stay in it."""
 
     async def list_versions(
         self, *, app_name: str, user_id: str, filename: str, session_id: str | None = None
@@ -334,7 +334,7 @@ class TaskArtifacts(BaseArtifactService):
         session_id: str | None = None,
         version: int | None = None,
     ) -> ArtifactVersion | None:
-        """Return what is known of a version."""
+        """Return the facts about a version."""
         found = await self._found(filename, version)
         return None if found is None else _described(found)
 

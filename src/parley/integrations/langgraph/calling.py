@@ -217,7 +217,7 @@ def _show_status(event: Event, place: NodePlace) -> None:
 
 
 class _AgentModel(BaseChatModel):  # type: ignore[misc]
-    """Says what an agent says, so that LangChain streams it as it streams a model."""
+    """Repeats the text of an agent, so that LangChain streams it as it streams a model."""
 
     words: Any = None
 
@@ -314,7 +314,7 @@ class NodePlace:
             get_stream_writer()(text)
 
     async def converse(self, agent: str, content: Any, send: Send) -> ToolResult:
-        """Send content, and answers to what the agent asks, until its task has ended.
+        """Send content, and answers to the questions of the agent, until its task has ended.
 
         Each exchange is kept in the checkpoint, so a node that runs again, for an answer or after a
         crash, does not send again. Without a checkpointer a question raises ``RemoteQuestion``.

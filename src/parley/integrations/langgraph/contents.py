@@ -23,7 +23,7 @@ KINDS = ("image", "audio", "video")
 
 
 async def human_message(turn: Turn, message: Message) -> HumanMessage:
-    """Return what a caller said as a message, with the id of theirs: it is added once."""
+    """Return the message of a caller with its id, so that it is added once."""
     said = await input_of(turn, message)
     if all(isinstance(each, str) for each in said):
         return HumanMessage("\n".join(map(str, said)), id=message.message_id)
@@ -136,7 +136,7 @@ class ReplyCallback(BaseCallbackHandler):  # type: ignore[misc]
     def on_chat_model_start(
         self, *asked: Any, metadata: dict[str, Any] | None = None, **options: Any
     ) -> None:
-        """Mark what is asked for as structured output, and keep a refusal in the reply."""
+        """Mark requests for structured output, and keep a refusal in the reply."""
         keep_refusals()
         given = {**(options.get("options") or {}), **(options.get("invocation_params") or {})}
         formats = ("response_format", "ls_structured_output_format")
@@ -174,7 +174,7 @@ class ReplyCallback(BaseCallbackHandler):  # type: ignore[misc]
 
 
 def with_replies(config: Mapping[str, Any], requests: ModelRequests) -> dict[str, Any]:
-    """Return the configuration of a run with the callback beside those that it has."""
+    """Return the configuration of a run with one more callback."""
     own, ours = {"callbacks": config.get("callbacks")}, {"callbacks": [ReplyCallback(requests)]}
     return {**config, "callbacks": merge_configs(own, ours)["callbacks"]}
 
@@ -203,7 +203,7 @@ def _refusal_in(message: BaseMessage, said: Mapping[str, Any]) -> str:
 
 
 def keep_refusals() -> None:
-    """Let models of langchain-openai keep the refusal of a stream, as that of a whole reply.
+    """Let models of langchain-openai keep the refusal of a stream, as of a whole reply.
 
     They drop ``delta.refusal`` before any callback sees it.
     """

@@ -21,9 +21,8 @@ from langgraph.types import Command
 from pydantic_core import to_jsonable_python
 
 from parley.agent.turn import Turn
-from parley.integrations.answers import DoesNotFit, ask_until
+from parley.integrations.answers import DoesNotFit, ask_until, clear_decision_in
 from parley.integrations.conversations import TaskValue
-from parley.integrations.langgraph.checkpoints import ContextCheckpoints, SaverInThreads, blocks
 from parley.integrations.langgraph.contents import (
     AS_DATA,
     ending_of,
@@ -34,9 +33,24 @@ from parley.integrations.langgraph.contents import (
     thinking_of,
     with_replies,
 )
-from parley.integrations.langgraph.questions import Resume, go_on, question_of, resume_value, unfit
-from parley.integrations.langgraph.schemas import MESSAGES, GraphSchemas, default_context, json_in
-from parley.integrations.langgraph.threads import GraphThread, Snapshot, is_at_breakpoint
+from parley.integrations.langgraph.inputs import (
+    MESSAGES,
+    GraphSchemas,
+    Resume,
+    default_context,
+    json_in,
+    question_of,
+    resume_value,
+    unfit,
+)
+from parley.integrations.langgraph.threads import (
+    ContextCheckpoints,
+    GraphThread,
+    SaverInThreads,
+    Snapshot,
+    blocks,
+    is_at_breakpoint,
+)
 from parley.llm.run_output import RunOutput
 from parley.model.concurrency import KeyedLocks
 from parley.model.parts import Artifact, Message, Part
@@ -177,8 +191,7 @@ class ThreadRun:
         """Give the graph its input, ask its questions, and show its result."""
         if not self._served.keeps_state:
             given = await self._served.input_of(self._turn)
-            values = await self._without_state(given)
-            return await self._finish(values)
+            return await self._finish(await self._go(given, self._thread.config()))
         state, is_newest = await self._thread.place()
         if state is None:
             given = await self._served.input_of(self._turn)
@@ -206,14 +219,20 @@ class ThreadRun:
                 return
             state, _ = await self._thread.place()  # on another replica a task ended meanwhile
 
-    async def _go(self, given: Any, config: dict[str, Any]) -> None:
+    async def _go(self, given: Any, config: dict[str, Any]) -> Any:
+        """Run the graph, and return the state of a graph without a checkpointer."""
+        values, modes = None, () if self._served.keeps_state else ("values",)
         try:
-            async with aclosing(self._served.events(given, config, self._turn)) as events:  # type: ignore[type-var]
-                async for _, mode, data in events:
-                    await self._shown.event(mode, data)
+            async with aclosing(self._served.events(given, config, self._turn, *modes)) as events:  # type: ignore[type-var]
+                async for space, mode, data in events:
+                    if mode != "values":
+                        await self._shown.event(mode, data)
+                    elif not space:
+                        values = data
         except UNFIT as error:
             if not isinstance(given, Command) or not await self._is_unfit(error, given.resume):
                 raise
+        return values
 
     async def _is_unfit(self, error: Exception, answers: dict[str, Any]) -> bool:
         """Note the answers that the graph could not use; return whether they are asked for again.
@@ -233,17 +252,6 @@ class ThreadRun:
         await self._unfit.write({**self._noted, **times})
         self._texts -= unfit
         return True
-
-    async def _without_state(self, given: Any) -> Any:
-        config = self._thread.config()
-        values: Any = None
-        async with aclosing(self._served.events(given, config, self._turn, "values")) as events:  # type: ignore[type-var]
-            async for space, mode, data in events:
-                if mode == "values":
-                    values = data if not space else values
-                else:
-                    await self._shown.event(mode, data)
-        return values
 
     # -- questions -----------------------------------------------------------------------------
 
@@ -300,8 +308,8 @@ class ThreadRun:
         for call in calls:
             what = f"{call['name']}({call['args']})\n{what}"
         key = f"breakpoint:{state.config['configurable']['checkpoint_id']}"
-        asks = self._turn, lambda problem: f"{problem} {what}".strip(), go_on
-        if await ask_until(*asks, key=key):
+        asks = self._turn, lambda problem: f"{problem} {what}".strip(), clear_decision_in
+        if (await ask_until(*asks, key=key)).is_approved:
             return
         if not calls or nodes != list(state.next):
             self._turn.reject(f"Stopped before {', '.join(nodes)}, as the caller said.")
@@ -343,9 +351,6 @@ def _last_reply(values: Any) -> AIMessage | None:
 STREAM_MODES = ("messages", "custom", "tasks")
 """What is asked of a graph: messages by pieces, what nodes write, beginnings and ends of nodes."""
 
-HIDDEN = "langsmith:hidden"
-"""The tag of nodes that LangGraph itself does not show."""
-
 
 class Shown:
     """Shows the events of one run: tokens, tool calls, nodes, and what nodes write.
@@ -379,7 +384,7 @@ class Shown:
                 await self._node_ended(data["name"])
 
     async def finish(self, text: str | None) -> None:
-        """Let ``text`` be the answer, if it is not what was shown last."""
+        """Let ``text`` be the answer, unless it was shown last."""
         for message_id in list(self._made):
             await self._end(message_id)
         await self._output.whole(text or "")
@@ -390,7 +395,8 @@ class Shown:
         if isinstance(message, AIMessageChunk):
             await self._piece(message, node)
         elif isinstance(message, AIMessage):
-            await self._whole(message)
+            if (message.id or "") not in self._ended:
+                await self._said(message)  # it was not made by pieces
         elif isinstance(message, ToolMessage):
             await self._end_all_of_calls(message.tool_call_id)
             name = message.name or self._names.get(message.tool_call_id, "tool")
@@ -413,7 +419,8 @@ class Shown:
             await self._output.thinking(thought)
         if text := self._text_of(piece):
             if not self._streamed:
-                await self._begin(message_id)
+                await self._output.new_message()
+                self._streamed = message_id
             if self._streamed == message_id:
                 await self._output.text(text)
         if piece.chunk_position == "last":
@@ -421,16 +428,6 @@ class Shown:
 
     def _text_of(self, message: BaseMessage) -> str:
         return "" if (message.id or "") in self._as_data else text_of(message)
-
-    async def _begin(self, message_id: str) -> None:
-        await self._output.new_message()
-        self._streamed = message_id
-
-    async def _whole(self, message: AIMessage) -> None:
-        """Show a message that was not made by pieces."""
-        if (message.id or "") in self._ended:
-            return
-        await self._said(message)
 
     async def _node_ended(self, node: str) -> None:
         for message_id in [each for each in self._made if self._nodes.get(each) == node]:
@@ -472,7 +469,7 @@ class Shown:
     # -- what nodes write ----------------------------------------------------------------------
 
     async def _written(self, value: Any) -> None:
-        """Show what a node wrote to its stream: text as a status, files, other values as steps."""
+        """Show the writes of a node: text as a status, files, other values as steps."""
         if isinstance(value, str):
             await self._output.turn.working(value)
         elif isinstance(value, Part):

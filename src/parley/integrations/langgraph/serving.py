@@ -22,9 +22,8 @@ from langgraph.graph import StateGraph
 
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
-from parley.integrations.langgraph.questions import Resume
+from parley.integrations.langgraph.inputs import GraphSchemas, Resume
 from parley.integrations.langgraph.running import Durability, ServedGraph
-from parley.integrations.langgraph.schemas import GraphSchemas
 from parley.integrations.serving import described, framework_agent
 from parley.llm.run_output import RunOutput
 
@@ -62,7 +61,7 @@ def agent(
     ``"sync"`` a crash repeats no node that has ended. Other ``options`` are options of
     ``framework_agent`` and ``parley.Agent``.
 
-    Raises ``TypeError`` for what is no graph, ``ValueError`` for an invalid option.
+    Raises ``TypeError`` for another object, ``ValueError`` for an invalid option.
     """
     served: ServedGraph | None = None
     if _is_graph(graph):
@@ -89,14 +88,11 @@ def agent(
         return await (served or turn.state).run(turn, output)
 
     return framework_agent(
-        run, name=name or DEFAULT_NAME, description=description, told=_told, **options
+        run, name=name or DEFAULT_NAME, description=description, told=TOLD, **options
     )
 
 
-def _told(error: Exception) -> str:
-    if isinstance(error, GraphRecursionError):
-        return "The graph takes more steps than its recursion_limit allows."
-    return ""
+TOLD = ((GraphRecursionError, "", "The graph takes more steps than its recursion_limit allows."),)
 
 
 def _is_graph(thing: Any) -> bool:
@@ -178,8 +174,7 @@ def assistants(graphs: Mapping[str, Any] | str | Path, **options: Any) -> dict[s
     for assistant_id, (graph, description) in found.items():
         about = {"description": description, **options}
         about.setdefault("key", str(uuid5(NAMESPACE, assistant_id)))
-        name = str(getattr(graph, "name", "") or "")
-        about.setdefault("name", assistant_id if name in ("", "LangGraph") else name)
+        about.setdefault("name", _name_of(graph) or assistant_id)
         served[f"/{assistant_id}"] = agent(graph, **about)
     return served
 

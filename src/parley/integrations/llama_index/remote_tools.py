@@ -14,7 +14,7 @@ from llama_index.core.workflow import Context, HumanResponseEvent, InputRequired
 from parley.agent.remote.callees import Callee
 from parley.agent.tools.tool import ToolResult
 from parley.integrations.llama_index.model_replies import REPLIES
-from parley.integrations.llama_index.questions import RemoteCallEvent, call_id
+from parley.integrations.llama_index.workflow_run import RemoteCallEvent, call_id
 from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, card_of, remote_skills
 from parley.model.bounded import Bounded
 from parley.model.parts import Part

@@ -92,19 +92,20 @@ def agent(
         name=name,
         description=about if description is None else description,
         tags=tags,
-        told=told,
+        told=TOLD,
         **schemas,
         **options,
     )
 
 
-def told(error: Exception) -> str:
-    """Return the sentence for callers about an error of the framework."""
-    if isinstance(error, WorkflowTimeoutError):
-        return "The workflow did not come to an end in time (its timeout)."
-    if isinstance(error, WorkflowRuntimeError) and str(error).startswith("Max iterations"):
-        return "The agent reached its most rounds (max_iterations) without an answer."
-    return ""
+TOLD = (
+    (WorkflowTimeoutError, "", "The workflow did not come to an end in time (its timeout)."),
+    (
+        WorkflowRuntimeError,
+        "Max iterations",
+        "The agent reached its most rounds (max_iterations) without an answer.",
+    ),
+)
 
 
 def _metadata(thing: Workflow) -> tuple[str, str, tuple[str, ...]]:

@@ -16,7 +16,6 @@ try:
 except ImportError as error:
     raise missing("openai-agents", error) from error
 
-from parley.integrations.openai_agents.remote_tools import sub_agent, tools
-from parley.integrations.openai_agents.served import agent
+from parley.integrations.openai_agents.served import agent, sub_agent, tools
 
 __all__ = ["agent", "sub_agent", "tools"]

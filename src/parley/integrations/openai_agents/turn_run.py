@@ -7,7 +7,6 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from contextvars import ContextVar
 from typing import Any
 
 import agents
@@ -23,16 +22,17 @@ from pydantic.errors import PydanticUserError
 
 from parley.agent.tools.tool import ToolResult
 from parley.agent.turn import Turn
+from parley.engine.typed.value_type import ValueType
 from parley.integrations.answers import approval
 from parley.integrations.conversations import (
-    CHECKPOINT_BYTES,
     ContextConversation,
     TaskValue,
+    fits_checkpoint,
     replaced,
     thread_id,
 )
 from parley.integrations.message_files import InputFile, input_of, part_of_data_url
-from parley.integrations.remembered_calls import CallKeys
+from parley.integrations.serving import CallKeys
 from parley.llm.remote_skills import RemoteSkill
 from parley.llm.run_output import RunOutput
 from parley.model.parts import Part
@@ -41,12 +41,10 @@ STEP = "openai-agents"
 
 
 SETTLED = "urn:parley:openai-agents:session"
-"""Where a context keeps how many items its session has of what is not in doubt."""
+"""The key of the number of items of the session that are not in doubt."""
 
 HAS_IT = "urn:parley:openai-agents:agent"
 """Where a context keeps the name of the agent that has the conversation."""
-
-_RUN: ContextVar[TurnRun | None] = ContextVar("parley_openai_agents_run", default=None)
 
 
 class TurnRun:
@@ -62,7 +60,6 @@ class TurnRun:
     def __init__(
         self,
         thing: agents.Agent[Any],
-        turn: Turn,
         output: RunOutput,
         *,
         session: Callable[[str], Any] | None,
@@ -71,14 +68,14 @@ class TurnRun:
         refusal: Refusal | None,
         **runner: Any,
     ) -> None:
+        turn = output.turn
         self.requests = output.requests
         self._agent = self._begins = thing
         self._turn = turn
         self._output = output
         self._session: Any = None if session is None else session(thread_id(turn))
         self._context = None if context is None else context(turn)
-        if config is None:
-            config = agents.RunConfig(workflow_name=thing.name, group_id=thread_id(turn))
+        config = config or agents.RunConfig(workflow_name=thing.name, group_id=thread_id(turn))
         if session is not None and config.session_input_callback is None:
             config = dataclasses.replace(config, session_input_callback=in_pairs)
         self._runner = {"session": self._session, "run_config": config, **runner}
@@ -89,15 +86,12 @@ class TurnRun:
         self._kept = TaskValue(turn, STEP)
         self._keys = CallKeys()
         self._rounds = 0
+        output.run = self
 
     async def run(self) -> None:
         """Run until there is an output, and show it."""
         item = await input_item(self._turn)
-        token = _RUN.set(self)
-        try:
-            result = await self._result(item)
-        finally:
-            _RUN.reset(token)
+        result = await self._result(item)
         if self._session is None:
             made = [each for each in result.new_items if not isinstance(each, ToolApprovalItem)]
             await self._conversation.add([item, *(each.to_input_item() for each in made)])
@@ -141,7 +135,7 @@ class TurnRun:
                 return result
             context, state["context"]["context"] = result.context_wrapper.context, None
             kept = {"round": self._rounds, "state": state, "context": encoded(context)}
-            if result.interruptions or len(msgspec.json.encode(kept)) <= CHECKPOINT_BYTES:
+            if result.interruptions or fits_checkpoint(kept):
                 kept["length"] = await self._settled()
                 await self._kept.write(kept)
 
@@ -218,7 +212,7 @@ class TurnRun:
         return length
 
     async def _drop_later_than(self, length: int) -> None:
-        """Take back what an attempt that crashed added to the session after the checkpoint.
+        """Remove the additions of a crashed attempt to the session after the checkpoint.
 
         What other tasks of the context have said since then stays.
         """
@@ -227,13 +221,8 @@ class TurnRun:
             await self._session.pop_item()
 
 
-def current_run() -> TurnRun | None:
-    """Return the run of a turn in which a tool or a model is called, ``None`` outside of one."""
-    return _RUN.get()
-
-
 def reachable(thing: agents.Agent[Any]) -> Iterator[agents.Agent[Any]]:
-    """Yield an agent and those that it hands off to, each once."""
+    """Yield an agent and the agents that it hands off to, each once."""
     seen: set[int] = set()
     todo: list[Any] = [thing]
     while todo:
@@ -425,18 +414,15 @@ def _content(given: str | InputFile) -> dict[str, Any]:
     }
 
 
-_ERRORS = (PydanticUserError, msgspec.MsgspecError, TypeError, ValueError, RecursionError)
+_ERRORS = (TypeError, ValueError, RecursionError)
 
 
 def encoded(context: Any) -> Any:
     """Return a context as JSON, ``None`` if the same does not come back from it."""
-    kind = type(context)
     try:
-        if isinstance(context, msgspec.Struct):
-            value = msgspec.to_builtins(context)
-        else:
-            value = TypeAdapter(kind).dump_python(context, mode="json")
-        return value if _decoded(value, kind) == context else None
+        kind = ValueType(type(context))
+        value = kind.dump(context)
+        return value if kind.read(value) == context else None
     except _ERRORS:
         return None
 
@@ -444,15 +430,9 @@ def encoded(context: Any) -> Any:
 def decoded(value: Any, made: Any) -> Any:
     """Return the context that JSON has, or ``made`` if the JSON has none of its type."""
     try:
-        return _decoded(value, type(made))
+        return ValueType(type(made)).read(value)
     except _ERRORS:
         return made
-
-
-def _decoded(value: Any, kind: type) -> Any:
-    if issubclass(kind, msgspec.Struct):
-        return msgspec.convert(value, kind)
-    return TypeAdapter(kind).validate_python(value)
 
 
 def is_text(thing: agents.Agent[Any]) -> bool:
@@ -503,12 +483,12 @@ def reject_tripped(turn: Turn, error: Exception, refusal: Refusal | None) -> Non
             turn.reject(why if refusal is None else refusal(error))
 
 
-def told(error: Exception) -> str:
-    """Return the sentence for callers about an error of the SDK, empty for other errors."""
-    if isinstance(error, agents.MaxTurnsExceeded):
-        return "The agent reached its most model requests (max_turns) without an answer."
-    if isinstance(error, ModelTimeoutError):
-        return "The language model did not answer in time; try again later."
-    if isinstance(error, agents.ModelBehaviorError):
-        return "The reply of the language model could not be used."
-    return ""
+TOLD = (
+    (
+        agents.MaxTurnsExceeded,
+        "",
+        "The agent reached its most model requests (max_turns) without an answer.",
+    ),
+    (ModelTimeoutError, "", "The language model did not answer in time; try again later."),
+    (agents.ModelBehaviorError, "", "The reply of the language model could not be used."),
+)

@@ -7,7 +7,6 @@ try:
 except ImportError as error:
     raise missing("pydantic-ai", error) from error
 
-from parley.integrations.pydantic_ai.remote_toolset import RemoteToolset, toolset
-from parley.integrations.pydantic_ai.serving import agent
+from parley.integrations.pydantic_ai.serving import RemoteToolset, agent, toolset
 
 __all__ = ["RemoteToolset", "agent", "toolset"]

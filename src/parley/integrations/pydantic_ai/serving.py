@@ -1,20 +1,31 @@
-"""``agent(...)``: agents of Pydantic AI served: the conversation, deferred calls, shown events."""
+"""Agents of Pydantic AI served, and the skills of another agent as a toolset."""
 
 from __future__ import annotations
 
 import inspect
+import mimetypes
 from collections.abc import Callable, Mapping, Sequence
 from types import NoneType
 from typing import Any, get_args
 
-import msgspec
 from pydantic import TypeAdapter
+from pydantic_ai import RunContext, Tool, ToolReturn
 from pydantic_ai.agent import AbstractAgent
-from pydantic_ai.exceptions import UnexpectedModelBehavior, UsageLimitExceeded
+from pydantic_ai.exceptions import (
+    CallDeferred,
+    ToolFailed,
+    UnexpectedModelBehavior,
+    UsageLimitExceeded,
+)
 from pydantic_ai.messages import (
+    AudioUrl,
+    BinaryContent,
+    DocumentUrl,
     FilePart,
+    FileUrl,
     FunctionToolCallEvent,
     FunctionToolResultEvent,
+    ImageUrl,
     ModelMessage,
     ModelMessagesTypeAdapter,
     ModelResponse,
@@ -26,30 +37,28 @@ from pydantic_ai.messages import (
     ThinkingPart,
     ThinkingPartDelta,
     ToolCallPart,
+    UserContent,
+    VideoUrl,
 )
 from pydantic_ai.output import TextOutput
 from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolDenied
-from pydantic_ai.toolsets import AbstractToolset
+from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 from pydantic_ai.usage import RunUsage, UsageLimits
 from pydantic_core import to_jsonable_python
 
 from parley.agent.agent import Agent
+from parley.agent.remote.callees import Callee
+from parley.agent.tools.tool import ToolResult
 from parley.agent.turn import Turn
 from parley.extensions.questions import schema_part
-from parley.integrations.answers import approval, said_in
+from parley.integrations.answers import approval, json_text, said_in
 from parley.integrations.conversations import ContextConversation, TaskValue
-from parley.integrations.pydantic_ai.remote_toolset import (
-    ASKED,
-    RemoteToolset,
-    file_of,
-    prompt_of,
-    returned,
-)
+from parley.integrations.message_files import input_of
 from parley.integrations.serving import described, framework_agent
 from parley.llm.model import ModelUsage
-from parley.llm.remote_skills import RemoteQuestion
+from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, remote_skills
 from parley.llm.run_output import RunOutput
-from parley.model.parts import Part
+from parley.model.parts import Message, Part
 
 MAX_MESSAGES = 200
 
@@ -87,10 +96,12 @@ def agent(
     if deps is None and deps_of is None and _needs_deps(thing.deps_type):
         raise ValueError(
             f"the agent {thing.name or 'without a name'} has deps_type="
-            f"{_name_of(thing.deps_type)}, and its tools would get None: give deps=..., or "
+            f"{getattr(thing.deps_type, '__name__', thing.deps_type)}, and its tools would get "
+            "None: give deps=..., or "
             "deps_of=lambda turn: ... to make them for each turn"
         )
-    runs = AgentRuns(thing, deps, deps_of, usage_limits, tuple(toolsets), max_messages)
+    make_deps = deps_of or (lambda turn: deps)
+    runs = AgentRuns(thing, make_deps, usage_limits, tuple(toolsets), max_messages)
     tools = _tools(thing, toolsets)
     name = name or thing.name or "Agent"
     about = description
@@ -99,7 +110,7 @@ def agent(
     settings: dict[str, Any] = {"tags": ("pydantic-ai", *tools), **options}
     if runs.schema is not None:
         settings.setdefault("output_schema", runs.schema)
-    return framework_agent(runs.run, name=name, description=about, told=_told, **settings)
+    return framework_agent(runs.run, name=name, description=about, told=TOLD, **settings)
 
 
 class AgentRuns:
@@ -108,16 +119,13 @@ class AgentRuns:
     def __init__(
         self,
         thing: AbstractAgent[Any, Any],
-        deps: Any,
-        deps_of: Callable[[Turn], Any] | None,
+        make_deps: Callable[[Turn], Any],
         usage_limits: UsageLimits | None,
         toolsets: tuple[AbstractToolset[Any], ...],
         max_messages: int,
     ) -> None:
         self._agent = thing
-        self._deps = deps
-        self._deps_of = deps_of
-        self._limits = usage_limits
+        self._make_deps = make_deps
         self._toolsets = toolsets
         self._max_messages = max_messages
         outputs = _outputs(thing.output_type)
@@ -125,22 +133,24 @@ class AgentRuns:
         self.schema: dict[str, Any] | None = (
             None if self._allows_text else dict(thing.output_json_schema())
         )
-        self._output_type: Any = None
+        self._options: dict[str, Any] = {"usage_limits": usage_limits}
+        if toolsets:
+            self._options["toolsets"] = toolsets
         if DeferredToolRequests not in outputs and not getattr(thing, "_output_validators", None):
             # Else the agent has to say itself that calls may be deferred.
             given = thing.output_type
             known = list(given) if isinstance(given, list | tuple) else [given]
-            self._output_type = [*known, DeferredToolRequests]
+            self._options["output_type"] = [*known, DeferredToolRequests]
 
     async def run(self, turn: Turn, output: RunOutput) -> None:
         """Run the agent until the task is done; ask the caller whenever a call is deferred."""
         kept = KeptConversation(turn, self._max_messages)
         await kept.load()
         shown = ShownRun(output, kept.usage, allows_text=self._allows_text)
-        deps = self._deps if self._deps_of is None else self._deps_of(turn)
+        deps = self._make_deps(turn)
         if inspect.isawaitable(deps):
             deps = await deps
-        prompt = None if kept.has_begun else await prompt_of(turn, turn.message)
+        prompt = None if kept.messages else await prompt_of(turn, turn.message)
         while True:
             results = None
             if kept.requests is not None:
@@ -164,11 +174,6 @@ class AgentRuns:
         conversation_id: str,
     ) -> Any:
         """Run the agent once, show its events, keep its steps, and return its result."""
-        options: dict[str, Any] = {}
-        if self._output_type is not None:
-            options["output_type"] = self._output_type
-        if self._toolsets:
-            options["toolsets"] = self._toolsets
         is_asked = False
         async with self._agent.iter(
             prompt,
@@ -177,12 +182,12 @@ class AgentRuns:
             conversation_id=conversation_id,
             deps=deps,
             usage=kept.usage,
-            usage_limits=self._limits,
-            **options,
+            **self._options,
         ) as run:
             async for node in run:
                 if self._agent.is_model_request_node(node):
-                    if any(isinstance(each, ModelResponse) for each in _new(run, kept)):
+                    new = run.all_messages()[len(kept.earlier) :]
+                    if any(isinstance(each, ModelResponse) for each in new):
                         await kept.checkpoint([*run.all_messages(), node.request], run.usage)
                     await shown.output.new_message()
                     with shown.output.requests.asking():
@@ -205,14 +210,6 @@ class AgentRuns:
 def _needs_deps(kind: Any) -> bool:
     """Return whether ``None`` is no value of a type of dependencies."""
     return kind not in (NoneType, None, Any, object) and NoneType not in get_args(kind)
-
-
-def _name_of(kind: Any) -> str:
-    return str(getattr(kind, "__name__", kind))
-
-
-def _new(run: Any, kept: KeptConversation) -> list[Any]:
-    return list(run.all_messages()[len(kept.earlier) :])
 
 
 def _outputs(spec: Any) -> list[Any]:
@@ -239,13 +236,10 @@ def _tools(thing: AbstractAgent[Any, Any], more: Sequence[Any]) -> dict[str, str
     return found
 
 
-def _told(error: Exception) -> str:
-    """Return the sentence for callers about a run that the framework ended."""
-    if isinstance(error, UsageLimitExceeded):
-        return f"The run used more than it may (usage_limits): {error}"
-    if isinstance(error, UnexpectedModelBehavior):
-        return "The language model gave no answer that fits."
-    return ""
+TOLD = (
+    (UsageLimitExceeded, "", "The run used more than it may (usage_limits): {}"),
+    (UnexpectedModelBehavior, "", "The language model gave no answer that fits."),
+)
 
 
 HISTORY = "pydantic-ai"
@@ -288,11 +282,6 @@ class KeptConversation:
             )
             self.usage = RunUsage(**run["usage"])
             self.pauses = run["pauses"]
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether an earlier turn or attempt has got somewhere."""
-        return bool(self.messages)
 
     async def checkpoint(
         self,
@@ -362,7 +351,7 @@ def _question(call: ToolCallPart, metadata: Mapping[str, Any], kind: str) -> lis
     if not text and kind == "question":
         words = [each for each in arguments.values() if isinstance(each, str)]
         text = words[0] if len(words) == 1 else None
-    shown = msgspec.json.encode(arguments).decode()[:2000]
+    shown = json_text(arguments)[:2000]
     text = text or f"The tool {call.tool_name} waits for its result. It was called with {shown}."
     return [Part(text=str(text)), Part(data=data, media_type="application/json")]
 
@@ -403,9 +392,9 @@ def remote_skills_in(toolsets: Sequence[AbstractToolset[Any]], address: str) -> 
 
 
 class ShownRun:
-    """Shows the events of a run. Only with ``allows_text`` is what the model says the answer.
+    """Shows the events of a run. The text of the model is the answer only with ``allows_text``.
 
-    ``counted`` is what the run had used before.
+    ``counted`` is the usage of the run until then.
     """
 
     def __init__(self, output: RunOutput, counted: RunUsage, *, allows_text: bool) -> None:
@@ -418,7 +407,7 @@ class ShownRun:
         details = response.provider_details or {}
         ending: str | None = response.finish_reason
         if details and "finish_reason" not in details and "refusal" not in details:
-            ending = ""  # the framework takes a stream that broke off for one that ended
+            ending = ""  # to the framework a stream that broke off has ended
         counted, self._counted = self._counted, usage_of(usage)
         self.output.requests.replied(
             self._counted - counted, ending=ending, refusal=str(details.get("refusal") or "")
@@ -475,7 +464,7 @@ class ShownRun:
 
 
 def schema_of(value: Any, declared: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return the JSON Schema of an output: that of its class, else the declared one."""
+    """Return the JSON Schema of an output: the schema of its class, else the declared schema."""
     if isinstance(value, str):
         return None
     if hasattr(value, "__pydantic_core_schema__") or hasattr(value, "__dataclass_fields__"):
@@ -491,3 +480,123 @@ def usage_of(usage: RunUsage) -> ModelUsage:
         cost=float(getattr(usage, "cost", None) or 0),
         requests=usage.requests,
     )
+
+
+ASKED = "parley"
+"""The member of a deferred call's metadata that says which task asks."""
+
+
+async def toolset(agent: Callee, *, defer_questions: bool = True, **options: Any) -> RemoteToolset:
+    """Return the skills of an agent, for ``Agent(toolsets=[await pydantic_ai.toolset(url)])``.
+
+    Names, descriptions and parameters are those of the card. A question of the agent defers the
+    call: the run ends with ``DeferredToolRequests``, which the agent needs among its output types;
+    ``RemoteToolset.results`` answers. Within a turn (``agent``) the caller of the turn is asked.
+    Without ``defer_questions`` the model gets the question as the result. ``options`` are options
+    of ``parley.connect``, and it raises what that raises.
+    """
+    skills = await remote_skills(agent, **options)
+    return RemoteToolset(skills, address=_address(agent), defer_questions=defer_questions)
+
+
+class RemoteToolset(FunctionToolset[Any]):
+    """Skills of another agent. ``skills`` has them by the names of their tools."""
+
+    def __init__(
+        self, skills: list[RemoteSkill], *, address: str = "", defer_questions: bool = True
+    ) -> None:
+        super().__init__([_tool(skill, address, defer_questions) for skill in skills])
+        self.skills = {skill.name: skill for skill in skills}
+        self.address = address
+
+    async def results(
+        self, requests: DeferredToolRequests, answers: Mapping[str, Any]
+    ) -> DeferredToolResults:
+        """Answer the questions of the agent, by the ids of the deferred calls.
+
+        Returns what the next run takes as ``deferred_tool_results``. Raises ``RemoteQuestion`` if
+        the agent asks again; answer that with ``RemoteSkill.answer``.
+        """
+        results = DeferredToolResults()
+        for call in requests.calls:
+            asked = (requests.metadata.get(call.tool_call_id) or {}).get(ASKED)
+            if asked and asked["address"] == self.address and call.tool_call_id in answers:
+                skill = self.skills[asked["skill"]]
+                answered = await skill.answer(asked["task"], answers[call.tool_call_id])
+                results.calls[call.tool_call_id] = returned(answered)
+        return results
+
+
+def _tool(skill: RemoteSkill, address: str, defer_questions: bool) -> Tool[Any]:
+    async def call(ctx: RunContext[Any], **arguments: Any) -> Any:
+        # The same in a further attempt at a turn, which begins with the same messages.
+        key = f"{len(ctx.messages)}:{ctx.tool_call_id}"
+        try:
+            result = await skill.call(arguments, key=key, pass_questions=False)
+        except RemoteQuestion as question:
+            if not defer_questions:
+                return f"{skill.card.name} asks: {question.text}"
+            asked = {
+                "address": address, "skill": skill.name,
+                "task": question.task.id, "question": question.text, "schema": question.schema,
+            }  # fmt: skip
+            raise CallDeferred({ASKED: asked, "question": question.text}, kind="question") from None
+        if result.is_error:
+            raise ToolFailed(result.text)
+        return returned(result)
+
+    return Tool.from_schema(
+        call, skill.name, skill.description, dict(skill.parameters), takes_ctx=True
+    )
+
+
+def returned(result: ToolResult) -> Any:
+    """Return the result of a skill as the result of a tool, with its files as contents."""
+    value = result.data if result.data is not None else result.text
+    files = contents_of(result.parts)
+    return ToolReturn(return_value=value, content=files) if files else value
+
+
+def _address(agent: Callee) -> str:
+    return agent if isinstance(agent, str) else str(getattr(agent, "name", "") or "")
+
+
+async def prompt_of(turn: Turn, message: Message) -> str | list[UserContent]:
+    """Return a message as a prompt; its files are read."""
+    said: list[UserContent] = []
+    for each in await input_of(turn, message):
+        if isinstance(each, str):
+            said.append(each)
+        else:
+            said.append(BinaryContent(data=each.content, media_type=each.media_type))
+    if all(isinstance(each, str) for each in said):
+        return "\n".join(str(each) for each in said)
+    return said
+
+
+def file_of(value: Any) -> Part | None:
+    """Return a file of Pydantic AI as a part, ``None`` for anything else."""
+    if isinstance(value, BinaryContent):
+        name = f"file{mimetypes.guess_extension(value.media_type) or ''}"
+        return Part(raw=value.data, media_type=value.media_type, filename=name)
+    if isinstance(value, FileUrl) and value.url.startswith(("http://", "https://")):
+        guessed = mimetypes.guess_type(value.url)[0]
+        return Part(url=value.url, media_type=guessed or "")
+    return None
+
+
+def contents_of(parts: Sequence[Part]) -> list[UserContent]:
+    """Return the files among parts as contents of Pydantic AI."""
+    found: list[UserContent] = []
+    kinds: dict[str, Any] = {"image": ImageUrl, "audio": AudioUrl, "video": VideoUrl}
+    for part in parts:
+        media_type = part.media_type or "application/octet-stream"
+        if part.raw is not None:
+            found.append(BinaryContent(data=part.raw, media_type=media_type))
+        elif part.url is not None:
+            kind = kinds.get(media_type.partition("/")[0], DocumentUrl)
+            found.append(kind(url=part.url, media_type=media_type))
+    return found
+
+
+# -- serving ----------------------------------------------------------------------------------

@@ -15,10 +15,10 @@ from strands.types.tools import AgentTool, ToolContext, ToolSpec, ToolUse
 
 from parley.agent.remote.callees import Callee
 from parley.agent.tools.tool import ToolResult
-from parley.integrations.remote_answers import answer_of
-from parley.integrations.strands.contents import blocks_of
-from parley.integrations.strands.interrupts import REMOTE, current_run
+from parley.integrations.answers import answer_of
+from parley.integrations.strands.runs import REMOTE, StrandsRun, blocks_of
 from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, card_of, remote_skills, result_of
+from parley.llm.run_output import current_run
 from parley.model.cards import AgentCard
 
 
@@ -69,7 +69,7 @@ class RemoteTool(AgentTool):  # type: ignore[misc]
             tool_use=tool_use, agent=invocation_state["agent"], invocation_state=invocation_state
         )
         try:
-            run = current_run()
+            run = current_run(StrandsRun)
             if run is not None:
                 call = {
                     "tool": self.tool_name,
@@ -141,7 +141,7 @@ class RemoteNode(AgentBase):  # type: ignore[misc]
 
     async def stream_async(self, prompt: Any = None, **kwargs: Any) -> AsyncIterator[Any]:
         """Yield the text of the answer as it comes, and the result at the end."""
-        said, run = _text(prompt), current_run()
+        said, run = _text(prompt), current_run(StrandsRun)
         key, streamed = "" if run is None else run.call_key(said), ""
         async with aclosing(answer_of(self._agent, self._options, said, key=key)) as heard:
             async for each in heard:
