@@ -239,10 +239,9 @@ def checkpoint(prune: AuditPrune, last: AuditLine, removed: int) -> AuditEntry:
     return replace(prune.by, details=details, **values)
 
 
-def prune_values(prune: AuditPrune) -> dict[str, int]:
-    """Return the values of the query ``audit_prunable``."""
-    keep_after = LAST if prune.keep_after is None else prune.keep_after
-    return {"before": prune.before, "keep_after": keep_after, "most": PRUNED_AT_ONCE}
+def prune_values(prune: AuditPrune) -> tuple[int, int, int]:
+    """Return the values of the query ``audit_prunable``: times, the last line, how many."""
+    return prune.before, LAST if prune.keep_after is None else prune.keep_after, PRUNED_AT_ONCE
 
 
 def hash_of(line: AuditLine) -> str:
