@@ -44,7 +44,7 @@ def audit_sql(address: Address) -> dict[str, str]:
         f"substring(l.payload from 1 for {len(each)}) = '{each}'::bytea"
         for each in (DECISION, TOOL_CALL)
     )
-    ids = "SELECT jsonb_array_elements_text(%s::jsonb)"
+    ids = queries("postgres", "rows.sql")["listed"]
     words = {"schema": f"{address.schema}.", "?": "%s", "ids": ids, "facts": facts}
     return filled(queries("shared", "audit.sql"), words)
 

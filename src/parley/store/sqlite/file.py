@@ -24,7 +24,7 @@ AUDIT_SQL = filled(
     {
         "schema": "",
         "?": "?",
-        "ids": "SELECT value FROM json_each(?)",
+        "ids": queries("sqlite", "rows.sql")["listed"],
         "facts": " OR ".join(
             f"CAST(substr(l.payload, 1, {len(each)}) AS TEXT) = '{each}'"
             for each in (DECISION, TOOL_CALL)

@@ -6,6 +6,10 @@
 SELECT pg_advisory_xact_lock(hashtextextended('parley row {schema} ' || %s || ' ' || key, 0))
 FROM (SELECT key FROM unnest(%s::text[]) AS k (key) ORDER BY key) keys;
 
+-- name: listed
+-- The texts of a list, which is JSON.
+SELECT jsonb_array_elements_text(%s::jsonb);
+
 -- name: get_rows
 SELECT key, value FROM {schema}.rows
 WHERE name = %s AND key = ANY(%s::text[]) AND (expires_at IS NULL OR expires_at > %s);

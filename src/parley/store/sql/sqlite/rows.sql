@@ -1,5 +1,9 @@
 -- The rows of small tables.
 
+-- name: listed
+-- The texts of a list.
+SELECT value FROM json_each(?);
+
 -- name: get_rows
 SELECT key, value FROM rows
 WHERE name = ? AND key IN (SELECT value FROM json_each(?))
