@@ -798,8 +798,9 @@ def receiver(
     ``agent`` is what ``await notification.task()`` asks: a connected agent, or a function that
     connects, such as ``lambda: parley.connect(url, bearer=...)``, called when first needed.
 
-    ``inbox`` remembers what was handled: ``memory:``, ``sqlite:///inbox.db``, ``redis://...`` or
-    ``postgresql://...``; replicas of a receiver share one.
+    ``inbox`` remembers what was handled: ``memory:``, ``sqlite:///inbox.db``,
+    ``postgresql://...``, or an object with the methods of ``parley.store.inbox.inbox.Inbox``;
+    replicas of a receiver share one.
 
     ``acknowledge="before"`` answers 202 when a notification is queued: a process that is killed
     loses its queue. ``"after"`` answers when the handler has returned, and 500 if it raised, so the

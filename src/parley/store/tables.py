@@ -1,229 +1,462 @@
-"""Rules and rows that the small tables of all stores share: webhooks, API keys, usage."""
+"""Small tables of a store, written once for all engines.
+
+An engine has ``TableRows``: the rows of all tables, within a transaction of its own. A row is bytes
+under a text. The house's small tables (secrets, API keys, usage, amounts of limits) are
+functions of these; ``SmallTables`` makes them the methods of a store. ``Tables`` is the same for
+other packages, each in a namespace of its own.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from enum import Enum
+from functools import reduce
+from itertools import groupby, takewhile
+from typing import Final, Literal, Protocol, TypeVar
 
 import msgspec
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
-from parley.model.operations import PushOptions, TaskPushNotificationConfig, server_of
-from parley.model.struct import decode
-from parley.security.api_keys import ApiKeyRecord
-from parley.security.limits.usage import QuotaAsk, QuotaGrant
-from parley.store.head import Head
-from parley.store.protocols.errors import PushReplaced, TooManyPushes
-from parley.store.protocols.tables import ApiKeyChanged, DuplicateApiKey
-from parley.store.protocols.webhooks import (
-    MAX_PUSHES,
-    WEBHOOKS_AT_ONCE,
-    ActivePushes,
-    DeliveryAttempt,
-    PushRecord,
-    PushState,
-    SuspendedWebhook,
-    WebhookFilter,
+from parley.model.ids import RIGHT_ID, may_be_id
+from parley.security.api_keys import ApiKeyRecord, checked
+from parley.security.limits.declaration import DAY_MS
+from parley.security.limits.usage import (
+    NO_USAGE,
+    USAGE_KEPT_DAYS,
+    QuotaAsk,
+    QuotaGrant,
+    UsageKey,
+    UsageQuery,
+    UsageRow,
+    added,
+    counts_of,
+    usage_key,
+    usage_row,
+)
+from parley.store.protocols.tables import (
+    ENDED_KEPT,
+    MAX_API_KEYS,
+    SECRET_BYTES,
+    ApiKeyChanged,
+    DuplicateApiKey,
+    TooManyApiKeys,
 )
 
-# -- webhooks ----------------------------------------------------------------------------------
+T = TypeVar("T")
 
-FIRST_ID = "default"
-"""The id of a task's first configuration without one."""
+MAX_ROW_BYTES = 256 * 1024
+"""The largest row."""
+
+PAGE = 1000
+"""How many rows one scan returns at most."""
+
+EXPIRED_AT_ONCE = 100
+"""How many expired rows go with each row that expires."""
+
+_HOUSE = "parley"
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+
+Row = tuple[bytes, int | None]
+"""The bytes of a row, and when (ms) it expires."""
 
 
-def merge_pushes(
-    pushes: Sequence[PushRecord],
-    existing: Mapping[str, PushRecord],
-    head: Head,
-    *,
-    after: int,
-    replica: str,
-) -> dict[str, PushRecord]:
-    """Return a task's configurations with ``pushes`` added, claimed by ``replica``.
+class TableRows(Protocol):
+    """The rows of all tables, within one transaction. Keys are in the order of their characters.
 
-    The last of ``pushes`` comes last.
-
-    A configuration replaces another with its id, or without an id another with its URL. It
-    keeps its cursor, its count of attempts, and its options unless it has new ones. A new
-    configuration begins ``after`` an event. A configuration that changes nothing leaves the
-    existing one as it is. Raises ``TooManyPushes``, ``PushReplaced``.
+    A row that has expired by ``now`` (ms) is not there.
     """
-    result = dict(existing)
-    for push in pushes:
-        new = _completed(push, result, head, after)
-        before = result.pop(new.id, None)
-        if push.replaces and (before is None or before.revision != push.replaces):
-            raise PushReplaced(f"the configuration {new.id[:100]!r} was replaced or removed")
-        if before is None and len(result) >= MAX_PUSHES:
-            raise TooManyPushes(head.task_id, MAX_PUSHES)
-        new = replace(new, lease_owner=replica)
-        if before is not None:
-            same = replace(new, revision=before.revision, lease_owner=before.lease_owner)
-            if before == same:
-                new = replace(same, lease_owner=before.lease_owner or replica)
-        result[new.id] = new
-    return result
+
+    now: int
+
+    def lock(self, table: str, keys: Iterable[str]) -> None:
+        """Keep others from locking these keys until the transaction ends.
+
+        A change locks what it reads before it reads it.
+        """
+        ...
+
+    def get(self, table: str, keys: Iterable[str]) -> dict[str, bytes]:
+        """Return the rows that are there."""
+        ...
+
+    def scan(
+        self, table: str, first: str = "", *, after: str = "", limit: int = PAGE
+    ) -> Sequence[tuple[str, bytes]]:
+        """Return rows from the key ``first`` on, and after a key, in the order of the keys."""
+        ...
+
+    def put(self, table: str, rows: Mapping[str, Row]) -> None:
+        """Put rows, in place of others with their keys."""
+        ...
+
+    def remove(self, table: str, keys: Iterable[str]) -> None:
+        """Remove rows, if they are there."""
+        ...
 
 
-def _completed(
-    push: PushRecord, existing: Mapping[str, PushRecord], head: Head, after: int
-) -> PushRecord:
-    """Return ``push`` with its id, cursor and state."""
-    config = push.config
-    if not config.id:
-        config = replace(config, id=_id_for(config.url, push.revision, existing.values()))
-    before = existing.get(config.id)
-    cursor = after if before is None else before.cursor
-    is_done = head.ended_at is not None and cursor >= head.seq
-    state = PushState.DONE if is_done else PushState.ACTIVE
-    push = replace(push, config=config, cursor=cursor, state=state, note="", replaces="")
-    if before is None:
-        return push
-    options = before.options if push.options == PushOptions() else push.options
-    # A receiver confirms a URL and a token.
-    is_confirmed = before.confirmed and (
-        (config.url, config.token) == (before.config.url, before.config.token)
-    )
-    return replace(push, options=options, attempts=before.attempts, confirmed=is_confirmed)
+class _Any(Enum):
+    ANY = 0
 
 
-def _id_for(url: str, revision: str, existing: Iterable[PushRecord]) -> str:
-    """Return the id for a configuration without one.
+ANY: Final = _Any.ANY
+"""Any row, or none: what ``Tables.put`` expects if nothing else is said."""
 
-    Many clients send the same configuration with every message; it must keep its id.
+Expected = bytes | None | Literal[_Any.ANY]
+
+
+class Tables:
+    """The tables of a package in a store: bytes by a text, in as many tables as it likes.
+
+    Each call is durable when it returns, and seen by all replicas from then on. A call that is
+    repeated because its answer was lost counts once. All raise ``StoreUnavailable``. Exports leave
+    the tables out: another store has others.
     """
-    ids = []
-    for other in existing:
-        if other.config.url == url:
-            return other.id
-        ids.append(other.id)
-    return revision if FIRST_ID in ids else FIRST_ID
 
-
-def last_attempts(bodies: Iterable[bytes]) -> list[DeliveryAttempt]:
-    """Return the attempts of a history from their stored form, the newest first."""
-    found = [msgspec.json.decode(body, type=DeliveryAttempt) for body in bodies]
-    return sorted(found, key=lambda attempt: attempt.number, reverse=True)
-
-
-def active_of(
-    has_unclaimed: bool, found: Sequence[tuple[int, str, str]], limit: int
-) -> ActivePushes:
-    """Return a page of a replica's active webhooks.
-
-    ``found`` has each one's task key, in order, its task's id, and its revision. A full page may
-    lack webhooks of its last task, which is therefore the first of the next page.
-    """
-    claimed = tuple([(task_id, revision) for _, task_id, revision in found])
-    return ActivePushes(has_unclaimed, claimed, found[-1][0] - 1 if len(found) >= limit else 0)
-
-
-def suspended_of(
-    find: Callable[[Sequence[Any]], Iterable[Sequence[Any]]], which: WebhookFilter
-) -> Iterator[list[SuspendedWebhook]]:
-    """Yield the suspended webhooks a page at a time.
-
-    ``find`` runs the query ``suspended`` with the values that it is given.
-    """
-    wanted = (which.agent, which.tenant, which.task_id, which.id)
-    filters = [value for each in wanted for value in (each, each)]
-    last = (-1, "")
-    while True:
-        page = [
-            SuspendedWebhook(
-                key=key,
-                agent=agent,
-                tenant=tenant,
-                owner=owner,
-                task_id=task_id,
-                id=id,
-                server=server_of(decode(config, TaskPushNotificationConfig).url),
-                behind=max(0, seq - cursor),
-                note=note,
+    def __init__(self, store: SmallTables, namespace: str) -> None:
+        if not isinstance(namespace, str) or not _NAME.fullmatch(namespace) or namespace == _HOUSE:
+            raise ValueError(
+                "a namespace is the name of a package, such as fleet_tools, but not parley: a-z, "
+                f"0-9, _ and -, up to 63 of them and a letter first, not {namespace!r:.80}"
             )
-            for key, id, agent, tenant, owner, task_id, config, cursor, seq, note in find(
-                (last[0], *last, *filters, WEBHOOKS_AT_ONCE)
+        self._store = store
+        self._namespace = namespace
+
+    async def put(
+        self,
+        table: str,
+        key: str,
+        row: bytes,
+        *,
+        expected: Expected = ANY,
+        expires_at: int | None = None,
+    ) -> bool:
+        """Put a row, and return whether that was done: the row before was the ``expected`` one.
+
+        ``None`` is no row: of any number of calls at once that expect the same, on all replicas,
+        one succeeds. The row is gone at ``expires_at`` (ms by the store's clock). Raises
+        ``ValueError`` for what cannot be stored.
+        """
+        name, row = self._table(table), bytes(row)
+        if len(row) > MAX_ROW_BYTES:
+            raise ValueError(f"a row has up to {MAX_ROW_BYTES} bytes, and this one has {len(row)}")
+        _check_key(key)
+
+        def put(rows: TableRows) -> bool:
+            is_expected = _is_expected(rows, name, key, expected)
+            if is_expected:
+                rows.put(name, {key: (row, expires_at)})
+            return is_expected
+
+        return await self._store.change_rows(put)
+
+    async def get(self, table: str, key: str) -> bytes | None:
+        """Return a row."""
+        name = self._table(table)
+        _check_key(key)
+        return await self._store.read_rows(lambda rows: rows.get(name, (key,)).get(key))
+
+    async def scan(
+        self, table: str, prefix: str = "", *, after: str = "", limit: int = PAGE
+    ) -> Sequence[tuple[str, bytes]]:
+        """Return up to ``limit`` rows (``PAGE`` at most) with keys that begin with ``prefix``.
+
+        They are in the order of their keys; ``after`` is the last key of the page before.
+        """
+        name, limit = self._table(table), min(limit, PAGE)
+        for key in (prefix, after):
+            if key:
+                _check_key(key)
+        found = await self._store.read_rows(
+            lambda rows: rows.scan(name, prefix, after=after, limit=limit)
+        )
+        return [(key, row) for key, row in found if key.startswith(prefix)]
+
+    async def remove(self, table: str, key: str, *, expected: Expected = ANY) -> bool:
+        """Remove a row, and return whether it was there, and the ``expected`` one."""
+        name = self._table(table)
+        _check_key(key)
+
+        def remove(rows: TableRows) -> bool:
+            is_expected = _is_expected(rows, name, key, expected)
+            is_there = is_expected and bool(rows.get(name, (key,)))
+            if is_there:
+                rows.remove(name, (key,))
+            return is_there
+
+        return await self._store.change_rows(remove)
+
+    def _table(self, table: str) -> str:
+        if not isinstance(table, str) or not _NAME.fullmatch(table):
+            raise ValueError(
+                f"the name of a table has a-z, 0-9, _ and -, up to 63 of them and a letter first, "
+                f"not {table!r:.80}"
             )
-        ]
-        if page:
-            yield page
-        if len(page) < WEBHOOKS_AT_ONCE:
-            return
-        last = (page[-1].key, page[-1].id)
+        return f"{self._namespace}.{table}"
 
 
-# -- API keys ----------------------------------------------------------------------------------
+def _check_key(key: str) -> None:
+    if not isinstance(key, str) or not key or not may_be_id(key):
+        raise ValueError(f"the key of a row has 1 character or more, {RIGHT_ID}")
 
 
-class ApiKeyListeners:
-    """The listeners to the keys that this process adds or ends."""
-
-    def __init__(self) -> None:
-        self._listeners: list[ApiKeyChanged] = []
-
-    def add(self, changed: ApiKeyChanged) -> None:
-        """Call ``changed`` from now on."""
-        self._listeners.append(changed)
-
-    def changed(self, id: str) -> None:
-        """Call all listeners: a key changed."""
-        for listener in self._listeners:
-            listener(id)
+def _is_expected(rows: TableRows, table: str, key: str, expected: Expected) -> bool:
+    rows.lock(table, (key,))
+    return expected is ANY or rows.get(table, (key,)).get(key) == expected
 
 
-def api_key_columns(record: ApiKeyRecord) -> dict[str, Any]:
-    """Return a key as the columns of a table."""
-    return asdict(record) | {"scopes": " ".join(record.scopes)}
+# -- the house's own tables ----------------------------------------------------------------------
+
+SECRETS = "parley.secrets"
+API_KEYS = "parley.api_keys"
+USAGE = "parley.usage"
+QUOTAS = "parley.quotas"
+
+QUOTA_SLACK_MS = 60_000
+"""How much longer a slot is kept than it counts: the clocks of replicas may differ."""
+
+_LAST_DAY = 99_999_999
+_USAGE_KEY = msgspec.json.Decoder(tuple[str, str, str, str])
+_COUNTS = msgspec.json.Decoder(list[int])
+_API_KEY = msgspec.json.Decoder(ApiKeyRecord)
+
+Slots = dict[int, tuple[int, int]]
+"""What was taken of an amount, and when (ms) that no longer counts, by slot."""
+
+_SLOTS = msgspec.json.Decoder(Slots)
 
 
-def api_key_from_row(row: Sequence[Any]) -> ApiKeyRecord:
-    """Return the key in a row."""
-    id, digest, owner, label, scopes, created_at, expires_at, revoked_at = row
-    return ApiKeyRecord(
-        id=id,
-        digest=digest,
-        owner=owner,
-        label=label,
-        scopes=tuple(scopes.split()),
-        created_at=created_at,
-        expires_at=expires_at,
-        revoked_at=revoked_at,
-    )
+def secret(rows: TableRows, name: str) -> bytes:
+    """Return the secret of a name; the first call makes it."""
+    rows.lock(SECRETS, (name,))
+    found = rows.get(SECRETS, (name,)).get(name)
+    if found is None:
+        found = os.urandom(SECRET_BYTES)
+        rows.put(SECRETS, {name: (found, None)})
+    return found
 
 
-def api_key_with_end(
-    record: ApiKeyRecord, expires_at: int | None, revoked_at: int | None
-) -> ApiKeyRecord:
-    """Return a key with an earlier end: times that it has are never put off."""
-    return replace(
-        record,
-        expires_at=_earlier(record.expires_at, expires_at),
-        revoked_at=_earlier(record.revoked_at, revoked_at),
-    )
+def api_key_row(record: ApiKeyRecord) -> Row:
+    """Return a key as a row, which goes ``ENDED_KEPT`` after the key ended."""
+    ended_at = record.ended_at()
+    return msgspec.json.encode(record), None if ended_at is None else ended_at + ENDED_KEPT
+
+
+def add_api_key(rows: TableRows, record: ApiKeyRecord) -> None:
+    """Add a key. Raises ``TooManyApiKeys``, ``DuplicateApiKey``."""
+    rows.lock(API_KEYS, ("", record.id))  # all who add a key have the first lock
+    found = api_key(rows, record.id)
+    if found is None:
+        if len(rows.scan(API_KEYS, limit=MAX_API_KEYS)) >= MAX_API_KEYS:
+            raise TooManyApiKeys
+        rows.put(API_KEYS, {record.id: api_key_row(record)})
+    elif found.digest != record.digest:
+        raise DuplicateApiKey(record.id)
+
+
+def api_key(rows: TableRows, id: str) -> ApiKeyRecord | None:
+    """Return a key, ended or not."""
+    found = rows.get(API_KEYS, (id,)).get(id)
+    return None if found is None else _API_KEY.decode(found)
+
+
+def api_keys(rows: TableRows, owner: str) -> list[ApiKeyRecord]:
+    """Return all keys, or the keys of an owner, the oldest first."""
+    found = [_API_KEY.decode(row) for _, row in rows.scan(API_KEYS, limit=MAX_API_KEYS)]
+    chosen = [key for key in found if owner in ("", key.owner)]
+    return sorted(chosen, key=lambda key: (key.created_at, key.id))
+
+
+def end_api_key(
+    rows: TableRows, id: str, expires_at: int | None, revoked_at: int | None
+) -> ApiKeyRecord | None:
+    """Have a key end earlier, and return it: times that it has are never put off."""
+    rows.lock(API_KEYS, (id,))
+    found = api_key(rows, id)
+    if found is not None:
+        found = replace(
+            found,
+            expires_at=_earlier(found.expires_at, expires_at),
+            revoked_at=_earlier(found.revoked_at, revoked_at),
+        )
+        rows.put(API_KEYS, {id: api_key_row(found)})
+    return found
 
 
 def _earlier(first: int | None, second: int | None) -> int | None:
     return min([at for at in (first, second) if at is not None], default=None)
 
 
-def check_same_api_key(found: ApiKeyRecord, record: ApiKeyRecord) -> None:
-    """Raise ``DuplicateApiKey`` if a store has another key with the same id."""
-    if found.digest != record.digest:
-        raise DuplicateApiKey(record.id)
+def usage_rows(usage: Iterable[UsageRow]) -> dict[str, Row]:
+    """Return usage as rows: the latest days first, and gone after ``USAGE_KEPT_DAYS``."""
+    return {
+        _row_key(usage_key(each)): (
+            msgspec.json.encode(counts_of(each)),
+            (each.day + 1 + USAGE_KEPT_DAYS) * DAY_MS,
+        )
+        for each in usage
+    }
 
 
-# -- usage, and the amounts of limits ------------------------------------------------------------
+def _row_key(key: UsageKey) -> str:
+    return f"{_LAST_DAY - key[0]:08}{msgspec.json.encode(key[1:]).decode()}"
 
 
-def granted(ask: QuotaAsk, slots: dict[int, int]) -> QuotaGrant:
+def _usage(key: str, row: bytes) -> UsageRow:
+    return usage_row((_LAST_DAY - int(key[:8]), *_USAGE_KEY.decode(key[8:]), *_COUNTS.decode(row)))
+
+
+def add_usage(rows: TableRows, usage: Sequence[UsageRow]) -> None:
+    """Add to the usage."""
+    more = {_row_key(usage_key(each)): each for each in usage}
+    rows.lock(USAGE, more)
+    for key, row in rows.get(USAGE, more).items():
+        more[key] = added(more[key], _usage(key, row))
+    rows.put(USAGE, usage_rows(more.values()))
+
+
+def select_usage(rows: TableRows, query: UsageQuery) -> Iterator[UsageRow]:
+    """Yield the usage that a query selects, the latest days first; its ``limit`` does not hold."""
+    wanted = (query.agent, query.tenant, query.caller)
+    first, after = f"{max(0, _LAST_DAY - query.until):08}", ""
+    known = [*takewhile(lambda value: value is not None, wanted)]
+    if query.since == query.until and known:  # their rows are beside each other
+        first += msgspec.json.encode(known).decode()[:-1] + ","
+    while page := rows.scan(USAGE, first, after=after):
+        for after, row in page:
+            found = _usage(after, row)
+            if found.day < query.since:
+                return
+            has = (found.agent, found.tenant, found.caller)
+            if all([want in (None, value) for want, value in zip(wanted, has, strict=True)]):
+                yield found
+
+
+def find_usage(rows: TableRows, query: UsageQuery) -> list[UsageRow]:
+    """Return the usage, the latest days first."""
+    found: list[UsageRow] = []
+    for _, day in groupby(select_usage(rows, query), key=lambda row: row.day):
+        found += sorted(day, key=usage_key)
+        if len(found) >= query.limit:
+            break
+    return found[: query.limit]
+
+
+def sum_usage(rows: TableRows, query: UsageQuery) -> UsageRow:
+    """Return the sum of all usage that is selected."""
+    return reduce(added, select_usage(rows, query), NO_USAGE)
+
+
+def quota_row(slots: Slots) -> Row:
+    """Return what was taken of an amount as a row, which goes when no slot counts any more."""
+    last = max([ends_at for _, ends_at in slots.values()], default=0)
+    return msgspec.json.encode(slots), last + QUOTA_SLACK_MS
+
+
+def take_quotas(rows: TableRows, asks: Sequence[QuotaAsk]) -> list[QuotaGrant]:
+    """Take from amounts, one after another."""
+    keys = {ask.key for ask in asks}
+    rows.lock(QUOTAS, keys)
+    found = rows.get(QUOTAS, keys)
+    amounts = {key: _SLOTS.decode(found[key]) if key in found else {} for key in keys}
+    changed: dict[str, Row] = {}
+    grants = []
+    for ask in asks:
+        slots = amounts[ask.key]
+        grants.append(_granted(ask, slots))
+        if grants[-1].given:
+            counted = [each for each, (_, at) in slots.items() if at + QUOTA_SLACK_MS > rows.now]
+            amounts[ask.key] = {each: slots[each] for each in {*counted, ask.slot}}
+            changed[ask.key] = quota_row(amounts[ask.key])
+    if changed:
+        rows.put(QUOTAS, changed)
+    return grants
+
+
+def _granted(ask: QuotaAsk, slots: Slots) -> QuotaGrant:
     """Return the grant for an ask of an amount, of which ``slots`` were taken, and take it."""
-    for slot in [slot for slot in slots if slot < ask.oldest]:
-        del slots[slot]
-    taken = sum(slots.values())
+    counted = {slot: taken for slot, (taken, _) in slots.items() if slot >= ask.oldest}
+    taken, of_slot = sum(counted.values()), slots.get(ask.slot, (0, 0))[0]
     given = min(ask.wanted, max(0, ask.amount - taken))
     if given < 0:
-        given = -min(-given, slots.get(ask.slot, 0))
+        given = -min(-given, of_slot)
     if given:
-        slots[ask.slot] = slots.get(ask.slot, 0) + given
-    return QuotaGrant(given, taken + given, min(slots, default=ask.slot))
+        counted[ask.slot] = of_slot + given
+        slots[ask.slot] = (of_slot + given, ask.ends_at)
+    return QuotaGrant(given, taken + given, min(counted, default=ask.slot))
+
+
+class SmallTables(ABC):
+    """The part of a store that is small tables."""
+
+    def __init__(self) -> None:
+        self._api_key_listeners: list[ApiKeyChanged] = []
+
+    @abstractmethod
+    async def change_rows(self, work: Callable[[TableRows], T]) -> T:
+        """Call ``work`` in a transaction, and return its result once that is durable.
+
+        It may be called again when nothing was written. When it raises ``StoreError``, it has
+        changed nothing.
+        """
+
+    @abstractmethod
+    async def read_rows(self, work: Callable[[TableRows], T]) -> T:
+        """Call ``work``, which only reads, and return its result."""
+
+    def tables(self, namespace: str) -> Tables:
+        """Return the tables of a package. Raises ``ValueError`` for a wrong name."""
+        return Tables(self, namespace)
+
+    async def secret(self, name: str) -> bytes:
+        """Return the secret of a name; the first call makes it."""
+        found = await self.read_rows(lambda rows: rows.get(SECRETS, (name,)))
+        return found[name] if found else await self.change_rows(lambda rows: secret(rows, name))
+
+    def listen_api_keys(self, changed: ApiKeyChanged) -> None:
+        """Call ``changed`` whenever this process adds or ends an API key."""
+        self._api_key_listeners.append(changed)
+
+    async def add_api_key(self, record: ApiKeyRecord) -> None:
+        """Store an API key."""
+        checked(record)
+        await self.change_rows(lambda rows: add_api_key(rows, record))
+        self._api_key_changed(record.id)
+
+    async def end_api_key(
+        self, id: str, *, expires_at: int | None = None, revoked_at: int | None = None
+    ) -> ApiKeyRecord | None:
+        """Have an API key end earlier, and return it."""
+        found = await self.change_rows(lambda rows: end_api_key(rows, id, expires_at, revoked_at))
+        self._api_key_changed(id)
+        return found
+
+    def _api_key_changed(self, id: str) -> None:
+        for changed in self._api_key_listeners:
+            changed(id)
+
+    async def api_key(self, id: str) -> ApiKeyRecord | None:
+        """Return an API key, ended or not."""
+        return await self.read_rows(lambda rows: api_key(rows, id))
+
+    async def api_keys(self, owner: str = "") -> Sequence[ApiKeyRecord]:
+        """Return all API keys, or the keys of an owner, the oldest first."""
+        return await self.read_rows(lambda rows: api_keys(rows, owner))
+
+    async def take_quotas(self, asks: Sequence[QuotaAsk]) -> Sequence[QuotaGrant]:
+        """Take from amounts of limits."""
+        return await self.change_rows(lambda rows: take_quotas(rows, asks))
+
+    async def add_usage(self, rows: Sequence[UsageRow]) -> None:
+        """Add to the usage."""
+        await self.change_rows(lambda tables: add_usage(tables, rows))
+
+    async def usage(self, query: UsageQuery) -> Sequence[UsageRow]:
+        """Return the usage, the latest days first."""
+        return await self.read_rows(lambda rows: find_usage(rows, query))
+
+    async def sum_usage(self, query: UsageQuery) -> UsageRow:
+        """Return the sum of all rows that are selected."""
+        return await self.read_rows(lambda rows: sum_usage(rows, query))

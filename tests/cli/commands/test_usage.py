@@ -7,20 +7,23 @@ import json
 import re
 import signal
 import sys
+import time
 import urllib.error
 import urllib.request
 
 import pytest
 
+from parley.engine.turn.usage import day_name
 from parley.security.limits.usage import UsageRow
 from parley.store.admin.sqlite import SqliteAdmin
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.cli.processes import Running
 from tests.polling import until
 
+TODAY = int(time.time()) // 86_400
 STORE = ("--store", "sqlite:///shop.db")
 ROW = UsageRow(
-    day=20_000, agent="shop", caller="id\x1fada", skill="ask", messages=2, tasks=1, run_ms=1500
+    day=TODAY - 1, agent="shop", caller="id\x1fada", skill="ask", messages=2, tasks=1, run_ms=1500
 )
 AGENT = """
 from parley import Agent
@@ -41,7 +44,7 @@ def shop(tmp_path):
     async def add() -> None:
         store = SqliteTaskStore(tmp_path / "shop.db")
         await store.open(lambda records: None)
-        await store.add_usage([ROW, UsageRow(day=20_001, agent="other", requests=7)])
+        await store.add_usage([ROW, UsageRow(day=TODAY, agent="other", requests=7)])
         await store.close()
 
     asyncio.run(add())
@@ -49,11 +52,11 @@ def shop(tmp_path):
 
 
 def test_usage_is_shown_by_day_and_caller(parley, shop):
-    ran = parley("usage", "--since", "2024-10-01", *STORE)
+    ran = parley("usage", "--since", day_name(TODAY - 4), *STORE)
     assert ran.status == 0
     lines = [line.split() for line in ran.stdout.splitlines()]
     assert [
-        "2024-10-04",
+        day_name(TODAY - 1),
         "id:ada",
         "shop",
         "ask",
@@ -69,14 +72,14 @@ def test_usage_is_shown_by_day_and_caller(parley, shop):
 
 def test_usage_is_selected_and_shown_as_json(parley, shop):
     ran = parley(
-        *("usage", "--since", "2024-10-01", "--caller", "ada", "--agent", "shop"),
+        *("usage", "--since", day_name(TODAY - 4), "--caller", "ada", "--agent", "shop"),
         *(*STORE, "-o", "json"),
     )
     document = json.loads(ran.stdout)
-    assert document["since"] == "2024-10-01"
+    assert document["since"] == day_name(TODAY - 4)
     assert document["usage"] == [
         {
-            "day": "2024-10-04",
+            "day": day_name(TODAY - 1),
             "agent": "shop",
             "tenant": "",
             "caller": "ada",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import subprocess
 import sys
@@ -19,7 +18,6 @@ import pytest
 from tests.polling import let_time_pass, until
 from tests.push.receiving.delivering import hmac_headers, update
 from tests.services.ports import free_port
-from tests.services.redis import RedisServer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -144,17 +142,11 @@ async def test_a_receiver_that_is_killed_loses_nothing_and_repeats_what_it_was_h
 
 
 @pytest.mark.service
-@pytest.mark.parametrize("store", ["redis", "postgres"])
 async def test_replicas_handle_each_notification_once_and_tasks_in_order(
-    store: str, request: pytest.FixtureRequest, tmp_path: Path
+    postgres_url: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "handled"
-    if store == "redis":
-        server: RedisServer = request.getfixturevalue("redis")
-        inbox = f"{server.url}?prefix=replicas-{os.getpid()}:"
-    else:
-        inbox = request.getfixturevalue("postgres_url")
-    with processes(2, inbox, file, acknowledge="after", seconds=0.002) as receivers:
+    with processes(2, postgres_url, file, acknowledge="after", seconds=0.002) as receivers:
         await asyncio.gather(*[each.ready() for each in receivers])
         async with aiohttp.ClientSession() as session:
             sender = Sender(session, receivers)
@@ -169,11 +161,10 @@ async def test_replicas_handle_each_notification_once_and_tasks_in_order(
 
 @pytest.mark.service
 async def test_a_replica_that_is_killed_is_followed_by_the_other(
-    redis: RedisServer, tmp_path: Path
+    postgres_url: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "handled"
-    inbox = f"{redis.url}?prefix=killed-{os.getpid()}:"
-    with processes(2, inbox, file, acknowledge="after", seconds=0.005) as receivers:
+    with processes(2, postgres_url, file, acknowledge="after", seconds=0.005) as receivers:
         await asyncio.gather(*[each.ready() for each in receivers])
         async with aiohttp.ClientSession() as session:
             sender = Sender(session, receivers)
@@ -189,11 +180,10 @@ async def test_a_replica_that_is_killed_is_followed_by_the_other(
 
 @pytest.mark.service
 async def test_with_quick_answers_each_is_handled_once_while_nobody_dies(
-    redis: RedisServer, tmp_path: Path
+    postgres_url: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "handled"
-    inbox = f"{redis.url}?prefix=quick-{os.getpid()}:"
-    with processes(2, inbox, file, acknowledge="before", seconds=0.002) as receivers:
+    with processes(2, postgres_url, file, acknowledge="before", seconds=0.002) as receivers:
         await asyncio.gather(*[each.ready() for each in receivers])
         async with aiohttp.ClientSession() as session:
             sender = Sender(session, receivers)

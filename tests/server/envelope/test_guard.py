@@ -36,6 +36,7 @@ from parley.security.signing.keys import SigningKeys, new_key_set, write_key_set
 from parley.server.run import serving
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.errors import StoreUnavailable
+from parley.store.tables import QUOTAS
 from tests.server.envelope.guarded import (
     ADA,
     OTHERS,
@@ -248,7 +249,7 @@ async def test_a_message_is_admitted_once_however_it_comes_again(store, clock):
     # Nonces are pruned, but no earlier than the messages are out of time.
     clock.ms += 700_000
     await second.admit(signed(store, SHARED), second.sender(ANONYMOUS, ""))
-    assert len(store._shared.quotas) == 1
+    assert len(store._shared.rows.scan(QUOTAS)) == 1
     with pytest.raises(MessageOutdated):
         await second.admit(sent, second.sender(ANONYMOUS, ""))
 

@@ -9,10 +9,8 @@ import pytest
 from parley.envelope.messages import MessageReplayed
 from parley.envelope.server.guard import Nonces
 from parley.model.service import ANONYMOUS
-from parley.security.limits.counters import PRUNE_MS, SLACK_MS
-from parley.store.memory import MemoryTaskStore
+from parley.security.limits.counters import SLACK_MS
 from parley.store.postgres.store import PostgresTaskStore
-from parley.store.protocols.errors import StoreError
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.server.envelope.guarded import SHARED, Clock, guard_of, signed
 
@@ -70,19 +68,3 @@ async def test_what_is_over_is_removed_from_the_store(tmp_path):
         await nonces.take("shop", "a-first-nonce", clock.ms)
     finally:
         await store.close()
-
-
-async def test_a_message_is_admitted_when_only_old_nonces_cannot_be_removed(monkeypatch):
-    clock = Clock()
-    store = MemoryTaskStore(clock=clock)
-    await store.open(lambda records: None)
-
-    async def prune_usage(before_day: int, now: int) -> None:
-        raise StoreError("the disk is full")
-
-    monkeypatch.setattr(store, "prune_usage", prune_usage)
-    nonces = Nonces(store)
-    clock.ms += PRUNE_MS + 1
-    await nonces.take("shop", "a-nonce", clock.ms + 1000)
-    with pytest.raises(MessageReplayed):
-        await nonces.take("shop", "a-nonce", clock.ms + 1000)

@@ -16,7 +16,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
@@ -117,9 +116,6 @@ MOST_KEYS = 100_000
 
 LARGEST_LEASE = 100
 """The most of an amount that a replica takes at once from the store."""
-
-PRUNE_MS = 600_000
-"""How often slots that no longer count are removed from the store."""
 
 FAILURE_LOG_SECONDS = 60.0
 """How often a failure of the store or of Redis is logged."""
@@ -258,7 +254,6 @@ class StoreCounters:
         self._asks: dict[str, _Asked] = {}
         self._returns: list[QuotaAsk] = []
         self._asking: asyncio.Task[None] | None = None
-        self._pruned_at = now()
         self._fallback = Fallback("the store", now)
 
     def try_take(self, key: str, rate: Rate) -> Taken | None:
@@ -394,9 +389,6 @@ class StoreCounters:
         asks = [*returns, *[ask for each in asked.values() for ask in each.asks]]
         try:
             grants = await self._store.take_quotas(asks)
-            if self._now() - self._pruned_at > PRUNE_MS:
-                self._pruned_at = self._now()
-                await self._store.prune_usage(0, self._pruned_at)
         except StoreError as error:
             self._fallback.failed(error)
             return
@@ -574,7 +566,6 @@ class StoredNames:
 
     def __init__(self, store: UsageStore) -> None:
         self._store = store
-        self._pruned_at = store.now()
 
     async def take(self, *names: str, until: int) -> bool:
         """Take a name, and return whether it was free. It is taken until a time (ms).
@@ -585,11 +576,6 @@ class StoredNames:
             key=short_key(*names), slot=0, oldest=0, amount=1, wanted=1, ends_at=until + SLACK_MS
         )
         granted = await self._store.take_quotas([ask])
-        now = self._store.now()
-        if now - self._pruned_at > PRUNE_MS:
-            self._pruned_at = now
-            with suppress(StoreError):  # the name is taken; others remove what is over
-                await self._store.prune_usage(0, now)
         return bool(granted[0].given)
 
 

@@ -89,6 +89,7 @@ class UsageStore(Protocol):
 
     - Exact: all replicas together are never given more than an amount.
     - At most once: an addition counts once, or not at all if the call fails.
+    - Bounded: usage is kept for ``USAGE_KEPT_DAYS``, and a slot as long as it counts.
 
     Every call may raise ``StoreError``.
     """
@@ -113,10 +114,6 @@ class UsageStore(Protocol):
         """Return the sum of all rows that are selected, without their keys; no ``limit`` holds."""
         ...
 
-    async def prune_usage(self, before_day: int, now: int) -> None:
-        """Remove the usage of days before one, and slots that no longer count at a time (ms)."""
-        ...
-
 
 UsageKey = tuple[int, str, str, str, str]
 
@@ -125,9 +122,6 @@ OTHERS = group_key("others")
 
 No caller has this key.
 """
-
-NO_KEY: UsageKey = (0, "", "", "", "")
-"""The key of a sum over all keys."""
 
 COUNTED = ("requests", "refusals", "messages", "tasks", "output_bytes", "run_ms")
 """The columns of a row that are added up."""
@@ -139,16 +133,25 @@ def usage_key(row: UsageRow) -> UsageKey:
 
 
 def usage_row(values: Sequence[Any]) -> UsageRow:
-    """Return the usage in a row of the table."""
+    """Return the usage with a key and counts."""
     day, agent, tenant, caller, skill, *counts = values
     counted = dict(zip(COUNTED, counts, strict=True))
     return UsageRow(day=day, agent=agent, tenant=tenant, caller=caller, skill=skill, **counted)
 
 
+def counts_of(row: UsageRow) -> tuple[int, ...]:
+    """Return the counts of a row, in the order of ``COUNTED``."""
+    return astuple(row)[5:]
+
+
 def added(first: UsageRow, second: UsageRow) -> UsageRow:
     """Return the sum of two rows with the key of the first."""
-    counts = [a + b for a, b in zip(astuple(first)[5:], astuple(second)[5:], strict=True)]
+    counts = [a + b for a, b in zip(counts_of(first), counts_of(second), strict=True)]
     return usage_row((*usage_key(first), *counts))
+
+
+NO_USAGE = usage_row((0, "", "", "", "", *[0] * len(COUNTED)))
+"""The sum of no rows."""
 
 
 # -- the meter --------------------------------------------------------------------------------
@@ -165,7 +168,6 @@ MOST_TENANTS = 10_000
 """The most tenants of one caller on a day; usage of further ones has no tenant."""
 
 MOST_TOTALS = 10_000
-PRUNE_SECONDS = 3600.0
 _PLACE = {name: index for index, name in enumerate(COUNTED)}
 
 Whose = tuple[int, str | None, str | None, str | None]
@@ -194,7 +196,6 @@ class UsageMeter:
         self._flushes = Periodic(
             "usage", self._flush_once, FLUSH_SECONDS, log=log, waits_first=True
         )
-        self._pruned_at = 0
         self._is_failing = False
 
     @property
@@ -330,12 +331,8 @@ class UsageMeter:
             self._is_failing = False
 
     async def _flush_once(self) -> None:
-        now = self._now()
         try:
             await self.flush()
-            if now - self._pruned_at > PRUNE_SECONDS * 1000:
-                self._pruned_at = now
-                await self._store.prune_usage(now // DAY_MS - USAGE_KEPT_DAYS, now)
         except StoreError as error:
             self._failed(error)
 

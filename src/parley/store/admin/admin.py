@@ -10,24 +10,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
-from msgspec.structs import asdict
 
 from parley.database.sql import Migration, filled
 from parley.model.service import owned_by
 from parley.model.tasks import TaskState
-from parley.security.api_keys import ApiKeyRecord
-from parley.security.limits.usage import UsageQuery, UsageRow, usage_row
+from parley.security.api_keys import ApiKeyRecord, checked
+from parley.security.limits.usage import UsageQuery, UsageRow
 from parley.store.admin.export_format import ExportSource, ImportTarget, Rows
-from parley.store.audit.reading import AuditReading
+from parley.store.audit.reading import AuditReading, append_audit, prune_audit
 from parley.store.audit.trail import AuditEntry, AuditLine, AuditPrune
 from parley.store.protocols.claims import Replica
 from parley.store.protocols.tables import HISTORY_KEPT
 from parley.store.protocols.webhooks import PushState, SuspendedWebhook, WebhookFilter
 from parley.store.sql import queries
-from parley.store.tables import api_key_from_row, suspended_of
+from parley.store.tables import TableRows, add_api_key, api_keys, end_api_key, find_usage, secret
+from parley.store.webhooks import suspended_of
+
+T = TypeVar("T")
 
 _SQL = queries("shared", "owners.sql")
 _NAMES = ("agent", "tenant", "prefix", "key", "to", "shift", "at")
@@ -181,22 +183,21 @@ class StoreAdmin(ABC):
         Raises ``EventCompleted``, ``ValueError``.
         """
 
-    @abstractmethod
     def secret(self, name: str) -> bytes:
         """Return the secret of a name; the first call makes it. The schema must be current."""
+        return self._change_rows(secret, name)
 
-    @abstractmethod
     def add_api_key(self, record: ApiKeyRecord) -> None:
         """Store an API key; the servers that use the store accept it from then on.
 
         The schema must be current. Raises ``TooManyApiKeys``, ``DuplicateApiKey``, ``ValueError``.
         """
+        self._change_rows(add_api_key, checked(record))
 
     def api_keys(self, owner: str = "") -> Sequence[ApiKeyRecord]:
         """Return all API keys, or the keys of an owner, the oldest first."""
-        return [api_key_from_row(row) for row in self._rows("api_keys", {"owner": owner})]
+        return self._read_rows(lambda rows: api_keys(rows, owner))
 
-    @abstractmethod
     def end_api_key(
         self, id: str, *, expires_at: int | None = None, revoked_at: int | None = None
     ) -> ApiKeyRecord | None:
@@ -204,21 +205,22 @@ class StoreAdmin(ABC):
 
         Returns ``None`` if there is no such key.
         """
+        return self._change_rows(end_api_key, id, expires_at, revoked_at)
 
     def usage(self, query: UsageQuery) -> Sequence[UsageRow]:
         """Return the usage, the latest days first. The schema must be current."""
-        return [usage_row(row) for row in self._rows("usage", asdict(query))]
+        return self._read_rows(lambda rows: find_usage(rows, query))
 
-    @abstractmethod
     def append_audit(self, entries: Sequence[AuditEntry]) -> Sequence[AuditLine]:
         """Append entries to the audit; durable when it returns. The schema must be current."""
+        return self._change_rows(append_audit, entries)
 
-    @abstractmethod
     def prune_audit(self, prune: AuditPrune) -> int:
         """Remove old lines of the audit, and append a checkpoint.
 
         Returns how many went, ``PRUNED_AT_ONCE`` at most.
         """
+        return self._change_rows(prune_audit, prune)
 
     @abstractmethod
     def audit(self) -> AbstractContextManager[AuditReading]:
@@ -231,6 +233,14 @@ class StoreAdmin(ABC):
     @abstractmethod
     def writing(self) -> AbstractContextManager[ImportTarget]:
         """Write to the store, after bringing its schema up to date."""
+
+    @abstractmethod
+    def _change_rows(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Call ``work`` in a transaction, with its rows; return the result once it is durable."""
+
+    @abstractmethod
+    def _read_rows(self, work: Callable[[TableRows], T]) -> T:
+        """Call ``work``, which reads small tables, and return its result."""
 
     @abstractmethod
     def _rows(self, name: str, values: Values = ()) -> Sequence[Sequence[Any]]:

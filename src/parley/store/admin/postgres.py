@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -12,7 +11,6 @@ import psycopg
 
 from parley.database.postgres.connection import Address, explain
 from parley.database.sql import Migration, filled
-from parley.security.api_keys import ApiKeyRecord, checked
 from parley.store.admin.admin import (
     Execute,
     Owned,
@@ -26,17 +24,16 @@ from parley.store.admin.admin import (
     survey_of,
 )
 from parley.store.admin.export_format import ExportSource, ImportTarget
-from parley.store.audit.reading import DECISION, TOOL_CALL, AuditReading
-from parley.store.audit.trail import AuditEntry, AuditLine, AuditPrune
-from parley.store.postgres.schema import SCHEMA, sql_for
-from parley.store.postgres.tables import PostgresTables, check_added
+from parley.store.audit.reading import AuditReading
+from parley.store.postgres.schema import SCHEMA, audit_sql, sql_for
+from parley.store.postgres.tables import PostgresRows
 from parley.store.postgres.writer import WRITERS, Keys
 from parley.store.protocols.claims import Replica
 from parley.store.protocols.errors import StoreUnavailable
-from parley.store.protocols.tables import SECRET_BYTES, EventCompleted, checked_event
+from parley.store.protocols.tables import EventCompleted, checked_event
 from parley.store.protocols.webhooks import SuspendedWebhook, WebhookFilter
 from parley.store.sql import queries
-from parley.store.tables import suspended_of
+from parley.store.webhooks import suspended_of
 
 T = TypeVar("T")
 
@@ -46,14 +43,8 @@ ROWS_AT_ONCE = 200
 """The number of rows of a table to fetch at once."""
 
 _CURSOR = queries("postgres", "cursor.sql")
-_READ = queries("shared", "admin.sql") | queries("shared", "audit.sql")
-_WRITE = queries(
-    "postgres", "pieces.sql", "admin.sql", "timers.sql", "api_keys.sql", "audit.sql", "usage.sql"
-)
-_FACTS = " OR ".join(
-    f"substring(l.payload from 1 for {len(each)}) = '{each}'::bytea"
-    for each in (DECISION, TOOL_CALL)
-)
+_READ = queries("shared", "admin.sql")
+_WRITE = queries("postgres", "pieces.sql", "admin.sql", "timers.sql", "rows.sql")
 
 
 class PostgresAdmin(StoreAdmin):
@@ -65,10 +56,9 @@ class PostgresAdmin(StoreAdmin):
     def __init__(self, url: str) -> None:
         self._address = Address.of(url)
         words = {"schema": f"{self._address.schema}."}
-        read = {"waiting": "waiting > 0", "c": 'COLLATE "C"', "?": "%s", "facts": _FACTS}
-        self._sql = sql_for(self._address, _WRITE)
-        self._read_sql = filled(_READ, read | words)
-        self._read_sql |= {name: self._sql[name] for name in ("api_keys", "usage")}
+        read = {"waiting": "waiting > 0", "c": 'COLLATE "C"', "?": "%s"}
+        self._sql = sql_for(self._address, _WRITE) | audit_sql(self._address)
+        self._read_sql = self._sql | filled(_READ, read | words)
         dialect = {"find": "strpos", "chr": "chr", "version": ", version = version + 1"}
         self._owner_sql = owner_statements("%({})s", slot="slot, ", **dialect, **words)
 
@@ -177,36 +167,17 @@ class PostgresAdmin(StoreAdmin):
             raise EventCompleted(agent, key)
         return found is None
 
-    def secret(self, name: str) -> bytes:
-        """Return the secret of a name; the first call makes it."""
-        return self._change(lambda tables, now: tables.secret(name, os.urandom(SECRET_BYTES)))
-
-    def add_api_key(self, record: ApiKeyRecord) -> None:
-        """Store an API key."""
-        checked(record)
-        check_added(self._change(lambda tables, now: tables.add_api_key(record, now)), record)
-
-    def end_api_key(
-        self, id: str, *, expires_at: int | None = None, revoked_at: int | None = None
-    ) -> ApiKeyRecord | None:
-        """Have an API key end earlier, and return it."""
-        return self._change(lambda tables, now: tables.end_api_key(id, expires_at, revoked_at))
-
-    def append_audit(self, entries: Sequence[AuditEntry]) -> Sequence[AuditLine]:
-        """Append entries to the audit."""
-        return self._change(lambda tables, now: tables.append_audit(entries, now))
-
-    def prune_audit(self, prune: AuditPrune) -> int:
-        """Remove old lines of the audit, and append a checkpoint; return how many went."""
-        return self._change(lambda tables, now: tables.prune_audit(prune, now))
-
-    def _change(self, work: Callable[[PostgresTables, int], T]) -> T:
-        """Change the small tables, at the time (ms) by the database's clock."""
+    def _change_rows(self, work: Callable[..., T], *arguments: Any) -> T:
         with self._connected() as connection:
             now = _one(connection, self._sql["now"])
-            result = work(PostgresTables(connection.execute, self._sql), now)
+            result = work(PostgresRows(connection.execute, self._sql, now), *arguments)
             connection.commit()
             return result
+
+    def _read_rows(self, work: Callable[[PostgresRows], T]) -> T:
+        with self._snapshot() as connection:
+            now = _one(connection, self._sql["now"])
+            return work(PostgresRows(connection.execute, self._sql, now))
 
     def _rows(self, name: str, values: Values = ()) -> Sequence[Sequence[Any]]:
         with self._snapshot() as connection:

@@ -7,13 +7,12 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
-from parley.database.sql import Migration, filled
+from parley.database.sql import Migration
 from parley.database.sqlite.file import CONNECTION_SQL, explain
-from parley.security.api_keys import ApiKeyRecord, checked
 from parley.store.admin.admin import (
     Execute,
     Owned,
@@ -27,42 +26,20 @@ from parley.store.admin.admin import (
     survey_of,
 )
 from parley.store.admin.export_format import ExportSource, ImportTarget
-from parley.store.audit.reading import DECISION, TOOL_CALL, AuditReading
-from parley.store.audit.trail import AuditEntry, AuditLine, AuditPrune
+from parley.store.audit.reading import AuditReading
 from parley.store.events import now_ms
 from parley.store.protocols.errors import StoreUnavailable
-from parley.store.protocols.tables import SECRET_BYTES, checked_event
+from parley.store.protocols.tables import checked_event
 from parley.store.protocols.webhooks import SuspendedWebhook, WebhookFilter
 from parley.store.sql import queries
 from parley.store.sqlite.batch import SqliteBatch, change
-from parley.store.sqlite.file import ADMIN_SQL, APPLICATION_ID, SCHEMA, SQL, TaskFile
-from parley.store.sqlite.operator import (
-    AuditAnswer,
-    AuditQuestion,
-    KeysAnswer,
-    KeysQuestion,
-    ask_about_audit,
-    ask_about_keys,
-    ask_to_complete,
-    ask_to_resume,
-    suspended_in,
-)
+from parley.store.sqlite.file import ADMIN_SQL, APPLICATION_ID, AUDIT_SQL, SCHEMA, TaskFile
+from parley.store.sqlite.operator import ask, suspended_in
+from parley.store.sqlite.tables import SqliteRows
 
 T = TypeVar("T")
 
-_READ = ADMIN_SQL | {name: SQL[name] for name in ("api_keys", "usage")}
 _WRITE = queries("sqlite", "admin.sql")
-_AUDIT = filled(
-    queries("shared", "audit.sql"),
-    {
-        "schema": "",
-        "?": "?",
-        "facts": " OR ".join(
-            f"CAST(substr(l.payload, 1, {len(each)}) AS TEXT) = '{each}'"
-            for each in (DECISION, TOOL_CALL)
-        ),
-    },
-)
 _OWNERS = owner_statements(":{}", find="instr", chr="char", version="", slot="", schema="")
 
 BUSY_SECONDS = 5.0
@@ -127,7 +104,10 @@ class SqliteAdmin(StoreAdmin):
         size = sum([os.path.getsize(file) for file in files if file.exists()])
         with self._reading() as connection:
             return survey_of(
-                lambda name: connection.execute(_READ[name]), now=now_ms(), size=size, replicas=None
+                lambda name: connection.execute(ADMIN_SQL[name]),
+                now=now_ms(),
+                size=size,
+                replicas=None,
             )
 
     def now(self) -> int:
@@ -142,69 +122,26 @@ class SqliteAdmin(StoreAdmin):
             batch.resume_pushes(found)
             return found
 
-        return self._asked_or(lambda: ask_to_resume(self._path, which), resume)
+        return self._asked_or(resume, "resume", which)
 
     def complete_event(self, agent: str, key: str, value: bytes) -> bool:
         """Complete an event; return whether it was not complete before."""
         value = checked_event(key, value)
         return self._asked_or(
-            lambda: ask_to_complete(self._path, agent, key, value),
             lambda batch: batch.complete_event(agent, key, value),
+            *("complete_event", agent, key, value),
         )
-
-    def secret(self, name: str) -> bytes:
-        """Return the secret of a name; the first call makes it."""
-        fresh = os.urandom(SECRET_BYTES)
-        return self._asked_or(
-            lambda: ask_about_keys(self._path, KeysQuestion("secret", name)),
-            lambda batch: KeysAnswer(batch.secret(name, fresh)),
-        ).secret
-
-    def add_api_key(self, record: ApiKeyRecord) -> None:
-        """Store an API key."""
-        checked(record)
-
-        def add(batch: SqliteBatch) -> KeysAnswer:
-            batch.add_api_key(record)
-            return KeysAnswer()
-
-        self._asked_or(lambda: ask_about_keys(self._path, KeysQuestion("add", record=record)), add)
-
-    def end_api_key(
-        self, id: str, *, expires_at: int | None = None, revoked_at: int | None = None
-    ) -> ApiKeyRecord | None:
-        """Have an API key end earlier, and return it."""
-        question = KeysQuestion("end", id, expires_at=expires_at, revoked_at=revoked_at)
-        return self._asked_or(
-            lambda: ask_about_keys(self._path, question),
-            lambda batch: KeysAnswer(record=batch.end_api_key(id, expires_at, revoked_at)),
-        ).record
-
-    def append_audit(self, entries: Sequence[AuditEntry]) -> Sequence[AuditLine]:
-        """Append entries to the audit."""
-        return self._asked_or(
-            lambda: ask_about_audit(self._path, AuditQuestion(entries)),
-            lambda batch: AuditAnswer(batch.append_audit(entries)),
-        ).lines
-
-    def prune_audit(self, prune: AuditPrune) -> int:
-        """Remove old lines of the audit, and append a checkpoint; return how many went."""
-        return self._asked_or(
-            lambda: ask_about_audit(self._path, AuditQuestion((), prune)),
-            lambda batch: AuditAnswer(removed=batch.prune_audit(prune)),
-        ).removed
 
     @contextmanager
     def audit(self) -> Iterator[AuditReading]:
         """Read who did what as of the moment when this begins."""
         with self._reading() as connection:
-            yield AuditReading(lambda name, values: connection.execute(_AUDIT[name], values))
+            yield AuditReading(lambda name, values: connection.execute(AUDIT_SQL[name], values))
 
-    def _asked_or(self, ask: Callable[[], T | None], otherwise: Callable[[SqliteBatch], T]) -> T:
+    def _asked_or(self, otherwise: Callable[[SqliteBatch], T], name: str, *arguments: Any) -> T:
         """Ask the process that has the file open; without one, change the file."""
-        answer = ask()
-        if answer is not None:
-            return answer
+        if answer := ask(self._path, name, arguments):
+            return cast("T", answer[0])
         try:
             with self._open() as file:
                 try:
@@ -212,16 +149,25 @@ class SqliteAdmin(StoreAdmin):
                 except sqlite3.Error as error:
                     raise explain(error, self._path) from error
         except StoreUnavailable:  # a server that has only just opened it can be asked by now
-            answer = ask()
-            if answer is None:
-                raise
-            return answer
+            if answer := ask(self._path, name, arguments):
+                return cast("T", answer[0])
+            raise
+
+    def _change_rows(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Ask the process that has the file open for ``work``, by its name in ``CALLS``."""
+        return self._asked_or(
+            lambda batch: work(batch.rows(), *arguments), work.__name__, *arguments
+        )
+
+    def _read_rows(self, work: Callable[[SqliteRows], T]) -> T:
+        with self._reading() as connection:
+            return work(SqliteRows(connection, now_ms()))
 
     @contextmanager
     def reading(self) -> Iterator[ExportSource]:
         """Read the store as of the moment when this begins."""
         with self._reading() as connection:
-            yield ExportSource(lambda name: connection.execute(_READ[name]))
+            yield ExportSource(lambda name: connection.execute(ADMIN_SQL[name]))
 
     @contextmanager
     def writing(self) -> Iterator[SqliteImportTarget]:
@@ -249,7 +195,7 @@ class SqliteAdmin(StoreAdmin):
 
     def _rows(self, name: str, values: Values = ()) -> Sequence[Sequence[Any]]:
         with self._reading() as connection:
-            return connection.execute(_READ[name], values).fetchall()
+            return connection.execute(ADMIN_SQL[name], values).fetchall()
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:

@@ -226,9 +226,9 @@ def checkpoint(prune: AuditPrune, last: AuditLine, removed: int) -> AuditEntry:
     return replace(prune.by, details=details, **values)
 
 
-def prune_values(prune: AuditPrune) -> dict[str, int]:
-    """Return the values of the query ``audit_prunable``."""
-    return {"before": prune.before, "most": PRUNED_AT_ONCE}
+def prune_values(prune: AuditPrune) -> tuple[int, int]:
+    """Return the values of the query ``audit_prunable``: a time, and how many."""
+    return prune.before, PRUNED_AT_ONCE
 
 
 def hash_of(line: AuditLine) -> str:

@@ -6,8 +6,8 @@ from parley.model.distribution import install_command
 from parley.store.inbox.inbox import Inbox, MemoryInbox, SqliteInbox
 
 FORMS = (
-    "memory:, sqlite:///path/to/inbox.db (four slashes for an absolute path), redis://host:6379 "
-    "or postgresql://host/database"
+    "memory:, sqlite:///path/to/inbox.db (four slashes for an absolute path) or "
+    "postgresql://host/database"
 )
 
 
@@ -19,18 +19,12 @@ def inbox_of(url: str) -> Inbox:
     path = url.removeprefix("sqlite:///")
     if path and path != url:
         return SqliteInbox(path)
+    if scheme not in ("postgresql", "postgres"):
+        raise ValueError(f"there is no inbox of the kind {scheme!r}; use {FORMS}")
     try:
-        if scheme in ("postgresql", "postgres"):
-            from parley.store.inbox.postgres import PostgresInbox
-
-            return PostgresInbox(url)
-        if scheme.partition("+")[0] in ("redis", "rediss"):
-            from parley.store.inbox.redis import RedisInbox
-
-            return RedisInbox(url)
+        from parley.store.inbox.postgres import PostgresInbox
     except ModuleNotFoundError as error:
-        extra = "redis" if scheme.startswith("redis") else "postgres"
         raise ValueError(
-            f"an inbox at {scheme}:// needs {error.name}: {install_command(extra)}"
+            f"an inbox at {scheme}:// needs {error.name}: {install_command('postgres')}"
         ) from None
-    raise ValueError(f"there is no inbox of the kind {scheme!r}; use {FORMS}")
+    return PostgresInbox(url)

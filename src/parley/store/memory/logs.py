@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import count, islice, takewhile
 from typing import Generic, TypeVar
 
 import msgspec
 
-from parley.security.api_keys import ApiKeyRecord
-from parley.security.limits.usage import UsageKey, UsageRow
 from parley.store.audit.trail import (
+    PRUNED_AT_ONCE,
     AuditEntry,
     AuditFilter,
     AuditLine,
     AuditPrune,
     checkpoint,
     lines_after,
-    prune_values,
 )
 from parley.store.events import Scope, now_ms
-from parley.store.memory.index import TaskIndex, TaskStanding
+from parley.store.memory.index import SortedBlocks, TaskIndex, TaskStanding
 from parley.store.memory.log import MemoryLog, WholeTasks
 from parley.store.protocols.tables import HISTORY_KEPT, Receipt
+from parley.store.tables import PAGE, Row
 
 MAX_LINES = 10_000
 """How many lines memory has: older ones go, with a checkpoint, because no disk has them."""
@@ -48,6 +47,58 @@ class Aging(Generic[K]):
         keys = self._keys.get(agent, [])
         while keys and keys[0][0] < before:
             yield heappop(keys)[2]
+
+
+class MemoryRows:
+    """The rows of small tables. ``clock`` returns ms. A transaction never yields to others."""
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self.now = 0
+        self._clock = clock
+        self._rows: dict[tuple[str, str], Row] = {}
+        self._keys = SortedBlocks()
+        self._expiry: list[tuple[int, str, str]] = []
+
+    def begin(self) -> MemoryRows:
+        """Begin a transaction: time passes, and what has expired is gone."""
+        self.now = self._clock()
+        while self._expiry and self._expiry[0][0] <= self.now:
+            expires_at, table, key = heappop(self._expiry)
+            row = self._rows.get((table, key))
+            if row is not None and row[1] == expires_at:
+                self.remove(table, (key,))
+        return self
+
+    def lock(self, table: str, keys: Iterable[str]) -> None:
+        """Do nothing: nobody else works meanwhile."""
+
+    def get(self, table: str, keys: Iterable[str]) -> dict[str, bytes]:
+        """Return the rows that are there."""
+        return {key: self._rows[table, key][0] for key in keys if (table, key) in self._rows}
+
+    def scan(
+        self, table: str, first: str = "", *, after: str = "", limit: int = PAGE
+    ) -> Sequence[tuple[str, bytes]]:
+        """Return rows from a key on, and after a key."""
+        rising = self._keys.rising((table, max(first, after)))
+        found = takewhile(lambda name: name[0] == table, rising)
+        keys = islice((key for _, key in found if key > after), limit)
+        return [(key, self._rows[table, key][0]) for key in keys]
+
+    def put(self, table: str, rows: Mapping[str, Row]) -> None:
+        """Put rows."""
+        for key, row in rows.items():
+            if (table, key) not in self._rows:
+                self._keys.add((table, key))
+            self._rows[table, key] = row
+            if row[1] is not None:
+                heappush(self._expiry, (row[1], table, key))
+
+    def remove(self, table: str, keys: Iterable[str]) -> None:
+        """Remove rows, if they are there."""
+        for key in keys:
+            if self._rows.pop((table, key), None) is not None:
+                self._keys.remove((table, key))
 
 
 class MemoryAudit:
@@ -76,9 +127,9 @@ class MemoryAudit:
 
     def prune(self, prune: AuditPrune) -> int:
         """Remove old lines; return how many."""
-        count, most = 0, prune_values(prune)["most"]
+        count = 0
         for line in self.lines:
-            if line.at >= prune.before or count == most:
+            if line.at >= prune.before or count == PRUNED_AT_ONCE:
                 break
             count += 1
         return self._remove(prune, count) if count else 0
@@ -128,10 +179,7 @@ class MemoryLogs:
         self.receipts: dict[tuple[Scope, str], Receipt] = {}
         self.contexts: dict[tuple[Scope, str], MemoryContext] = {}
         self.events: dict[tuple[str, str], CompletedEvent] = {}
-        self.secrets: dict[str, bytes] = {}
-        self.api_keys: dict[str, ApiKeyRecord] = {}
-        self.usage: dict[UsageKey, UsageRow] = {}
-        self.quotas: dict[str, tuple[dict[int, int], int]] = {}
+        self.rows = MemoryRows(clock)
         self.audit = MemoryAudit(clock)
         self.heartbeats: dict[str, int] = {}
         self._old_receipts: Aging[tuple[Scope, str]] = Aging()

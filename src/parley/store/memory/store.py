@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -33,13 +32,7 @@ from parley.store.memory.logs import MemoryLogs
 from parley.store.memory.tables import MemoryTables
 from parley.store.protocols.claims import MAX_COUNTED, Claimed, Lease, LivenessGate, Replica
 from parley.store.protocols.errors import StoreError, StoreUnavailable
-from parley.store.protocols.tables import (
-    SECRET_BYTES,
-    DueTask,
-    EventCompleted,
-    TimersChanged,
-    checked_event,
-)
+from parley.store.protocols.tables import DueTask, EventCompleted, TimersChanged, checked_event
 from parley.store.protocols.task_log import (
     PAGE_BYTES,
     Append,
@@ -50,7 +43,7 @@ from parley.store.protocols.task_log import (
     TaskRecord,
 )
 from parley.store.snapshot import StoredTask
-from parley.store.tables import ApiKeyListeners, merge_pushes
+from parley.store.webhooks import merge_pushes
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +62,7 @@ class MemoryTaskStore(MemoryTables):
         logs: MemoryLogs | None = None,
         lease: Lease | None = None,
     ) -> None:
+        super().__init__()
         self._shared = logs if logs is not None else MemoryLogs(clock)
         self._clock = self._shared.clock
         self._lease = lease or Lease()
@@ -82,7 +76,6 @@ class MemoryTaskStore(MemoryTables):
         self._logs = self._shared.logs
         self._index = self._shared.index
         self._timers_changed: TimersChanged = lambda _: None
-        self._api_key_listeners = ApiKeyListeners()
 
     @property
     def replica(self) -> str:
@@ -394,11 +387,6 @@ class MemoryTaskStore(MemoryTables):
         self._opened()
         found = self._shared.events.get((agent, key))
         return found.value if found else None
-
-    async def secret(self, name: str) -> bytes:
-        """Return the secret of a name; the first call makes it."""
-        self._opened()
-        return self._shared.secrets.setdefault(name, os.urandom(SECRET_BYTES))
 
     async def positions(self, task_ids: Sequence[str]) -> Sequence[LogPosition]:
         """Return the ends of tasks' logs, without tasks that the store lacks."""

@@ -1,10 +1,10 @@
-"""The small tables of a memory store: API keys, contexts, usage, the audit, webhooks."""
+"""The small tables of a memory store: contexts, the audit, webhooks."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import TypeVar
 
@@ -12,18 +12,6 @@ from msgspec.structs import replace
 
 from parley.model.parts import Message
 from parley.model.struct import decode, encode
-from parley.security.api_keys import ApiKeyRecord, checked
-from parley.security.limits.usage import (
-    COUNTED,
-    NO_KEY,
-    QuotaAsk,
-    QuotaGrant,
-    UsageQuery,
-    UsageRow,
-    added,
-    usage_key,
-    usage_row,
-)
 from parley.store.audit.trail import PAGE, AuditEntry, AuditFilter, AuditLine, AuditPrune
 from parley.store.events import Scope
 from parley.store.head import unknown
@@ -31,13 +19,7 @@ from parley.store.memory.index import TaskIndex
 from parley.store.memory.log import MemoryLog
 from parley.store.memory.logs import MemoryLogs
 from parley.store.protocols.errors import DuplicateReceipt
-from parley.store.protocols.tables import (
-    ENDED_KEPT,
-    MAX_API_KEYS,
-    ApiKeyChanged,
-    Receipt,
-    TooManyApiKeys,
-)
+from parley.store.protocols.tables import Receipt
 from parley.store.protocols.webhooks import (
     ATTEMPTS_KEPT,
     ActivePushes,
@@ -45,74 +27,28 @@ from parley.store.protocols.webhooks import (
     PushRecord,
     PushState,
 )
-from parley.store.tables import (
-    ApiKeyListeners,
-    active_of,
-    api_key_with_end,
-    check_same_api_key,
-    granted,
-    merge_pushes,
-)
+from parley.store.tables import SmallTables, TableRows
+from parley.store.webhooks import active_of, merge_pushes
 
 T = TypeVar("T")
 
 
-class MemoryTables(ABC):
+class MemoryTables(SmallTables):
     """The part of a memory store that keeps the small tables."""
 
     _shared: MemoryLogs
     _index: TaskIndex
     _replica: str
-    _api_key_listeners: ApiKeyListeners
 
     @abstractmethod
     def _opened(self) -> MemoryLogs:
         """Return the data. Raises ``StoreUnavailable`` unless the store is open."""
 
-    # -- API keys ------------------------------------------------------------------------------
+    async def change_rows(self, work: Callable[[TableRows], T]) -> T:
+        """Call ``work``, which nobody sees at work, and return its result."""
+        return work(self._opened().rows.begin())
 
-    def listen_api_keys(self, changed: ApiKeyChanged) -> None:
-        """Call ``changed`` whenever this store adds or ends an API key."""
-        self._api_key_listeners.add(changed)
-
-    async def add_api_key(self, record: ApiKeyRecord) -> None:
-        """Store an API key."""
-        self._opened()
-        checked(record)
-        keys = self._shared.api_keys
-        if record.id in keys:
-            check_same_api_key(keys[record.id], record)
-            return
-        before = self._shared.clock() - ENDED_KEPT
-        for each in [*keys.values()]:
-            if (ended_at := each.ended_at()) is not None and ended_at < before:
-                del keys[each.id]
-        if len(keys) >= MAX_API_KEYS:
-            raise TooManyApiKeys
-        keys[record.id] = record
-        self._api_key_listeners.changed(record.id)
-
-    async def api_key(self, id: str) -> ApiKeyRecord | None:
-        """Return an API key, ended or not."""
-        self._opened()
-        return self._shared.api_keys.get(id)
-
-    async def api_keys(self, owner: str = "") -> Sequence[ApiKeyRecord]:
-        """Return all API keys, or the keys of an owner, the oldest first."""
-        self._opened()
-        found = [key for key in self._shared.api_keys.values() if owner in ("", key.owner)]
-        return sorted(found, key=lambda key: (key.created_at, key.id))
-
-    async def end_api_key(
-        self, id: str, *, expires_at: int | None = None, revoked_at: int | None = None
-    ) -> ApiKeyRecord | None:
-        """Have an API key end earlier, and return it."""
-        self._opened()
-        found = self._shared.api_keys.get(id)
-        if found is not None:
-            found = self._shared.api_keys[id] = api_key_with_end(found, expires_at, revoked_at)
-            self._api_key_listeners.changed(id)
-        return found
+    read_rows = change_rows
 
     # -- contexts ------------------------------------------------------------------------------
 
@@ -182,58 +118,6 @@ class MemoryTables(ABC):
             return False
         await self.set_value(scope, context_id, key, value)
         return True
-
-    # -- usage, and the amounts of limits --------------------------------------------------------
-
-    async def take_quotas(self, asks: Sequence[QuotaAsk]) -> Sequence[QuotaGrant]:
-        """Take from amounts of limits."""
-        self._opened()
-        grants = []
-        for ask in asks:
-            slots, ends_at = self._shared.quotas.get(ask.key, ({}, 0))
-            grants.append(granted(ask, slots))
-            self._shared.quotas[ask.key] = slots, max(ends_at, ask.ends_at)
-        return grants
-
-    async def add_usage(self, rows: Sequence[UsageRow]) -> None:
-        """Add to the usage."""
-        self._opened()
-        usage = self._shared.usage
-        for row in rows:
-            key = usage_key(row)
-            usage[key] = added(usage[key], row) if key in usage else row
-
-    async def usage(self, query: UsageQuery) -> Sequence[UsageRow]:
-        """Return the usage, the latest days first."""
-        found = self._selected(query)
-        return sorted(found, key=lambda row: (-row.day, *usage_key(row)[1:]))[: query.limit]
-
-    async def sum_usage(self, query: UsageQuery) -> UsageRow:
-        """Return the sum of all rows that are selected."""
-        total = usage_row((*NO_KEY, *[0] * len(COUNTED)))
-        for row in self._selected(query):
-            total = added(total, row)
-        return total
-
-    def _selected(self, query: UsageQuery) -> list[UsageRow]:
-        self._opened()
-        return [
-            row
-            for row in self._shared.usage.values()
-            if query.since <= row.day <= query.until
-            and query.agent in (None, row.agent)
-            and query.tenant in (None, row.tenant)
-            and query.caller in (None, row.caller)
-        ]
-
-    async def prune_usage(self, before_day: int, now: int) -> None:
-        """Remove old usage, and slots that no longer count."""
-        self._opened()
-        for key in [key for key in self._shared.usage if key[0] < before_day]:
-            del self._shared.usage[key]
-        quotas = self._shared.quotas
-        for name in [name for name, (_, ends_at) in quotas.items() if ends_at <= now]:
-            del quotas[name]
 
     # -- the audit -----------------------------------------------------------------------------
 

@@ -1,27 +1,52 @@
 """The schema of a task store in PostgreSQL.
 
-The second migration is the exception to the rule that code of the version before still works
-(decision 0004).
+The second and the ninth migration are the exceptions to the rule that code of the version before
+still works (decision 0004).
 """
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import chain, islice
+
 from parley.database.postgres.connection import Address, BoundedConnection, blobs, flags, ints
 from parley.database.postgres.database import PostgresSchema
 from parley.database.sql import filled
+from parley.store.audit.reading import DECISION, TOOL_CALL
 from parley.store.protocols.tables import HISTORY_KEPT
 from parley.store.sql import FILES, queries
-from parley.store.sql.backfill import BACKFILLED_OWNERS, is_of_application, task_of_before
+from parley.store.sql.backfill import (
+    BACKFILLED_OWNERS,
+    SMALL_TABLES,
+    is_of_application,
+    small_rows,
+    task_of_before,
+)
 
 BACKFILLED_TASKS, BACKFILLED_BYTES = 500, 8 << 20
 """How much one statement puts into the stored form."""
 
+BACKFILLED_ROWS = 5000
+"""How many rows of a small table are moved together."""
+
 _FILL = queries("postgres", "backfill.sql")
+_CURSOR = queries("postgres", "cursor.sql")
 
 
 def sql_for(address: Address, sql: dict[str, str]) -> dict[str, str]:
     """Return statements for the schema of an address."""
     return filled(sql, {"schema": address.schema, "kept": HISTORY_KEPT})
+
+
+def audit_sql(address: Address) -> dict[str, str]:
+    """Return the statements of the audit for the schema of an address."""
+    facts = " OR ".join(
+        f"substring(l.payload from 1 for {len(each)}) = '{each}'::bytea"
+        for each in (DECISION, TOOL_CALL)
+    )
+    ids = queries("postgres", "rows.sql")["listed"]
+    words = {"schema": f"{address.schema}.", "?": "%s", "ids": ids, "facts": facts}
+    return filled(queries("shared", "audit.sql"), words)
 
 
 def _store_tasks(connection: BoundedConnection, address: Address) -> None:
@@ -71,5 +96,21 @@ def _own_applications(connection: BoundedConnection, address: Address) -> None:
         connection.execute(sql[name])
 
 
-# Version 2 introduced the stored form of tasks; 8 told applications from users with the same ids.
-SCHEMA = PostgresSchema(FILES, {2: _store_tasks, 8: _own_applications})
+def _move_small_tables(connection: BoundedConnection, address: Address) -> None:
+    """Put what small tables have into rows, within a transaction. Raises ``psycopg.Error``."""
+    fill = sql_for(address, _FILL)
+    for table in SMALL_TABLES:
+        words = {"name": table, "query": fill[f"small_{table}"], "count": BACKFILLED_ROWS}
+        cursor = filled(_CURSOR, words)
+        connection.execute(cursor["declare"])
+        pages = iter(partial(connection.rows, cursor["fetch"]), [])
+        rows = small_rows(table, chain.from_iterable(pages))
+        while page := [*islice(rows, BACKFILLED_ROWS)]:
+            connection.execute(fill["add_rows"], [[*column] for column in zip(*page, strict=True)])
+        connection.execute(cursor["close"])
+        connection.execute(fill[f"drop_{table}"])
+
+
+# Version 2 introduced the stored form of tasks; 8 told applications from users with the same ids;
+# 9 made small tables rows.
+SCHEMA = PostgresSchema(FILES, {2: _store_tasks, 8: _own_applications, 9: _move_small_tables})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -23,22 +22,16 @@ from parley.database.postgres.connection import (
     texts,
 )
 from parley.database.postgres.database import PostgresReadConnection
-from parley.security.api_keys import ApiKeyRecord, checked
-from parley.security.limits.usage import QuotaAsk, QuotaGrant, UsageRow
-from parley.store.audit.trail import LAST, AuditEntry, AuditLine, AuditPrune
+from parley.store.audit.reading import AuditTable
+from parley.store.audit.trail import LAST
 from parley.store.events import Scope, steady_clock
 from parley.store.postgres.background import PRUNED_CONTEXTS, PRUNED_RECORDS, Heartbeat, Pruner
-from parley.store.postgres.schema import SCHEMA, sql_for
-from parley.store.postgres.tables import (
-    PostgresTables,
-    check_added,
-    complete_event,
-    recover_completion,
-)
+from parley.store.postgres.schema import SCHEMA, audit_sql, sql_for
+from parley.store.postgres.tables import PostgresRows, complete_event, recover_completion
 from parley.store.postgres.writer import BackgroundOperation, PostgresBatchWriter
 from parley.store.protocols.claims import Claimed, Lease, Replica
 from parley.store.protocols.errors import PrunedElsewhere, StoreUnavailable
-from parley.store.protocols.tables import SECRET_BYTES, EventCompleted, checked_event
+from parley.store.protocols.tables import EventCompleted, checked_event
 from parley.store.protocols.task_log import Committed, LogPosition, TaskPage, TaskQuery
 from parley.store.protocols.webhooks import DeliveryAttempt, PushRecord
 from parley.store.sql import queries
@@ -73,15 +66,7 @@ _PRUNE_MORE = {
 Rows = Sequence[Sequence[Any]]
 
 _SQL = queries(
-    "postgres",
-    "pieces.sql",
-    "queries.sql",
-    "replicas.sql",
-    "timers.sql",
-    "prune.sql",
-    "api_keys.sql",
-    "usage.sql",
-    "audit.sql",
+    "postgres", "pieces.sql", "queries.sql", "replicas.sql", "timers.sql", "prune.sql", "rows.sql"
 )
 
 
@@ -111,7 +96,7 @@ class PostgresTaskStore(SqlTaskStore[BoundedConnection]):
             raise ValueError(f"timeout is a number of seconds above 0, not {timeout!r}")
         self._address = Address.of(url)
         super().__init__(self._address.name)
-        self._sql = sql_for(self._address, _SQL)
+        self._sql = sql_for(self._address, _SQL) | audit_sql(self._address)
         self._lease = lease or Lease()
         self._timeout = timeout
         self._migrates = migrates
@@ -266,51 +251,6 @@ class PostgresTaskStore(SqlTaskStore[BoundedConnection]):
         self._timers_changed(0)
         return is_first
 
-    async def secret(self, name: str) -> bytes:
-        """Return the secret of a name; the first call makes it."""
-        if rows := await self._rows("secret", (name,)):
-            return bytes(rows[0][0])
-        fresh = os.urandom(SECRET_BYTES)
-        return await self._change(lambda tables: tables.secret(name, fresh))
-
-    async def add_api_key(self, record: ApiKeyRecord) -> None:
-        """Store an API key."""
-        checked(record)
-        now = self.now()
-        check_added(await self._change(lambda tables: tables.add_api_key(record, now)), record)
-        self._api_key_listeners.changed(record.id)
-
-    async def end_api_key(
-        self, id: str, *, expires_at: int | None = None, revoked_at: int | None = None
-    ) -> ApiKeyRecord | None:
-        """Have an API key end earlier, and return it."""
-        found = await self._change(lambda tables: tables.end_api_key(id, expires_at, revoked_at))
-        self._api_key_listeners.changed(id)
-        return found
-
-    async def append_audit(self, entries: Sequence[AuditEntry]) -> Sequence[AuditLine]:
-        """Append entries to the audit."""
-        now = self.now()
-        return await self._change(lambda tables: tables.append_audit(entries, now))
-
-    async def prune_audit(self, prune: AuditPrune) -> int:
-        """Remove old lines of the audit, and append a checkpoint."""
-        now = self.now()
-        return await self._change(lambda tables: tables.prune_audit(prune, now))
-
-    async def take_quotas(self, asks: Sequence[QuotaAsk]) -> Sequence[QuotaGrant]:
-        """Take from amounts of limits."""
-        return await self._change(lambda tables: tables.take_quotas(asks))
-
-    async def add_usage(self, rows: Sequence[UsageRow]) -> None:
-        """Add to the usage."""
-        await self._change(lambda tables: tables.add_usage(rows))
-
-    async def prune_usage(self, before_day: int, now: int) -> None:
-        """Remove old usage, and slots that no longer count."""
-        await self._execute("prune_usage", {"before_day": before_day})
-        await self._execute("prune_quota_slots", {"now": now})
-
     async def save_delivery(
         self, task_id: str, push: PushRecord, attempt: DeliveryAttempt | None = None
     ) -> bool:
@@ -360,14 +300,25 @@ class PostgresTaskStore(SqlTaskStore[BoundedConnection]):
                 raise
         return removed
 
-    async def _change(self, work: Callable[[PostgresTables], T]) -> T:
-        """Change the small tables in a transaction of the writer's; return the result."""
+    async def change_rows(self, work: Callable[[AuditTable], T]) -> T:
+        """Call ``work`` in a transaction of the writer's, and return its result."""
+        results: list[T] = []
 
         def run(writer: PostgresBatchWriter) -> T:
             with writer.transaction() as connection:
-                return work(PostgresTables(connection.execute, writer.sql))
+                result = work(PostgresRows(connection.execute, writer.sql, self.now()))
+                results[:] = [result]
+                writer.fenced_rows("note_change", {})
+            return result
 
-        return await self._run_in_background(run)
+        return await self._run_in_background(run, lambda writer, noted: results[0])
+
+    async def read_rows(self, work: Callable[[AuditTable], T]) -> T:
+        """Call ``work``, which only reads, and return its result."""
+        now = self.now()
+        return await self._read(
+            lambda connection: work(PostgresRows(connection.execute, self._sql, now))
+        )
 
     async def _execute(self, name: str, values: Sequence[Any] | Mapping[str, Any]) -> Rows:
         """Execute one statement by the writer; return its rows."""

@@ -34,7 +34,7 @@ from parley.model.backoff import Backoff
 from parley.store.events import LoggedEvent
 from parley.store.head import Head
 from parley.store.postgres.batch import MovedPush, PostgresBatch, statement
-from parley.store.protocols.errors import StoreUnavailable
+from parley.store.protocols.errors import StoreError, StoreUnavailable
 from parley.store.sql.batch import HEADS_KEPT, StoreJob, StoreJobResult, WriterId
 
 logger = logging.getLogger(__name__)
@@ -321,7 +321,11 @@ class PostgresBatchWriter(BatchWriter[StoreJob]):
                 return [(job, recover(self, noted), (), None)], []
 
             self._in_doubt = _InDoubt(grp, on_commit)
-        result = operation.run(self)
+        try:
+            result = operation.run(self)
+        except StoreError as error:
+            self._in_doubt = None
+            return [(job, None, (), error.with_traceback(None))]
         if recover is not None:
             self.grp = grp
             self._in_doubt = None

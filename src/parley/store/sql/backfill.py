@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
 import msgspec
 from msgspec.structs import replace
 
@@ -9,12 +14,18 @@ from parley.model.parts import Artifact
 from parley.model.service import caller_of
 from parley.model.struct import decode
 from parley.model.tasks import Task
+from parley.security.api_keys import ApiKeyRecord
+from parley.security.limits.usage import usage_row
+from parley.store import tables
 from parley.store.events import StoredCaller, records_in
 from parley.store.fold import fold
 from parley.store.snapshot import StoredForm
 
 BACKFILLED_OWNERS = 1000
 """How many tasks a migration looks at together."""
+
+SMALL_TABLES = ("secrets", "api_keys", "usage", "quotas")
+"""The small tables that had tables of their own."""
 
 _Artifacts = tuple[Artifact, ...]
 _CLIENT = b'"client":'
@@ -55,3 +66,32 @@ def task_of_before(
     if body is not None:
         start = replace(decode(body, Task), artifacts=decode(artifacts or b"[]", _Artifacts))
     return StoredForm.of(fold([record.event for record in records_in(task_id, tail)], start))
+
+
+def small_rows(table: str, found: Iterable[Sequence[Any]]) -> Iterator[tuple[str, str, bytes, Any]]:
+    """Yield rows of the query ``small_<table>`` as rows of ``rows``, those of a key together."""
+    match table:
+        case "secrets":
+            for name, value in found:
+                yield tables.SECRETS, name, bytes(value), None
+        case "api_keys":
+            for id, digest, owner, label, scopes, created_at, expires_at, revoked_at in found:
+                record = ApiKeyRecord(
+                    id=id,
+                    digest=digest,
+                    owner=owner,
+                    label=label,
+                    scopes=tuple(scopes.split()),
+                    created_at=created_at,
+                    expires_at=expires_at,
+                    revoked_at=revoked_at,
+                )
+                yield tables.API_KEYS, id, *tables.api_key_row(record)
+        case "usage":
+            for each in found:
+                for key, row in tables.usage_rows([usage_row(each)]).items():
+                    yield tables.USAGE, key, *row
+        case "quotas":
+            for name, slots in groupby(found, key=itemgetter(0)):
+                taken = {slot: (taken, ends_at) for _, slot, taken, ends_at in slots}
+                yield tables.QUOTAS, name, *tables.quota_row(taken)

@@ -26,7 +26,7 @@ from parley.store.protocols.errors import Conflict, DuplicateReceipt, StoreError
 from parley.store.protocols.tables import Receipt
 from parley.store.protocols.task_log import Append
 from parley.store.protocols.webhooks import PushRecord, PushState
-from parley.store.tables import merge_pushes
+from parley.store.webhooks import merge_pushes
 
 WriterId = tuple[str, int]
 """Who writes to a log: the task's id, and the epoch of its executor."""

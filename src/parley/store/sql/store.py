@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -15,14 +15,13 @@ from parley.database.database import GroupWriter, ReaderPool
 from parley.model.parts import Message
 from parley.model.struct import decode, encode
 from parley.model.tasks import TaskState
-from parley.security.api_keys import ApiKeyRecord
-from parley.security.limits.usage import NO_KEY, UsageQuery, UsageRow, usage_row
-from parley.store.audit.trail import LAST, PAGE, AuditFilter, AuditLine, line_of
+from parley.store.audit.reading import AuditTable, append_audit, prune_audit, read_audit
+from parley.store.audit.trail import LAST, PAGE, AuditEntry, AuditFilter, AuditLine, AuditPrune
 from parley.store.events import LoggedEvent, RecordKind, Scope, payloads_in, records_in
 from parley.store.head import payload_of
 from parley.store.protocols.claims import MAX_COUNTED
 from parley.store.protocols.errors import StoreUnavailable
-from parley.store.protocols.tables import ApiKeyChanged, DueTask, Receipt, TimersChanged
+from parley.store.protocols.tables import DueTask, Receipt, TimersChanged
 from parley.store.protocols.task_log import PAGE_BYTES, Append, LogPosition, TaskQuery, TaskRecord
 from parley.store.protocols.webhooks import ActivePushes, DeliveryAttempt, PushRecord
 from parley.store.snapshot import StoredTask, artifact_rows
@@ -34,7 +33,8 @@ from parley.store.sql.batch import (
     pushes_from_rows,
     scope_columns,
 )
-from parley.store.tables import ApiKeyListeners, active_of, api_key_from_row, last_attempts
+from parley.store.tables import SmallTables
+from parley.store.webhooks import active_of, last_attempts
 
 UNLIMITED = 2**62
 """A limit that nothing reaches."""
@@ -45,20 +45,20 @@ C = TypeVar("C")
 T = TypeVar("T")
 
 
-class SqlTaskStore(ABC, Generic[C]):
+class SqlTaskStore(SmallTables, Generic[C]):
     """A task store over jobs for a writer and named queries for readers.
 
     ``name`` is its location as shown to people. The store is open while there is a ``_loop``.
     """
 
     def __init__(self, name: str) -> None:
+        super().__init__()
         self._name = name
         self._replica = ""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._writing: GroupWriter[StoreJob] | None = None
         self._reading: ReaderPool[C] | None = None
         self._timers_changed: TimersChanged = lambda _: None
-        self._api_key_listeners = ApiKeyListeners()
         self._migrated: Sequence[str] = ()
 
     @abstractmethod
@@ -121,51 +121,32 @@ class SqlTaskStore(ABC, Generic[C]):
         rows = await self._rows("event", (agent, key))
         return bytes(rows[0][0]) if rows else None
 
-    def listen_api_keys(self, changed: ApiKeyChanged) -> None:
-        """Call ``changed`` whenever this process adds or ends an API key."""
-        self._api_key_listeners.add(changed)
-
-    async def api_key(self, id: str) -> ApiKeyRecord | None:
-        """Return an API key, ended or not."""
-        rows = await self._rows("api_key", (id,))
-        return api_key_from_row(rows[0]) if rows else None
-
-    async def api_keys(self, owner: str = "") -> Sequence[ApiKeyRecord]:
-        """Return all API keys, or the keys of an owner, the oldest first."""
-        return [api_key_from_row(row) for row in await self._rows("api_keys", {"owner": owner})]
-
-    async def usage(self, query: UsageQuery) -> Sequence[UsageRow]:
-        """Return the usage, the latest days first."""
-        return [usage_row(row) for row in await self._rows("usage", asdict(query))]
-
-    async def sum_usage(self, query: UsageQuery) -> UsageRow:
-        """Return the sum of all rows that are selected."""
-        [counts] = await self._rows("sum_usage", asdict(query))
-        return usage_row((*NO_KEY, *counts))
-
     @property
     def migrated(self) -> Sequence[str]:
         """The migrations that ``open`` ran."""
         return self._migrated
 
+    @abstractmethod
+    async def change_rows(self, work: Callable[[AuditTable], T]) -> T:
+        """Call ``work`` in a transaction, and return its result once that is durable."""
+
+    @abstractmethod
+    async def read_rows(self, work: Callable[[AuditTable], T]) -> T:
+        """Call ``work``, which only reads, and return its result."""
+
+    async def append_audit(self, entries: Sequence[AuditEntry]) -> Sequence[AuditLine]:
+        """Append entries to the audit."""
+        return await self.change_rows(lambda table: append_audit(table, entries))
+
+    async def prune_audit(self, prune: AuditPrune) -> int:
+        """Remove old lines of the audit, and append a checkpoint."""
+        return await self.change_rows(lambda table: prune_audit(table, prune))
+
     async def read_audit(
         self, which: AuditFilter, *, after: int = 0, limit: int = PAGE, newest: bool = False
     ) -> Sequence[AuditLine]:
         """Return lines of the audit after one, in order."""
-        name = "newest_audit_lines" if newest else "audit_lines"
-        since, until = which.span
-        values = {
-            "after": after,
-            "since": since,
-            "until": until,
-            "kind": which.kind,
-            "actor": which.actor,
-            "agent": which.agent,
-            "task": which.task_id,
-            "limit": limit,
-        }
-        rows = await self._rows(name, values)
-        return [line_of(row) for row in (reversed(rows) if newest else rows)]
+        return await self.read_rows(lambda table: read_audit(table, which, after, limit, newest))
 
     async def load(
         self,

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from itertools import chain
 from typing import Any, TypeVar
@@ -124,11 +125,13 @@ class SqliteBatch(SqliteTables):
 
     def write(self) -> None:
         """Write all of it durably, or nothing. Raises ``sqlite3.Error``."""
-        if not (self.heads or self._receipts or self._statements or self._counts):
-            return
         connection = self.connection
-        connection.execute("BEGIN IMMEDIATE")
-        try:
+        is_begun = connection.in_transaction
+        if not (self.heads or self._receipts or self._statements or self._counts or is_begun):
+            return
+        if not is_begun:
+            connection.execute("BEGIN IMMEDIATE")
+        with undone_on_error(connection):
             _write_rows(connection, "add_records", self._records)
             self._write_heads(connection)
             _write_rows(connection, "add_messages", self._messages)
@@ -140,10 +143,6 @@ class SqliteBatch(SqliteTables):
             for sql, values in self._statements:
                 connection.execute(sql, values)
             connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
 
     def _write_heads(self, connection: sqlite3.Connection) -> None:
         added, moved, changed, turned, rewritten = [], [], [], [], []
@@ -233,7 +232,8 @@ class SqliteStoreJobs(SqliteJobs[StoreJob]):
             pessimistic=pessimistic,
         )
         batch.load_heads(jobs)
-        results = batch.stage(jobs)
+        with undone_on_error(self._connection):
+            results = batch.stage(jobs)
         batch.write()
         self._failed_writers = batch.failed_writers
         for task_id, head in batch.heads.items():
@@ -261,6 +261,17 @@ class SqliteStoreJobs(SqliteJobs[StoreJob]):
         return self._last_key
 
 
+@contextmanager
+def undone_on_error(connection: sqlite3.Connection) -> Iterator[None]:
+    """Roll back the transaction, if there is one, when an error ends the block."""
+    try:
+        yield
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
 def change(file: TaskFile, work: Callable[[SqliteBatch], T], at: int) -> T:
     """Change a file that no other process has open, in one transaction; return the result.
 
@@ -275,6 +286,7 @@ def change(file: TaskFile, work: Callable[[SqliteBatch], T], at: int) -> T:
         replica="",
         pessimistic=True,
     )
-    result = work(batch)
+    with undone_on_error(file.writer):
+        result = work(batch)
     batch.write()
     return result

@@ -7,14 +7,31 @@ from pathlib import Path
 
 from parley.database.sql import filled
 from parley.database.sqlite.file import SqliteFile, SqliteSchema, Synchronous
+from parley.store.audit.reading import DECISION, TOOL_CALL
 from parley.store.sql import FILES, queries
-from parley.store.sql.backfill import BACKFILLED_OWNERS, is_of_application, task_of_before
+from parley.store.sql.backfill import (
+    BACKFILLED_OWNERS,
+    SMALL_TABLES,
+    is_of_application,
+    small_rows,
+    task_of_before,
+)
 
 APPLICATION_ID = 0x5041524C  # "PARL": a file of Parley's
 
-SQL = queries(
-    "sqlite", "queries.sql", "prune.sql", "timers.sql", "api_keys.sql", "usage.sql", "audit.sql"
+AUDIT_SQL = filled(
+    queries("shared", "audit.sql"),
+    {
+        "schema": "",
+        "?": "?",
+        "ids": queries("sqlite", "rows.sql")["listed"],
+        "facts": " OR ".join(
+            f"CAST(substr(l.payload, 1, {len(each)}) AS TEXT) = '{each}'"
+            for each in (DECISION, TOOL_CALL)
+        ),
+    },
 )
+SQL = AUDIT_SQL | queries("sqlite", "queries.sql", "prune.sql", "timers.sql", "rows.sql")
 ADMIN_SQL = filled(
     queries("shared", "admin.sql"), {"schema": "", "waiting": "waiting", "c": "", "?": "?"}
 )
@@ -58,8 +75,19 @@ def _own_applications(connection: sqlite3.Connection) -> None:
         connection.execute(_FILL[name])
 
 
-# Version 4 introduced the stored form of tasks; 10 told applications from users with the same ids.
-SCHEMA = SqliteSchema(APPLICATION_ID, FILES, {4: _store_tasks, 10: _own_applications})
+def _move_small_tables(connection: sqlite3.Connection) -> None:
+    """Put what small tables have into rows, within a transaction. Raises ``sqlite3.Error``."""
+    for table in SMALL_TABLES:
+        found = connection.execute(_FILL[f"small_{table}"])
+        connection.executemany(_FILL["add_row"], small_rows(table, found))
+        connection.execute(_FILL[f"drop_{table}"])
+
+
+# Version 4 introduced the stored form of tasks; 10 told applications from users with the same ids;
+# 11 made small tables rows.
+SCHEMA = SqliteSchema(
+    APPLICATION_ID, FILES, {4: _store_tasks, 10: _own_applications, 11: _move_small_tables}
+)
 
 
 class TaskFile(SqliteFile):

@@ -13,88 +13,79 @@ import os
 import socket
 import sqlite3
 import stat
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, NamedTuple
 
 import msgspec
 
 from parley.security.api_keys import ApiKeyRecord
 from parley.store.audit.trail import AuditEntry, AuditLine, AuditPrune
 from parley.store.protocols.errors import StoreError, StoreUnavailable
-from parley.store.protocols.tables import MAX_EVENT_BYTES, EventCompleted, TooManyApiKeys
+from parley.store.protocols.tables import (
+    MAX_EVENT_BYTES,
+    DuplicateApiKey,
+    EventCompleted,
+    TooManyApiKeys,
+)
 from parley.store.protocols.webhooks import SuspendedWebhook, WebhookFilter
 from parley.store.sqlite.file import ADMIN_SQL
-from parley.store.tables import suspended_of
+from parley.store.webhooks import suspended_of
 
 logger = logging.getLogger(__name__)
 
 ASK_SECONDS = 60.0
+OTHER_VERSION = "this process runs another version of Parley"
 READ_SECONDS = 5.0
-
-_COMPLETES = b'{"completes":'
-_KEYS = b'{"api_keys":'
-_AUDIT = b'{"audit":'
-
-Resume = Callable[[WebhookFilter], Awaitable[Sequence[SuspendedWebhook]]]
-Complete = Callable[[str, str, bytes], Awaitable[bool]]
-
-KeysAsk = Callable[["KeysQuestion"], Awaitable["KeysAnswer"]]
 
 LONGEST_LINE = 2 * MAX_EVENT_BYTES
 """The longest line of an operator: the value of an event as base64, and its names."""
 
 
-class EventCompletion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Asks the process that has a store open to complete an event."""
+class Call(NamedTuple):
+    """A call of the store: the types of its arguments and its result, as JSON.
 
-    completes: str
-    agent: str
-    value: bytes
+    ``remedy`` is what to do when its answer was lost.
+    """
 
-
-class KeysQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Asks the process that has a store open about API keys: ``secret``, ``add`` or ``end``."""
-
-    api_keys: Literal["secret", "add", "end"]
-    id: str = ""
-    record: ApiKeyRecord | None = None
-    expires_at: int | None = None
-    revoked_at: int | None = None
+    arguments: Any
+    result: Any
+    remedy: str
 
 
-class KeysAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The secret of ids, or the key as it is now."""
+_KEYS, _AUDIT = "look what it did with parley keys list", "look what it did with parley audit"
 
-    secret: bytes = b""
-    record: ApiKeyRecord | None = None
+CALLS = {
+    "secret": Call(tuple[str], bytes, _KEYS),
+    "add_api_key": Call(tuple[ApiKeyRecord], None, _KEYS),
+    "end_api_key": Call(tuple[str, int | None, int | None], ApiKeyRecord | None, _KEYS),
+    "append_audit": Call(tuple[list[AuditEntry]], list[AuditLine], _AUDIT),
+    "prune_audit": Call(tuple[AuditPrune], int, _AUDIT),
+    "complete_event": Call(tuple[str, str, bytes], bool, "do it again, which changes nothing"),
+    "resume": Call(
+        tuple[WebhookFilter],
+        list[SuspendedWebhook],
+        "look whether it is done with parley store webhooks list",
+    ),
+}
+
+_ERRORS: Mapping[str, Callable[..., StoreError]] = {
+    "EventCompleted": lambda agent, key, _: EventCompleted(agent, key),
+    "TooManyApiKeys": lambda _: TooManyApiKeys(),
+    "DuplicateApiKey": lambda record: DuplicateApiKey(record.id),
+}
+"""Errors that the caller gets as they were, of the arguments of the call."""
 
 
-class AuditQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Asks the process that has a store open to append to its audit, or to prune it."""
-
-    audit: Sequence[AuditEntry]
-    prune: AuditPrune | None = None
-
-
-class AuditAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The appended lines, or how many were removed."""
-
-    lines: Sequence[AuditLine] = ()
-    removed: int = 0
-
-
-AuditAsk = Callable[[AuditQuestion], Awaitable[AuditAnswer]]
+class _Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    call: str
+    arguments: msgspec.Raw
 
 
 class _Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    resumed: Sequence[SuspendedWebhook] = ()
+    result: msgspec.Raw = msgspec.Raw(b"null")
     error: str = ""
-    is_completed: bool = False
-    has_other_value: bool = False
-    keys: KeysAnswer | None = None
-    audit: AuditAnswer | None = None
-    is_full: bool = False
+    kind: str = ""
 
 
 def socket_of(path: Path) -> Path:
@@ -103,19 +94,16 @@ def socket_of(path: Path) -> Path:
 
 
 class OperatorSocket:
-    """Answers operators while a store is open. The file's lock must be held.
+    """Answers operators while a store is open: ``functions`` by ``CALLS``.
+
+    The file's lock must be held.
 
     Where there can be no socket (Windows, a path too long), it does nothing.
     """
 
-    def __init__(
-        self, path: Path, resume: Resume, complete: Complete, keys: KeysAsk, audit: AuditAsk
-    ) -> None:
+    def __init__(self, path: Path, functions: Mapping[str, Callable[..., Awaitable[Any]]]) -> None:
         self._path = socket_of(path)
-        self._resume = resume
-        self._complete = complete
-        self._keys = keys
-        self._audit = audit
+        self._functions = functions
         self._server: asyncio.Server | None = None
         self._sessions: set[asyncio.Task[None]] = set()
 
@@ -168,27 +156,16 @@ class OperatorSocket:
 
     async def _answer(self, line: bytes) -> _Answer:
         try:
-            if line.startswith(_COMPLETES):
-                event = msgspec.json.decode(line, type=EventCompletion)
-                completed = await self._complete(event.agent, event.completes, event.value)
-                return _Answer(is_completed=completed)
-            if line.startswith(_KEYS):
-                question = msgspec.json.decode(line, type=KeysQuestion)
-                return _Answer(keys=await self._keys(question))
-            if line.startswith(_AUDIT):
-                asked = msgspec.json.decode(line, type=AuditQuestion)
-                return _Answer(audit=await self._audit(asked))
-            return _Answer(
-                resumed=await self._resume(msgspec.json.decode(line, type=WebhookFilter))
-            )
-        except EventCompleted as error:
-            return _Answer(error=str(error), has_other_value=True)
-        except TooManyApiKeys as error:
-            return _Answer(error=str(error), is_full=True)
+            question = msgspec.json.decode(line, type=_Question)
+            if (call := CALLS.get(question.call)) is None:
+                return _Answer(error=OTHER_VERSION)
+            arguments = msgspec.json.decode(question.arguments, type=call.arguments)
+            result = await self._functions[question.call](*arguments)
+            return _Answer(msgspec.Raw(msgspec.json.encode(result)))
         except msgspec.DecodeError:
-            return _Answer(error="this process runs another version of Parley")
+            return _Answer(error=OTHER_VERSION)
         except (StoreError, ValueError) as error:
-            return _Answer(error=str(error))
+            return _Answer(error=str(error), kind=type(error).__name__)
 
 
 def suspended_in(
@@ -200,74 +177,31 @@ def suspended_in(
     return [each for page in pages for each in page]
 
 
-def ask_to_resume(path: Path, which: WebhookFilter) -> Sequence[SuspendedWebhook] | None:
-    """Ask the process that has a database open to resume webhooks; return the resumed ones.
+def ask(path: Path, name: str, arguments: Sequence[Any]) -> Sequence[Any]:
+    """Ask the process that has a database open for one of ``CALLS``.
 
-    Return ``None`` when no process listens. Raises ``StoreUnavailable``.
+    Return a sequence of its result, which is empty when no process listens. Raises ``StoreError``.
     """
-    answer = _ask(path, which, "look whether it is done with parley store webhooks list")
-    if answer is not None and answer.error:
-        raise StoreUnavailable(answer.error)
-    return None if answer is None else answer.resumed
-
-
-def ask_to_complete(path: Path, agent: str, key: str, value: bytes) -> bool | None:
-    """Ask the process that has a database open to complete an event; return whether that did it.
-
-    Return ``None`` when no process listens. Raises ``EventCompleted``, ``StoreUnavailable``.
-    """
-    answer = _ask(path, EventCompletion(key, agent, value), "do it again, which changes nothing")
-    if answer is None:
-        return None
-    if answer.has_other_value:
-        raise EventCompleted(agent, key)
-    if answer.error:
-        raise StoreUnavailable(answer.error)
-    return answer.is_completed
-
-
-def ask_about_keys(path: Path, question: KeysQuestion) -> KeysAnswer | None:
-    """Ask the process that has a database open about API keys.
-
-    Return ``None`` when no process listens. Raises ``TooManyApiKeys``, ``StoreUnavailable``.
-    """
-    answer = _ask(path, question, "look what it did with parley keys list")
-    if answer is None:
-        return None
-    if answer.is_full:
-        raise TooManyApiKeys
-    if answer.keys is None:
-        raise StoreUnavailable(f"{path}: {answer.error or 'it is open in another version'}")
-    return answer.keys
-
-
-def ask_about_audit(path: Path, question: AuditQuestion) -> AuditAnswer | None:
-    """Ask the process that has a database open to change its audit.
-
-    Return ``None`` when no process listens. Raises ``StoreUnavailable``.
-    """
-    answer = _ask(path, question, "look what it did with parley audit")
-    if answer is None:
-        return None
-    if answer.audit is None:
-        raise StoreUnavailable(f"{path}: {answer.error or 'it is open in another version'}")
-    return answer.audit
-
-
-def _ask(path: Path, question: msgspec.Struct, remedy: str) -> _Answer | None:
     if not hasattr(socket, "AF_UNIX"):
-        return None
+        return ()
+    call = CALLS[name]
+    question = _Question(name, msgspec.Raw(msgspec.json.encode(arguments)))
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(ASK_SECONDS)
         try:
             client.connect(str(socket_of(path)))
         except OSError:
-            return None
+            return ()
         try:
             client.sendall(msgspec.json.encode(question) + b"\n")
             with client.makefile("rb") as file:
-                return msgspec.json.decode(file.readline(), type=_Answer)
+                answer = msgspec.json.decode(file.readline(), type=_Answer)
+            if not answer.error:
+                return (msgspec.json.decode(answer.result, type=call.result),)
         except (OSError, msgspec.DecodeError):
             raise StoreUnavailable(
-                f"{path}: the process that has it open gave no answer; {remedy}"
+                f"{path}: the process that has it open gave no answer; {call.remedy}"
             ) from None
+    if answer.kind in _ERRORS:
+        raise _ERRORS[answer.kind](*arguments)
+    raise StoreUnavailable(f"{path}: {answer.error}")

@@ -15,12 +15,11 @@ import msgspec
 
 from parley.database.database import GilYielder, GroupWriter, ReaderPool
 from parley.database.sqlite.database import SqliteGroupWriter, SqliteReadConnection
-from parley.security.api_keys import ApiKeyRecord, checked
-from parley.security.limits.usage import QuotaAsk, QuotaGrant, UsageRow
-from parley.store.audit.trail import LAST, AuditEntry, AuditLine, AuditPrune
+from parley.store.audit.reading import AuditTable
+from parley.store.audit.trail import LAST
 from parley.store.events import Scope, now_ms
 from parley.store.protocols.claims import Claimed, Replica
-from parley.store.protocols.tables import SECRET_BYTES, checked_event
+from parley.store.protocols.tables import checked_event
 from parley.store.protocols.task_log import Committed, LogPosition, TaskPage, TaskQuery
 from parley.store.protocols.webhooks import (
     WEBHOOKS_AT_ONCE,
@@ -40,14 +39,8 @@ from parley.store.sql.store import (
 )
 from parley.store.sqlite.batch import SqliteBatch, SqliteStoreJobs
 from parley.store.sqlite.file import SQL, TaskFile
-from parley.store.sqlite.operator import (
-    AuditAnswer,
-    AuditQuestion,
-    KeysAnswer,
-    KeysQuestion,
-    OperatorSocket,
-    suspended_in,
-)
+from parley.store.sqlite.operator import OperatorSocket, suspended_in
+from parley.store.sqlite.tables import SqliteRows
 
 T = TypeVar("T")
 
@@ -131,7 +124,18 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
         self._reading = ReaderPool(readers, yielder=yielder)
         self._file, self._loop, self._migrated = file, loop, file.migrated
         self._operator = OperatorSocket(
-            file.path, self._resume, self.complete_event, self._about_keys, self._about_audit
+            file.path,
+            {
+                "secret": self.secret,
+                "add_api_key": self.add_api_key,
+                "end_api_key": lambda id, expires_at, revoked_at: self.end_api_key(
+                    id, expires_at=expires_at, revoked_at=revoked_at
+                ),
+                "append_audit": self.append_audit,
+                "prune_audit": self.prune_audit,
+                "complete_event": self.complete_event,
+                "resume": self._resume,
+            },
         )
         await self._operator.open()
 
@@ -189,45 +193,6 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
         self._timers_changed(0)
         return is_first
 
-    async def secret(self, name: str) -> bytes:
-        """Return the secret of a name; the first call makes it."""
-        fresh = os.urandom(SECRET_BYTES)
-        return await self._change(lambda batch: batch.secret(name, fresh))
-
-    async def add_api_key(self, record: ApiKeyRecord) -> None:
-        """Store an API key."""
-        checked(record)
-        await self._change(lambda batch: batch.add_api_key(record))
-        self._api_key_listeners.changed(record.id)
-
-    async def end_api_key(
-        self, id: str, *, expires_at: int | None = None, revoked_at: int | None = None
-    ) -> ApiKeyRecord | None:
-        """Have an API key end earlier, and return it."""
-        found = await self._change(lambda batch: batch.end_api_key(id, expires_at, revoked_at))
-        self._api_key_listeners.changed(id)
-        return found
-
-    async def take_quotas(self, asks: Sequence[QuotaAsk]) -> Sequence[QuotaGrant]:
-        """Take from amounts of limits."""
-        return await self._change(lambda batch: batch.take_quotas(asks))
-
-    async def add_usage(self, rows: Sequence[UsageRow]) -> None:
-        """Add to the usage."""
-        await self._change(lambda batch: batch.add_usage(rows))
-
-    async def prune_usage(self, before_day: int, now: int) -> None:
-        """Remove old usage, and slots that no longer count."""
-        await self._change(lambda batch: batch.prune_usage(before_day, now))
-
-    async def append_audit(self, entries: Sequence[AuditEntry]) -> Sequence[AuditLine]:
-        """Append entries to the audit."""
-        return await self._change(lambda batch: batch.append_audit(entries))
-
-    async def prune_audit(self, prune: AuditPrune) -> int:
-        """Remove old lines of the audit, and append a checkpoint."""
-        return await self._change(lambda batch: batch.prune_audit(prune))
-
     async def save_delivery(
         self, task_id: str, push: PushRecord, attempt: DeliveryAttempt | None = None
     ) -> bool:
@@ -271,21 +236,13 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
             await self._change(partial(SqliteBatch.resume_pushes, webhooks=page))
         return found
 
-    async def _about_keys(self, question: KeysQuestion) -> KeysAnswer:
-        """Answer an operator."""
-        if question.api_keys == "secret":
-            return KeysAnswer(await self.secret(question.id))
-        if question.record is not None:
-            await self.add_api_key(question.record)
-            return KeysAnswer(record=question.record)
-        ends = {"expires_at": question.expires_at, "revoked_at": question.revoked_at}
-        return KeysAnswer(record=await self.end_api_key(question.id, **ends))
+    async def change_rows(self, work: Callable[[AuditTable], T]) -> T:
+        """Call ``work`` in the transaction of the next batch, and return its result."""
+        return await self._change(lambda batch: work(batch.rows()))
 
-    async def _about_audit(self, question: AuditQuestion) -> AuditAnswer:
-        """Answer an operator."""
-        if question.prune is not None:
-            return AuditAnswer(removed=await self.prune_audit(question.prune))
-        return AuditAnswer(lines=await self.append_audit(question.audit))
+    async def read_rows(self, work: Callable[[AuditTable], T]) -> T:
+        """Call ``work``, which only reads, and return its result."""
+        return await self._read(lambda reading: work(SqliteRows(reading, self.now())))
 
     async def _change(self, work: Callable[[SqliteBatch], T]) -> T:
         """Add a change to the next batch; return its result."""

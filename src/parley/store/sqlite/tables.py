@@ -6,45 +6,19 @@ An operation sees the tables as they are after the operations before it in the b
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from itertools import pairwise
 from typing import Any
 
 import msgspec
-from msgspec.structs import asdict
 
-from parley.security.api_keys import ApiKeyRecord
-from parley.security.limits.usage import QuotaAsk, QuotaGrant, UsageRow
-from parley.store.audit.trail import (
-    AuditEntry,
-    AuditLine,
-    AuditPrune,
-    checkpoint,
-    line_columns,
-    line_of,
-    lines_after,
-    prune_values,
-)
 from parley.store.events import Scope
 from parley.store.head import Head, with_event, with_wake
-from parley.store.protocols.tables import (
-    ENDED_KEPT,
-    HISTORY_KEPT,
-    MAX_API_KEYS,
-    EventCompleted,
-    Receipt,
-    TooManyApiKeys,
-)
+from parley.store.protocols.tables import HISTORY_KEPT, EventCompleted, Receipt
 from parley.store.sql.batch import Batch, head_from_row, scope_columns
 from parley.store.sqlite.file import SQL
-from parley.store.tables import (
-    api_key_columns,
-    api_key_from_row,
-    api_key_with_end,
-    check_same_api_key,
-    granted,
-)
+from parley.store.tables import EXPIRED_AT_ONCE, PAGE, Row
 
 PRUNED_BYTES = 1_000_000
 """How many bytes one transaction removes, with 200 a row, while other writers wait. It removes one
@@ -71,6 +45,43 @@ _LAST_MARK = 2**31 - 1
 Values = Sequence[Any] | Mapping[str, Any]
 
 
+class SqliteRows:
+    """The ``AuditTable`` of a file, within the open transaction, at a time (ms)."""
+
+    def __init__(self, connection: sqlite3.Connection, now: int) -> None:
+        self.now = now
+        self._connection = connection
+
+    def execute(self, name: str, values: Values = ()) -> sqlite3.Cursor:
+        """Execute a statement; return its rows."""
+        return self._connection.execute(SQL[name], values)
+
+    def lock(self, table: str, keys: Iterable[str]) -> None:
+        """Do nothing: there is one writer."""
+
+    def get(self, table: str, keys: Iterable[str]) -> dict[str, bytes]:
+        """Return the rows that are there."""
+        return dict(self.execute("get_rows", (table, _json([*keys]), self.now)))
+
+    def scan(
+        self, table: str, first: str = "", *, after: str = "", limit: int = PAGE
+    ) -> Sequence[tuple[str, bytes]]:
+        """Return rows from a key on, and after a key."""
+        values = (table, first, after, self.now, limit)
+        return self.execute("scan_rows", values).fetchall()
+
+    def put(self, table: str, rows: Mapping[str, Row]) -> None:
+        """Put rows. As many that have expired go."""
+        values = [(table, key, *row) for key, row in rows.items()]
+        self._connection.executemany(SQL["put_row"], values)
+        if any([expires_at is not None for *_, expires_at in values]):
+            self.execute("remove_expired_rows", (self.now, EXPIRED_AT_ONCE + len(values)))
+
+    def remove(self, table: str, keys: Iterable[str]) -> None:
+        """Remove rows, if they are there."""
+        self._connection.executemany(SQL["remove_row"], [(table, key) for key in keys])
+
+
 class SqliteTables(Batch):
     """The part of a batch that reads and changes the small tables."""
 
@@ -82,13 +93,6 @@ class SqliteTables(Batch):
         self._values: dict[tuple[str, ...], bytes | None] = {}
         self._events: dict[tuple[str, str], bytes | None] = {}
         self._waits: dict[tuple[str, str], list[str]] = {}
-        self._secrets: dict[str, bytes] = {}
-        self._api_keys: dict[str, ApiKeyRecord] = {}
-        self._api_key_count: int | None = None
-        self._quota_slots: dict[str, dict[int, int]] = {}
-        self._audit_head: tuple[int, str] | None = None
-        self._audit_ids: set[str] = set()
-        self._has_audit_prune = False
         self._has_prune = False
 
     def read(self, name: str, values: Values = ()) -> list[tuple[Any, ...]]:
@@ -98,6 +102,12 @@ class SqliteTables(Batch):
     def add(self, name: str, values: Values) -> None:
         """Add a statement, to run after the bulk writes."""
         self._statements.append((SQL[name], values))
+
+    def rows(self) -> SqliteRows:
+        """Return the rows of small tables; the batch is a transaction from now on."""
+        if not self.connection.in_transaction:
+            self.connection.execute("BEGIN IMMEDIATE")
+        return SqliteRows(self.connection, self.at)
 
     # -- contexts ------------------------------------------------------------------------------
 
@@ -199,111 +209,6 @@ class SqliteTables(Batch):
             rows = self.read("event", (agent, key))
             self._events[agent, key] = rows[0][0] if rows else None
         return self._events[agent, key]
-
-    # -- secrets and API keys ------------------------------------------------------------------
-
-    def secret(self, name: str, fresh: bytes) -> bytes:
-        """Return the secret of a name; ``fresh`` if there is none."""
-        if name not in self._secrets:
-            rows = self.read("secret", (name,))
-            self._secrets[name] = rows[0][0] if rows else fresh
-            if not rows:
-                self.add("add_secret", (name, fresh))
-        return self._secrets[name]
-
-    def add_api_key(self, record: ApiKeyRecord) -> None:
-        """Add an API key, and remove the keys that ended long ago.
-
-        Raises ``TooManyApiKeys``, ``DuplicateApiKey``.
-        """
-        found = self._api_key(record.id)
-        if found is not None:
-            check_same_api_key(found, record)
-            return
-        if self._api_key_count is None:
-            before = {"before": self.at - ENDED_KEPT}
-            [(count, old)] = self.read("count_api_keys", before)
-            self._api_key_count = count - old
-            if old:
-                self.add("remove_ended_api_keys", before)
-        if self._api_key_count >= MAX_API_KEYS:
-            raise TooManyApiKeys
-        self._api_key_count += 1
-        self._api_keys[record.id] = record
-        self.add("add_api_key", api_key_columns(record))
-
-    def end_api_key(
-        self, id: str, expires_at: int | None, revoked_at: int | None
-    ) -> ApiKeyRecord | None:
-        """Have an API key end earlier, and return it."""
-        found = self._api_key(id)
-        if found is not None:
-            found = self._api_keys[id] = api_key_with_end(found, expires_at, revoked_at)
-            self.add("end_api_key", api_key_columns(found))
-        return found
-
-    def _api_key(self, id: str) -> ApiKeyRecord | None:
-        if id in self._api_keys:
-            return self._api_keys[id]
-        rows = self.read("api_key", (id,))
-        return api_key_from_row(rows[0]) if rows else None
-
-    # -- usage, and the amounts of limits --------------------------------------------------------
-
-    def take_quotas(self, asks: Sequence[QuotaAsk]) -> Sequence[QuotaGrant]:
-        """Take from amounts; return the grants."""
-        grants = []
-        for ask in asks:
-            if ask.key not in self._quota_slots:
-                rows = self.read("quota_slots", (ask.key, ask.oldest))
-                self._quota_slots[ask.key] = dict(rows)
-            slots = self._quota_slots[ask.key]
-            grant = granted(ask, slots)
-            if grant.given:
-                self.add("put_quota_slot", (ask.key, ask.slot, slots[ask.slot], ask.ends_at))
-            grants.append(grant)
-        return grants
-
-    def add_usage(self, rows: Sequence[UsageRow]) -> None:
-        """Add to the usage."""
-        for row in rows:
-            self.add("add_usage", asdict(row))
-
-    def prune_usage(self, before_day: int, now: int) -> None:
-        """Remove old usage, and slots that no longer count."""
-        self.add("prune_usage", {"before_day": before_day})
-        self.add("prune_quota_slots", {"now": now})
-
-    # -- the audit -----------------------------------------------------------------------------
-
-    def append_audit(self, entries: Sequence[AuditEntry]) -> list[AuditLine]:
-        """Append entries to the audit; return their lines."""
-        ids = _json([entry.id for entry in entries])
-        known = self._audit_ids | {id for (id,) in self.read("audit_ids", (ids,))}
-        new = [entry for entry in entries if entry.id not in known]
-        if self._audit_head is None:
-            rows = self.read("audit_head")
-            self._audit_head = (rows[0][0], rows[0][1]) if rows else None
-        self._audit_ids.update([entry.id for entry in new])
-        lines = lines_after(self._audit_head, new, self.at)
-        for line in lines:
-            self._audit_head = (line.seq, line.hash)
-            self.add("add_audit", line_columns(line))
-        return lines
-
-    def prune_audit(self, prune: AuditPrune) -> int:
-        """Remove old lines of the audit; return how many."""
-        found = self.read("audit_prunable", prune_values(prune))
-        if not found or self._has_audit_prune:
-            return 0
-        *row, count = found[0]
-        last = line_of(row)
-        self._has_audit_prune = True
-        self.append_audit([checkpoint(prune, last, count)])
-        self.add("allow_audit_prune", (last.seq + 1,))
-        self.add("prune_audit", (last.seq + 1,))
-        removed: int = count
-        return removed
 
     # -- pruning: a piece at a time, so that the writer does other jobs between two pieces -------
 

@@ -69,3 +69,34 @@ DELETE FROM {schema}.task_counts;
 INSERT INTO {schema}.task_counts (agent, tenant, owner, state, slot, n)
 SELECT agent, tenant, owner, state, 0, count(*) FROM {schema}.tasks
 GROUP BY agent, tenant, owner, state;
+
+-- Migration 9: what small tables had before they were rows.
+
+-- name: small_secrets
+SELECT name, value FROM {schema}.secrets;
+
+-- name: small_api_keys
+SELECT id, digest, owner, label, scopes, created_at, expires_at, revoked_at FROM {schema}.api_keys;
+
+-- name: small_usage
+SELECT day, agent, tenant, caller, skill, requests, refusals, messages, tasks, output_bytes, run_ms
+FROM {schema}.usage;
+
+-- name: small_quotas
+SELECT name, slot, taken, ends_at FROM {schema}.quota_slots ORDER BY name, slot;
+
+-- name: add_rows
+INSERT INTO {schema}.rows (name, key, value, expires_at)
+SELECT * FROM unnest(%s::text[], %s::text[], %s::bytea[], %s::bigint[]);
+
+-- name: drop_secrets
+DROP TABLE {schema}.secrets;
+
+-- name: drop_api_keys
+DROP TABLE {schema}.api_keys;
+
+-- name: drop_usage
+DROP TABLE {schema}.usage;
+
+-- name: drop_quotas
+DROP TABLE {schema}.quota_slots;

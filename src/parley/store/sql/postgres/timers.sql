@@ -1,4 +1,4 @@
--- Sleeping tasks, events and secrets. {schema} is the schema of the store.
+-- Sleeping tasks and events. {schema} is the schema of the store.
 
 -- name: next_wake
 -- The first time at which a task of these agents is due.
@@ -69,9 +69,3 @@ SELECT (SELECT value FROM found) FROM me;
 -- The same by a process that is no replica.
 WITH me AS (SELECT 1), {completed}
 SELECT (SELECT value FROM found);
-
--- name: secret
-SELECT value FROM {schema}.secrets WHERE name = %s;
-
--- name: add_secret
-INSERT INTO {schema}.secrets (name, value) VALUES (%s, %s) ON CONFLICT DO NOTHING;

@@ -61,3 +61,33 @@ DELETE FROM task_counts;
 INSERT INTO task_counts (agent, tenant, owner, state, n)
 SELECT agent, tenant, owner, state, count(*) FROM tasks
 GROUP BY agent, tenant, owner, state;
+
+-- Migration 11: what small tables had before they were rows.
+
+-- name: small_secrets
+SELECT name, value FROM secrets;
+
+-- name: small_api_keys
+SELECT id, digest, owner, label, scopes, created_at, expires_at, revoked_at FROM api_keys;
+
+-- name: small_usage
+SELECT day, agent, tenant, caller, skill, requests, refusals, messages, tasks, output_bytes, run_ms
+FROM usage;
+
+-- name: small_quotas
+SELECT name, slot, taken, ends_at FROM quota_slots ORDER BY name, slot;
+
+-- name: add_row
+INSERT INTO rows (name, key, value, expires_at) VALUES (?, ?, ?, ?);
+
+-- name: drop_secrets
+DROP TABLE secrets;
+
+-- name: drop_api_keys
+DROP TABLE api_keys;
+
+-- name: drop_usage
+DROP TABLE usage;
+
+-- name: drop_quotas
+DROP TABLE quota_slots;

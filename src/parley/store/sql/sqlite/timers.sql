@@ -1,4 +1,4 @@
--- Sleeping tasks, events and secrets.
+-- Sleeping tasks and events.
 
 -- piece: due
 -- An agent's sleeping tasks that are due.
@@ -33,9 +33,3 @@ DELETE FROM event_waits WHERE task = ?;
 
 -- name: add_wait
 INSERT OR IGNORE INTO event_waits (agent, name, task) VALUES (?, ?, ?);
-
--- name: secret
-SELECT value FROM secrets WHERE name = ?;
-
--- name: add_secret
-INSERT INTO secrets (name, value) VALUES (?, ?);

@@ -1,0 +1,215 @@
+"""Small tables for other packages, in every store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from parley.store.memory import MemoryLogs, MemoryTaskStore
+from parley.store.postgres.store import PostgresTaskStore
+from parley.store.protocols.tables import TooManyApiKeys
+from parley.store.sqlite.store import SqliteTaskStore
+from parley.store.tables import EXPIRED_AT_ONCE, MAX_ROW_BYTES, PAGE, TableRows
+from parley.store.task_store import TaskStore
+from tests.polling import let_time_pass
+from tests.services.postgres import PostgresServer
+from tests.services.proxy import line
+from tests.store.conftest import Clock
+from tests.store.making import SCOPE, creation
+from tests.store.postgres.test_store import ROUNDS, opened
+
+pytestmark = pytest.mark.anyio
+
+NAME = "fleet_tools"
+
+
+async def test_a_row_is_put_and_removed(store: TaskStore) -> None:
+    tables = store.tables(NAME)
+    assert await tables.get("visits", "ada") is None
+    assert await tables.put("visits", "ada", b"\x00one")
+    assert await tables.put("visits", "ada", b"")
+    assert await tables.get("visits", "ada") == b""
+    assert await tables.remove("visits", "ada")
+    assert not await tables.remove("visits", "ada")
+    assert await tables.get("visits", "ada") is None
+
+
+async def test_a_row_is_put_only_in_place_of_the_expected_one(store: TaskStore) -> None:
+    tables = store.tables(NAME)
+    assert not await tables.put("visits", "ada", b"1", expected=b"0")
+    assert await tables.put("visits", "ada", b"1", expected=None)
+    assert not await tables.put("visits", "ada", b"2", expected=None)
+    assert not await tables.remove("visits", "ada", expected=b"2")
+    assert await tables.put("visits", "ada", b"2", expected=b"1")
+    assert await tables.get("visits", "ada") == b"2"
+    assert not await tables.remove("visits", "bob", expected=None)
+    assert await tables.remove("visits", "ada", expected=b"2")
+
+
+async def test_of_many_that_expect_the_same_one_succeeds(store: TaskStore) -> None:
+    tables = store.tables(NAME)
+    putting = [tables.put("t", "k", str(n).encode(), expected=None) for n in range(9)]
+    assert sum(await asyncio.gather(*putting)) == 1
+
+
+async def test_rows_are_found_by_prefix_in_the_order_of_their_keys(store: TaskStore) -> None:
+    tables = store.tables(NAME)
+    keys = ["a", "a/1", "a/10", "a/2", "a/é", "a/\U0001f600", "a0", "b"]
+    for key in reversed(keys):
+        await tables.put("t", key, key.encode())
+        await tables.put("other", key, b"")
+    await store.tables("other").put("t", "a/3", b"")
+    assert [key for key, _ in await tables.scan("t")] == keys
+    found = await tables.scan("t", "a/")
+    assert found == [(key, key.encode()) for key in keys[1:6]]
+    assert await tables.scan("t", "a/", limit=2) == found[:2]
+    assert await tables.scan("t", "a/", after=found[1][0], limit=2) == found[2:4]
+    assert await tables.scan("t", "a/", after=found[-1][0]) == []
+    assert await tables.scan("none") == []
+
+
+async def test_a_row_is_gone_when_it_expires(store: TaskStore, clock: Clock) -> None:
+    tables = store.tables(NAME)
+    count = EXPIRED_AT_ONCE + 10
+    for n in range(count):
+        await tables.put("t", f"{n:03}", b"", expires_at=clock.now + 10)
+    await tables.put("t", "longer", b"", expires_at=clock.now + 10)
+    await tables.put("t", "longer", b"", expires_at=clock.now + 100)
+    await tables.put("t", "ever", b"", expires_at=clock.now + 10)
+    await tables.put("t", "ever", b"")
+    clock.now += 9
+    assert len(await tables.scan("t")) == count + 2
+    clock.now += 1
+    assert [key for key, _ in await tables.scan("t")] == ["ever", "longer"]
+    assert await tables.get("t", "000") is None
+    assert not await tables.remove("t", "000")
+    assert await tables.put("t", "000", b"", expected=None)
+
+
+async def test_expired_rows_take_no_room(sqlite: SqliteTaskStore, clock: Clock) -> None:
+    tables = sqlite.tables(NAME)
+    for n in range(250):
+        await tables.put("t", str(n), b"", expires_at=clock.now + 1)
+    clock.now += 1
+    for n in range(3):
+        await tables.put("t", f"later {n}", b"", expires_at=clock.now + 1)
+    [(left,)] = await sqlite._read(lambda c: c.execute("SELECT count(*) FROM rows").fetchall())
+    assert left == 3
+
+
+@pytest.mark.parametrize("name", ["parley", "", "Fleet", "a.b", "1st", "x" * 64, None])
+async def test_a_namespace_is_the_name_of_a_package(store: TaskStore, name: str) -> None:
+    with pytest.raises(ValueError, match="such as fleet_tools, but not parley"):
+        store.tables(name)
+    if name != "parley":
+        with pytest.raises(ValueError, match="the name of a table"):
+            await store.tables(NAME).get(name, "key")
+
+
+async def test_what_cannot_be_a_row_is_refused(store: TaskStore) -> None:
+    tables = store.tables(NAME)
+    for key in ("", "a\0b", "\ud800", "x" * 10_000):
+        for asked in (tables.put("t", key, b""), tables.get("t", key), tables.remove("t", key)):
+            with pytest.raises(ValueError, match="the key of a row"):
+                await asked
+    with pytest.raises(ValueError, match=f"up to {MAX_ROW_BYTES} bytes"):
+        await tables.put("t", "k", bytes(MAX_ROW_BYTES + 1))
+    assert await tables.put("t", "k", bytes(MAX_ROW_BYTES))
+    assert len(await tables.scan("t", limit=10 * PAGE)) == 1
+
+
+async def test_a_change_that_is_refused_leaves_nothing_and_others_continue(
+    store: TaskStore,
+) -> None:
+    """They may be in one group with it."""
+
+    def refuse(rows: TableRows) -> None:
+        raise TooManyApiKeys
+
+    tables = store.tables(NAME)
+    changes = [
+        store.append(creation("t")),
+        asyncio.ensure_future(tables.put("t", "one", b"1")),
+        asyncio.ensure_future(store.change_rows(refuse)),
+        asyncio.ensure_future(tables.put("t", "two", b"2")),
+        asyncio.ensure_future(store.set_value(SCOPE, "c", "k", b"3")),
+    ]
+    done = await asyncio.gather(*changes, return_exceptions=True)
+    assert [type(each) for each in done if isinstance(each, Exception)] == [TooManyApiKeys]
+    assert [row for _, row in await tables.scan("t")] == [b"1", b"2"]
+    assert await store.load("t") is not None
+    assert await store.get_value(SCOPE, "c", "k") == b"3"
+
+
+@pytest.mark.parametrize(
+    "kind", ["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.service)]
+)
+async def test_rows_are_there_when_the_store_is_opened_again(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    memory, make = (
+        MemoryTaskStore(),
+        {
+            "sqlite": lambda: SqliteTaskStore(tmp_path / "tasks.db"),
+            "postgres": lambda: PostgresTaskStore(request.getfixturevalue("postgres_url")),
+        },
+    )
+    start: Callable[[], TaskStore] = make.get(kind, lambda: memory)
+    for n in range(2):
+        store = start()
+        await store.open(lambda records: None)
+        assert await store.tables(NAME).put("t", "k", b"1", expected=b"1" if n else None)
+        await store.close()
+
+
+@pytest.mark.parametrize("kind", ["memory", pytest.param("postgres", marks=pytest.mark.service)])
+async def test_replicas_that_expect_a_row_at_once_lose_nothing(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    logs = MemoryLogs()
+    url = request.getfixturevalue("postgres_url") if kind == "postgres" else ""
+    stores = [PostgresTaskStore(url) if url else MemoryTaskStore(logs=logs) for _ in range(3)]
+    for store in stores:
+        await store.open(lambda records: None)
+
+    async def add(store: TaskStore) -> None:
+        tables = store.tables(NAME)
+        for _ in range(20):
+            is_added = False
+            while not is_added:
+                found = await tables.get("t", "k")
+                value = str(int(found or 0) + 1).encode()
+                is_added = await tables.put("t", "k", value, expected=found)
+
+    adding: list[Awaitable[None]] = [add(store) for store in stores]
+    await asyncio.gather(*adding)
+    assert await stores[0].tables(NAME).get("t", "k") == b"60"
+    for store in stores:
+        await store.close()
+
+
+@pytest.mark.service
+async def test_a_change_whose_answer_is_lost_counts_once(postgres: PostgresServer) -> None:
+    async with line(postgres.port) as between:
+        url = postgres.new_url()
+        async with (
+            opened(url.replace(f":{postgres.port}/", f":{between.port}/")) as store,
+            opened(url) as other,
+        ):
+            before = None
+            for n in range(ROUNDS):
+                for expected, is_right in ((before, True), (b"other", False)):
+                    value = str(n).encode()
+                    between.delay = 0.05
+                    putting = asyncio.ensure_future(
+                        store.tables(NAME).put("t", "k", value, expected=expected)
+                    )
+                    await let_time_pass(0.03 * (n % 12 + 1))
+                    between.cut()
+                    between.delay = 0.0
+                    assert await putting is is_right
+                    assert await other.tables(NAME).get("t", "k") == value
+                before = value
