@@ -91,7 +91,7 @@ def migration(url: str) -> subprocess.Popen[bytes]:
 
 def kill_often(url: str) -> None:
     """Migrate, and SIGKILL that, wherever it is by then."""
-    for wait in (0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2):
+    for wait in (0.3, 0.34, 0.38, 0.42, 0.46, 0.5, 0.6, 0.7, 0.9, 1.2):
         process = migration(url)
         block_thread(wait)
         os.kill(process.pid, signal.SIGKILL)
