@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from parley.store.audit.trail import (
-    PRUNED_AT_ONCE,
+    prune_values,
     AuditEntry,
     AuditFilter,
     AuditLine,
@@ -127,9 +127,9 @@ class MemoryAudit:
 
     def prune(self, prune: AuditPrune) -> int:
         """Remove old lines; return how many."""
-        count = 0
+        count, (_, most) = 0, prune_values(prune)
         for line in self.lines:
-            if line.at >= prune.before or count == PRUNED_AT_ONCE:
+            if line.at >= prune.before or count == most:
                 break
             count += 1
         return self._remove(prune, count) if count else 0
