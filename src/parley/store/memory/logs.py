@@ -11,13 +11,13 @@ from typing import Generic, TypeVar
 import msgspec
 
 from parley.store.audit.trail import (
-    prune_values,
     AuditEntry,
     AuditFilter,
     AuditLine,
     AuditPrune,
     checkpoint,
     lines_after,
+    prune_values,
 )
 from parley.store.events import Scope, now_ms
 from parley.store.memory.index import SortedBlocks, TaskIndex, TaskStanding
