@@ -8,7 +8,7 @@ from parley import Agent, Message, Part, TaskState, Turn
 from parley.host.host import Host, placed
 from parley.host.options import ServerOptions
 from parley.integrations.answers import DoesNotFit, ask_until, said_in, text_in
-from parley.integrations.serving import MAX_KEPT, CallKeys, json_value, remembered
+from parley.integrations.serving import MAX_REMEMBERED_BYTES, CallKeys, json_value, remembered
 from parley.model.parts import Role
 from parley.store.memory import MemoryTaskStore
 from tests.engine.talk import Talk
@@ -63,5 +63,5 @@ def test_calls_that_ask_the_same_are_told_apart_by_their_order():
 
 def test_what_is_too_long_or_no_json_is_not_remembered():
     assert remembered({"a": (1,)}) == {"a": [1]}
-    assert remembered("x" * MAX_KEPT) is None
+    assert remembered("x" * MAX_REMEMBERED_BYTES) is None
     assert (json_value({1: 2}), json_value(object())) == ({"value": {"1": 2}}, None)

@@ -12,7 +12,7 @@ from parley.store.memory import MemoryLogs, MemoryTaskStore
 from parley.store.postgres.store import PostgresTaskStore
 from parley.store.protocols.tables import TooManyApiKeys
 from parley.store.sqlite.store import SqliteTaskStore
-from parley.store.tables import EXPIRED_AT_ONCE, MAX_ROW_BYTES, PAGE, TableRows
+from parley.store.tables import EXPIRED_PER_PUT, MAX_ROW_BYTES, PAGE, TableRows
 from parley.store.task_store import TaskStore
 from tests.polling import let_time_pass
 from tests.services.postgres import PostgresServer
@@ -73,7 +73,7 @@ async def test_rows_are_found_by_prefix_in_the_order_of_their_keys(store: TaskSt
 
 async def test_a_row_is_gone_when_it_expires(store: TaskStore, clock: Clock) -> None:
     tables = store.tables(NAME)
-    count = EXPIRED_AT_ONCE + 10
+    count = EXPIRED_PER_PUT + 10
     for n in range(count):
         await tables.put("t", f"{n:03}", b"", expires_at=clock.now + 10)
     await tables.put("t", "longer", b"", expires_at=clock.now + 10)

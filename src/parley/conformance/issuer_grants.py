@@ -20,7 +20,7 @@ from parley.security.networks import is_loopback
 CODE_SECONDS = 60
 DEVICE_SECONDS = 600
 REFRESH_SECONDS = 24 * 3600
-MAX_KEPT = 10_000
+MAX_GRANT_RECORDS = 10_000
 """The records of one kind that an issuer keeps: the oldest are forgotten."""
 
 DEVICE_CODE = "urn:ietf:params:oauth:grant-type:device_code"
@@ -510,5 +510,5 @@ def _no_store(answer: Mapping[str, Any]) -> Response:
 
 def _keep(records: dict[str, Any], key: str, value: Any) -> None:
     records[key] = value
-    while len(records) > MAX_KEPT:
+    while len(records) > MAX_GRANT_RECORDS:
         del records[next(iter(records))]

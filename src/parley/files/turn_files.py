@@ -22,7 +22,7 @@ SIGNATURE = "signature"
 
 OCTETS = "application/octet-stream"
 
-_AT_ONCE = 16
+_FILE_CONCURRENCY = 16
 """How many files of one message are kept at a time."""
 
 _PATH = re.compile(r"/files/([0-9a-f]{48})/?")
@@ -157,8 +157,8 @@ class TurnFiles:
         await self.files.open()
         scope = FileScope(self._agent, tenant, owner)
         ids = list({id: None for part in parts if (id := id_in(part.url)) is not None})
-        for at in range(0, len(ids), _AT_ONCE):
-            batch = ids[at : at + _AT_ONCE]
+        for at in range(0, len(ids), _FILE_CONCURRENCY):
+            batch = ids[at : at + _FILE_CONCURRENCY]
             await asyncio.gather(*(self._attach(id, scope, task_id) for id in batch))
 
     async def _attach(self, id: str, scope: FileScope, task_id: str) -> None:

@@ -20,7 +20,7 @@ from parley.model.parts import Message, Part, Role
 if TYPE_CHECKING:
     from parley.agent.agent import Agent
 
-LONGEST = 78
+LINE_WIDTH = 78
 """The length of a command that is on one line of most terminals."""
 
 _DEEPEST = 8
@@ -112,7 +112,7 @@ def try_command(agent: Agent, base: str) -> str:
             message = Message(message_id="1", role=Role.USER, parts=(Part(text=text),))
             if text and fits(message, skill, agent.input_modes):
                 commands.append(f"{begin} send{location}{named} {_quoted(text)}")
-    short = (command for command in commands if len(command) < LONGEST)
+    short = (command for command in commands if len(command) < LINE_WIDTH)
     return next(short, commands[0] if commands else f"{begin} card get{location}")
 
 

@@ -20,7 +20,7 @@ from parley.model.struct import encode
 from parley.security.failures import Failures
 from parley.security.signing.keys import Reload, SigningKeys
 from parley.store.audit.recorder import AuditRecorder, user_act
-from parley.store.audit.trail import PRUNED_AT_ONCE, AuditEntry, AuditFilter, AuditPrune, canonical
+from parley.store.audit.trail import LINES_PER_PRUNE, AuditEntry, AuditFilter, AuditPrune, canonical
 from parley.store.protocols.errors import StoreError
 from parley.store.task_store import TaskStore
 
@@ -189,7 +189,7 @@ class ServerAudit:
         by = AuditEntry(kind="", issuer="parley", actor="server", client=f"parley/{VERSION}")
         prune = AuditPrune(before=before, by=by)
         removed = count = await self._store.prune_audit(prune)
-        while count == PRUNED_AT_ONCE:
+        while count == LINES_PER_PRUNE:
             removed += (count := await self._store.prune_audit(prune))
         return removed
 

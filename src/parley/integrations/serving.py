@@ -222,7 +222,7 @@ def missing(extra: str, error: ImportError) -> ImportError:
     )
 
 
-MAX_KEPT = 1 << 20
+MAX_REMEMBERED_BYTES = 1 << 20
 """The most bytes of one reply or result that are remembered; a longer one is made again."""
 
 
@@ -286,7 +286,7 @@ class RememberedCalls:
 def remembered(value: Any) -> Any:
     """Return a value as the JSON that a step keeps, ``None`` for one that is too long."""
     written = msgspec.json.encode(valid_text(value))
-    return msgspec.json.decode(written) if len(written) <= MAX_KEPT else None
+    return msgspec.json.decode(written) if len(written) <= MAX_REMEMBERED_BYTES else None
 
 
 def json_value(result: Any) -> dict[str, Any] | None:

@@ -100,7 +100,7 @@ def is_last(record: LoggedEvent) -> bool:
     return isinstance(event, Task | TaskStatusUpdateEvent) and event.status.state.is_terminal
 
 
-SCANNED_AT_ONCE = 64
+EVENTS_PER_SCAN = 64
 """How many events are read at once."""
 
 _INTERRUPTED = (TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED)
@@ -144,7 +144,7 @@ class SignificantReader:
                 if due.until > cursor and (found := await self._build(due)) is not None:
                     return [found]
                 self._due.popleft()  # another replica delivered it, or the task is gone
-            events = await self._store.events(self._task_id, self._read, SCANNED_AT_ONCE)
+            events = await self._store.events(self._task_id, self._read, EVENTS_PER_SCAN)
             if not events:
                 return []
             for event in events:
@@ -204,7 +204,7 @@ class SignificantReader:
         """Return the update that has an artifact as it was at an event, complete."""
         fold, last, read = ArtifactFold(), None, due.began - 1
         while read < due.until:
-            records = await self._store.events(self._task_id, read, SCANNED_AT_ONCE)
+            records = await self._store.events(self._task_id, read, EVENTS_PER_SCAN)
             if not records:
                 return None
             for record in records:

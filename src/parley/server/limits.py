@@ -355,7 +355,7 @@ T = TypeVar("T")
 # The timer may be late by this part of the time: sockets that are due together share a call.
 _LATE = 0.05
 # Beyond so many at once, the event loop does something else in between.
-_AT_ONCE = 200
+_TIMEOUTS_PER_PASS = 200
 
 
 class SharedTimeouts(Generic[T]):
@@ -396,7 +396,7 @@ class SharedTimeouts(Generic[T]):
         now = loop.time()
         due: list[T] = []
         for waiting, when in self._due.items():
-            if when > now or len(due) == _AT_ONCE:
+            if when > now or len(due) == _TIMEOUTS_PER_PASS:
                 break
             due.append(waiting)
         for waiting in due:

@@ -53,7 +53,7 @@ MAX_ROW_BYTES = 256 * 1024
 PAGE = 1000
 """How many rows one scan returns at most."""
 
-EXPIRED_AT_ONCE = 100
+EXPIRED_PER_PUT = 100
 """How many expired rows go with each row that expires."""
 
 _HOUSE = "parley"

@@ -14,7 +14,7 @@ from parley.store.head import Head
 from parley.store.protocols.errors import PushReplaced, TooManyPushes
 from parley.store.protocols.webhooks import (
     MAX_PUSHES,
-    WEBHOOKS_AT_ONCE,
+    WEBHOOKS_PER_PAGE,
     ActivePushes,
     DeliveryAttempt,
     PushRecord,
@@ -138,11 +138,11 @@ def suspended_of(
                 note=note,
             )
             for key, id, agent, tenant, owner, task_id, config, cursor, seq, note in find(
-                (last[0], *last, *filters, WEBHOOKS_AT_ONCE)
+                (last[0], *last, *filters, WEBHOOKS_PER_PAGE)
             )
         ]
         if page:
             yield page
-        if len(page) < WEBHOOKS_AT_ONCE:
+        if len(page) < WEBHOOKS_PER_PAGE:
             return
         last = (page[-1].key, page[-1].id)

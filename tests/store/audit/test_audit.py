@@ -143,7 +143,7 @@ async def test_a_prune_leaves_a_checkpoint_from_which_the_chain_goes_on(
 async def test_a_prune_removes_so_many_lines_at_once(
     store: TaskStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trail, "PRUNED_AT_ONCE", 4)
+    monkeypatch.setattr(trail, "LINES_PER_PRUNE", 4)
     clock.now = 1
     await store.append_audit([entry() for _ in range(10)])
     clock.now = 20

@@ -20,7 +20,7 @@ from parley.cli.store.acts import act, require_current
 from parley.cli.store.maintenance import new_file
 from parley.store.admin.admin import StoreAdmin
 from parley.store.audit.trail import (
-    PRUNED_AT_ONCE,
+    LINES_PER_PRUNE,
     Anchor,
     AuditEntry,
     AuditFilter,
@@ -39,7 +39,7 @@ POLL_SECONDS = 1.0
 OVERLAP = 60_000
 """Facts may become visible this many ms after others with a later time."""
 
-LONGEST = 10_000 * 366 * 86_400_000
+LONGEST_SPAN_MS = 10_000 * 366 * 86_400_000
 """The longest span (ms)."""
 
 MAX_DETAIL = 160
@@ -234,7 +234,7 @@ def prune(output: Output, admin: StoreAdmin, before: str) -> None:
     assert until is not None
     given = AuditPrune(before=until, by=act(""))
     removed = count = admin.prune_audit(given)
-    while count == PRUNED_AT_ONCE:
+    while count == LINES_PER_PRUNE:
         removed += (count := admin.prune_audit(given))
     with admin.audit() as reading:
         last = reading.last()
@@ -296,7 +296,7 @@ def _moment(option: str, text: str, now: int) -> int | None:
         return None
     try:
         ago = parse_span(text) * 1000
-        if ago > LONGEST:
+        if ago > LONGEST_SPAN_MS:
             raise UsageFailure(f"{option}: {text[:40]!r} is longer than any store keeps something")
         return now - round(ago)
     except ValueError:

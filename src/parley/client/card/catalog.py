@@ -11,7 +11,7 @@ import msgspec
 from parley.client.bindings.http import redacted
 from parley.model.cards import AgentCard
 
-MAX_NAMED = 20
+MAX_NAMED_AGENTS = 20
 """The most agents that an error message names."""
 
 _LISTS = ("agents", "cards", "agentCards", "agent_cards")
@@ -72,8 +72,8 @@ def serves_address(card: AgentCard, url: str) -> bool:
 def describe_agents(agents: Iterable[ListedAgent]) -> str:
     """Return the agents of a catalog in words."""
     each = [str(agent)[:300] for agent in agents]
-    more = f" and {len(each) - MAX_NAMED} more" if len(each) > MAX_NAMED else ""
-    return ", ".join(each[:MAX_NAMED]) + more
+    more = f" and {len(each) - MAX_NAMED_AGENTS} more" if len(each) > MAX_NAMED_AGENTS else ""
+    return ", ".join(each[:MAX_NAMED_AGENTS]) + more
 
 
 def _entry(value: Any, where: str) -> ListedAgent | None:

@@ -20,7 +20,7 @@ from parley.client.auth.credentials import Credentials
 from parley.client.bindings.http import HttpTransport, Reply, redacted
 from parley.client.bindings.request_auth import Refusal, override
 from parley.client.card.catalog import (
-    MAX_NAMED,
+    MAX_NAMED_AGENTS,
     ListedAgent,
     describe_agents,
     parse_catalog,
@@ -323,10 +323,13 @@ class CardResolver:
     ) -> ResolvedCard:
         """Return the card of a catalog's only agent. Raises ``CardNotFound`` for several agents."""
         if len(agents) > 1:
-            shown = [await self._with_name(agent, url, credentials) for agent in agents[:MAX_NAMED]]
+            shown = [
+                await self._with_name(agent, url, credentials)
+                for agent in agents[:MAX_NAMED_AGENTS]
+            ]
             raise CardNotFound(
                 f"{redacted(url)} has {len(agents)} agents; connect to one of them: "
-                f"{describe_agents([*shown, *agents[MAX_NAMED:]])}"
+                f"{describe_agents([*shown, *agents[MAX_NAMED_AGENTS:]])}"
             )
         [agent] = agents
         if agent.card is not None:

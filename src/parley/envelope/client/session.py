@@ -405,10 +405,10 @@ class EnvelopeIdentity:
             raise NotFromAgent(f"an answer is not signed by the agent's key: {error}") from None
 
 
-MAX_AT_ONCE = 64
+MAX_INBOUND_REQUESTS = 64
 """How many REQUESTs are handled at a time; further ones are refused with ``retryAfter``."""
 
-MAX_KEPT = 256
+MAX_KEPT_ANSWERS = 256
 """How many answers are kept for a REQUEST that comes again."""
 
 RequestHandler = Callable[["IncomingRequest"], Any]
@@ -440,7 +440,7 @@ class InboundRequests:
     def __init__(self, identity: EnvelopeIdentity) -> None:
         self._identity = identity
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._kept: Bounded[str, Envelope] = Bounded(MAX_KEPT)
+        self._kept: Bounded[str, Envelope] = Bounded(MAX_KEPT_ANSWERS)
         self._send: Send | None = None
         self.handler: RequestHandler | None = None
 
@@ -456,8 +456,8 @@ class InboundRequests:
             return
         if (kept := self._kept.get(id)) is not None:
             self._start("", self._reply(request, kept))
-        elif len(self._tasks) >= MAX_AT_ONCE:
-            if len(self._tasks) < 2 * MAX_AT_ONCE:
+        elif len(self._tasks) >= MAX_INBOUND_REQUESTS:
+            if len(self._tasks) < 2 * MAX_INBOUND_REQUESTS:
                 words = "too many requests are under way; try again later"
                 self._start("", self._reply(request, OverloadedError(words, retry_after=1.0)))
         else:

@@ -66,7 +66,7 @@ log = logging.getLogger("parley.envelope")
 NONE = "none"
 """Among the ``authMethods``: callers need no credentials."""
 
-_KEPT = round(timedelta(days=3650).total_seconds() * 1000)
+_TIMES_KEPT_MS = round(timedelta(days=3650).total_seconds() * 1000)
 
 
 class CardAddresses(msgspec.Struct, frozen=True):
@@ -209,7 +209,7 @@ class CardTimes:
                 oldest=0,
                 amount=1,
                 wanted=1,
-                ends_at=now + _KEPT,
+                ends_at=now + _TIMES_KEPT_MS,
             )
             for names in ((key,), (key, digest))
         ]

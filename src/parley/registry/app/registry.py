@@ -191,7 +191,7 @@ FIRST_SECONDS = 3.0
 """How long a start waits for the first visits of sources that are new."""
 
 FIRST_POLL = 0.05
-MAX_NAMED = 1_000
+MAX_SOURCES_READ = 1_000
 
 OPENAPI_PATH = "/openapi.json"
 READY_PATH = "/health/ready"
@@ -398,7 +398,7 @@ class Registry:
             async with asyncio.timeout(FIRST_SECONDS):
                 while any(  # noqa: ASYNC110 - other processes may visit them
                     each.state is SourceState.NEW and (each.url in named or each.found_by in named)
-                    for each in await self.index.sources(limit=MAX_NAMED)
+                    for each in await self.index.sources(limit=MAX_SOURCES_READ)
                     if each.fetched_at is None
                 ):
                     await asyncio.sleep(FIRST_POLL)

@@ -39,7 +39,7 @@ from parley.registry.records import (
 
 # The words that texts are found by, and the words of a need.
 
-LONGEST = 40
+LONGEST_WORD = 40
 
 _STEP_2 = {
     "ational": "ate", "tional": "tion", "enci": "ence", "anci": "ance", "izer": "ize",
@@ -59,7 +59,7 @@ _STEP_4 = (
 @lru_cache(maxsize=1 << 16)
 def stem(word: str) -> str:
     """Return the stem of a word in lower case; other words than English ones as they are."""
-    if not 2 < len(word) <= LONGEST or not (word.isascii() and word.isalpha()):
+    if not 2 < len(word) <= LONGEST_WORD or not (word.isascii() and word.isalpha()):
         return word
     word = _without_plural(word)
     word = _without_past(word)

@@ -81,7 +81,7 @@ OPERATORS = ("eq", "contains", *COMPARISONS)
 MAX_TERMS = 2_000
 """A constraint that more values fulfil is checked for each entry."""
 
-MAX_NAMED = 4
+SINGLE_LOOKUPS = 4
 """So many values are looked for one by one, which is faster than a list of them."""
 
 FEW = 20_000
@@ -171,7 +171,7 @@ def _add(
     if isinstance(terms, tuple):
         demand, values = terms
         found.values.update(values)
-    elif len(terms) <= MAX_NAMED:
+    elif len(terms) <= SINGLE_LOOKUPS:
         names = {f"{number}_{count}": id for count, id in enumerate(sorted(terms))}
         found.values.update({f"term_{name}": id for name, id in names.items()})
         each = [session.pieces["has_term"].replace("{n}", name) for name in names]

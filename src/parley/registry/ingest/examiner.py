@@ -53,7 +53,7 @@ from parley.registry.search.texts import marks_of, texts_of
 
 MAX_REASON = 1_000
 MAX_TYPE = 200
-MAX_KEPT = 320 * 1024
+MAX_KEPT_ENTRY_BYTES = 320 * 1024
 """The bytes, with its card, of an entry that is kept whole before it is examined."""
 
 _FOUND = (EntryStanding.LISTED, EntryStanding.SHADOWED)
@@ -475,7 +475,7 @@ def _publisher(identifier: str) -> str:
 
 def _is_too_large(entry: Mapping[str, Any]) -> bool:
     try:
-        return len(msgspec.json.encode(entry)) > MAX_KEPT
+        return len(msgspec.json.encode(entry)) > MAX_KEPT_ENTRY_BYTES
     except (RecursionError, TypeError, ValueError):
         return True
 

@@ -254,7 +254,7 @@ CHUNK = 100
 CHUNKS = 10
 """How many near entries are looked at, to find those that a filter leaves."""
 
-READ_AT_ONCE = 20_000
+ENTRIES_PER_READ = 20_000
 """How many characters of entries are read without a thread: it takes a few milliseconds."""
 
 AGREEMENT = 1 / 6
@@ -443,7 +443,7 @@ async def _covered(need: str, matches: Sequence[Match]) -> list[float]:
     def read() -> list[float]:
         return [coverage(asked, each) for each in texts]
 
-    if sum(len(text) for each in texts for text in each.values()) <= READ_AT_ONCE:
+    if sum(len(text) for each in texts for text in each.values()) <= ENTRIES_PER_READ:
         return read()
     return await asyncio.to_thread(read)
 

@@ -139,8 +139,8 @@ FIRST_SECONDS = 1.0
 
 PUBLISH_SECONDS = 3600.0
 BEAT_SECONDS = 30.0
-SHORTEST, LONGEST = 1.0, 3600.0
-MAX_NAMED = 500
+SHORTEST_BEAT, LONGEST_BEAT = 1.0, 3600.0
+AGENTS_PER_BEAT = 500
 TIMEOUT = 90.0
 STOP_SECONDS = 5.0
 
@@ -235,8 +235,8 @@ class RegistryRegistration:
         wait = BEAT_SECONDS
         is_known = True
         while self.published and is_known and loop.time() < until:
-            for begin in range(0, len(self.published), MAX_NAMED):
-                answer = await publisher.beat(self.published[begin : begin + MAX_NAMED])
+            for begin in range(0, len(self.published), AGENTS_PER_BEAT):
+                answer = await publisher.beat(self.published[begin : begin + AGENTS_PER_BEAT])
                 wait = _seconds(answer.get("interval"), wait)
                 is_known = is_known and not answer.get("unknown")
             await asyncio.sleep(min(wait * uniform(0.9, 1.0), max(0.0, until - loop.time())))
@@ -317,7 +317,7 @@ def _line(text: str) -> str:
 
 def _seconds(value: Any, default: float) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return min(max(float(value), SHORTEST), LONGEST)
+        return min(max(float(value), SHORTEST_BEAT), LONGEST_BEAT)
     return default
 
 

@@ -218,7 +218,7 @@ class StoreAdmin(ABC):
     def prune_audit(self, prune: AuditPrune) -> int:
         """Remove old lines of the audit, and append a checkpoint.
 
-        Returns how many went, ``PRUNED_AT_ONCE`` at most.
+        Returns how many went, ``LINES_PER_PRUNE`` at most.
         """
         return self._change_rows(prune_audit, prune)
 

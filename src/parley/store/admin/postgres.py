@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
-ROWS_AT_ONCE = 200
+ROWS_PER_FETCH = 200
 """The number of rows of a table to fetch at once."""
 
 _CURSOR = queries("postgres", "cursor.sql")
@@ -190,7 +190,7 @@ class PostgresAdmin(StoreAdmin):
 
             def rows(name: str, values: Sequence[Any]) -> Iterator[Sequence[Any]]:
                 with connection.cursor(name, binary=True) as cursor:
-                    cursor.itersize = ROWS_AT_ONCE
+                    cursor.itersize = ROWS_PER_FETCH
                     cursor.execute(self._read_sql[name], values)
                     yield from cursor
 
@@ -202,7 +202,7 @@ class PostgresAdmin(StoreAdmin):
         with self._snapshot() as connection:
 
             def rows(name: str) -> Iterator[Sequence[Any]]:
-                words = {"name": name, "query": self._read_sql[name], "count": ROWS_AT_ONCE}
+                words = {"name": name, "query": self._read_sql[name], "count": ROWS_PER_FETCH}
                 sql = filled(_CURSOR, words)
                 connection.execute(sql["declare"])
                 while found := connection.execute(sql["fetch"], binary=True).fetchall():

@@ -25,7 +25,7 @@ PRUNED = "audit.pruned"
 PAGE = 500
 """How many lines are read at once."""
 
-PRUNED_AT_ONCE = 20_000
+LINES_PER_PRUNE = 20_000
 """How many lines a prune removes at most, so that other writers do not wait for it."""
 
 MAX_TEXT = 512
@@ -153,7 +153,7 @@ class AuditTrail(Protocol):
     async def prune_audit(self, prune: AuditPrune) -> int:
         """Remove old lines, and append a checkpoint with the hash of the last of them.
 
-        Returns how many went, ``PRUNED_AT_ONCE`` at most: then call it again. Without any, nothing
+        Returns how many went, ``LINES_PER_PRUNE`` at most: then call it again. Without any, nothing
         is appended.
         """
         ...
@@ -228,7 +228,7 @@ def checkpoint(prune: AuditPrune, last: AuditLine, removed: int) -> AuditEntry:
 
 def prune_values(prune: AuditPrune) -> tuple[int, int]:
     """Return the values of the query ``audit_prunable``: a time, and how many."""
-    return prune.before, PRUNED_AT_ONCE
+    return prune.before, LINES_PER_PRUNE
 
 
 def hash_of(line: AuditLine) -> str:

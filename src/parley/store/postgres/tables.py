@@ -12,7 +12,7 @@ import psycopg
 
 from parley.database.postgres.connection import texts
 from parley.store.postgres.writer import PostgresBatchWriter
-from parley.store.tables import EXPIRED_AT_ONCE, PAGE, Row
+from parley.store.tables import EXPIRED_PER_PUT, PAGE, Row
 
 Completed = tuple[bool, bytes | None]
 """Whether a call completed an event, and the value that it had before."""
@@ -60,7 +60,7 @@ class PostgresRows:
             expiries.append(expires_at)
         self.execute("put_rows", (table, keys, values, expiries))
         if any([each is not None for each in expiries]):
-            self.execute("remove_expired_rows", (self.now, EXPIRED_AT_ONCE + len(keys)))
+            self.execute("remove_expired_rows", (self.now, EXPIRED_PER_PUT + len(keys)))
 
     def remove(self, table: str, keys: Iterable[str]) -> None:
         """Remove rows, if they are there."""

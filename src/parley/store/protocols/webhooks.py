@@ -14,7 +14,7 @@ from parley.store.protocols.claims import Replicas
 MAX_PUSHES = 20
 """How many push notification configurations a task may have."""
 
-WEBHOOKS_AT_ONCE = 500
+WEBHOOKS_PER_PAGE = 500
 """How many suspended webhooks one query finds, or one transaction resumes."""
 
 

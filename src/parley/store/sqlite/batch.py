@@ -49,7 +49,7 @@ from parley.store.sqlite.tables import SqliteTables, read_heads
 
 T = TypeVar("T")
 
-ROWS_AT_ONCE = 256
+ROWS_PER_STATEMENT = 256
 
 
 class SqliteBatch(SqliteTables):
@@ -196,7 +196,7 @@ def _write_rows(connection: sqlite3.Connection, name: str, rows: Sequence[Sequen
     """Write rows in as few statements as possible."""
     done = 0
     while done < len(rows):
-        count = min(ROWS_AT_ONCE, 1 << (len(rows) - done).bit_length() - 1)
+        count = min(ROWS_PER_STATEMENT, 1 << (len(rows) - done).bit_length() - 1)
         values = list(chain.from_iterable(rows[done : done + count]))
         connection.execute(_for_rows(name, count), values)
         done += count

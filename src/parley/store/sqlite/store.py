@@ -22,7 +22,7 @@ from parley.store.protocols.claims import Claimed, Replica
 from parley.store.protocols.tables import checked_event
 from parley.store.protocols.task_log import Committed, LogPosition, TaskPage, TaskQuery
 from parley.store.protocols.webhooks import (
-    WEBHOOKS_AT_ONCE,
+    WEBHOOKS_PER_PAGE,
     DeliveryAttempt,
     PushRecord,
     SuspendedWebhook,
@@ -231,8 +231,8 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
     async def _resume(self, which: WebhookFilter) -> Sequence[SuspendedWebhook]:
         """Resume webhooks for an operator."""
         found = await self._read(lambda reading: suspended_in(reading, which))
-        for begin in range(0, len(found), WEBHOOKS_AT_ONCE):
-            page = found[begin : begin + WEBHOOKS_AT_ONCE]
+        for begin in range(0, len(found), WEBHOOKS_PER_PAGE):
+            page = found[begin : begin + WEBHOOKS_PER_PAGE]
             await self._change(partial(SqliteBatch.resume_pushes, webhooks=page))
         return found
 

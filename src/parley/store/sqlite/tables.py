@@ -18,7 +18,7 @@ from parley.store.head import Head, with_event, with_wake
 from parley.store.protocols.tables import HISTORY_KEPT, EventCompleted, Receipt
 from parley.store.sql.batch import Batch, head_from_row, scope_columns
 from parley.store.sqlite.file import SQL
-from parley.store.tables import EXPIRED_AT_ONCE, PAGE, Row
+from parley.store.tables import EXPIRED_PER_PUT, PAGE, Row
 
 PRUNED_BYTES = 1_000_000
 """How many bytes one transaction removes, with 200 a row, while other writers wait. It removes one
@@ -75,7 +75,7 @@ class SqliteRows:
         values = [(table, key, *row) for key, row in rows.items()]
         self._connection.executemany(SQL["put_row"], values)
         if any([expires_at is not None for *_, expires_at in values]):
-            self.execute("remove_expired_rows", (self.now, EXPIRED_AT_ONCE + len(values)))
+            self.execute("remove_expired_rows", (self.now, EXPIRED_PER_PUT + len(values)))
 
     def remove(self, table: str, keys: Iterable[str]) -> None:
         """Remove rows, if they are there."""
