@@ -91,7 +91,12 @@ async def test_the_credential_is_in_no_file_no_export_and_no_log(
         kept = await exported(store, tmp_path / "kept.jsonl")
         assert b"urn:parley:credential:" in kept
         with sqlite3.connect(tmp_path / "tasks.db") as connection:
-            keys = [key for (key,) in connection.execute("SELECT value FROM secrets")]
+            keys = [
+                key
+                for (key,) in connection.execute(
+                    "SELECT value FROM rows WHERE name = 'parley.secrets'"
+                )
+            ]
         assert keys
         for key in keys:
             for form in (key, base64.b64encode(key).rstrip(b"="), key.hex().encode()):

@@ -163,6 +163,7 @@ def log_to_stderr(level: str) -> None:
         LogFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
     )
     logging.basicConfig(level=level.upper(), handlers=[handler])
+    logging.getLogger("parley.audit.lines").setLevel(logging.WARNING)  # parley audit shows them
     if level != "debug":
         for name in ("httpx", "httpx2"):  # they log each request at level info
             logging.getLogger(name).setLevel(logging.WARNING)
