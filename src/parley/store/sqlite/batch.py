@@ -124,25 +124,24 @@ class SqliteBatch(SqliteTables):
             self.add("resume_push", (each.key, each.id))
 
     def write(self) -> None:
-        """Write all of it durably, or nothing. Raises ``sqlite3.Error``."""
+        """Write all of it durably, or nothing (``undone_on_error``). Raises ``sqlite3.Error``."""
         connection = self.connection
         is_begun = connection.in_transaction
         if not (self.heads or self._receipts or self._statements or self._counts or is_begun):
             return
         if not is_begun:
             connection.execute("BEGIN IMMEDIATE")
-        with undone_on_error(connection):
-            _write_rows(connection, "add_records", self._records)
-            self._write_heads(connection)
-            _write_rows(connection, "add_messages", self._messages)
-            for name in self._replaced:
-                connection.execute(SQL["replace_artifact"], name)
-            pieces = [row for rows in self._artifacts.values() for row in rows]
-            _write_rows(connection, "add_artifacts", pieces)
-            _write_rows(connection, "add_receipts", self._receipts)
-            for sql, values in self._statements:
-                connection.execute(sql, values)
-            connection.execute("COMMIT")
+        _write_rows(connection, "add_records", self._records)
+        self._write_heads(connection)
+        _write_rows(connection, "add_messages", self._messages)
+        for name in self._replaced:
+            connection.execute(SQL["replace_artifact"], name)
+        pieces = [row for rows in self._artifacts.values() for row in rows]
+        _write_rows(connection, "add_artifacts", pieces)
+        _write_rows(connection, "add_receipts", self._receipts)
+        for sql, values in self._statements:
+            connection.execute(sql, values)
+        connection.execute("COMMIT")
 
     def _write_heads(self, connection: sqlite3.Connection) -> None:
         added, moved, changed, turned, rewritten = [], [], [], [], []
@@ -234,7 +233,7 @@ class SqliteStoreJobs(SqliteJobs[StoreJob]):
         batch.load_heads(jobs)
         with undone_on_error(self._connection):
             results = batch.stage(jobs)
-        batch.write()
+            batch.write()
         self._failed_writers = batch.failed_writers
         for task_id, head in batch.heads.items():
             self._heads.pop(task_id, None)
@@ -288,5 +287,5 @@ def change(file: TaskFile, work: Callable[[SqliteBatch], T], at: int) -> T:
     )
     with undone_on_error(file.writer):
         result = work(batch)
-    batch.write()
+        batch.write()
     return result
