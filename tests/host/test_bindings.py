@@ -13,6 +13,7 @@ import pytest
 import parley
 from parley import Agent, CardDetails, EnvelopeSettings, MaintenanceWindow
 from parley.envelope.binding import EnvelopeBinding
+from parley.host.in_process import AppNotStarted
 from parley.model.errors import A2AError, InternalError
 from parley.model.service import Caller
 
@@ -29,7 +30,8 @@ class Added:
     def __init__(self, name: str = "added", path: str = "/added") -> None:
         self.name = name
         self.path = path
-        self.closed = 0
+        self.closed = self.started = 0
+        self.fails = False
 
     def bind(self, parts: object) -> Added:
         return self
@@ -39,7 +41,10 @@ class Added:
 
     def serve(self, app: object, endpoints: object) -> None: ...
 
-    async def start(self) -> None: ...
+    async def start(self) -> None:
+        self.started += 1
+        if self.fails:
+            raise ValueError("it cannot be served")
 
     async def close(self) -> None:
         self.closed += 1
@@ -84,6 +89,30 @@ def test_an_interface_of_a_binding_that_is_not_there_cannot_be_listed() -> None:
     with pytest.raises(ValueError, match="does not have here"):
         parley.asgi(hello(card=CardDetails(listed_interfaces=listed)))
     parley.asgi(hello(card=CardDetails(listed_interfaces=listed)), bindings=[Added()])
+
+
+async def test_a_binding_starts_after_its_server_and_undoes_that_when_it_fails() -> None:
+    steps: list[str] = []
+
+    @asynccontextmanager
+    async def watched(agent: Agent) -> AsyncIterator[None]:
+        steps.append("agent starts")
+        if len(steps) == 1:
+            raise RuntimeError("no database")
+        yield
+        steps.append("agent stops")
+
+    added = Added()
+    with pytest.raises(AppNotStarted, match="no database"):
+        async with parley.connect(parley.asgi(hello(lifespan=watched), bindings=[added])):
+            pass
+    assert (added.started, added.closed) == (0, 0)
+    added.fails = True
+    with pytest.raises(AppNotStarted):
+        async with parley.connect(parley.asgi(hello(lifespan=watched), bindings=[added])):
+            pass
+    assert (added.started, added.closed) == (1, 1)
+    assert steps == ["agent starts", "agent starts", "agent stops"]
 
 
 async def test_a_binding_that_fails_to_close_leaves_nothing_else_open() -> None:

@@ -105,6 +105,11 @@ def app_of(host: Host, *, caller: Identify | None = None) -> App:
         egress=lambda: host.agent_egress,
     )
     bound = {each.name: each.bind(parts) for each in bindings_of(options.bindings)}
+    if (options.publisher or options.registry) and "catalog" not in bound:
+        raise ValueError(
+            "publisher= and registry= need the binding catalog, which is none of the entry "
+            "points of the installed package: install it again"
+        )
     for each in bound.values():
         host.audit.settings |= each.record
     endpoints = {} if role == "worker" else _endpoints(host, settings, bound.values())
@@ -119,15 +124,15 @@ def app_of(host: Host, *, caller: Identify | None = None) -> App:
     async def start() -> None:
         if options.calls_machine and app.hosts.is_on_loopback:
             host.allow_calls(LOOPBACK)
-        for each in bound.values():
-            await each.start()
-        await host.start()
-
-    async def stop() -> None:
         async with AsyncExitStack() as stack:  # a failure of one keeps no other open
+            await host.start()
             stack.push_async_callback(host.stop)
-            for each in bound.values():
+            for each in bound.values():  # they may tell others of a server that answers
                 stack.push_async_callback(each.close)
+                await each.start()
+            running.push_async_exit(stack.pop_all())
+
+    running = AsyncExitStack()
 
     app = create_app(
         endpoints,
@@ -135,7 +140,7 @@ def app_of(host: Host, *, caller: Identify | None = None) -> App:
         identify=host.identify_with(caller) or host.authenticator,
         url=url,
         startup=start,
-        shutdown=stop,
+        shutdown=running.aclose,
         on_drain=host.drain,
         unavailable_reason=lambda: host.store.unavailable_reason,
         unavailable_message=WORKER if role == "worker" else "",

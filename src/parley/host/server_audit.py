@@ -64,15 +64,8 @@ class ServerAudit:
         self._recorder = AuditRecorder(store)
         self.record = self._recorder.record
         failures.listener = self._recorder.failures.note
-        if retention is not None:
-            self.settings["audit_retention"] = retention.total_seconds()
         self._role = ""
         self._pruning: asyncio.Task[None] | None = None
-
-    @property
-    def dropped(self) -> int:
-        """How many entries were dropped, because the store did not take them for long."""
-        return self._recorder.dropped
 
     async def start(self, role: str, agents: Sequence[AgentDescription]) -> None:
         """Record the start, with what changed since the last one. Raises ``StoreError``.

@@ -198,6 +198,7 @@ class Deployment(Site):
                 egress=Egress(),
                 allow_private_webhooks=self._private_webhooks,
                 allow_private_agents=True,
+                publisher="",
             ),
             authenticates=self._authenticates,
             authenticator=TestAuthenticator,

@@ -60,7 +60,7 @@ class Matcher:
         return [
             f"{key}: {shorten(facts[key][0]) if key in facts else 'nothing'} is not {shorten(want)}"
             for key, want in self.wanted.items()
-            if not any([fits(want, each) for each in facts.get(key, ())])
+            if not any(fits(want, each) for each in facts.get(key, ()))
         ]
 
 
@@ -255,7 +255,7 @@ def _artifact(made: Artifact) -> Facts:
 
 
 def _parts(parts: Sequence[Part]) -> Facts:
-    facts: Facts = {"text": [text_of(parts)]} if any([p.text is not None for p in parts]) else {}
+    facts: Facts = {"text": [text_of(parts)]} if any(p.text is not None for p in parts) else {}
     for key, values in _of_parts(parts):
         if values:
             facts[key] = values
