@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
 
 from parley import Agent, CallContext, Execution, Message, Task, TaskState, Turn
+from parley.engine.replies import ReplyWait
 from parley.host.host import Host, placed
 from parley.host.options import ServerOptions
+from parley.model.concurrency import outcome_of
 from parley.model.errors import OverloadedError, TaskNotCancelableError, UnsupportedOperationError
 from parley.model.extensions import IDEMPOTENT_SEND
 from parley.model.operations import CancelTaskRequest
@@ -136,7 +139,9 @@ async def test_a_sender_gets_the_task_as_its_own_turn_left_it_though_more_came_s
     for turn, left in ((1, task), (2, first), (3, second), (4, last)):
         handle = await replies.handle_for(task.id)
         handle.turn = turn
-        assert await handle.wait(5)
+        timer = two.executor.blocking_timer
+        wait = await outcome_of(partial(ReplyWait, handle, timer, timeout=5))
+        assert await wait.find()
         assert handle.reply == left
 
 

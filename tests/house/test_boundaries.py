@@ -59,17 +59,15 @@ BOUNDARIES = {
     ("cli/loading.py", "_import_module"): AUTHOR,
     ("cli/boundary.py", "exit_status_of"): COMMAND,
     ("server/dispatch.py", "start"): BINDING,
-    ("server/cards/discovery.py", "__call__"): BINDING,
-    ("server/cards/docs.py", "__call__"): BINDING,
-    ("registry/served/catalog.py", "__call__"): BINDING,
-    ("server/http/exchange.py", "conclude"): BINDING,
+    ("server/http/exchange.py", "answer"): BINDING,
+    ("server/http/exchange.py", "_answer_of"): BINDING,
+    ("server/http/exchange.py", "_conclude_later"): BINDING,
+    ("server/http/exchange.py", "run"): BINDING,
+    ("server/http/responses.py", "answer"): BINDING,
     ("server/http1/asgi.py", "run"): SERVER,
+    ("server/http1/direct.py", "_identify_later"): BINDING,
+    ("server/http1/direct.py", "_write"): SERVER,
     ("server/http1/direct.py", "_identify"): BINDING,
-    ("server/http1/direct.py", "_wait_for_caller"): BINDING,
-    ("server/http1/direct.py", "_ask"): BINDING,
-    ("server/http1/direct.py", "_refuse"): SERVER,
-    ("server/http1/direct.py", "_reply"): BINDING,
-    ("server/http1/direct.py", "_read_at_once"): BINDING,
     ("server/http1/server.py", "run"): SERVER,
     ("server/http/callbacks.py", "__call__"): BINDING,
     ("server/http/files.py", "run"): BINDING,
@@ -126,7 +124,7 @@ BOUNDARIES = {
 }
 
 # What writes a traceback into the log. The last two are the steps of a boundary beside it.
-LOGS = {"exception", "format_exc", "log_incident", "log_unforeseen", "_failed", "failed_unforeseen"}
+LOGS = {"exception", "format_exc", "log_incident", "_failed", "failed_unforeseen"}
 
 
 def caught() -> Iterator[tuple[str, str, ast.ExceptHandler]]:

@@ -61,7 +61,7 @@ class ArtifactStream:
         self._continues = False
 
     async def __aenter__(self) -> Self:
-        self._attempt.streams += (self,)
+        self._attempt.buffers += (self.write_buffered,)
         return self
 
     async def __aexit__(
@@ -159,7 +159,8 @@ class ArtifactStream:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._attempt.streams = tuple(other for other in self._attempt.streams if other is not self)
+        others = [each for each in self._attempt.buffers if each != self.write_buffered]
+        self._attempt.buffers = tuple(others)
 
     def _emit(
         self, parts: tuple[Part, ...], *, last: bool = False, added: dict[str, Any] | None = None

@@ -9,14 +9,14 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from parley.engine.content import kept, read
 from parley.engine.skill import form_of
-from parley.engine.turn.attempt import Attempt, AttemptRunner
+from parley.engine.turn.attempt import Attempt
 from parley.model.concurrency import KeyedLocks
 from parley.model.errors import TaskNotFoundError
 from parley.model.ids import RIGHT_ID, may_be_id, new_id
@@ -24,6 +24,9 @@ from parley.model.parts import Artifact, Message, Part, Role, artifacts_named, t
 from parley.model.tasks import Task, TaskState
 from parley.store.follow import TaskGone, follow
 from parley.store.protocols.task_log import TaskQuery
+
+if TYPE_CHECKING:
+    from parley.engine.turn.task_runner import TaskRunner
 
 R = TypeVar("R")
 
@@ -38,7 +41,7 @@ class AgentContexts:
         self.keeps_history = keep_history
         self._locks = KeyedLocks()
 
-    def of(self, runner: AttemptRunner) -> AgentContext:
+    def of(self, runner: TaskRunner) -> AgentContext:
         """Return the context of the runner's task."""
         return AgentContext(runner, keep_history=self.keeps_history, updating=self._locks)
 
@@ -46,7 +49,7 @@ class AgentContexts:
 class AgentContext:
     """The state and history of one context. Callers with the same context id share nothing."""
 
-    def __init__(self, runner: AttemptRunner, *, keep_history: bool, updating: KeyedLocks) -> None:
+    def __init__(self, runner: TaskRunner, *, keep_history: bool, updating: KeyedLocks) -> None:
         self._store = runner.store
         self._scope = runner.scope
         self._context_id = runner.context_id

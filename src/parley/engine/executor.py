@@ -18,20 +18,14 @@ from typing import Any, TypeVar
 from parley.engine.caller import kept, record_of
 from parley.engine.capacity import Claimer, FairQueue, ThreadPool
 from parley.engine.description import AgentDescription
-from parley.engine.replies import (
-    RemoteReplies,
-    ReplyHandle,
-    SharedTimer,
-    TaskReference,
-    shutting_down,
-)
+from parley.engine.replies import RemoteReplies, ReplyHandle, ReplyWait, SharedTimer, TaskReference
 from parley.engine.turn.attempt import Attempt, RemoteCall, Request
 from parley.engine.turn.replay import Deadlines, first_events, first_turn_receipts
 from parley.engine.turn.task_runner import TaskRunner
 from parley.engine.turn.task_writer import OutputFilters
-from parley.engine.turn.usage import TurnMeter
+from parley.engine.turn.usage import AgentMeter
 from parley.model.concurrency import end
-from parley.model.errors import A2AError, OverloadedError
+from parley.model.errors import A2AError, OverloadedError, shutting_down
 from parley.model.ids import new_id
 from parley.model.service import ANONYMOUS, Caller
 from parley.push.dispatcher import PushDispatcher
@@ -77,7 +71,9 @@ class AgentExecutor:
     with capacity claims it, as it claims the tasks of a dead replica, whose lease has expired.
     ``runs_turns`` is false for an executor that leaves turns to others, except for turns of skills
     that cannot have a task. ``notify`` gets the agent's key when there are tasks to claim.
-    ``meter`` measures what turns write.
+    ``invoke`` calls the author's function, ``cancel_calls`` cancels a task's calls of other agents:
+    it raises nothing, and takes a bounded time. ``meter`` measures what turns write.
+    ``may_have_orphans``: the replica may hold tasks that no runner runs.
     """
 
     def __init__(
@@ -92,7 +88,7 @@ class AgentExecutor:
         notify: Callable[[str], None],
         hints: LocalHints,
         runs_turns: bool = True,
-        meter: TurnMeter | None = None,
+        meter: AgentMeter | None = None,
     ) -> None:
         self.store = store
         self.meter = meter
@@ -124,7 +120,7 @@ class AgentExecutor:
         )
         self._threads = threads
         self._direct_reply_timer = SharedTimer(options.direct_reply_timeout, TaskRunner.promote)
-        self.blocking_timer = SharedTimer(options.blocking_timeout, ReplyHandle.time_out)
+        self.blocking_timer = SharedTimer(options.blocking_timeout, ReplyWait.end)
         self._background: set[asyncio.Future[Any]] = set()
         self._runners: dict[str, TaskRunner] = {}
         self._active: set[TaskRunner] = set()
@@ -172,7 +168,8 @@ class AgentExecutor:
 
         ``logged`` makes its task durable before its function runs. ``holds``: the caller waits for
         the reply, so a task that its function makes and ends in time is appended once, at its end;
-        if the process dies before, the caller's connection breaks, and nobody knew of it.
+        if the process dies before, the caller's connection breaks, and nobody knew of it. So is a
+        ``logged`` one in a store that ends with the process.
         ``push`` is a webhook for the task's events, or for the direct reply. ``task_id`` is the
         task's id, if it was needed before. Raises ``OverloadedError`` without capacity.
         """
@@ -191,7 +188,7 @@ class AgentExecutor:
         runner.receipts = receipts
         if push is not None:
             runner.push = push
-        elif holds and not (logged or receipts or task_id):
+        elif holds and not (receipts or task_id or (logged and self.store.is_durable)):
             runner.holds = True
         handle = ReplyHandle(runner)
         runner.waiters.current.append(handle)
@@ -242,7 +239,7 @@ class AgentExecutor:
             if error is None:
                 self._enqueued(task_id)
                 handle.mark_logged()
-                handle.delegate(self.remote_replies)
+                handle.delegate_to(self.remote_replies)
             else:
                 log.error("a task could not be enqueued: %s", error)
                 handle.refuse(self.unavailable(StoreError(str(error))))
@@ -296,7 +293,9 @@ class AgentExecutor:
             return  # a turn has taken it already
         runner = self._runners.get(handle.task_id)
         if runner is None and handle.found is not None and handle.found.wakes_at is not None:
-            handle.delegate(self.remote_replies)  # it waits until the turn has woken up and ended
+            handle.delegate_to(
+                self.remote_replies
+            )  # it waits until the turn has woken up and ended
             self.notify_work()  # unless that has happened just now
             return
         if runner is None and self._may_start:
@@ -305,7 +304,7 @@ class AgentExecutor:
             runner.waiters.pending[handle.entry] = handle
             runner.wake()
         else:
-            handle.delegate(self.remote_replies)
+            handle.delegate_to(self.remote_replies)
             self._enqueued(handle.task_id)
 
     # -- claimed and recovered tasks -----------------------------------------------------------
@@ -408,7 +407,7 @@ class AgentExecutor:
                 if self.has_capacity and not self.closing:
                     self._start(task_id)
 
-    # -- what runners call (RunnerOwner) -------------------------------------------------------
+    # -- what runners call -------------------------------------------------------
 
     def register(self, runner: TaskRunner) -> None:
         """Make a runner known by its task."""

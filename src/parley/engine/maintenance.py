@@ -13,10 +13,10 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from types import FrameType
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from parley.engine.description import AgentDescription
 from parley.engine.executor import AgentExecutor
@@ -213,24 +213,19 @@ WAKE_BATCH = 500
 """How many tasks of an agent are woken at a time."""
 
 
-class Try(Protocol):
-    """Awaits work, and handles its failure: the result is then ``None``."""
-
-    async def __call__(self, work: Awaitable[bool], /) -> bool | None:
-        """Return the result of ``work``, ``None`` if it failed."""
-        ...
-
-
 class Alarm:
     """Waits for the next due time, and makes the tasks that are due claimable.
 
     An embedded store is asked nothing while no task sleeps. What this process puts to sleep, and
     events that are completed in it, are heard of at once (``listen_timers``); what other processes
-    do is polled for.
+    do is polled for. ``attempt`` awaits work, and returns ``None`` if it failed.
     """
 
     def __init__(
-        self, store: TaskStore, executors: Mapping[str, AgentExecutor], attempt: Try
+        self,
+        store: TaskStore,
+        executors: Mapping[str, AgentExecutor],
+        attempt: Callable[[Awaitable[bool]], Awaitable[bool | None]],
     ) -> None:
         self._store = store
         self._executors = executors

@@ -11,15 +11,17 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
+from parley.model.concurrency import outcome_of
 from parley.model.errors import (
     A2AError,
     OverloadedError,
     TaskNotFoundError,
     UnsupportedOperationError,
+    shutting_down,
 )
 from parley.model.parts import Message
 from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent
@@ -39,32 +41,14 @@ from parley.store.protocols.errors import (
 from parley.store.protocols.task_log import TaskLog, TaskRecord
 from parley.store.snapshot import StoredTask
 
-
-class HasTaskId(Protocol):
-    """A task: a ``TaskRunner``, or a ``TaskReference``."""
-
-    @property
-    def task_id(self) -> str:
-        """The task's id."""
-        ...
+if TYPE_CHECKING:
+    from parley.engine.turn.task_runner import TaskRunner
 
 
 class TaskReference(msgspec.Struct, frozen=True):
     """A task that no runner of this process has: only its id is known."""
 
     task_id: str
-
-
-class ReplySource(Protocol):
-    """Finds the reply to a message that no runner of this process takes: ``RemoteReplies``."""
-
-    async def find_reply(self, handle: ReplyHandle, timeout: float) -> None:
-        """Resolve or refuse the handle; leave it unchanged after ``timeout`` seconds."""
-        ...
-
-
-ReplyWatcher = Callable[[float | None], object]
-"""A function that is called when a reply changes, with the end of the reply's own timeout."""
 
 
 class ReplyHandle:
@@ -75,32 +59,16 @@ class ReplyHandle:
     of the turn that took the message, 0 until the log has that; ``received_at`` is the number of
     the event after which the log has the message. ``awaits_task``: a caller waits for the task, to
     show it before the turn ends. ``is_repeat``: another replica received the message before.
-    ``on_settled`` is called once there is a reply or a delegate. ``timer`` is for a watcher that
-    waits for the reply alone (see ``on_change``). Several senders of one repeated message may share
-    a handle; a sender that disconnects does not affect the others.
+    ``delegate`` finds the reply, if no runner of this process will give it. Several senders of one
+    repeated message may share a handle; a sender that disconnects does not affect the others.
     """
 
     __slots__ = (
-        "_delegate",
-        "_error",
-        "_reply",
-        "_task",
-        "_times_out_at",
-        "_waiters",
-        "_watcher",
-        "awaits_task",
-        "done",
-        "entry",
-        "found",
-        "is_logged",
-        "is_repeat",
-        "on_settled",
-        "received_at",
-        "timer",
-        "turn",
-    )
+        "_error", "_reply", "_task", "_watchers", "awaits_task", "delegate", "done", "entry",
+        "found", "is_logged", "is_repeat", "received_at", "turn",
+    )  # fmt: skip
 
-    def __init__(self, task: HasTaskId, *, entry: str = "") -> None:
+    def __init__(self, task: TaskRunner | TaskReference, *, entry: str = "") -> None:
         self._task = task
         self.entry = entry
         self.turn = 0
@@ -109,15 +77,11 @@ class ReplyHandle:
         self.awaits_task = False
         self.is_repeat = False
         self.done = False
-        self.on_settled: Callable[[], object] | None = None
         self.found: TaskRecord | None = None
+        self.delegate: RemoteReplies | None = None
         self._reply: Task | StoredTask | Message | None = None
         self._error: A2AError | None = None
-        self._delegate: ReplySource | None = None
-        self._waiters: list[asyncio.Future[None]] = []
-        self._watcher: ReplyWatcher | None = None
-        self.timer: SharedTimer[ReplyHandle] | None = None
-        self._times_out_at: float | None = None
+        self._watchers: list[Callable[[], object]] = []
 
     @property
     def task_id(self) -> str:
@@ -128,87 +92,56 @@ class ReplyHandle:
         """Give the reply, unless there is one."""
         if not self.done:
             self._reply = reply
-            self._finish()
+            self.done = True
+            self._wake()
 
     def refuse(self, error: A2AError) -> None:
         """Give an error for a reply, unless there is one."""
         if not self.done:
             self._error = error
-            self._finish()
+            self.done = True
+            self._wake()
 
     def mark_repeat(self) -> None:
         """Refuse: another replica received the message first, so the store has its reply."""
         self.is_repeat = True
         self.refuse(OverloadedError("the message is being taken in by another", retry_after=1))
 
-    def delegate(self, source: ReplySource) -> None:
+    def delegate_to(self, source: RemoteReplies) -> None:
         """Have ``source`` find the reply: no runner of this process will give it."""
-        if self.done:
-            return
-        self._delegate = source
-        if self.on_settled is not None:
-            self.on_settled()
-        self._wake()
-
-    def _finish(self) -> None:
-        self.done = True
-        if self.on_settled is not None:
-            self.on_settled()
-        self._wake()
+        if not self.done:
+            self.delegate = source
+            self._wake()
 
     def mark_logged(self) -> None:
-        """Wake the waiting callers: the message's task is in the log."""
+        """Note that the message's task is in the log."""
         self.is_logged = True
-        if self._watcher is None or self.timer is None:
-            self._wake()
-            return
-        if self._times_out_at is None:  # all that the watcher waits for is the reply
-            self._times_out_at = self.timer.add(self, asyncio.get_running_loop())
-        self._wake_waiters()
-
-    def time_out(self) -> None:
-        """Tell the watcher that its timeout has passed."""
         self._wake()
 
     def _wake(self) -> None:
-        if self._watcher is not None:
-            watcher, self._watcher = self._watcher, None
-            ends_at, self._times_out_at = self._times_out_at, None
-            if ends_at is not None and self.timer is not None:
-                self.timer.discard(self)
-            watcher(ends_at)
-        self._wake_waiters()
+        watchers, self._watchers = self._watchers, []
+        for watcher in watchers:
+            watcher()
 
-    def _wake_waiters(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+    def on_change(self, watcher: Callable[[], object]) -> None:
+        """Call ``watcher`` once, from within the next change. It must not raise."""
+        self._watchers.append(watcher)
 
-    def on_change(self, watcher: ReplyWatcher) -> None:
-        """Call ``watcher`` once, from within the next change. It must not raise.
+    def on_settled(self, watcher: Callable[[], object]) -> None:
+        """Call ``watcher`` once, when there is a reply or a delegate. It must not raise."""
 
-        With a ``timer``, the task's first append is no change: it begins the timeout, as in
-        ``wait``. The end of the timeout is a change. The watcher learns when its timeout ends, by
-        the clock of the event loop, or ``None`` if it has not begun.
-        """
-        self._watcher = watcher
+        def changed() -> None:
+            if self.is_settled:
+                watcher()
+            else:
+                self._watchers.append(changed)
 
-    def changed(self) -> asyncio.Future[None]:
-        """Return a future that is done at the next change."""
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        return waiter
-
-    @property
-    def is_delegated(self) -> bool:
-        """Whether no runner of this process will give the reply."""
-        return self._delegate is not None
+        self._watchers.append(changed)
 
     @property
     def is_settled(self) -> bool:
         """Whether there is a reply, or a delegate that finds it."""
-        return self.done or self._delegate is not None
+        return self.done or self.delegate is not None
 
     @property
     def reply(self) -> Task | Message:
@@ -228,37 +161,70 @@ class ReplyHandle:
         """Wait until the message's task is in the log, or there is a reply."""
         self.awaits_task = True
         while not (self.is_logged or self.done):
-            await self.changed()
+            await outcome_of(lambda done: self._watchers.append(lambda: done(None)))
 
-    async def wait(self, timeout: float, ends_at: float | None = None) -> bool:
-        """Wait for the reply, and return whether it is there.
 
-        The ``timeout`` (seconds) begins once the message's task is in the log: before, the caller
-        could not look for the task later. An earlier timeout ends at ``ends_at``.
-        """
-        while not (self.is_logged or self.done):
-            await self.changed()
-        if self.done:
-            return True
-        timed_out = False
+class ReplyWait:
+    """A caller's wait for a reply. ``over`` is called once: the reply is there, or ``find`` has it.
 
-        def time_out() -> None:
-            nonlocal timed_out
-            timed_out = True
-            self._wake_waiters()
+    The timeout begins once the message's task is in the log: before, the caller could not look for
+    the task later. ``timer`` is shared by all callers that wait as long as the agent lets them;
+    others have a ``timeout`` of their own (seconds).
+    """
 
+    __slots__ = ("_ends_at", "_over", "_own_timer", "_timeout", "_timer", "handle")
+
+    def __init__(
+        self,
+        handle: ReplyHandle,
+        timer: SharedTimer[ReplyWait],
+        over: Callable[[ReplyWait], object],
+        timeout: float | None = None,
+    ) -> None:
+        self.handle = handle
+        self._timer = timer
+        self._timeout = timeout
+        self._over: Callable[[ReplyWait], object] | None = over
+        self._ends_at: float | None = None
+        self._own_timer: asyncio.TimerHandle | None = None
+        self._look()
+
+    def _look(self) -> None:
+        """Look at the handle, now and after each of its changes."""
+        handle = self.handle
+        if self._ends_at is None and handle.is_logged and not handle.done:
+            self._begin_timeout()
+        if handle.done or handle.delegate is not None:
+            self.end()
+        elif self._over is not None:
+            handle.on_change(self._look)
+
+    def _begin_timeout(self) -> None:
         loop = asyncio.get_running_loop()
-        if ends_at is None:
-            ends_at = loop.time() + timeout
-        timer = loop.call_at(ends_at, time_out)
-        try:
-            while not (self.is_settled or timed_out):
-                await self.changed()
-        finally:
-            timer.cancel()
-        if self._delegate is not None and not (self.done or timed_out):
-            await self._delegate.find_reply(self, ends_at - loop.time())
-        return self.done
+        if self._timeout is None:
+            self._ends_at = self._timer.add(self, loop)
+        else:
+            self._ends_at = loop.time() + self._timeout
+            self._own_timer = loop.call_at(self._ends_at, self.end)
+
+    def end(self) -> None:
+        """End the wait: there is a reply, a delegate for it, or no time left. Idempotent."""
+        over, self._over = self._over, None
+        if over is not None:
+            if self._own_timer is not None:
+                self._own_timer.cancel()
+            elif self._ends_at is not None:
+                self._timer.discard(self)
+            over(self)
+
+    async def find(self) -> bool:
+        """Have the delegate find the reply in the time that is left; return whether it is there."""
+        handle = self.handle
+        if handle.delegate is not None and not handle.done and self._ends_at is not None:
+            left = self._ends_at - asyncio.get_running_loop().time()
+            if left > 0:
+                await handle.delegate.find_reply(handle, left)
+        return handle.done
 
 
 log = logging.getLogger("parley.engine")
@@ -321,15 +287,15 @@ class Waiters:
         for handle in handles:
             handle.refuse(error)
 
-    def delegate_pending(self, source: ReplySource) -> None:
+    def delegate_pending(self, source: RemoteReplies) -> None:
         """Delegate the messages that no turn of this runner took: the task has ended, and the log
         says whether a turn on another replica took one before.
         """
         pending, self.pending = self.pending, {}
         for handle in pending.values():
-            handle.delegate(source)
+            handle.delegate_to(source)
 
-    def delegate(self, source: ReplySource) -> None:
+    def delegate(self, source: RemoteReplies) -> None:
         """Delegate everyone: ``source`` finds the replies in the log.
 
         Messages that are not in the log are refused: their senders may retry.
@@ -338,7 +304,7 @@ class Waiters:
         self.current, self.pending = [], {}
         for handle in handles:
             if handle.is_logged:
-                handle.delegate(source)
+                handle.delegate_to(source)
             else:
                 handle.refuse(shutting_down())
 
@@ -371,11 +337,6 @@ def ended(task_id: str) -> UnsupportedOperationError:
         "the task has ended and takes no more messages; start a new one in the same context",
         metadata={"taskId": task_id},
     )
-
-
-def shutting_down() -> OverloadedError:
-    """Return the error for a message that this process can no longer process."""
-    return OverloadedError("the server is shutting down", retry_after=1)
 
 
 class RemoteReplies:
@@ -521,7 +482,7 @@ class RemoteReplies:
                     and received.message.message_id == message_id
                 ):
                     handle.entry, handle.received_at = received.entry, record.seq
-        handle.delegate(self)
+        handle.delegate_to(self)
         return handle
 
     async def _task_after(

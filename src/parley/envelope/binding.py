@@ -37,7 +37,7 @@ from parley.server.added_bindings import BindingPlace
 from parley.server.app import App, Endpoint
 from parley.server.http.open_credentials import open_credentials
 from parley.server.http.responses import NO_STORE, refuse_method
-from parley.server.log import log_unforeseen
+from parley.server.log import failure_of
 from parley.server.request_fields import read_trace
 from parley.server.websocket.admission import as_http, refused_by
 from parley.server.websocket.socket import ServerSocket
@@ -164,11 +164,9 @@ class EnvelopeEndpoint:
                 held.enter_context(self._served.sockets.slot_of((self._tenant, caller.owner)))
                 guard = self._agent.guard
                 sender = held.enter_context(guard.open_socket(caller, context.address))
-            except A2AError as error:
-                await self._refuse(socket, asked, error)
-                return
-            except Exception:
-                await self._refuse(socket, asked, log_unforeseen("the upgrade to a WebSocket"))
+            except Exception as error:
+                failure = failure_of(error, "the upgrade to a WebSocket")
+                await self._refuse(socket, asked, failure)
                 return
             credentials = open_credentials(self._served.identify, asked, caller)
             from parley.envelope.server.conversation import Conversation

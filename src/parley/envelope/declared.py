@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import re
 from collections.abc import Callable, Collection, Iterator
@@ -419,10 +418,7 @@ class SkillSlots:
             return
         self._taken[skill] += 1
 
-        def changed(_: asyncio.Future[None] | None) -> None:
-            if handle.is_settled:
-                self._taken[skill] -= 1
-            else:
-                handle.changed().add_done_callback(changed)
+        def release() -> None:
+            self._taken[skill] -= 1
 
-        changed(None)
+        handle.on_settled(release)

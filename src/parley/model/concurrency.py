@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable
 from contextlib import suppress
+from types import CoroutineType
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -186,3 +187,35 @@ def check_cancelled() -> None:
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
+
+
+Done = Callable[[Any], object]
+"""Takes the outcome of work, once: its result, its exception, or the coroutine that returns it."""
+
+
+async def outcome_of(begin: Callable[[Done], object]) -> Any:
+    """Begin work, and return its result: ``begin`` gets the ``Done`` that it calls, now or later.
+
+    Raises the exception of the work.
+    """
+    answered = asyncio.get_running_loop().create_future()
+
+    def done(outcome: Any) -> None:
+        if not answered.cancelled():
+            answered.set_result(outcome)
+        elif type(outcome) is CoroutineType:  # its caller has gone: it ends all the same
+            left = asyncio.gather(outcome, return_exceptions=True)
+            _left.add(left)
+            left.add_done_callback(_left.discard)
+
+    begin(done)
+    del begin  # it may hold a large request, and the outcome take hours
+    outcome = await answered
+    if type(outcome) is CoroutineType:
+        return await outcome
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
+
+
+_left: set[asyncio.Future[Any]] = set()

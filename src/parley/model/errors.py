@@ -274,6 +274,11 @@ class PeerError(A2AError):
         self.code = code
 
 
+def shutting_down() -> OverloadedError:
+    """Return the error for a caller whom another replica, or the next process, will serve."""
+    return OverloadedError("the server is shutting down", retry_after=1)
+
+
 class StoreError(Exception):
     """The store did nothing of the request, unless the message says that this is unknown
     (``StoreUnavailable`` of a database that did not answer in time).

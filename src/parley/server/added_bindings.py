@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from parley.model.errors import A2AError, InvalidRequestError
+from parley.model.errors import A2AError
 from parley.model.operations import Operation
 from parley.model.service import ANONYMOUS, Caller
 from parley.model.struct import A2AStruct
@@ -21,14 +21,9 @@ from parley.server.address import route_path
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
 from parley.server.dispatch import Parameters
 from parley.server.endpoint import Endpoint, Interfaces
-from parley.server.http.exchange import (
-    DirectHandler,
-    DirectRequests,
-    ServedEndpoint,
-    direct_requests,
-)
+from parley.server.http.exchange import AgentHandler, AgentRequests, ServedEndpoint, requests_of
 from parley.server.http.paths import segments_of
-from parley.server.http.responses import BodyTooLarge, read_body
+from parley.server.http.responses import read_body
 from parley.server.restrictions import Gate
 from parley.server.websocket.admission import refused_by
 from parley.wire.versions import LATEST
@@ -63,13 +58,10 @@ class BindingPlace(msgspec.Struct, frozen=True, kw_only=True):
     async def body(self, scope: Scope, receive: Receive) -> bytes:
         """Return the body of a request, of at most ``Settings.max_body_bytes``.
 
-        Raises ``InvalidRequestError`` for a larger one, and ``ClientGone``.
+        Raises ``BodyTooLarge`` for a larger one, and ``ClientGone``.
         """
         limit = self.served.settings.max_body_bytes
-        try:
-            return await read_body(receive, scope, None, limit, self.served.request_bytes)
-        except BodyTooLarge:
-            raise InvalidRequestError(f"the body is larger than {limit} bytes") from None
+        return await read_body(receive, scope, None, limit, self.served.request_bytes)
 
     async def call(
         self, operation: Operation, request: A2AStruct, scope: Scope, *, caller: Caller = ANONYMOUS
@@ -86,7 +78,7 @@ class BindingPlace(msgspec.Struct, frozen=True, kw_only=True):
             tenant=self.tenant,
         )
         call = self.served.dispatcher.call(operation, parameters, lambda: request)
-        return call.stream() if operation.streaming else await call.answer()
+        return await call.answer()
 
 
 class SeenFromScope:
@@ -117,7 +109,7 @@ class SeenFromScope:
         return self._served.address(self._scope, tenant)
 
 
-class TenantBindings(DirectHandler):
+class TenantBindings(AgentHandler):
     """Answers for tenants that only the service of an agent knows, below the agent's address.
 
     ``prefix`` are the segments of that address; other paths are for what is ``otherwise`` there, as
@@ -157,7 +149,7 @@ class TenantBindings(DirectHandler):
             otherwise = refused_by(otherwise)
         return otherwise(scope, receive, send)
 
-    def direct(self, scope: Scope) -> DirectRequests | None:
+    def requests(self, scope: Scope) -> AgentRequests | None:
         """Return the requests with the head of a scope, if they are for no added binding."""
         is_other = not scope["path"].endswith(self._ends)
-        return direct_requests(self.otherwise, scope) if is_other else None
+        return requests_of(self.otherwise, scope) if is_other else None

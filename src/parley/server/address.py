@@ -14,6 +14,7 @@ from urllib.parse import quote, urlsplit
 
 from starlette.types import Scope
 
+from parley.model.errors import InvalidRequestError
 from parley.security.networks import is_loopback, literal_address
 
 # -- allowed hosts ----------------------------------------------------------------------------
@@ -189,7 +190,7 @@ _OF_SOCKETS = {"ws": "http", "wss": "https"}
 NOT_A_HOST = "the Host header is not a host name or address, with or without a port"
 
 
-class BadAddress(Exception):
+class BadAddress(InvalidRequestError):
     """The request names an invalid host, scheme or prefix."""
 
 

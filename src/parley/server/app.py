@@ -26,7 +26,7 @@ from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
 from parley.server.cards.catalog_link import CatalogLink, ServedAgent
 from parley.server.cards.discovery import KeySetPage
 from parley.server.endpoint import Endpoint as Endpoint
-from parley.server.http.exchange import DirectRequests, Identify, direct_requests
+from parley.server.http.exchange import AgentRequests, Identify, requests_of
 from parley.server.http.refusals import refusing_host
 from parley.server.http.responses import (
     NO_STORE,
@@ -280,25 +280,24 @@ class App:
 
     @property
     def revision(self) -> int:
-        """How often what requests are answered by has changed (``AnswersDirectly``)."""
+        """How often what answers at a path, or for a host, has changed."""
         return self._routes.revision + self.hosts.revision
 
-    def direct(self, scope: Scope) -> DirectRequests | None:
-        """Return the requests with the head of a scope, if their exchange answers them itself.
+    def requests(self, scope: Scope) -> AgentRequests | None:
+        """Return the requests to an agent with the head of a scope, answered without ASGI.
 
-        ``None`` wherever anything but the agent's binding has a say in the answer: middleware,
-        CORS, a restriction, another handler, a host that is refused. Such requests take their way
-        through ``__call__``. Who calls is asked by the exchange, each time.
+        They hold for all requests on the same connection that have the same head, as long as
+        ``revision`` is the same. ``None`` stands for an answer in which more than the agent's
+        binding has a say: middleware, CORS, a restriction, another handler, a host that is refused.
+        The caller is identified for each request.
         """
-        if type(self) is not App or self._with_middleware is not None or self._cors is not None:
-            return None
-        if scope["type"] != "http":
+        if self._with_middleware is not None or self._cors is not None or scope["type"] != "http":
             return None
         try:
             self.hosts.check(scope)
         except HostNotAllowed:
             return None
-        requests = direct_requests(self._handler(scope), scope)
+        requests = requests_of(self._handler(scope), scope)
         if requests is not None:
             requests.added = hsts_fields(scope, self.settings.hsts_max_age)
         return requests

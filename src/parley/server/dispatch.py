@@ -17,12 +17,14 @@ from collections.abc import (
 )
 from contextlib import aclosing
 from functools import cached_property
+from types import CoroutineType
 from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
 
 from parley.extensions.profile import active_uris, with_dependencies
 from parley.model.cards import AgentCapabilities, AgentCard
+from parley.model.concurrency import Done, outcome_of
 from parley.model.errors import (
     ExtensionSupportRequiredError,
     FieldViolation,
@@ -39,7 +41,6 @@ from parley.model.operations import (
     Operation,
     SendMessageRequest,
 )
-from parley.model.parts import Message
 from parley.model.service import (
     ANONYMOUS,
     NO_TRACE,
@@ -50,8 +51,7 @@ from parley.model.service import (
     TraceContext,
 )
 from parley.model.struct import Timestamp
-from parley.model.tasks import Task
-from parley.security.authorization import Authorization, access_of
+from parley.security.authorization import access_of
 from parley.security.limits.agent_limits import AgentLimits, LimitGrant
 from parley.server.endpoint import Endpoint, Interfaces
 from parley.server.lifecycle import Lifecycle
@@ -142,49 +142,6 @@ class SeenAddresses(Protocol):
         """Return the URL below which the agent of a tenant is; empty if nothing shows it."""
 
 
-class BegunReply(Protocol):
-    """The reply to a message whose turn has begun."""
-
-    done: bool
-
-    def on_change(self, watcher: Callable[[float | None], object]) -> None:
-        """Call ``watcher`` once, from within the next change. It must not raise.
-
-        Its argument is the end of the wait, by the clock of the event loop, if that is known.
-        """
-        ...
-
-
-class BeginsMessages(Protocol):
-    """A service that can begin to answer a message without waiting, and says where it cannot.
-
-    ``reads_at_once``: to get and to list tasks waits for nothing.
-    """
-
-    @property
-    def reads_at_once(self) -> bool:
-        """Whether tasks are read without waiting."""
-        ...
-
-    def begin_message(self, request: SendMessageRequest, context: CallContext) -> BegunReply | None:
-        """Begin to answer; return ``None`` where something is to be waited for."""
-        ...
-
-    def begun_reply(self, begun: Any, request: SendMessageRequest) -> Task | Message:
-        """Return a reply that is there. Raises ``A2AError``."""
-        ...
-
-    async def reply_to(
-        self,
-        begun: Any,
-        request: SendMessageRequest,
-        context: CallContext,
-        ends_at: float | None = None,
-    ) -> Task | Message:
-        """Wait for a reply, until ``ends_at`` if it was waited for before. Raises ``A2AError``."""
-        ...
-
-
 class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     """The service parameters of a request, as the binding read them (specification §3.2.6).
 
@@ -207,12 +164,19 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     takes_json: bool = False
 
 
+CallStep = Callable[["ServiceCall"], Awaitable[None] | None]
+"""A check of every call of an agent, before its service.
+
+It returns what has to be awaited, or nothing, and raises ``A2AError`` to refuse.
+"""
+
+
 class ServiceCall(msgspec.Struct, frozen=True):
     """A request that is checked and ready for its agent's service.
 
-    ``limiter`` bounds the requests that wait for a turn to end, where this is one. ``grant`` is the
-    answer of the agent's limits, if it has any. ``takes_json``: tasks of the answer may be their
-    JSON.
+    ``steps`` come before the service. ``limiter`` bounds the requests that wait for a turn to end,
+    where this is one. ``grant`` is the answer of the agent's limits, if it has any. ``takes_json``:
+    tasks of the answer may be their JSON.
     """
 
     endpoint: Endpoint
@@ -220,6 +184,7 @@ class ServiceCall(msgspec.Struct, frozen=True):
     request: Any
     context: CallContext
     addresses: SeenAddresses
+    steps: Sequence[CallStep] = ()
     limiter: ConcurrencyLimiter | None = None
     grant: LimitGrant | None = None
     takes_json: bool = False
@@ -230,114 +195,84 @@ class ServiceCall(msgspec.Struct, frozen=True):
         service = self.endpoint.service
         return getattr(service, "in_json", service) if self.takes_json else service
 
-    def answer(self) -> Awaitable[Any]:
-        """Call the service and return its answer. Raises ``A2AError``."""
-        if self.grant is not None and not self.grant.is_settled:
-            return self._granted_answer(self.grant)
-        authorization = self.endpoint.authorization
-        if authorization is not None and authorization.policy is not None:
-            return self._permitted_answer(authorization)
-        return self._answer()
+    async def answer(self) -> Any:
+        """Return the answer of the service: of a streaming operation, its items.
 
-    async def _granted_answer(self, grant: LimitGrant) -> Any:
-        await grant.settle()
-        return await self.answer()
-
-    async def _permitted_answer(self, authorization: Authorization) -> Any:
-        await self._permit(authorization)
-        return await self._answer()
-
-    async def _permit(self, authorization: Authorization) -> None:
-        """Ask the agent's policy, unless admission asks it, which knows the skill of a message."""
-        if self.operation.extension or self.operation.request is not SendMessageRequest:
-            context = self.context
-            access = access_of(
-                self.operation.name,
-                self.request,
-                context.caller,
-                agent=self.endpoint.key,
-                tenant=context.tenant,
-            )
-            await authorization.permit(access)
-
-    def _answer(self) -> Awaitable[Any]:
-        if self.limiter is not None:
-            return self._blocking_answer(self.limiter)
-        if self.operation.request is GetExtendedAgentCardRequest:
-            return self._card()
-        answer: Awaitable[Any] = getattr(self.service, self.operation.method)(
-            self.request, self.context
-        )
-        return answer
-
-    def begin(self) -> BegunReply | None:
-        """Begin to answer, where nothing has to be waited for; else return ``None``.
-
-        Nothing was done then, and ``answer`` does it all. ``end`` ends it. Raises ``A2AError``.
+        Raises ``A2AError``.
         """
-        operation, authorization = self.operation, self.endpoint.authorization
-        if (
-            operation.request is not SendMessageRequest
-            or operation.streaming
-            or operation.extension
-            or self.limiter is None
-            or (self.grant is not None and not self.grant.is_settled)
-            or (authorization is not None and authorization.policy is not None)
-        ):
-            return None
-        begin = getattr(self.service, "begin_message", None)
-        if begin is None:
-            return None
-        caller = (self.context.tenant, self.context.caller.owner)
-        self.limiter.acquire(caller)
-        begun: BegunReply | None = None
-        try:
-            begun = begin(self.request, self.context)
-            return begun
-        finally:
-            if begun is None:
-                self.limiter.release(caller)
+        return await outcome_of(self.begin)
 
-    @property
-    def is_read_at_once(self) -> bool:
-        """Whether the answer is only read, and nothing has to be waited for."""
-        authorization = self.endpoint.authorization
-        return (
-            self.operation.request in _READ
-            and not self.operation.extension
-            and (self.grant is None or self.grant.is_settled)
-            and (authorization is None or authorization.policy is None)
-            and getattr(self.endpoint.service, "reads_at_once", False)
-        )
+    def begin(self, done: Done) -> None:
+        """Pass the steps, and ask the service.
 
-    def end(self) -> None:
-        """End what ``begin`` began."""
-        assert self.limiter is not None
-        self.limiter.release((self.context.tenant, self.context.caller.owner))
-
-    def begun_reply(self, begun: BegunReply) -> Any:
-        """Return the reply of what ``begin`` began, once it is there. Raises ``A2AError``."""
-        service = cast("BeginsMessages", self.service)
-        return service.begun_reply(begun, self.request)
-
-    async def later_reply(self, begun: BegunReply, ends_at: float | None = None) -> Any:
-        """Wait for the reply of what ``begin`` began, and end it. Raises ``A2AError``.
-
-        ``ends_at`` is the argument of the watcher of the reply.
+        ``done`` takes the answer, its error, or the coroutine of the answer. Raises ``A2AError``.
         """
-        service = cast("BeginsMessages", self.service)
-        try:
-            return await service.reply_to(begun, self.request, self.context, ends_at)
-        finally:
-            self.end()
+        for at, step in enumerate(self.steps, 1):
+            if (pending := step(self)) is not None:
+                done(self._ask_later(pending, at))
+                return
+        self._ask(done)
 
-    async def _blocking_answer(self, limiter: ConcurrencyLimiter) -> Any:
+    async def _ask_later(self, pending: Awaitable[None], at: int) -> Any:
+        await pending
+        for step in self.steps[at:]:
+            if (later := step(self)) is not None:
+                await later
+        return await outcome_of(self._ask)
+
+    def _ask(self, done: Done) -> None:
+        operation, service = self.operation, self.service
+        kind = operation.request
+        if operation.streaming:
+            done(self._stream(service))
+        elif self.limiter is not None:
+            self._ask_bounded(service, self.limiter, done)
+        elif kind is SendMessageRequest and hasattr(service, "begin_message"):
+            service.begin_message(self.request, self.context, done)
+        elif kind is GetExtendedAgentCardRequest:
+            done(self._card())
+        elif kind in _READ and getattr(service, "reads_at_once", False):
+            done(self._read(service))
+        else:
+            done(getattr(service, operation.method)(self.request, self.context))
+
+    def _read(self, service: Any) -> Any:
+        """Return an answer that waits for nothing, or its coroutine if it waits all the same."""
+        read = getattr(service, self.operation.method)
+        reading = read(self.request, self.context)
+        try:
+            reading.send(None)
+        except StopIteration as ended:
+            return ended.value
+        reading.close()
+        return read(self.request, self.context)
+
+    def _ask_bounded(self, service: Any, limiter: ConcurrencyLimiter, done: Done) -> None:
+        """Send a message whose reply is waited for, within the number of such requests."""
         caller = (self.context.tenant, self.context.caller.owner)
+
+        def answered(outcome: Any) -> None:
+            if type(outcome) is CoroutineType:
+                outcome = bounded(outcome)
+            else:
+                limiter.release(caller)
+            done(outcome)
+
+        async def bounded(answer: Awaitable[Any]) -> Any:
+            try:
+                return await answer
+            finally:
+                limiter.release(caller)
+
         limiter.acquire(caller)
         try:
-            return await getattr(self.service, self.operation.method)(self.request, self.context)
-        finally:
+            if hasattr(service, "begin_message"):
+                service.begin_message(self.request, self.context, answered)
+            else:
+                answered(service.send_message(self.request, self.context))
+        except BaseException:
             limiter.release(caller)
+            raise
 
     async def _card(self) -> AgentCard:
         assert self.endpoint.service is not None
@@ -354,41 +289,20 @@ class ServiceCall(msgspec.Struct, frozen=True):
         signer = self.endpoint.signer
         return card if signer is None else signer.extended(card)
 
-    def stream(self) -> AsyncIterator[StreamItem]:
-        """Return the events of the service's answer; an ``ItemStream`` stays one."""
-        items: AsyncIterator[StreamItem] = getattr(self.service, self.operation.method)(
-            self.request, self.context
-        )
+    def _stream(self, service: Any) -> AsyncIterator[StreamItem]:
+        """Return the items of the service's answer; an ``ItemStream`` stays one."""
+        items = getattr(service, self.operation.method)(self.request, self.context)
+        if self.grant is None:
+            return cast("AsyncIterator[StreamItem]", items)
         if isinstance(items, ItemStream):
-            batches = self._checked_stream(items.batches)
-            return items if batches is items.batches else ItemStream(batches)
-        return self._checked_stream(cast("AsyncGenerator[StreamItem, None]", items))
+            return ItemStream(_counted(self.grant, items.batches))
+        return _counted(self.grant, items)
 
-    def _checked_stream(self, steps: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-        """Return the steps of a stream, items or batches, within policy and limits."""
-        authorization = self.endpoint.authorization
-        if authorization is not None and authorization.policy is not None:
-            steps = self._permitted_stream(authorization, steps)
-        if self.grant is not None:
-            steps = self._granted_stream(self.grant, steps)
-        return steps
 
-    async def _granted_stream(
-        self, grant: LimitGrant, steps: AsyncGenerator[T, None]
-    ) -> AsyncGenerator[T, None]:
-        """Yield the events within the limits; the stream counts as open until it is closed."""
-        async with aclosing(steps):
-            if not grant.is_settled:
-                await grant.settle()
-            with grant.stream():
-                async for step in steps:
-                    yield step
-
-    async def _permitted_stream(
-        self, authorization: Authorization, steps: AsyncGenerator[T, None]
-    ) -> AsyncGenerator[T, None]:
-        await self._permit(authorization)
-        async with aclosing(steps):
+async def _counted(grant: LimitGrant, steps: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+    """Yield the steps of a stream, which counts as open until it is closed."""
+    async with aclosing(steps):
+        with grant.stream():
             async for step in steps:
                 yield step
 
@@ -398,11 +312,31 @@ class MethodCall(ServiceCall, frozen=True, kw_only=True):
 
     handle: Callable[..., Awaitable[Any]]
 
-    async def _answer(self) -> Any:
+    def _ask(self, done: Done) -> None:
+        done(self._handled())
+
+    async def _handled(self) -> Any:
         answer = await self.handle(self.endpoint.service, self.request, self.context)
         if not isinstance(answer, self.operation.response):
             raise TypeError(f"{self.operation.name} answered with {an(type(answer).__name__)}")
         return answer
+
+
+def _settle_limits(call: ServiceCall) -> Awaitable[None] | None:
+    grant = call.grant
+    return None if grant is None or grant.is_settled else grant.settle()
+
+
+def _ask_policy(call: ServiceCall) -> Awaitable[None] | None:
+    """Ask the agent's policy, unless admission asks it, which knows the skill of a message."""
+    rules, operation, context = call.endpoint.authorization, call.operation, call.context
+    assert rules is not None
+    if operation.request is SendMessageRequest and not operation.extension:
+        return None
+    access = access_of(
+        operation.name, call.request, context.caller, agent=call.endpoint.key, tenant=context.tenant
+    )
+    return rules.permit(access)
 
 
 class Dispatcher:
@@ -432,8 +366,8 @@ class Dispatcher:
 
         Checks that need only the parameters run before ``read``. Raises ``A2AError``.
         """
-        if self._lifecycle.draining and (operation.streaming or not operation.safe):
-            raise OverloadedError("the server is shutting down", retry_after=1)
+        if operation.streaming or not operation.safe:
+            self._lifecycle.check_takes_work()
         if parameters.caller is not ANONYMOUS:
             check_caller(parameters.caller)
         tenant = parameters.tenant
@@ -494,6 +428,7 @@ class Dispatcher:
             request,
             context,
             parameters.addresses,
+            agent.steps,
             limiter,
             grant,
             parameters.takes_json,
@@ -542,7 +477,7 @@ def _wrong_tenant(description: str) -> InvalidParamsError:
 
 
 class _CheckedEndpoint:
-    """An endpoint with the capabilities and extensions of its card.
+    """An endpoint with the capabilities and extensions of its card, and the steps of its calls.
 
     The card is read at the first request: an author may add to the agent until then.
     """
@@ -551,6 +486,11 @@ class _CheckedEndpoint:
         self.endpoint = endpoint
         bindings = endpoint.bindings
         self.refuses_unsigned = next((b.refuse for b in bindings if b.refuses_unsigned), None)
+        self.steps: list[CallStep] = []
+        if endpoint.limits is not None:
+            self.steps.append(_settle_limits)
+        if endpoint.authorization is not None and endpoint.authorization.policy is not None:
+            self.steps.append(_ask_policy)
 
     @cached_property
     def capabilities(self) -> AgentCapabilities:
@@ -593,5 +533,6 @@ class _CheckedEndpoint:
         if known is None or known.operation.request is not operation.request:
             raise MethodNotFoundError(f"this agent has no method {operation.name}")
         return MethodCall(
-            self.endpoint, operation, request, context, addresses, grant=grant, handle=known.handle
-        )
+            self.endpoint, operation, request, context, addresses, self.steps, grant=grant,
+            handle=known.handle,
+        )  # fmt: skip

@@ -6,6 +6,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from parley.model.errors import A2AError, OverloadedError, shutting_down
+from parley.server.log import failure_of
+
 _log = logging.getLogger("parley.server")
 
 Hook = Callable[[], Awaitable[None]]
@@ -82,6 +85,25 @@ class Lifecycle:
     def _start_ended(self, task: asyncio.Task[None]) -> None:
         self._starting = None
 
+    def failure(self, error: BaseException, doing: str) -> A2AError:
+        """Return the error that a caller gets for an exception of its request, here being handled.
+
+        The requests of every binding end here; ``doing`` names the request (``failure_of``). The
+        cancellation of the request itself is raised again, unless the server cancels it because it
+        shuts down.
+        """
+        if isinstance(error, asyncio.CancelledError):
+            if self.draining:  # the grace period is over
+                return OverloadedError("the server shut down before the answer was there")
+            if is_cancellation(error):
+                raise error
+        return failure_of(error, doing)
+
+    def check_takes_work(self) -> None:
+        """Refuse new work while the server drains. Raises ``OverloadedError``."""
+        if self.draining:
+            raise shutting_down()
+
     def drain(self) -> None:
         """Refuse new streams and messages, and bring those under way to an end."""
         if not self.draining:
@@ -109,6 +131,13 @@ class Lifecycle:
                     await self._shutdown()
             finally:
                 self.draining = False
+
+
+def is_cancellation(error: BaseException) -> bool:
+    """Return whether an exception cancels the task that runs; else work within it was cancelled."""
+    task = asyncio.current_task()
+    is_cancelled = task is not None and bool(task.cancelling())
+    return is_cancelled and isinstance(error, asyncio.CancelledError)
 
 
 def _log_failure(start: asyncio.Task[None]) -> None:

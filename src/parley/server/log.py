@@ -13,7 +13,7 @@ from urllib.parse import quote
 from starlette.types import Scope
 
 from parley.files.turn_files import SIGNATURE
-from parley.model.errors import InternalError
+from parley.model.errors import A2AError, InternalError
 from parley.model.ids import log_incident
 from parley.security.exposed_secrets import HIDDEN, hide_parameter, without_credentials
 from parley.security.sealing import CALLBACKS, REDIRECT
@@ -78,8 +78,14 @@ def log_request(scope: Scope, status: int) -> None:
     )
 
 
-def log_unforeseen(doing: str) -> InternalError:
-    """Log the exception being handled, with its traceback, and return the error for the caller."""
+def failure_of(error: BaseException, doing: str) -> A2AError:
+    """Return the error that a caller gets for an exception, which is being handled.
+
+    An exception that nothing foresaw is logged with its traceback, as an incident; ``doing`` names
+    the work.
+    """
+    if isinstance(error, A2AError):
+        return error
     reference = log_incident(_log, doing)
     return InternalError(
         f"the server failed; its log says why under the reference {reference}",

@@ -264,7 +264,7 @@ def server_of(
         proxies=KnownProxies() if settings.trust_proxy else None,
         upgrades=Upgrades(sockets, ours.takes_socket if ours else _takes_all),
         logs_access=access_log,
-        direct=ours,
+        agents=ours,
     )
     return Http1Server(
         serving,

@@ -34,6 +34,16 @@ class TaskStore(
     """
 
     @property
+    def reads_at_once(self) -> bool:
+        """Whether reading a task waits for nothing."""
+        ...
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether tasks outlive the process."""
+        ...
+
+    @property
     def has_operators(self) -> bool:
         """Whether ``parley store`` can change the store while it is open."""
         ...

@@ -1,4 +1,4 @@
-"""What a watcher of a reply is called for, and when its wait ends."""
+"""When a wait for a reply is over, and what it finds then."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from parley import Message, Part, Role
-from parley.engine.replies import ReplyHandle, SharedTimer, TaskReference
+from parley.engine.replies import ReplyHandle, ReplyWait, SharedTimer, TaskReference
 
 pytestmark = pytest.mark.anyio
 
@@ -27,85 +27,81 @@ class Source:
 
 
 @pytest.fixture
-def timer() -> Iterator[SharedTimer[ReplyHandle]]:
-    timer = SharedTimer(60.0, ReplyHandle.time_out)
+def timer() -> Iterator[SharedTimer[ReplyWait]]:
+    timer = SharedTimer(60.0, ReplyWait.end)
     yield timer
     timer.close()
 
 
-class Watched(NamedTuple):
-    """A handle, and what its watcher was told: whether there was a reply, when its wait ends."""
+class Waiting(NamedTuple):
+    """A wait, and whether there was a reply when it was over."""
 
     handle: ReplyHandle
-    calls: list[bool]
-    ends: list[float | None]
+    wait: ReplyWait
+    over: list[bool]
 
 
-def watched(timer: SharedTimer[ReplyHandle] | None) -> Watched:
-    made = Watched(ReplyHandle(TaskReference("t-1")), [], [])
-    made.handle.timer = timer
-
-    def changed(ends_at: float | None) -> None:
-        made.calls.append(made.handle.done)
-        made.ends.append(ends_at)
-
-    made.handle.on_change(changed)
-    return made
+def waiting(
+    timer: SharedTimer[ReplyWait], timeout: float | None = None, handle: ReplyHandle | None = None
+) -> Waiting:
+    over: list[bool] = []
+    handle = handle or ReplyHandle(TaskReference("t-1"))
+    wait = ReplyWait(handle, timer, lambda wait: over.append(wait.handle.done), timeout)
+    return Waiting(handle, wait, over)
 
 
-async def test_with_a_timer_a_task_in_the_log_is_no_change(timer) -> None:
-    handle, calls, ends = watched(timer)
+async def test_a_task_in_the_log_begins_the_timeout_and_ends_nothing(timer) -> None:
+    handle, wait, over = waiting(timer)
+    assert not timer._times  # before, the caller could not look for the task
     handle.mark_logged()
     handle.mark_logged()
-    assert calls == []
+    assert (over, list(timer._times)) == ([], [wait])
     handle.resolve(REPLY)
-    assert calls == [True]
-    assert not timer._times  # nothing is kept of who has a reply
-    without, calls, ends = watched(None)
-    without.mark_logged()
-    assert calls == [False]
-    assert ends == [None]
-
-
-async def test_what_nobody_here_replies_to_is_looked_for_until_the_same_time(timer) -> None:
-    handle, calls, ends = watched(timer)
+    assert over == [True]
+    assert not timer._times  # nothing is kept of a wait that is over
     handle.mark_logged()
-    ends_at = timer._times[handle]
-    source = Source()
-    handle.delegate(source)
-    assert calls == [False]
+    assert over == [True]
+    assert waiting(timer, handle=handle).over == [True]
+
+
+async def test_a_delegate_looks_for_the_reply_until_the_same_time(timer) -> None:
+    handle, wait, over = waiting(timer)
+    handle.mark_logged()
+    ends_at, source = timer._times[wait], Source()
+    handle.delegate_to(source)
+    assert over == [False]
     loop = asyncio.get_running_loop()
     least = ends_at - loop.time()
-    assert ends == [ends_at]
-    assert not await handle.wait(1000.0, ends[0])  # instead of another timeout from now on
+    assert not await wait.find()
     assert ends_at - loop.time() <= source.timeouts[0] <= least
     assert not timer._times
 
 
-async def test_after_the_timeout_a_wait_ends_at_once() -> None:
-    timer = SharedTimer(0.0, ReplyHandle.time_out)
-    handle, calls, ends = watched(timer)
+async def test_after_the_timeout_nothing_is_looked_for() -> None:
+    timer = SharedTimer(0.0, ReplyWait.end)
+    handle, wait, over = waiting(timer)
     handle.mark_logged()
-    while not calls:
-        await asyncio.sleep(0)
     async with asyncio.timeout(30):
-        assert not await handle.wait(1000.0, ends[0])
-    assert calls == [False]
+        while not over:
+            await asyncio.sleep(0)
+    source = Source()
+    handle.delegate_to(source)
+    assert not await wait.find()
+    assert (over, source.timeouts) == ([False], [])
 
 
-async def test_who_repeats_a_message_waits_for_a_time_of_its_own(timer) -> None:
-    handle, calls, _ = watched(timer)
+async def test_each_sender_of_a_repeated_message_waits_for_a_time_of_its_own(timer) -> None:
+    handle, _, over = waiting(timer)
     logged = asyncio.ensure_future(handle.logged())
-    early = asyncio.ensure_future(handle.wait(0.0))
+    early, late = waiting(timer, 0.0, handle), waiting(timer, 1000.0, handle)
     await asyncio.sleep(0)
     handle.mark_logged()
     async with asyncio.timeout(30):
         await logged  # though the first sender goes on to wait
-        assert not await early
-    assert calls == []
-    late = asyncio.ensure_future(handle.wait(1000.0))
-    await asyncio.sleep(0)
-    assert not late.done()
+        while not early.over:
+            await asyncio.sleep(0)
+    assert (over, late.over) == ([], [])
     handle.resolve(REPLY)
-    assert await late
-    assert calls == [True]
+    assert (over, early.over, late.over) == ([True], [False], [True])
+    assert late.wait._own_timer is not None
+    assert late.wait._own_timer.cancelled()

@@ -11,7 +11,6 @@ import pytest
 
 import parley
 from parley import Agent, Turn
-from parley.engine.service.service import AgentService
 from parley.model import struct
 from parley.model.extensions import IDEMPOTENT_SEND
 from parley.model.operations import (
@@ -119,24 +118,6 @@ async def test_replies_and_joined_streams_are_the_stored_task(talk: Any) -> None
         replies = [await in_json.send_message(request, asked) for _ in range(2)]
         assert type(replies[1]) is msgspec.Raw
         assert written("SendMessage", replies[0]) == written("SendMessage", replies[1])
-
-
-async def test_a_service_of_another_kind_sees_the_tasks_that_it_answers(talk: Any) -> None:
-    class Watching(AgentService):
-        seen: Task | None = None
-
-        async def get_task(self, request: GetTaskRequest, context: CallContext) -> Task:
-            self.seen = await super().get_task(request, context)
-            return self.seen
-
-    async with talk(curious()) as caller:
-        task = await caller.task("go")
-        watching = Watching.__new__(Watching)
-        vars(watching).update(vars(caller.service))
-        vars(watching).pop("in_json", None)
-        assert watching.in_json is watching
-        await watching.in_json.get_task(GetTaskRequest(id=task.id), caller.context)
-        assert type(watching.seen) is Task
 
 
 async def test_get_task_decodes_nothing_however_long_the_history(

@@ -18,7 +18,7 @@ from parley.model.errors import UnauthenticatedError
 from parley.model.service import ANONYMOUS
 from parley.security import ApiKey, Bearer, anonymous
 from parley.security.authentication import Authenticator
-from parley.server.app import App, Settings
+from parley.server.app import Settings
 from parley.server.http1 import head as responses
 from parley.server.http1.asgi import AsgiExchange
 from parley.server.http1.direct import DirectExchange
@@ -368,16 +368,6 @@ class Noting:
         await self.app(scope, receive, send)
 
 
-class OtherApp(App):
-    """An app that may answer otherwise."""
-
-
-def other() -> App:
-    app = parley.asgi(agent_of())
-    app.__class__ = OtherApp
-    return app
-
-
 async def who(scope: Any) -> Caller:
     return Caller(id="ada", authenticated=True)
 
@@ -394,7 +384,6 @@ GUARDED: dict[str, Any] = {
     HIDDEN: lambda: parley.asgi(
         agent_of(), settings=Settings(restrict={"agents": ["192.0.2.0/24"]})
     ),
-    "a class of its own": other,
 }
 
 

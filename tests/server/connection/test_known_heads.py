@@ -136,7 +136,7 @@ def requests_of(app: Any, data: bytes) -> Any:
     except RequestRefused:
         return None
     scope = scope_of(head, server=("127.0.0.1", 80), client=("127.0.0.1", 1), scheme="http")
-    return app.direct({**scope, "state": {}})
+    return app.requests({**scope, "state": {}})
 
 
 def kept_of(requests: Any) -> dict[str, Any]:
@@ -238,7 +238,7 @@ async def answered(names: list[str], *, forgets: bool) -> list[Any]:
     """What an agent answers on one connection, which may forget each head."""
     app = parley.asgi(asked())
     async with app.lifespan():
-        serving, wire = serving_of(app, direct=app), Wire()
+        serving, wire = serving_of(app, agents=app), Wire()
         connection = HttpConnection(serving, asyncio.get_running_loop())
         connection.connection_made(wire)
         for name in names:
@@ -278,7 +278,7 @@ async def test_a_path_that_is_served_by_another_is_known_no_more() -> None:
         await send({"type": "http.response.body"})
 
     async with app.lifespan():
-        serving, wire = serving_of(app, direct=app), Wire()
+        serving, wire = serving_of(app, agents=app), Wire()
         connection = HttpConnection(serving, asyncio.get_running_loop())
         connection.connection_made(wire)
         for _ in range(2):

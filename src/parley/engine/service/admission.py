@@ -1,10 +1,16 @@
-"""Admit messages: check one, then begin its task, or join it to the task that it names."""
+"""Admit messages: check one, then begin its task, or join it to the task that it names.
+
+Each is admitted once where that is asked for (``urn:parley:idempotent-send:v1``).
+"""
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import logging
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -13,10 +19,11 @@ from parley.engine.caller import ChainCheck, kept, record_of
 from parley.engine.description import AgentDescription
 from parley.engine.executor import AgentExecutor
 from parley.engine.handoff import is_handed_over
-from parley.engine.replies import ReplyHandle, ended
+from parley.engine.replies import RemoteReplies, ReplyHandle, ended
 from parley.engine.routing import HiddenSkills, RoutedMessage, route, skill_elsewhere, skill_of
 from parley.engine.service.checks import (
     cannot_join,
+    check_history,
     check_modes,
     invalid,
     owned,
@@ -27,6 +34,7 @@ from parley.engine.skill import Skill
 from parley.engine.turn.attempt import Request
 from parley.engine.turn.replay import first_turn
 from parley.extensions.call_chain import Chain, with_deadline
+from parley.extensions.profile import Profile
 from parley.extensions.push_delivery import PushDelivery
 from parley.files.objects import FilesUnavailable
 from parley.files.turn_files import TurnFiles
@@ -35,17 +43,24 @@ from parley.model.errors import (
     PushNotificationNotSupportedError,
     TaskNotFoundError,
 )
-from parley.model.extensions import CALL_CHAIN, PUSH_DELIVERY
+from parley.model.extensions import CALL_CHAIN, IDEMPOTENT_SEND, PUSH_DELIVERY
 from parley.model.ids import new_id
-from parley.model.operations import SendMessageRequest
-from parley.model.parts import Message
+from parley.model.operations import SendMessageConfiguration, SendMessageRequest
+from parley.model.parts import Message, Role
 from parley.model.service import ANONYMOUS, CallContext
+from parley.model.struct import decode, encode
 from parley.push.proofs import validated
 from parley.security.authorization import Authorization, access_of
 from parley.security.limits.agent_limits import AgentLimits
 from parley.security.limits.counters import AgentNames, StoredNames
 from parley.store.events import MessageReceived, RecordKind, Scope
-from parley.store.protocols.errors import TaskEnded, TooManyPushes, TooManyWaiting, UnknownTask
+from parley.store.protocols.errors import (
+    DuplicateReceipt,
+    TaskEnded,
+    TooManyPushes,
+    TooManyWaiting,
+    UnknownTask,
+)
 from parley.store.protocols.tables import Receipt
 from parley.store.protocols.task_log import Append, TaskRecord
 from parley.store.protocols.webhooks import PushRecord
@@ -54,13 +69,43 @@ from parley.store.task_store import TaskStore
 log = logging.getLogger("parley.engine")
 
 
+class IncomingMessage(msgspec.Struct):
+    """A message on its way to the executor, and what the steps of its admission found out.
+
+    ``logged``: the task is in the log before the function runs. ``with_task``: the reply's handle
+    has the whole of the task that the message names, as it was before. ``is_elsewhere``: the
+    conversation was handed to another agent. ``may_be_logged``: the log may have events of the
+    message's task already.
+    """
+
+    request: SendMessageRequest
+    context: CallContext
+    scope: Scope
+    logged: bool = False
+    with_task: bool = False
+    receipts: Sequence[Receipt] = ()
+    push: PushRecord | None = None
+    chain: Chain | None = None
+    joined: TaskRecord | None = None
+    is_elsewhere: bool = False
+    skill: Skill = cast("Skill", None)  # until the step that chooses it
+    inputs: dict[str, Any] | None = None
+    task_id: str = ""
+    may_be_logged: bool = False
+
+
+AdmissionStep = Callable[[IncomingMessage], Awaitable[None] | None]
+"""A step returns what has to be awaited, or nothing. It raises ``A2AError`` to refuse."""
+
+
 class Admission:
     """Hands the messages to one agent to its executor, one turn for each.
 
-    ``keeps_addresses``: the address that a message was sent to is the turn's ``base_url``.
-    ``files`` keeps what messages name by reference. ``hidden`` are the skills that not all see, if
-    there are any. ``limits`` say how much callers may send. Maintenance windows, and the number of
-    requests that a skill serves at once, hold for messages that begin tasks.
+    A message passes the ``steps`` in their order, whether it begins a task or joins one, and over
+    every binding. ``keeps_addresses``: the address that a message was sent to is the turn's
+    ``base_url``. ``files`` keeps what messages name by reference. ``hidden`` are the skills that
+    not all see, if there are any. ``limits`` say how much callers may send. Maintenance windows,
+    and the number of requests that a skill serves at once, hold for messages that begin tasks.
     """
 
     def __init__(
@@ -85,128 +130,206 @@ class Admission:
         self._has_logged_unclear = False
         self._chains = ChainCheck(store, agent.key, agent.execution.max_hops)
         self._files = files
+        self.steps = [*self._steps_of(agent)]
 
-    async def begin_or_join(
-        self,
-        request: SendMessageRequest,
-        context: CallContext,
-        scope: Scope,
-        receipts: Sequence[Receipt],
-        logged: bool,
-        with_task: bool,
-    ) -> ReplyHandle:
+    def _steps_of(self, agent: AgentDescription) -> Iterator[AdmissionStep]:
+        yield check_message
+        yield self._read_webhook
+        yield self._receive_extensions
+        yield self._find_task
+        if self._gates:
+            yield self._pass_gates  # before a router is asked
+        if agent.handoffs is not None:
+            yield self._find_handoff
+        yield self._choose_skill
+        if agent.authorization is not None:
+            yield partial(self._authorize, agent.authorization)
+        if self._hidden is not None:
+            yield partial(_check_joined_skill, self._hidden)
+        yield self._check_modes
+        if self._limits is not None:
+            yield partial(_count, self._limits)
+        yield self._read_inputs
+        if self._files is not None:
+            yield partial(self._attach_files, self._files)
+        if self._gates:
+            yield self._pass_gates_of_skill
+
+    def admit(self, m: IncomingMessage) -> ReplyHandle | Coroutine[Any, Any, ReplyHandle]:
         """Begin the task of a message, or join the message to the task that it names.
 
-        Raises ``A2AError`` for a message that is refused, and ``StoreError``.
+        It is done now, or in the coroutine that is returned. Raises ``A2AError`` for a message that
+        is refused, and ``StoreError``.
         """
-        agent = self._agent
-        push = self._push(request, context) if request.configuration is not None else None
-        chain = None
-        if context.extensions:
-            profile = self._executor.output_filters.profiles.of(context.extensions)
-            if profile is not None and profile.has_receivers:
-                request = await profile.receive(request, replace(context, once=self._once))
-            if CALL_CHAIN in context.extensions:
-                if context.deadline is not None:
-                    request = with_deadline(request, context.deadline)
-                chain = await self._chains.admit(request)
-        message = request.message
-        if message.task_id:
-            return await self._join(request, context, scope, receipts, push, with_task)
-        for gate in self._gates:
-            gate.check("")  # before a router is asked
-        skill: Skill | None
-        elsewhere = False
-        if agent.handoffs is not None and message.context_id:
-            elsewhere = await is_handed_over(self._store, scope, message.context_id)
-        if elsewhere:
-            skill = skill_elsewhere(agent, message, request.metadata, self._hidden, context.caller)
-        else:
-            skill = self._skill_of(request, context)
-        if skill is None:
-            skill = await self._routed(request, context)
-        if agent.authorization is not None:
-            await self._authorize(agent.authorization, skill, request, context)
-        if not elsewhere:
-            check_modes(request, skill, agent)
-        if self._limits is not None:
-            await self._limits.admit(request, context, skill.id, begins=True)
-        inputs = None if elsewhere or skill.inputs is None else read_inputs(message, skill)
-        task_id = ""
-        if self._has_files(message):
-            task_id = new_id(self._store.now())
-            await self._attach(message, scope, task_id)
-        for gate in self._gates:
-            gate.check(skill.id)
-        handle = self._submit(
-            request, context, scope, skill,
-            inputs=inputs, chain=chain, receipts=receipts, push=push, logged=logged,
-            holds=not with_task, task_id=task_id,
-        )  # fmt: skip
-        for gate in self._gates:
-            gate.hold(skill.id, handle)
-        return handle
+        for at, step in enumerate(self.steps, 1):
+            if (pending := step(m)) is not None:
+                return self._admit_later(m, pending, at)
+        return self._submit(m) if m.joined is None else self._join(m, m.joined)
 
-    def begin_at_once(
-        self, request: SendMessageRequest, context: CallContext, scope: Scope
-    ) -> ReplyHandle | None:
-        """Begin the task of a message, where nothing has to be waited for; else return ``None``.
-
-        Nothing was done then. It has no check of its own: wherever ``begin_or_join`` asks more than
-        which skill is meant, whether its sender has proved what that needs, whether the message
-        fits it, and what is counted in this process, this returns ``None``.
-        Raises ``A2AError`` for a message that is refused.
-        """
-        agent, message, configuration = self._agent, request.message, request.configuration
-        if (
-            message.task_id
-            or context.extensions
-            or (agent.authorization is not None and agent.authorization.policy is not None)
-            or (self._limits is not None and not self._limits.admits_at_once)
-            or self._gates
-            or (agent.handoffs is not None and message.context_id)
-            or (
-                configuration is not None
-                and (
-                    configuration.return_immediately
-                    or configuration.task_push_notification_config is not None
-                )
-            )
-            or self._has_files(message)
-        ):
-            return None
-        skill = self._skill_of(request, context)
-        if skill is None:
-            return None  # a router chooses it
-        if agent.authorization is not None:
-            agent.authorization.check_skill(skill.id, context.caller)
-        check_modes(request, skill, agent)
-        if self._limits is not None:
-            self._limits.admit_at_once(request, context, skill.id)
-        inputs = None if skill.inputs is None else read_inputs(message, skill)
-        return self._submit(request, context, scope, skill, inputs=inputs, holds=True)
-
-    def _submit(
-        self,
-        request: SendMessageRequest,
-        context: CallContext,
-        scope: Scope,
-        skill: Skill,
-        *,
-        inputs: dict[str, Any] | None,
-        chain: Chain | None = None,
-        receipts: Sequence[Receipt] = (),
-        push: PushRecord | None = None,
-        logged: bool = False,
-        holds: bool = False,
-        task_id: str = "",
+    async def _admit_later(
+        self, m: IncomingMessage, pending: Awaitable[None], at: int
     ) -> ReplyHandle:
-        """Hand a message to the executor, as the first of its task.
+        await pending
+        for step in self.steps[at:]:
+            if (later := step(m)) is not None:
+                await later
+        return self._submit(m) if m.joined is None else await self._join(m, m.joined)
 
-        ``holds``: the caller waits for its end, and reads no stream (see ``AgentExecutor.submit``).
-        """
+    # -- the steps -----------------------------------------------------------------------------
+
+    def _read_webhook(self, m: IncomingMessage) -> None:
+        """Check the webhook that comes with a message."""
+        configuration = m.request.configuration
+        config = configuration and configuration.task_push_notification_config
+        if not config:
+            return
+        if not self._agent.push_notifications:
+            raise PushNotificationNotSupportedError(
+                "this agent sends no push notifications; leave out "
+                "configuration.taskPushNotificationConfig"
+            )
+        at = "configuration.taskPushNotificationConfig."
+        if config.task_id and m.request.message.task_id not in ("", config.task_id):
+            raise invalid(f"{at}taskId", "the task of the message, or left out")
+        sender = self._executor.push
+        m.push = validated(
+            config, sender.egress, version=m.context.version, at=at, proofs=sender.proofs
+        )
+        if PUSH_DELIVERY in m.context.extensions:
+            options = PushDelivery.of(m.request)
+            if options is not None:
+                m.push = replace(m.push, options=options)
+
+    def _receive_extensions(self, m: IncomingMessage) -> Awaitable[None] | None:
+        """Have the active extensions take the message, and check its chain of calls."""
+        extensions = m.context.extensions
+        if not extensions:
+            return None
+        profile = self._executor.output_filters.profiles.of(extensions)
+        receives = profile is not None and profile.has_receivers
+        if receives or CALL_CHAIN in extensions:
+            return self._received(m, profile if receives else None)
+        return None
+
+    async def _received(self, m: IncomingMessage, profile: Profile | None) -> None:
+        context = m.context
+        if profile is not None:
+            m.request = await profile.receive(m.request, replace(context, once=self._once))
+        if CALL_CHAIN in context.extensions:
+            if context.deadline is not None:
+                m.request = with_deadline(m.request, context.deadline)
+            m.chain = await self._chains.admit(m.request)
+
+    def _find_task(self, m: IncomingMessage) -> Awaitable[None] | None:
+        """Load the task that a message names, with its skill."""
+        return self._load_task(m) if m.request.message.task_id else None
+
+    async def _load_task(self, m: IncomingMessage) -> None:
+        message, configuration = m.request.message, m.request.configuration
+        task_id = message.task_id
+        history: int | None = 0
+        if m.with_task:
+            history = configuration.history_length if configuration is not None else None
+        try:
+            record = await owned(
+                self._store, task_id, m.scope, history=history, artifacts=m.with_task
+            )
+        except TaskNotFoundError:
+            raise cannot_join(task_id) from None
+        if message.context_id and message.context_id != record.stored.context_id:
+            raise invalid(
+                "message.contextId",
+                f"the task {task_id} belongs to another context; "
+                "leave contextId out, or give the task's own",
+            )
+        if record.state.is_terminal:
+            raise ended(task_id)
+        m.joined, m.task_id = record, task_id
+        m.skill = await skill_at_work(self._agent, self._store, record)
+
+    def _pass_gates(self, m: IncomingMessage) -> None:
+        if m.joined is None:
+            for gate in self._gates:
+                gate.check("")
+
+    def _find_handoff(self, m: IncomingMessage) -> Awaitable[None] | None:
+        begins = m.joined is None and m.request.message.context_id
+        return self._ask_for_handoff(m) if begins else None
+
+    async def _ask_for_handoff(self, m: IncomingMessage) -> None:
+        context_id = m.request.message.context_id
+        m.is_elsewhere = await is_handed_over(self._store, m.scope, context_id)
+
+    def _choose_skill(self, m: IncomingMessage) -> Awaitable[None] | None:
+        """Choose the skill of a message, or have the agent's router choose it."""
+        if m.joined is not None:
+            return None
+        skill: Skill | None
+        if m.is_elsewhere:
+            skill = skill_elsewhere(
+                self._agent, m.request.message, m.request.metadata, self._hidden, m.context.caller
+            )
+        else:
+            skill = self._skill_of(m)
+        if skill is None:
+            return self._route(m)
+        m.skill = skill
+        return None
+
+    async def _route(self, m: IncomingMessage) -> None:
+        """Ask the agent's router, for a message that names no skill."""
+        metadata = dict(m.request.metadata or {})
+        routed = RoutedMessage(m.request.message, metadata, m.context.caller)
+        m.skill = await route(self._agent, routed, self._executor.in_thread)
+        if self._hidden is not None:
+            self._hidden.check(m.skill, m.context.caller)
+
+    def _authorize(self, rules: Authorization, m: IncomingMessage) -> Awaitable[None] | None:
+        """Refuse a message to a skill that its sender may not use, and ask the policy."""
+        if m.skill is not None:
+            rules.check_skill(m.skill.id, m.context.caller)
+        if rules.policy is None:
+            return None
+        access = access_of(
+            "SendMessage",
+            m.request,
+            m.context.caller,
+            agent=self._agent.key,
+            tenant=m.context.tenant,
+            skill="" if m.skill is None else m.skill.id,
+        )
+        return rules.permit(access)
+
+    def _check_modes(self, m: IncomingMessage) -> None:
+        if not m.is_elsewhere:
+            check_modes(m.request, m.skill, self._agent)
+
+    def _read_inputs(self, m: IncomingMessage) -> None:
+        if m.joined is not None:
+            self._executor.check_capacity()
+        elif not (m.is_elsewhere or m.skill.inputs is None):
+            m.inputs = read_inputs(m.request.message, m.skill)
+
+    def _attach_files(self, files: TurnFiles, m: IncomingMessage) -> Awaitable[None] | None:
+        """Keep the files that a message names with its task, before the task has the message."""
+        for part in m.request.message.parts:
+            if part.url is not None and files.is_own(part):
+                m.task_id = m.task_id or new_id(self._store.now())
+                return _attach(files, m)
+        return None
+
+    def _pass_gates_of_skill(self, m: IncomingMessage) -> None:
+        if m.joined is None:
+            for gate in self._gates:
+                gate.check(m.skill.id)
+
+    # -- the executor --------------------------------------------------------------------------
+
+    def _submit(self, m: IncomingMessage) -> ReplyHandle:
+        """Hand a message to the executor, as the first of its task."""
+        request, context, skill = m.request, m.context, m.skill
         message, configuration = request.message, request.configuration
-        return self._executor.submit(
+        handle = self._executor.submit(
             Request(
                 message=message,
                 skill=skill,
@@ -219,26 +342,30 @@ class Admission:
                 extensions=context.extensions,
                 base_url=self._base_url(context),
                 trace=context.trace,
-                inputs=inputs,
-                chain=chain,
+                inputs=m.inputs,
+                chain=m.chain,
             ),
-            scope=scope,
+            scope=m.scope,
             context_id=message.context_id or new_id(),
-            logged=skill.replies == "task" or (logged and skill.replies is None),
-            holds=holds,
-            receipts=receipts,
-            push=push,
-            task_id=task_id,
+            logged=skill.replies == "task" or (m.logged and skill.replies is None),
+            holds=not (m.with_task or m.logged),
+            receipts=m.receipts,
+            push=m.push,
+            task_id=m.task_id,
         )
+        handle.awaits_task = m.logged
+        for gate in self._gates:
+            gate.hold(skill.id, handle)
+        return handle
 
-    def _skill_of(self, request: SendMessageRequest, context: CallContext) -> Skill | None:
+    def _skill_of(self, m: IncomingMessage) -> Skill | None:
         """Return the skill of a message, ``None`` if the router chooses it."""
         return skill_of(
             self._agent,
-            request.message,
-            request.metadata,
+            m.request.message,
+            m.request.metadata,
             self._hidden,
-            context.caller,
+            m.context.caller,
             self._log_unclear,
         )
 
@@ -255,142 +382,36 @@ class Admission:
                 self._agent.default_skill.id,
             )
 
-    async def _routed(self, request: SendMessageRequest, context: CallContext) -> Skill:
-        """Return the skill that the agent's router chooses for a message that names none."""
-        metadata = dict(request.metadata or {})
-        routed = RoutedMessage(request.message, metadata, context.caller)
-        skill = await route(self._agent, routed, self._executor.in_thread)
-        if self._hidden is not None:
-            self._hidden.check(skill, context.caller)
-        return skill
-
-    async def authorize_repeat(
-        self, request: SendMessageRequest, context: CallContext, task_id: str
-    ) -> None:
-        """Refuse the answer of a repeated message to who may not send it now.
+    async def authorize_repeat(self, m: IncomingMessage, task_id: str) -> None:
+        """Refuse the answer of a repeated message to a sender who may not send it now.
 
         ``task_id`` names its task, if it has one. Raises ``A2AError`` and ``StoreError``.
         """
         authorization = self._agent.authorization
         if authorization is None:
             return
-        record = skill = None
+        record = None
         if task_id:
             record = await self._store.load(task_id, history=0, artifacts=False)
         if record is not None:
-            skill = await skill_at_work(self._agent, self._store, record)
-        elif not request.message.task_id:  # it had a direct reply: no log says the skill
-            skill = self._skill_of(request, context)
-            if skill is None:
-                skill = await self._routed(request, context)
-        await self._authorize(authorization, skill, request, context)
-
-    async def _authorize(
-        self,
-        authorization: Authorization,
-        skill: Skill | None,
-        request: SendMessageRequest,
-        context: CallContext,
-    ) -> None:
-        """Refuse a message to a skill that its sender may not use. Raises ``A2AError``."""
-        if skill is not None:
-            authorization.check_skill(skill.id, context.caller)
-        access = access_of(
-            "SendMessage",
-            request,
-            context.caller,
-            agent=self._agent.key,
-            tenant=context.tenant,
-            skill="" if skill is None else skill.id,
-        )
-        await authorization.permit(access)
+            m.skill = await skill_at_work(self._agent, self._store, record)
+        elif not m.request.message.task_id and (pending := self._choose_skill(m)) is not None:
+            await pending  # it had a direct reply: no log says the skill
+        if (pending := self._authorize(authorization, m)) is not None:
+            await pending
 
     def _base_url(self, context: CallContext) -> str:
         return context.base_url if self._keeps_addresses else ""
 
-    def _has_files(self, message: Message) -> bool:
-        """Return whether a message may name files of this server."""
-        files = self._files
-        if files is not None:
-            for part in message.parts:
-                if part.url is not None and files.is_own(part):
-                    return True
-        return False
-
-    async def _attach(self, message: Message, scope: Scope, task_id: str) -> None:
-        """Keep the files that a message names with its task, before the task has the message."""
-        assert self._files is not None
-        try:
-            await self._files.attach(
-                message.parts, tenant=scope.tenant, owner=scope.owner, task_id=task_id
-            )
-        except FilesUnavailable as error:
-            raise OverloadedError(str(error), retry_after=1) from error
-
-    def _push(self, request: SendMessageRequest, context: CallContext) -> PushRecord | None:
-        """Return the webhook that comes with a message, checked first of all."""
-        config = request.configuration and request.configuration.task_push_notification_config
-        if not config:
-            return None
-        if not self._agent.push_notifications:
-            raise PushNotificationNotSupportedError(
-                "this agent sends no push notifications; leave out "
-                "configuration.taskPushNotificationConfig"
-            )
-        at = "configuration.taskPushNotificationConfig."
-        if config.task_id and request.message.task_id not in ("", config.task_id):
-            raise invalid(f"{at}taskId", "the task of the message, or left out")
-        sender = self._executor.push
-        push = validated(
-            config, sender.egress, version=context.version, at=at, proofs=sender.proofs
-        )
-        if PUSH_DELIVERY not in context.extensions:
-            return push
-        options = PushDelivery.of(request)
-        return push if options is None else replace(push, options=options)
-
-    async def _join(
-        self,
-        request: SendMessageRequest,
-        context: CallContext,
-        scope: Scope,
-        receipts: Sequence[Receipt],
-        push: PushRecord | None,
-        with_task: bool,
-    ) -> ReplyHandle:
+    async def _join(self, m: IncomingMessage, record: TaskRecord) -> ReplyHandle:
         """Log a message for the task that it names (E2)."""
+        request, context = m.request, m.context
         message, configuration = request.message, request.configuration
         task_id = message.task_id
-        history: int | None = 0
-        if with_task:
-            history = configuration.history_length if configuration is not None else None
-        try:
-            record = await owned(self._store, task_id, scope, history=history, artifacts=with_task)
-        except TaskNotFoundError:
-            raise cannot_join(task_id) from None
-        if message.context_id and message.context_id != record.stored.context_id:
-            raise invalid(
-                "message.contextId",
-                f"the task {task_id} belongs to another context; "
-                "leave contextId out, or give the task's own",
-            )
-        if record.state.is_terminal:
-            raise ended(task_id)
-        skill = await skill_at_work(self._agent, self._store, record)
-        if self._agent.authorization is not None:
-            await self._authorize(self._agent.authorization, skill, request, context)
-        if self._hidden is not None:
-            self._hidden.check_joined(skill, context.caller)
-        check_modes(request, skill, self._agent)
-        if self._limits is not None:
-            await self._limits.admit(request, context, skill.id, begins=False)
-        self._executor.check_capacity()
-        if self._has_files(message):
-            await self._attach(message, scope, task_id)
         entry = new_id()
         received = MessageReceived(
             entry=entry,
-            message=msgspec.structs.replace(message, context_id=record.stored.context_id),
+            message=replace(message, context_id=record.stored.context_id),
             accepted_output_modes=configuration.accepted_output_modes if configuration else (),
             extensions=tuple(sorted(context.extensions)),
             caller=record_of(kept(context.caller, self._agent.retention.claims)),
@@ -404,9 +425,9 @@ class Admission:
             events=(received,),
             expected_seq=None,
             turn=record.turn,
-            scope=scope,
-            receipts=[msgspec.structs.replace(r, task_id=task_id) for r in receipts],
-            pushes=(push,) if push is not None else (),
+            scope=m.scope,
+            receipts=[replace(each, task_id=task_id) for each in m.receipts],
+            pushes=(m.push,) if m.push is not None else (),
             queue_key=self._executor.queue_key(record, context.caller),
             max_waiting=self._executor.options.max_waiting_messages,
         )
@@ -438,6 +459,36 @@ class Admission:
             self._executor.arriving.pop(handle.entry, None)
 
 
+def check_message(m: IncomingMessage) -> None:
+    """Refuse a message that no agent accepts. Raises ``InvalidParamsError``."""
+    configuration = m.request.configuration
+    if m.request.message.role is not Role.USER:
+        raise invalid("message.role", "a message to an agent has the role ROLE_USER")
+    if configuration is not None:
+        check_history(configuration.history_length, "configuration.historyLength")
+
+
+def _check_joined_skill(hidden: HiddenSkills, m: IncomingMessage) -> None:
+    if m.joined is not None:
+        hidden.check_joined(m.skill, m.context.caller)
+
+
+def _count(limits: AgentLimits, m: IncomingMessage) -> Awaitable[None] | None:
+    if m.joined is None and limits.admits_at_once:
+        limits.admit_at_once(m.request, m.context, m.skill.id)
+        return None
+    return limits.admit(m.request, m.context, m.skill.id, begins=m.joined is None)
+
+
+async def _attach(files: TurnFiles, m: IncomingMessage) -> None:
+    try:
+        await files.attach(
+            m.request.message.parts, tenant=m.scope.tenant, owner=m.scope.owner, task_id=m.task_id
+        )
+    except FilesUnavailable as error:
+        raise OverloadedError(str(error), retry_after=1) from error
+
+
 async def skill_at_work(agent: AgentDescription, store: TaskStore, record: TaskRecord) -> Skill:
     """Return the skill that works on a task. Raises ``StoreError``."""
     if len(agent.skills) == 1:
@@ -454,3 +505,142 @@ def _metadata_of(request: SendMessageRequest) -> dict[str, Any] | None:
 def _chain_of(request: SendMessageRequest, context: CallContext) -> dict[str, Any] | None:
     """Return the data of the chain of calls, which was checked, for the log."""
     return (request.metadata or {}).get(CALL_CHAIN) if CALL_CHAIN in context.extensions else None
+
+
+# -- idempotency ------------------------------------------------------------------------------
+#
+# Admit each message once (``urn:parley:idempotent-send:v1``): receipts, digests, repeats.
+
+
+class Repeated(msgspec.Struct, frozen=True):
+    """A message that was admitted before. It got a direct ``reply``, or a task.
+
+    ``began`` is true if the message began the task; ``handle`` waits for the turn that took it.
+    """
+
+    reply: Message | None = None
+    task_id: str = ""
+    began: bool = False
+    handle: ReplyHandle | None = None
+
+
+class _Sent(NamedTuple):
+    """A message with what its receipt is kept under: its id, of a sender if there are several."""
+
+    message_id: str
+    receipt_id: str
+    digest: bytes
+
+    @classmethod
+    def of(cls, request: SendMessageRequest, sender: str) -> _Sent:
+        message_id = receipt_id = request.message.message_id
+        if sender:
+            receipt_id = hashlib.sha256(f"{sender}\0{message_id}".encode()).hexdigest()
+        return cls(message_id, receipt_id, _digest(request))
+
+
+class _PendingSend(msgspec.Struct):
+    """A message whose caller may repeat it before it has a reply."""
+
+    digest: bytes
+    admitted: asyncio.Event
+    handle: ReplyHandle | None = None
+
+
+class IdempotentAdmission:
+    """Admits the messages to one agent; with the extension, each message id once.
+
+    Repeats may be concurrent, and may reach other replicas. Without the extension, a repeated id
+    is a new message.
+    """
+
+    def __init__(self, admission: Admission, store: TaskStore, replies: RemoteReplies) -> None:
+        self._admission = admission
+        self._store = store
+        self._replies = replies
+        self._pending: dict[tuple[Scope, str], _PendingSend] = {}
+
+    def admit(
+        self, m: IncomingMessage
+    ) -> ReplyHandle | Coroutine[Any, Any, ReplyHandle | Repeated]:
+        """Admit a message, or find what became of it before: now, or in what is returned.
+
+        Raises ``A2AError`` for a message that is refused, and ``StoreError``.
+        """
+        if IDEMPOTENT_SEND not in m.context.extensions:
+            return self._admission.admit(m)
+        # With other replicas, the receipt is durable before the function runs.
+        m.logged = m.logged or self._store.is_shared
+        return self._admit_once(m, _Sent.of(m.request, m.context.sender))
+
+    async def _admit_once(self, m: IncomingMessage, sent: _Sent) -> ReplyHandle | Repeated:
+        check_message(m)
+        key, digest = (m.scope, sent.receipt_id), sent.digest
+        while (pending := self._pending.get(key)) is not None:
+            _check_digest(pending.digest, digest)
+            await pending.admitted.wait()
+            if pending.handle is not None:
+                first, m.may_be_logged = pending.handle, True
+                await self._admission.authorize_repeat(m, first.task_id)
+                return first
+        pending = self._pending[key] = _PendingSend(digest, asyncio.Event())
+        try:
+            repeated = await self._repeated(m.scope, sent)
+            if repeated is not None:
+                await self._admission.authorize_repeat(m, repeated.task_id)
+                return repeated
+            handle = await self._admit_with_receipt(m, sent)
+            if handle is None:
+                repeated = await self._repeated(m.scope, sent)
+                if repeated is not None:
+                    return repeated
+                raise OverloadedError("the message is being taken in by another", retry_after=1)
+            if not handle.is_settled:
+                pending.handle = handle
+                handle.on_settled(lambda: self._pending.pop(key, None))
+            m.may_be_logged = handle.is_logged
+            return handle
+        finally:
+            if pending.handle is None:
+                self._pending.pop(key, None)
+            pending.admitted.set()
+
+    async def _admit_with_receipt(self, m: IncomingMessage, sent: _Sent) -> ReplyHandle | None:
+        """Admit a message; return ``None`` if another replica was faster."""
+        m.receipts = (Receipt(message_id=sent.receipt_id, digest=sent.digest),)
+        try:
+            admitted = self._admission.admit(m)
+            handle = admitted if isinstance(admitted, ReplyHandle) else await admitted
+        except DuplicateReceipt:
+            return None
+        if self._store.is_shared:
+            await handle.logged()
+        return None if handle.is_repeat else handle
+
+    async def _repeated(self, scope: Scope, sent: _Sent) -> Repeated | None:
+        """Return what became of a message that was admitted before."""
+        receipt = await self._store.receipt(scope, sent.receipt_id)
+        if receipt is None:
+            return None
+        _check_digest(receipt.digest, sent.digest)
+        if receipt.reply:
+            return Repeated(reply=decode(receipt.reply, Message))
+        began = receipt.turn == 1
+        handle = await self._replies.handle_for(receipt.task_id, "" if began else sent.message_id)
+        return Repeated(task_id=receipt.task_id, began=began, handle=handle)
+
+
+def _digest(request: SendMessageRequest) -> bytes:
+    """Return a digest of the request, the same over every binding."""
+    if request.configuration == SendMessageConfiguration():
+        request = msgspec.structs.replace(request, configuration=None)
+    return hashlib.sha256(encode(request)).digest()
+
+
+def _check_digest(before: bytes, now: bytes) -> None:
+    if before != now:
+        raise invalid(
+            "message.messageId",
+            "this id was used for another message; a repeated message is the same in all "
+            "fields, a new one has an id of its own",
+        )

@@ -27,7 +27,7 @@ from parley.model.operations import (
     SendMessageConfiguration,
     SendMessageRequest,
 )
-from parley.model.parts import Message, Role
+from parley.model.parts import Message
 from parley.model.tasks import Task
 from parley.store.events import Scope
 from parley.store.protocols.task_log import TaskLists, TaskLog, TaskQuery, TaskRecord
@@ -35,14 +35,6 @@ from parley.store.protocols.webhooks import MAX_PUSHES
 from parley.store.snapshot import StoredTask
 
 WHERE = "send the input as a data part, or as text that is a JSON object"
-
-
-def check_request(request: SendMessageRequest) -> None:
-    """Refuse a message that no agent accepts. Raises ``InvalidParamsError``."""
-    if request.message.role is not Role.USER:
-        raise invalid("message.role", "a message to an agent has the role ROLE_USER")
-    if request.configuration is not None:
-        check_history(request.configuration.history_length, "configuration.historyLength")
 
 
 def check_history(length: int | None, field: str) -> None:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from copy import copy
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from parley.engine.description import AgentDescription, check_caller, extended
 from parley.engine.executor import AgentExecutor
-from parley.engine.replies import ReplyHandle, ended
+from parley.engine.replies import ReplyHandle, ReplyWait, ended
 from parley.engine.routing import HiddenSkills
-from parley.engine.service.admission import Admission, skill_at_work
+from parley.engine.service.admission import (
+    Admission,
+    IdempotentAdmission,
+    IncomingMessage,
+    Repeated,
+    skill_at_work,
+)
 from parley.engine.service.checks import check_history, invalid, not_found, page_of_tasks
-from parley.engine.service.idempotency import IdempotentAdmission, Repeated
 from parley.engine.service.push_configs import PushConfigs
 from parley.engine.turn.usage import usage_report
 from parley.extensions.push_delivery import (
@@ -28,7 +34,9 @@ from parley.extensions.push_delivery import (
 from parley.extensions.usage import UsageResponse
 from parley.files.turn_files import TurnFiles
 from parley.model.cards import AgentCard
+from parley.model.concurrency import Done, outcome_of
 from parley.model.errors import (
+    A2AError,
     OverloadedError,
     TaskNotCancelableError,
     TaskNotFoundError,
@@ -57,7 +65,6 @@ from parley.security.limits.agent_limits import AgentLimits
 from parley.store.bus.subscriptions import LocalHints, Subscription
 from parley.store.events import LoggedEvent, RecordKind, Scope
 from parley.store.follow import Gap, TaskGone, follow
-from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.errors import StoreError, TaskEnded, UnknownTask
 from parley.store.protocols.task_log import TaskRecord
 from parley.store.snapshot import StoredTask
@@ -117,11 +124,8 @@ class AgentService:
     def in_json(self) -> AgentService:
         """The same service, but tasks that it reads from the store stay JSON: ``msgspec.Raw``.
 
-        It is for codecs that write these as they are (``Codec.takes_json``). A subclass, which may
-        look at what it returns, is its own.
+        It is for codecs that write these as they are (``Codec.takes_json``).
         """
-        if type(self) is not AgentService:
-            return self
         service = copy(self)
         service._shown = _as_json
         return service
@@ -131,78 +135,86 @@ class AgentService:
     async def send_message(
         self, request: SendMessageRequest, context: CallContext
     ) -> Task | Message:
-        """Answer a message with a task or a direct message (§3.1.1).
+        """Answer a message with a task or a direct message (§3.1.1), as ``begin_message`` does."""
+        reply: Task | Message = await outcome_of(partial(self.begin_message, request, context))
+        return reply
 
-        Waits until the message's turn ends, for at most the agent's ``blocking_timeout`` and the
-        caller's timeout, unless the caller wants an immediate return.
+    def begin_message(self, request: SendMessageRequest, context: CallContext, done: Done) -> None:
+        """Answer a message: ``done`` takes the reply, its error, or the coroutine of the reply.
+
+        The reply comes when the message's turn ends, after at most the agent's
+        ``blocking_timeout`` and the caller's timeout, unless the caller wants an immediate return.
+        Raises ``A2AError`` for a message that is refused.
         """
         configuration = request.configuration
         immediate = configuration is not None and configuration.return_immediately
-        length = _history_length(request)
+        m = IncomingMessage(request, context, self._scope(context), immediate)
         try:
-            admitted = await self._admission.admit(
-                request, context, self._scope(context), logged=immediate
-            )
+            admitted = self._admission.admit(m)
         except StoreError as error:
             raise self._executor.unavailable(error) from error
-        handle = admitted.handle
-        if handle is None:
-            assert isinstance(admitted, Repeated)
-            assert admitted.reply is not None
-            return admitted.reply
+        if isinstance(admitted, ReplyHandle) and not immediate:
+            self._wait_for_reply(admitted, context, _history_length(request), done)
+        else:
+            done(self._reply_later(m, admitted))
+
+    async def _reply_later(
+        self,
+        m: IncomingMessage,
+        admitted: ReplyHandle | Coroutine[Any, Any, ReplyHandle | Repeated],
+    ) -> Task | Message:
+        """Return the reply to a message whose admission has to be awaited, or its task."""
+        context, length = m.context, _history_length(m.request)
+        configuration = m.request.configuration
+        try:
+            found = admitted if isinstance(admitted, ReplyHandle) else await admitted
+        except StoreError as error:
+            raise self._executor.unavailable(error) from error
+        del m
+        if isinstance(found, Repeated) and found.reply is not None:
+            return found.reply
+        handle = found.handle if isinstance(found, Repeated) else found
+        assert handle is not None
+        immediate = configuration is not None and configuration.return_immediately
         if immediate and (handle.entry or handle.turn):
             await handle.logged()
             if not handle.done:
                 return self._shown((await self._present(handle.task_id, length)).stored)
-        return await self.reply_to(handle, request, context)
+        reply: Task | Message = await outcome_of(
+            partial(self._wait_for_reply, handle, context, length)
+        )
+        return reply
+
+    def _wait_for_reply(
+        self, handle: ReplyHandle, context: CallContext, length: int | None, done: Done
+    ) -> None:
+        def over(wait: ReplyWait) -> None:
+            if not handle.done:
+                done(self._find_reply(wait, length))
+                return
+            try:
+                reply = self._reply(handle, length)
+            except A2AError as error:
+                done(error)
+            else:
+                done(reply)
+
+        timeout = context.reply_timeout
+        if timeout is not None and timeout >= self._executor.options.blocking_timeout:
+            timeout = None
+        ReplyWait(handle, self._executor.blocking_timer, over, timeout)
+
+    async def _find_reply(self, wait: ReplyWait, length: int | None) -> Task | Message:
+        """Return a reply that another process gives, or the task after the timeout."""
+        if await wait.find():
+            return self._reply(wait.handle, length)
+        current = await self._executor.remote_replies.current_task(wait.handle, length)
+        return self._shown(current)
 
     @property
     def reads_at_once(self) -> bool:
         """Whether ``get_task`` and ``list_tasks`` wait for nothing: the store is in memory."""
-        return type(self) is AgentService and type(self._store) is MemoryTaskStore
-
-    def begin_message(
-        self, request: SendMessageRequest, context: CallContext
-    ) -> ReplyHandle | None:
-        """Begin to answer a message, where nothing has to be waited for before its function runs.
-
-        Returns ``None`` elsewhere, and has done nothing then; ``send_message`` does it all. Raises
-        ``A2AError`` for a message that is refused.
-        """
-        if type(self) is not AgentService:
-            return None  # what overrides ``send_message`` is to be called
-        try:
-            handle = self._admission.begin_at_once(request, context, self._scope(context))
-        except StoreError as error:
-            raise self._executor.unavailable(error) from error
-        if handle is not None and context.reply_timeout is None:
-            handle.timer = self._executor.blocking_timer
-        return handle
-
-    def begun_reply(self, handle: ReplyHandle, request: SendMessageRequest) -> Task | Message:
-        """Return the reply of a message that ``begin_message`` began, once it is there.
-
-        Raises ``A2AError``.
-        """
-        return self._reply(handle, _history_length(request))
-
-    async def reply_to(
-        self,
-        handle: ReplyHandle,
-        request: SendMessageRequest,
-        context: CallContext,
-        ends_at: float | None = None,
-    ) -> Task | Message:
-        """Wait for a reply as long as callers may, or until ``ends_at`` by the loop's clock."""
-        length = _history_length(request)
-        if not (handle.is_settled or handle.is_logged):
-            await handle.changed()  # all that most replies need
-        timeout = self._executor.options.blocking_timeout
-        if context.reply_timeout is not None:
-            timeout = min(timeout, context.reply_timeout)
-        if handle.done or await handle.wait(timeout, ends_at):
-            return self._reply(handle, length)
-        return self._shown(await self._executor.remote_replies.current_task(handle, length))
+        return self._store.reads_at_once
 
     def _reply(self, handle: ReplyHandle, length: int | None) -> Task | Message:
         """Return a reply that is there. Raises ``A2AError`` if the message was refused."""
@@ -226,19 +238,19 @@ class AgentService:
 
     async def _stream(self, request: SendMessageRequest, context: CallContext) -> Batches:
         """Yield the events that answer a message; tasks have all of their history."""
+        m = IncomingMessage(request, context, self._scope(context), with_task=True)
         try:
-            admitted = await self._admission.admit(
-                request, context, self._scope(context), with_task=True
-            )
+            admitted = self._admission.admit(m)
+            handle = admitted if isinstance(admitted, ReplyHandle) else await admitted
         except StoreError as error:
             raise self._executor.unavailable(error) from error
-        if isinstance(admitted, Repeated):
-            async with aclosing(self._repeat(admitted, _history_length(request))) as batches:
+        if isinstance(handle, Repeated):
+            async with aclosing(self._repeat(handle, _history_length(request))) as batches:
                 async for batch in batches:
                     yield batch
             return
-        handle, is_new = admitted.handle, admitted.is_new
-        del request, context, admitted  # the turn may take hours
+        is_new = not m.may_be_logged
+        del request, context, admitted, m  # the turn may take hours
         if handle.found is not None:
             # The task as it was before the message: no event of its turn is missed.
             yield (self._first_item(handle.found),)
@@ -250,7 +262,7 @@ class AgentService:
         # enqueued task may be in the log.
         with self._hints.subscribe(handle.task_id) as live:
             await handle.logged()
-            new = live if is_new and not handle.is_delegated else None
+            new = live if is_new and handle.delegate is None else None
             if not handle.is_logged:
                 if isinstance(handle.reply, Message):
                     yield (StreamItem(handle.reply),)

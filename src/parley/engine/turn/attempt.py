@@ -1,6 +1,6 @@
 """One attempt at a turn: its request, the records of earlier attempts, and its writes.
 
-``agent/`` builds the author's ``Turn`` on it. It knows its runner only as ``AttemptRunner``. The
+``agent/`` builds the author's ``Turn`` on it. ``TaskRunner`` runs it. The
 log names calls of other agents, calls of tools and the values that a task alone keeps, so any
 replica that ends the task cancels and removes them, also after a crash.
 """
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, NoReturn, Protocol, Self, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 import msgspec
 
@@ -20,17 +20,14 @@ from parley.engine.skill import Skill
 from parley.engine.turn.task_writer import TaskWriter
 from parley.engine.turn.waits import Waits
 from parley.extensions.call_chain import Chain
-from parley.model.errors import A2AError
 from parley.model.ids import new_id
 from parley.model.operations import SendMessageRequest
 from parley.model.parts import Artifact, Message, Role
 from parley.model.service import NO_TRACE, Caller, TraceContext
 from parley.model.struct import A2AStruct, decode, encode
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState
-from parley.store.bus.subscriptions import LocalHints
 from parley.store.events import (
     LoggedEvent,
-    MessageReceived,
     RecordKind,
     Scope,
     StepResult,
@@ -40,7 +37,9 @@ from parley.store.events import (
 from parley.store.fold import CONTINUES
 from parley.store.protocols.tables import Contexts
 from parley.store.protocols.task_log import TaskLog
-from parley.store.task_store import TaskStore
+
+if TYPE_CHECKING:
+    from parley.engine.turn.task_runner import TaskRunner
 
 T = TypeVar("T")
 
@@ -120,75 +119,6 @@ MOST_DECISIONS = 1000
 """The most decisions that one turn logs."""
 
 
-class AttemptRunner(Protocol):
-    """Gives an attempt its task: ids, log, messages and callers. ``TaskRunner`` implements it.
-
-    ``hints`` are wake-up notifications about logs in ``store``. ``in_thread`` calls a plain
-    function in one of the agent's threads.
-    """
-
-    store: TaskStore
-    hints: LocalHints
-    in_thread: Callable[..., Awaitable[Any]]
-    scope: Scope
-    context_id: str
-    writer: TaskWriter | None
-    cancel_requested: bool
-
-    @property
-    def task_id(self) -> str:
-        """The task's id; for a message without a task, the id it would get."""
-        ...
-
-    @property
-    def deadline_at(self) -> int | None:
-        """When the turn times out, in ms by the store's clock."""
-        ...
-
-    def create_task(self) -> TaskWriter:
-        """Write the task's first event, and return the writer."""
-        ...
-
-    def show_task(self) -> None:
-        """Write the task's log as it grows from now on: someone may learn of the task.
-
-        Any thread may call it.
-        """
-        ...
-
-    async def receive(self) -> MessageReceived:
-        """Wait for the next message that no turn has taken; the current turn takes it."""
-        ...
-
-    def fall_asleep(self, wakes_at: int, events: Sequence[str]) -> None:
-        """Have the turn sleep until a time (ms) or any of some events, and cancel the function."""
-        ...
-
-    async def park(self, question: Message | None) -> None:
-        """End the turn with a question: make it durable, reply, and cancel the function."""
-        ...
-
-    def reply(self) -> None:
-        """Reply to the turn's waiters with the task as it is; the turn continues."""
-        ...
-
-    def abort(self, error: A2AError) -> None:
-        """Cancel the function, and end the turn with an error."""
-        ...
-
-    def stop_soon(self) -> None:
-        """Stop the function unless it ends by itself. Any thread may call it."""
-        ...
-
-
-class BufferingStream(Protocol):
-    """An artifact stream that buffers its newest chunk."""
-
-    def write_buffered(self) -> None:
-        """Write the buffered chunk: another event is to follow it."""
-        ...
-
-
 class Journal:
     """What earlier attempts and turns of the task recorded, and which of it this attempt has used.
 
@@ -224,7 +154,7 @@ class Attempt:
     decision_count = 0
     artifact_ids: frozenset[str] = frozenset()
     unowned: frozenset[str] = frozenset()
-    streams: tuple[BufferingStream, ...] = ()
+    buffers: tuple[Callable[[], object], ...] = ()  # write the newest chunk of a stream
     calls: frozenset[asyncio.Task[Any]] = frozenset()
     before_question: tuple[Callable[[], Awaitable[None]], ...] = ()
     on_end: tuple[Callable[[], None], ...] = ()
@@ -234,7 +164,7 @@ class Attempt:
 
     def __init__(
         self,
-        runner: AttemptRunner,
+        runner: TaskRunner,
         request: Request,
         *,
         turn: int = 1,
@@ -308,8 +238,8 @@ class Attempt:
         writer = self.runner.writer
         if writer is None:
             writer = self.runner.create_task()
-        for stream in self.streams:
-            stream.write_buffered()
+        for write_buffered in self.buffers:
+            write_buffered()
         return writer
 
     def working(self, *, buffered: bool = False) -> TaskWriter:
@@ -518,7 +448,7 @@ class Attempt:
         return received.message
 
 
-def agent_message(content: object, runner: AttemptRunner) -> Message:
+def agent_message(content: object, runner: TaskRunner) -> Message:
     """Return ``content`` as a message of the agent in the runner's task."""
     return Message(
         message_id=new_id(),

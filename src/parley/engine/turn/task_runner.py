@@ -5,21 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from parley.engine.agent_options import Execution, Retention
 from parley.engine.authorizations import forget
-from parley.engine.replies import RemoteReplies, ReplyHandle, SharedTimer, Waiters, shutting_down
-from parley.engine.skill import Skill
+from parley.engine.replies import SharedTimer, Waiters
 from parley.engine.turn.attempt import (
     Answer,
     Attempt,
     Failed,
     PrivateRecords,
     Rejected,
-    RemoteCall,
     Request,
     agent_message,
     calls_to_cancel,
@@ -34,7 +31,6 @@ from parley.engine.turn.outcome import (
 )
 from parley.engine.turn.replay import (
     Deadline,
-    Deadlines,
     attempts_of,
     earliest,
     first_events,
@@ -47,21 +43,21 @@ from parley.engine.turn.replay import (
     results_in,
     turn_taking,
 )
-from parley.engine.turn.task_writer import OutputFilter, OutputFilters, TaskWriter, handed_over
-from parley.engine.turn.usage import MeasuredWriter, TurnMeter
-from parley.model.errors import A2AError, InternalError
+from parley.engine.turn.task_writer import OutputFilter, TaskWriter, handed_over
+from parley.engine.turn.usage import TaskMeter
+from parley.model.errors import A2AError, InternalError, shutting_down
 from parley.model.ids import log_incident, new_id
 from parley.model.parts import Message
 from parley.model.tasks import TaskState
-from parley.push.dispatcher import PushDispatcher
-from parley.store.bus.subscriptions import LocalHints
 from parley.store.events import CancelRequested, LoggedEvent, MessageReceived, Scope, TurnStarted
 from parley.store.fold import Fold
 from parley.store.protocols.errors import Fenced, StoreError
 from parley.store.protocols.tables import Receipt
 from parley.store.protocols.task_log import Append, LogPosition, TaskRecord
 from parley.store.protocols.webhooks import PushRecord
-from parley.store.task_store import TaskStore
+
+if TYPE_CHECKING:
+    from parley.engine.executor import AgentExecutor
 
 log = logging.getLogger("parley.engine")
 
@@ -106,7 +102,7 @@ class TaskRunner:
 
     def __init__(
         self,
-        executor: RunnerOwner[TaskRunner],
+        executor: AgentExecutor,
         *,
         context_id: str = "",
         scope: Scope = UNKNOWN_SCOPE,
@@ -150,7 +146,7 @@ class TaskRunner:
         sets no limit.
         """
         loop = asyncio.get_running_loop()
-        if timer is not None and self.writer is None:
+        if timer is not None and (self.writer is None or self.holds):
             self._direct_reply_timer = timer
             timer.add(self, loop)
         self._main = loop.create_task(self._run(attempt))
@@ -160,7 +156,7 @@ class TaskRunner:
             if attempt is not None:
                 if self.executor.deadlines.are_set or attempt.request.chain is not None:
                     self.deadline = self.executor.deadlines.for_new_task(attempt.request.chain)
-                if self.writer is not None:
+                if self.writer is not None and not self.holds:
                     await self.writer.flush()
                     if any([handle.awaits_task for handle in self.waiters.current]):
                         await handed_over()  # before the function, which may keep the loop busy
@@ -626,7 +622,7 @@ class TaskRunner:
         if self._message_arrived is not None and not self._message_arrived.done():
             self._message_arrived.set_result(None)
 
-    # -- the seam of attempts (AttemptRunner) --------------------------------------------------
+    # -- the seam of attempts  --------------------------------------------------
 
     def create_task(self, request: Request | None = None) -> TaskWriter:
         """Write the task's first event, and return the writer.
@@ -663,9 +659,10 @@ class TaskRunner:
     def _open_writer(
         self, fold: Fold, seq: int, turn: int, since: int = 0, is_held: bool = False
     ) -> TaskWriter:
-        meter = self.executor.meter
-        kind = TaskWriter if meter is None else MeasuredWriter.made_for(self, meter)
-        return kind(
+        measure = None
+        if (meter := self.executor.meter) is not None:
+            measure = TaskMeter(meter, fold, lambda: self.attempt).measure
+        return TaskWriter(
             self.store,
             task_id=self.task_id,
             context_id=self.context_id,
@@ -679,6 +676,7 @@ class TaskRunner:
             is_held=is_held,
             on_created=None if seq else self._task_created,
             on_error=self._stop_function,
+            measure=measure,
         )
 
     def _task_created(self) -> None:
@@ -813,53 +811,3 @@ class TaskRunner:
         """Cancel the runner itself, at the end of the process's work."""
         if self._main is not None:
             self._main.cancel()
-
-
-R = TypeVar("R", contravariant=True)
-
-
-class RunnerOwner(Protocol[R]):
-    """Owns the runners ``R`` of one agent. ``AgentExecutor`` implements it.
-
-    ``invoke`` calls the author's function, ``cancel_calls`` cancels a task's calls of other
-    agents (it raises nothing and takes a bounded time), ``in_thread`` calls a plain function in one
-    of the agent's threads, and ``notify_work`` wakes the claimers, here and on other replicas.
-    ``arriving`` has the handles of messages that are being appended to a log.
-    ``meter`` measures what turns write, if anything asks for it.
-    ``may_have_orphans``: the replica may hold tasks that no runner runs.
-    """
-
-    store: TaskStore
-    hints: LocalHints
-    options: Execution
-    retention: Retention
-    skills: Mapping[str, Skill]
-    default_skill: Skill
-    runs_turns: bool
-    invoke: Callable[[Attempt], Awaitable[object]]
-    cancel_calls: Callable[[str, Mapping[str, RemoteCall]], Awaitable[None]]
-    in_thread: Callable[..., Awaitable[Any]]
-    notify_work: Callable[[], None]
-    push: PushDispatcher
-    deadlines: Deadlines
-    output_filters: OutputFilters
-    remote_replies: RemoteReplies
-    arriving: dict[str, ReplyHandle]
-    may_have_orphans: bool
-    meter: TurnMeter | None
-
-    def register(self, runner: R) -> None:
-        """Make a runner known by its task."""
-        ...
-
-    def remove(self, runner: R) -> None:
-        """Forget a runner that has ended."""
-        ...
-
-    def replace(self, runner: R) -> None:
-        """Start another runner for a task whose function does not end."""
-        ...
-
-    def unavailable(self, error: StoreError) -> A2AError:
-        """Return a caller's error for a store that failed."""
-        ...

@@ -61,7 +61,8 @@ class TaskWriter:
     ``epoch`` is the fencing token of the claim: the store refuses an append with an earlier one.
     ``output_filter`` filters statuses and artifacts, and may refuse them. ``hints`` knows who reads
     the task. ``since`` is when a new task begins (ms). ``on_created`` is called after the first
-    commit, ``on_error`` when ``error`` is set.
+    commit, ``on_error`` when ``error`` is set. ``measure`` is called before an event is written,
+    and may refuse it.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class TaskWriter:
         is_held: bool = False,
         on_created: Callable[[], None] | None = None,
         on_error: Callable[[], None] | None = None,
+        measure: Callable[[TaskEvent | PrivateEvent], None] | None = None,
     ) -> None:
         self.task_id = task_id
         self.context_id = context_id
@@ -96,6 +98,7 @@ class TaskWriter:
         self.is_first = True
         self._on_created = on_created
         self._on_error = on_error
+        self._measure = measure
         self._loop = asyncio.get_running_loop()
         self._pending: list[TaskEvent | PrivateEvent] = []
         self._payloads: list[bytes] = []
@@ -118,6 +121,8 @@ class TaskWriter:
             self._write(event, payload)
 
     def _write(self, event: TaskEvent | PrivateEvent, payload: bytes) -> None:
+        if self._measure is not None:
+            self._measure(event)
         if self.error is not None:
             raise self.error
         self.fold.apply(event)
@@ -214,7 +219,7 @@ class TaskWriter:
 
     def detach(self) -> None:
         """Drop the callbacks: the runner has ended, and the writer must not keep it alive."""
-        self._on_error = None
+        self._on_error = self._measure = None
         if self.error is not None:
             self._on_created = None
 

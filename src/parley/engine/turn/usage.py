@@ -5,13 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime
-from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from parley.engine.turn.attempt import Attempt, Request
-from parley.engine.turn.task_writer import TaskWriter
 from parley.extensions.usage import MOST_LINES, LimitState, UsageOfDay, UsageResponse
 from parley.model.errors import A2AError, UnsupportedOperationError
 from parley.model.parts import Artifact, Message, Part
@@ -22,65 +20,39 @@ from parley.security.limits.agent_limits import AgentLimits, TurnSizes
 from parley.security.limits.declaration import DAY_MS, SizeLimit
 from parley.security.limits.usage import UsageQuery
 from parley.store.events import PrivateEvent, TaskEvent, TurnStarted
+from parley.store.fold import Fold
 
 
 class OutputTooLarge(A2AError):
     """A result of the agent is larger than the server's limits."""
 
 
-class TurnMeter(Protocol):
-    """Knows the limits of turns, and counts what they write. ``None`` stands for unknown."""
+class TaskMeter:
+    """Measures the output of one task, and refuses what exceeds the limits of its skill.
 
-    def turn_sizes(self, skill: str) -> TurnSizes:
-        """Return the limits for a skill."""
-        ...
-
-    def wrote(self, request: Request, size: int) -> None:
-        """Count bytes of output."""
-        ...
-
-    def began(self, request: Request) -> None:
-        """Count a task."""
-        ...
-
-
-class AttemptHolder(Protocol):
-    """The runner of a task, whose attempt says what the output is for."""
-
-    attempt: Any
-
-
-class MeasuredWriter(TaskWriter):
-    """A writer with limits. A rejected event is not written, and a turn that continues fails.
-
-    The last status of a task is never refused.
+    A refused event is not written, and a turn that continues fails. The last status of a task is
+    never refused. ``attempt`` returns the attempt that writes.
     """
 
     def __init__(
-        self, *given: Any, runner: AttemptHolder, meter: TurnMeter, **options: Any
+        self, meter: AgentMeter, fold: Fold, attempt: Callable[[], Attempt | None]
     ) -> None:
-        super().__init__(*given, **options)
-        self._runner: AttemptHolder | None = runner
         self._meter = meter
+        self._attempt = attempt
         self._sizes: TurnSizes | None = None
         self._artifacts: dict[str, int] = {}
         self._names: dict[str, str] = {}
         self._bytes = 0
         self._messages = 0
         self._refusal: OutputTooLarge | None = None
-        if self.fold.state is not None:
-            task = self.fold.task
+        if fold.state is not None:
+            task = fold.task
             self._artifacts = {each.artifact_id: content_size(each) for each in task.artifacts}
             self._messages = len(task.history)
             self._bytes = sum(self._artifacts.values()) + _size(task.history)
 
-    @classmethod
-    def made_for(cls, runner: AttemptHolder, meter: TurnMeter) -> Callable[..., TaskWriter]:
-        """Return what makes the writers of a runner."""
-        return partial(cls, runner=runner, meter=meter)
-
-    def _write(self, event: TaskEvent | PrivateEvent, payload: bytes) -> None:
-        """Count an event. Raises ``OutputTooLarge``."""
+    def measure(self, event: TaskEvent | PrivateEvent) -> None:
+        """Count an event that is about to be written. Raises ``OutputTooLarge``."""
         if isinstance(event, TaskArtifactUpdateEvent):
             self._measure(event)
         elif isinstance(event, TaskStatusUpdateEvent):
@@ -91,7 +63,6 @@ class MeasuredWriter(TaskWriter):
             self._count(event.history)
             if (request := self._request) is not None:
                 self._meter.began(request)
-        super()._write(event, payload)
 
     def _measure(self, update: TaskArtifactUpdateEvent) -> None:
         if self._refusal is not None:
@@ -119,14 +90,9 @@ class MeasuredWriter(TaskWriter):
         if self._refusal is not None and not status.state.is_terminal:
             raise self._refusal
 
-    def detach(self) -> None:
-        """Drop what keeps the runner alive."""
-        super().detach()
-        self._runner = None
-
     @property
     def _request(self) -> Request | None:
-        attempt = None if self._runner is None else self._runner.attempt
+        attempt = self._attempt()
         return None if attempt is None else attempt.request
 
     @property

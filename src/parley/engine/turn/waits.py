@@ -10,22 +10,22 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import msgspec
 
-from parley.engine.turn.task_writer import TaskWriter
 from parley.model.errors import A2AError, an
-from parley.model.parts import Message
 from parley.model.tasks import TaskState
-from parley.store.events import Scope, StepResult
+from parley.store.events import StepResult
 from parley.store.protocols.errors import StoreError
 from parley.store.protocols.tables import MAX_WAITS, NEVER, check_key
-from parley.store.task_store import TaskStore
+
+if TYPE_CHECKING:
+    from parley.engine.turn.attempt import Attempt
 
 SHORT_MS = 1000
 """A sleep that is not longer (ms) keeps its coroutine: to park it would cost more."""
@@ -50,59 +50,6 @@ class _Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     timed_out: bool = False
 
 
-class Results(Protocol):
-    """The results that earlier attempts logged: ``Journal``."""
-
-    results: dict[str, msgspec.Raw]
-
-
-class SleepingRunner(Protocol):
-    """The runner of a turn that may fall asleep: ``TaskRunner``."""
-
-    store: TaskStore
-    scope: Scope
-
-    def fall_asleep(self, wakes_at: int, events: Sequence[str]) -> None:
-        """Have the turn sleep until a time (ms) or any of some events, and cancel the function."""
-        ...
-
-    def abort(self, error: A2AError) -> None:
-        """Cancel the function, and end the turn with an error."""
-        ...
-
-
-class WaitingAttempt(Protocol):
-    """The attempt whose function waits: ``Attempt``."""
-
-    finished: bool
-
-    @property
-    def runner(self) -> SleepingRunner:
-        """The runner of its turn."""
-        ...
-
-    @property
-    def journal(self) -> Results:
-        """What earlier attempts recorded."""
-        ...
-
-    def use(self, key: str, what: str) -> None:
-        """Note that this attempt uses a key. Raises ``ValueError`` if it has used it before."""
-        ...
-
-    def writer(self) -> TaskWriter:
-        """Return the task's writer."""
-        ...
-
-    def working(self) -> TaskWriter:
-        """Return the task's writer after a SUBMITTED task was set to WORKING."""
-        ...
-
-    def message(self, content: object) -> Message:
-        """Return ``content`` as a message of the agent in this task."""
-        ...
-
-
 _STEP: ContextVar[tuple[Waits | None, str]] = ContextVar("_STEP", default=(None, ""))
 """The step that runs, and the waits of its turn: another agent's turn may inherit the context."""
 
@@ -114,7 +61,7 @@ class Waits:
     earliest time that one of them waits for, or when one of their events is complete.
     """
 
-    def __init__(self, attempt: WaitingAttempt) -> None:
+    def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
         self._pending: dict[asyncio.Future[None], _Wait] = {}
         self._busy = 0

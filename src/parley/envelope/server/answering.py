@@ -466,7 +466,7 @@ class Replies:
     async def _streamed(self) -> Answers:
         asked = self._asked
         is_over = False
-        items = self._items()
+        items = await self._items()
         async with aclosing(items):
             while not is_over:
                 try:
@@ -514,9 +514,9 @@ class Replies:
             return self._outcome(await self._task())
         return ResponsePayload(status=Status.SUCCESS, metadata=self._metadata(0))
 
-    def _items(self) -> AsyncGenerator[StreamItem, None]:
+    async def _items(self) -> AsyncGenerator[StreamItem, None]:
         after = self._asked.payload.metadata.after
-        items: Any = self._call.stream()
+        items: Any = await self._call.answer()
         if after is None or self._call.operation.request is not SendMessageRequest:
             return items  # type: ignore[no-any-return]
         return self._resumed(items, after)

@@ -36,7 +36,7 @@ from parley.envelope.declared import EnvelopeSettings
 from parley.envelope.messages import PATH
 from parley.model.bounded import Bounded
 from parley.model.cards import AgentCard
-from parley.model.errors import A2AError, ExtendedAgentCardNotConfiguredError, PermissionDeniedError
+from parley.model.errors import ExtendedAgentCardNotConfiguredError, PermissionDeniedError
 from parley.model.operations import BY_NAME, GetExtendedAgentCardRequest
 from parley.model.service import ANONYMOUS, Caller
 from parley.model.struct import Timestamp
@@ -45,7 +45,6 @@ from parley.security.limits.counters import short_key
 from parley.security.limits.declaration import Rate
 from parley.security.limits.usage import QuotaAsk, QuotaGrant
 from parley.server.added_bindings import BindingPlace, SeenFromScope
-from parley.server.address import BadAddress
 from parley.server.cards.advertised_interfaces import socket_url
 from parley.server.cards.discovery import CardFile, card_file, is_fresh, validators
 from parley.server.dispatch import Parameters
@@ -57,7 +56,7 @@ from parley.server.http.responses import (
     reply_with_message,
     reply_without_body,
 )
-from parley.server.log import log_unforeseen
+from parley.server.log import failure_of
 from parley.store.protocols.errors import StoreError
 from parley.wire import versions
 
@@ -276,16 +275,10 @@ class EnvelopeCardPage:
         try:
             caller = await self._caller(scope)
             file = await self._file(scope, caller)
-        except BadAddress as error:
-            await reply_with_message(scope, send, 400, str(error), [NO_STORE])
-            return
-        except A2AError as error:
-            headers = [NO_STORE, *self._vary(), *self._served.error_headers(error, scope)]
-            await reply_with_message(scope, send, error.http_status, error.message, headers)
-            return
-        except Exception:
-            failure = log_unforeseen("making an envelope card")
-            await reply_with_message(scope, send, 500, failure.message, [NO_STORE])
+        except Exception as error:
+            failure = failure_of(error, "making an envelope card")
+            headers = [NO_STORE, *self._vary(), *self._served.error_headers(failure, scope)]
+            await reply_with_message(scope, send, failure.http_status, failure.message, headers)
             return
         kind = b"private" if self._differs else b"public"
         age = self._served.settings.card_max_age

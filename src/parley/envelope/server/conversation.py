@@ -43,11 +43,12 @@ from parley.model.errors import (
     OverloadedError,
     UnauthenticatedError,
     an,
+    shutting_down,
 )
 from parley.model.service import CallContext, Caller, StreamItem
 from parley.security.networks import network_of
 from parley.server.dispatch import ServiceCall
-from parley.server.http.exchange import NotJson, ServedEndpoint, TooLarge
+from parley.server.http.exchange import NotJson, ServedEndpoint
 from parley.server.http.open_credentials import (
     CredentialsExpired,
     OpenCredentials,
@@ -55,15 +56,14 @@ from parley.server.http.open_credentials import (
 )
 from parley.server.http.responses import (
     NO_STORE,
-    BodyTooLarge,
     ClientGone,
     base,
     read_body,
     reply,
     reply_without_body,
 )
-from parley.server.http.streams import shutting_down
-from parley.server.log import log_unforeseen
+from parley.server.lifecycle import is_cancellation
+from parley.server.log import failure_of
 from parley.server.websocket.admission import SERVICE_RESTART, SHUTTING_DOWN
 from parley.server.websocket.socket import ServerSocket
 from parley.wire import sse
@@ -127,17 +127,11 @@ class Exchanges:
                     if slot is not None and begins_stream(last):
                         slot.release()
                     yield last
-        except A2AError as error:
-            measured.end(Status.ERROR, error=error.reason)
-            raise
-        except asyncio.CancelledError:
-            measured.end("closed")
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+        except (Exception, asyncio.CancelledError) as error:
+            if is_cancellation(error):
+                measured.end("closed")
                 raise
-            raise log_unforeseen("a message") from None  # within the service, work was cancelled
-        except Exception:
-            failure = log_unforeseen("a message")
+            failure = failure_of(error, "a message")
             measured.end(Status.ERROR, error=failure.reason)
             raise failure from None
         except GeneratorExit:
@@ -626,27 +620,14 @@ class EnvelopePost:
     async def run(self, receive: Receive, send: Send) -> None:
         """Answer the message."""
         try:
-            try:
-                await self._handle(receive, send)
-            except ClientGone:
-                return
-            except BodyTooLarge:
-                limit = self._served.settings.max_body_bytes
-                message = f"the message has more than the {limit} bytes allowed here"
-                raise TooLarge(message) from None
-            except asyncio.CancelledError:
-                if not self._served.lifecycle.draining:
-                    raise
-                message = "the server shut down before the answer was there"
-                raise OverloadedError(message) from None
-            except A2AError:
-                raise
-            except Exception:
-                raise log_unforeseen("a message") from None
-        except A2AError as error:
+            await self._handle(receive, send)
+        except ClientGone:
+            return
+        except (Exception, asyncio.CancelledError) as error:
+            failure = self._served.lifecycle.failure(error, "a message")
             if self._measured is not None:
-                self._measured.end(Status.ERROR, error=error.reason)
-            await self._send_error(send, error)
+                self._measured.end(Status.ERROR, error=failure.reason)
+            await self._send_error(send, failure)
         finally:
             if self._measured is not None:
                 self._measured.end("closed")  # unless it has ended otherwise

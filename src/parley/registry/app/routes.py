@@ -37,15 +37,15 @@ from parley.security.evidence import Evidence
 from parley.security.limits.agent_limits import AgentLimits
 from parley.security.networks import client_address
 from parley.security.schemes.scheme import Security
-from parley.server.address import BadAddress, route_path, server_address
+from parley.server.address import route_path, server_address
 from parley.server.app import App
 from parley.server.cards.openapi import security_of
-from parley.server.http.exchange import NotJson, TooLarge, error_headers
+from parley.server.http.exchange import NotJson
 from parley.server.http.paths import segments_of
 from parley.server.http.responses import (
     NO_STORE,
-    BodyTooLarge,
     ClientGone,
+    error_headers,
     read_body,
     reply,
     reply_without_body,
@@ -447,12 +447,6 @@ class RestRoutes:
             answer = await self._answer(operation, parameters, scope, receive)
         except ClientGone:
             return
-        except BodyTooLarge:
-            most = operation.max_body if operation is not None else 0
-            words = f"the body has more than the {most} bytes allowed here"
-            await self._refuse(scope, send, TooLarge(words))
-        except BadAddress as error:
-            await self._refuse(scope, send, InvalidParamsError(str(error)))
         except A2AError as error:
             await self._refuse(scope, send, error)
         except StoreUnavailable as error:

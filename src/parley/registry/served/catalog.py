@@ -34,12 +34,12 @@ from parley.server.address import BadAddress
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
 from parley.server.cards.discovery import CARD_PATHS, CardFile, is_fresh
 from parley.server.http.responses import (
+    answering_errors,
     refuse_method,
     reply,
     reply_with_message,
     reply_without_body,
 )
-from parley.server.log import log_unforeseen
 from parley.server.settings import Settings
 
 MIN_QUERIES, MAX_QUERIES = 2, 5
@@ -218,20 +218,13 @@ class CatalogPage:
         self._since = int(clock())
         self._files: dict[str, CardFile] = {}
 
+    @answering_errors("making a catalog")
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD, conditional ones too."""
         if scope["method"] not in ("GET", "HEAD"):
             await refuse_method(scope, send, "GET, HEAD", "a catalog is read with GET")
             return
-        try:
-            file = self._file(scope)
-        except BadAddress as error:
-            await reply_with_message(scope, send, 400, str(error))
-            return
-        except Exception:
-            failure = log_unforeseen("making a catalog")
-            await reply_with_message(scope, send, 500, failure.message)
-            return
+        file = self._file(scope)
         headers = [
             (b"cache-control", b"public, max-age=%d" % self._max_age),
             (b"etag", b"W/" + file.etag.encode()),

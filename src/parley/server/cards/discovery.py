@@ -23,17 +23,16 @@ from parley.security.authorization import Authorization
 from parley.security.signing.canonical import read_object
 from parley.security.signing.cards import MAX_CARD_BYTES, CardSigner, payloads_of
 from parley.security.signing.keys import SigningKeys
-from parley.server.address import BadAddress
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
 from parley.server.endpoint import Endpoint
 from parley.server.http.responses import (
     JSON,
+    answering_errors,
     refuses_method,
     reply,
     reply_with_message,
     reply_without_body,
 )
-from parley.server.log import log_unforeseen
 from parley.server.settings import Settings
 from parley.wire import versions
 
@@ -85,20 +84,13 @@ class CardPage:
         self._files: Bounded[tuple[str, str], CardFile] = Bounded(_MAX_FILES)
         self._cached = (b"cache-control", b"public, max-age=%d" % settings.card_max_age)
 
+    @answering_errors("making an agent card")
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD, conditional ones too."""
         words = "an agent card is read with GET; requests go to the address that it names"
         if await refuses_method(scope, send, words):
             return
-        try:
-            file = self._file(self._advertised.address(scope), self._version(scope))
-        except BadAddress as error:
-            await reply_with_message(scope, send, 400, str(error))
-            return
-        except Exception:
-            failure = log_unforeseen("making an agent card")
-            await reply_with_message(scope, send, 500, failure.message)
-            return
+        file = self._file(self._advertised.address(scope), self._version(scope))
         varies = b", ".join((b"A2A-Version", *self._advertised.varies))
         await _reply_with_file(scope, send, file, JSON, self._cached, (b"vary", varies))
 
@@ -252,6 +244,7 @@ class KeySetPage:
         self._clock = clock
         self._file: CardFile | None = None
 
+    @answering_errors("publishing keys")
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD, conditional ones too."""
         if await refuses_method(scope, send, "public keys are read with GET"):
@@ -285,15 +278,12 @@ class ProtectedResource:
         self._content = content
         self._cached = (b"cache-control", b"public, max-age=%d" % settings.card_max_age)
 
+    @answering_errors("making metadata")
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD."""
         if await refuses_method(scope, send, "metadata is read with GET"):
             return
-        try:
-            address = self._advertised.address(scope).rstrip("/") + self._tenant
-        except BadAddress as error:
-            await reply_with_message(scope, send, 400, str(error))
-            return
+        address = self._advertised.address(scope).rstrip("/") + self._tenant
         headers = [self._cached]
         if varies := self._advertised.varies:
             headers.append((b"vary", b", ".join(varies)))

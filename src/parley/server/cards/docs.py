@@ -13,18 +13,16 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from parley.model.cards import AgentCard
-from parley.server.address import BadAddress
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
 from parley.server.cards.catalog_link import CatalogLink
 from parley.server.endpoint import Endpoint
 from parley.server.http.responses import (
     Headers,
+    answering_errors,
     refuses_method,
     reply,
-    reply_with_message,
     reply_without_body,
 )
-from parley.server.log import log_unforeseen
 from parley.server.settings import Settings
 from parley.wire import versions
 
@@ -59,19 +57,12 @@ class OpenApiPage:
         self._path = f"/{tenant}" if tenant else ""
         self._cache: dict[str, tuple[AgentCard, bytes]] = {}
 
+    @answering_errors("making an OpenAPI document")
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD."""
         if await refuses_method(scope, send, "an OpenAPI document is read with GET"):
             return
-        try:
-            body = self._document(self._advertised.address(scope).rstrip("/") + self._path)
-        except BadAddress as error:
-            await reply_with_message(scope, send, 400, str(error))
-            return
-        except Exception:
-            words = log_unforeseen("making an OpenAPI document").message
-            await reply_with_message(scope, send, 500, words)
-            return
+        body = self._document(self._advertised.address(scope).rstrip("/") + self._path)
         headers = [(b"cache-control", b"public, max-age=%d" % self._settings.card_max_age)]
         if varies := self._advertised.varies:
             headers.append((b"vary", b", ".join(varies)))

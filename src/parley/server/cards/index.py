@@ -15,7 +15,6 @@ from parley.server.cards.catalog_link import CatalogLink
 from parley.server.cards.discovery import CARD_PATHS, no_assistant
 from parley.server.http.responses import (
     NO_STORE,
-    BodyTooLarge,
     ClientGone,
     read_body,
     reply,
@@ -106,7 +105,7 @@ class Index:
                 receive, scope, declared, self._settings.max_body_bytes, self._held
             )
             return jsonrpc.parse_request(body)
-        except (BodyTooLarge, A2AError):
+        except A2AError:
             return None
 
 

@@ -24,6 +24,7 @@ from parley.model.errors import (
     OverloadedError,
     UnauthenticatedError,
     VersionNotSupportedError,
+    shutting_down,
 )
 from parley.model.extensions import RESUMABLE_STREAMS
 from parley.model.operations import Operation, SendMessageRequest
@@ -33,11 +34,12 @@ from parley.security.limits.agent_limits import fields_of, standings_of
 from parley.security.networks import client_address
 from parley.server.dispatch import Parameters, ServiceCall
 from parley.server.endpoint import Interfaces
-from parley.server.http.exchange import Identify, ServedEndpoint, challenges_of, extension_uris
+from parley.server.http.exchange import Identify, ServedEndpoint, extension_uris
 from parley.server.http.open_credentials import OpenCredentials, open_credentials
-from parley.server.http.streams import is_input_required, shutting_down
+from parley.server.http.responses import challenges_of
+from parley.server.http.streams import is_input_required
 from parley.server.limits import ByteReservation, UnsentBytes
-from parley.server.log import log_unforeseen
+from parley.server.log import failure_of
 from parley.server.request_fields import read_trace
 from parley.server.restrictions import Gate, NotVisible
 from parley.server.settings import Settings
@@ -291,10 +293,8 @@ class GrpcGate:
             await self._gate.check(scope_of(context, self._path, self._server))
         except NotVisible:
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, NO_METHOD)
-        except A2AError as error:
-            await _abort(context, error)
-        except Exception:
-            await _abort(context, log_unforeseen("identifying a caller"))
+        except Exception as error:
+            await _abort(context, failure_of(error, "identifying a caller"))
 
 
 async def _abort(context: Any, error: A2AError) -> None:
@@ -400,15 +400,8 @@ class GrpcCall:
         """Return the answer to a request, or abort the call with an error's status."""
         try:
             result = await self._result()
-        except A2AError as error:
-            failure = error
-        except asyncio.CancelledError:
-            if self._task is not None and self._task.cancelling():
-                raise
-            # Not this call, but something within the service was cancelled.
-            failure = log_unforeseen(self._operation.name)
-        except Exception:
-            failure = log_unforeseen(self._operation.name)
+        except (Exception, asyncio.CancelledError) as error:
+            failure = self._failure(error, self._operation.name)
         else:
             await self._context.send_initial_metadata(self._echo)
             return result
@@ -417,13 +410,15 @@ class GrpcCall:
     async def _result(self) -> bytes:
         # A frame of its own: the frame that aborts a call lives until garbage collection.
         call = await self._read_call()
-        begun = call.begin()
-        answer = await (call.answer() if begun is None else call.later_reply(begun))
+        answer = await call.answer()
         if call.grant is not None:
             self._echo += call.grant.fields
         result = self._codec.write_result(self._operation, answer)
         self._agents.limits.count_until_sent(self._context, len(result))
         return result
+
+    def _failure(self, error: BaseException, doing: str) -> A2AError:
+        return self._around.lifecycle.failure(error, doing)
 
     async def stream(self) -> None:
         """Send the events that answer a request.
@@ -438,10 +433,9 @@ class GrpcCall:
             call = await self._read_call()
             is_numbered = RESUMABLE_STREAMS in call.context.extensions
             with self._around.streams.registered(self, call.context, self._credentials):
+                items = cast("AsyncGenerator[StreamItem, None]", await call.answer())
                 if call.grant is not None:
-                    await call.grant.settle()
                     self._echo += call.grant.fields
-                items = cast("AsyncGenerator[StreamItem, None]", call.stream())
                 async with aclosing(items):
                     async for item in items:
                         if not started:
@@ -456,22 +450,17 @@ class GrpcCall:
                             await self._context.write(data)
                         if self._codec.ends_stream(item.event):
                             break
-        except A2AError as error:
-            failure = error
-        except asyncio.CancelledError:
-            if self._drained and self._task is not None and self._task.uncancel() == 0:
+        except grpc.aio.BaseError:
+            return  # the client disconnected
+        except (Exception, asyncio.CancelledError) as error:
+            is_cancelled = isinstance(error, asyncio.CancelledError)
+            if is_cancelled and self._drained and self._task and self._task.uncancel() == 0:
                 failure = self._refusal
                 answers = self._operation.request is SendMessageRequest
                 if failure is None and (not started or (answers and is_input_required(last))):
                     failure = shutting_down()
-            elif self._task is not None and self._task.cancelling():
-                raise
             else:
-                failure = log_unforeseen("a stream")
-        except grpc.aio.BaseError:
-            return  # the client disconnected
-        except Exception:
-            failure = log_unforeseen("a stream")
+                failure = self._failure(error, "a stream")
         if failure is not None:
             await self._abort(failure, started=started)
 

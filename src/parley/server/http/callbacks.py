@@ -25,21 +25,22 @@ from parley.security.sealing import CredentialRefused, NoLongerNeeded, TokenExpi
 from parley.server.address import route_path
 from parley.server.dispatch import Dispatcher
 from parley.server.endpoint import CallbackReceiver, CredentialReceiver
-from parley.server.http.exchange import error_headers
 from parley.server.http.responses import (
     NO_STORE,
     BodyTooLarge,
     ClientGone,
+    answering_errors,
     base,
+    error_headers,
     read_body,
     refuse_method,
     reply,
-    reply_with_message,
+    reply_with_error,
     reply_without_body,
 )
 from parley.server.lifecycle import Lifecycle
 from parley.server.limits import ByteReservation
-from parley.server.log import log_unforeseen
+from parley.server.log import failure_of
 from parley.server.settings import Settings
 from parley.store.protocols.errors import StoreError
 from parley.store.protocols.tables import MAX_EVENT_BYTES, EventCompleted, event_value
@@ -51,17 +52,15 @@ FORM = b"application/x-www-form-urlencoded"
 BODY = "the body of a callback"
 
 _log = logging.getLogger("parley.server")
-_RETRY = (b"retry-after", b"1")
 _MAX_FIELDS = 1000
 
 
-class CallbackRefused(Exception):
-    """A callback is refused with a status and a message."""
+class CallbackRefused(A2AError):
+    """A callback is refused with an HTTP status and a message."""
 
     def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
+        super().__init__(message, retry_after=1 if status == 503 else None)
+        self.http_status = status  # type: ignore[misc]
 
 
 class SignedAddresses:
@@ -115,24 +114,15 @@ class CallbackRoute:
         self._start = len(path) + 1
         self._addresses = addresses
 
+    @answering_errors("a callback")
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["method"] != "POST":
             message = "a callback is a POST; its body, if any, is the value of the event as JSON"
             await refuse_method(scope, send, "POST", message)
             return
-        try:
-            await self._complete(scope, receive)
-        except ClientGone:
-            return
-        except CallbackRefused as refused:
-            headers = [NO_STORE, _RETRY] if refused.status == 503 else [NO_STORE]
-            await reply_with_message(scope, send, refused.status, refused.message, headers)
-        except Exception:
-            message = log_unforeseen("a callback").message
-            await reply_with_message(scope, send, 500, message, [NO_STORE])
-        else:
-            await reply_without_body(send, 204, [NO_STORE])
+        await self._complete(scope, receive)
+        await reply_without_body(send, 204, [NO_STORE])
 
     async def _complete(self, scope: Scope, receive: Receive) -> None:
         """Complete the event. Raises ``CallbackRefused``, ``ClientGone``."""
@@ -248,40 +238,20 @@ class CredentialRoute:
         if scope["method"] != self.method:
             await refuse_method(scope, send, self.method, self.wrong_method)
             return
-        headers: list[tuple[bytes, bytes]] = []
+        refused = None
         try:
             await self._take(scope, receive)
         except ClientGone:
             return
-        except A2AError as error:
-            refused = CallbackRefused(error.http_status, error.message)
-            headers = [*error_headers(error)]
-        except (CallbackRefused, StoreError) as error:
-            refused = _refusal(error)
-        except (TokenInvalid, CredentialRefused, NoLongerNeeded) as error:
-            refused = _refusal(error)
-        except Exception:
-            refused = CallbackRefused(500, log_unforeseen("a credential for a task").message)
-        else:
-            await self._reply(send, scope, None)
-            return
-        if refused.status == 503 and not headers:
-            headers = [_RETRY]
-        await self._reply(send, scope, refused, headers)
+        except Exception as error:
+            refused = failure_of(_refusal(error), "a credential for a task")
+        await self._reply(send, scope, refused)
 
-    async def _reply(
-        self,
-        send: Send,
-        scope: Scope,
-        refused: CallbackRefused | None,
-        headers: list[tuple[bytes, bytes]] = [],  # noqa: B006
-    ) -> None:
+    async def _reply(self, send: Send, scope: Scope, refused: A2AError | None) -> None:
         if refused is None:
             await reply_without_body(send, 204, [NO_STORE])
         else:
-            await reply_with_message(
-                scope, send, refused.status, refused.message, [NO_STORE, *headers]
-            )
+            await reply_with_error(scope, send, refused)
 
     async def _take(self, scope: Scope, receive: Receive) -> None:
         """Take a credential. Raises what ``__call__`` answers."""
@@ -329,27 +299,20 @@ class RedirectRoute(CredentialRoute):
         claim = await self._receiver.claim_of(state, tenant, redirected=True)
         await self._receiver.receive(claim, given, redirected=True)
 
-    async def _reply(
-        self,
-        send: Send,
-        scope: Scope,
-        refused: CallbackRefused | None,
-        headers: list[tuple[bytes, bytes]] = [],  # noqa: B006
-    ) -> None:
+    async def _reply(self, send: Send, scope: Scope, refused: A2AError | None) -> None:
         """Answer with a page for a person. It quotes nothing of the request."""
-        text = "Done. The task goes on; you may close this page."
+        text, headers = "Done. The task goes on; you may close this page.", [*_PRIVATE]
         if refused is not None:
             text = f"That did not work: {refused.message}."
+            headers += error_headers(refused)
         page = f"<!doctype html><meta charset=utf-8><title>Authorization</title><p>{text}</p>"
-        status = 200 if refused is None else refused.status
-        await reply(send, status, page.encode(), [*_PRIVATE, *headers], b"text/html; charset=utf-8")
+        status = 200 if refused is None else refused.http_status
+        await reply(send, status, page.encode(), headers, b"text/html; charset=utf-8")
 
 
-def _refusal(error: Exception) -> CallbackRefused:
-    """Return the answer to what went wrong."""
+def _refusal(error: Exception) -> Exception:
+    """Return the answer to a failure that is foreseen, else the failure itself."""
     match error:
-        case CallbackRefused():
-            return error
         case TokenExpired():
             return CallbackRefused(410, "the time for this has passed; the task asks again")
         case TokenInvalid():
@@ -364,6 +327,8 @@ def _refusal(error: Exception) -> CallbackRefused:
             return CallbackRefused(
                 409, "a credential was given before, or none is needed any more: one counts, once"
             )
-        case _:
+        case StoreError():
             _log.warning("a credential for a task is refused for now: %s", error)
             return CallbackRefused(503, "the store is not available just now; try again")
+        case _:
+            return error

@@ -1,33 +1,32 @@
 """One HTTP request and its response: the part that both HTTP bindings share.
 
-``JsonRpcExchange`` and ``HttpJsonExchange`` parse and write; ``Exchange.run`` is the way of a
-request: start, caller, body, parse, dispatch, answer or stream, error.
+``JsonRpcExchange`` and ``HttpJsonExchange`` parse and write; ``Exchange.answer`` is the way of a
+request: parse, dispatch, answer or stream, error.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import aclosing
-from typing import Any, Protocol, cast
+from functools import partial
+from types import CoroutineType
+from typing import Any, cast
 from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from parley.model.concurrency import outcome_of
 from parley.model.errors import (
     A2AError,
     ContentTypeNotSupportedError,
     InvalidRequestError,
-    OverloadedError,
-    UnauthenticatedError,
     VersionNotSupportedError,
 )
 from parley.model.operations import SendMessageRequest
 from parley.model.service import ANONYMOUS, NO_TRACE, CallContext, Caller, StreamItem, TraceContext
-from parley.security.limits.agent_limits import Fields, LimitExceeded, LimitGrant, fields_of
 from parley.security.networks import client_address
 from parley.security.schemes.scheme import with_parameter
 from parley.server.dispatch import Dispatcher, Parameters, ServiceCall
@@ -36,10 +35,11 @@ from parley.server.http.open_credentials import open_credentials
 from parley.server.http.responses import (
     NO_STORE,
     AddedFields,
-    BodyTooLarge,
     ClientGone,
     Headers,
     base,
+    challenges_of,
+    error_headers,
     read_body,
     reply,
     reply_without_body,
@@ -47,7 +47,6 @@ from parley.server.http.responses import (
 from parley.server.http.streams import Streams
 from parley.server.lifecycle import Lifecycle
 from parley.server.limits import ByteReservation, SocketLimits
-from parley.server.log import log_unforeseen
 from parley.server.request_fields import read_trace
 from parley.server.settings import Settings
 from parley.wire import sse, versions
@@ -75,12 +74,6 @@ class NotJson(ContentTypeNotSupportedError):
     http_status = 415
 
 
-class TooLarge(InvalidRequestError):
-    """The request is larger than the server takes."""
-
-    http_status = 413
-
-
 class ServedEndpoint(msgspec.Struct, frozen=True):
     """An endpoint with all that its exchanges share.
 
@@ -102,10 +95,6 @@ class ServedEndpoint(msgspec.Struct, frozen=True):
     sockets: SocketLimits
     resource_metadata: Callable[[Scope], str] | None = None
     varies: bytes = b""
-
-    def takes_at_once(self, length: int) -> bool:
-        """Whether a body of so many bytes is read without waiting for the start of the agents."""
-        return length <= self.settings.max_body_bytes and self.lifecycle.started
 
     def error_headers(self, error: A2AError, scope: Scope) -> Headers:
         """Return the headers that say how to proceed; challenges name the agent's metadata."""
@@ -157,12 +146,25 @@ class HeadFields:
         self.address: str | None = None
 
 
+class HttpAnswer(msgspec.Struct):
+    """An answer: its status, and its body if it has one, or the ``items`` of a stream."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes | None = None
+    items: AsyncIterator[StreamItem] | None = None
+
+
+LaterAnswer = HttpAnswer | Coroutine[Any, Any, HttpAnswer]
+
+
 class Exchange(ABC):
     """One request, from its bytes to the last byte of its response.
 
     A binding parses the request (``parse``) and writes answers, events and errors. A request that
     fails gets the error of the specification, and the connection stays usable. The body is freed
-    before the service answers.
+    before the service answers. ``answer`` knows no transport: HTTP/1.1 connections call it
+    (``http1/direct.py``), and ``run`` adapts it to ASGI.
 
     ``is_notification``: the request wants no answer. ``doing`` names the request in the log.
     ``answers_message``: the stream is the answer to a message, not a subscription.
@@ -210,79 +212,19 @@ class Exchange(ABC):
 
     # -- the way of a request ------------------------------------------------------------------
 
-    async def run(self, receive: Receive, send: Send) -> None:
-        """Answer the request."""
-        await self.conclude(self._handle(receive), receive, send)
+    def answer(self, body: bytes, caller: Caller, done: Callable[[LaterAnswer], object]) -> None:
+        """HttpAnswer a request: ``done`` takes the answer, or the coroutine of it, now or later.
 
-    async def conclude(
-        self, answering: Awaitable[bytes | AsyncIterator[StreamItem]], receive: Receive, send: Send
-    ) -> None:
-        """Send what ``answering`` returns, or the error that it raises."""
+        It does not raise. The coroutine has to be awaited, though the client has gone.
+        """
         try:
-            answer = await answering
-            del answering  # a stream outlives it
-        except ClientGone:
-            return
-        except BodyTooLarge:
-            limit = self.served.settings.max_body_bytes
-            message = f"the body has more than the {limit} bytes allowed here"
-            await self._send_error(send, TooLarge(message))
-        except A2AError as error:
-            await self._send_error(send, error)
-        except asyncio.CancelledError:
-            failure = self.cancelled()
-            if failure is None:
-                raise
-            await self._send_error(send, failure)
-        except Exception:
-            await self._send_error(send, log_unforeseen(self.doing))
+            call = self.read(body if self.takes_body else b"", caller)
+            call.begin(partial(self._conclude, call, done))
+        except (Exception, asyncio.CancelledError) as error:
+            refusal = self.refusal(error)
         else:
-            if not isinstance(answer, bytes):
-                try:
-                    failure = await self._stream(answer, receive, send)
-                except asyncio.CancelledError:
-                    if self.served.lifecycle.draining:
-                        return  # a slow reader outstayed the grace period
-                    raise
-                if failure is not None:
-                    await self._send_error(send, failure)
-            elif self.is_notification:
-                await reply_without_body(send, 204, self.response_headers)
-            else:
-                await reply(send, 200, answer, self.response_headers, self.media_type)
-
-    def cancelled(self) -> A2AError | None:
-        """Return the error after a ``CancelledError``; ``None`` if this request was cancelled."""
-        if self.served.lifecycle.draining:
-            # The grace period is over: the server cancels the task that runs this request.
-            return OverloadedError("the server shut down before the answer was there")
-        if _is_task_cancelled():
-            return None
-        return log_unforeseen(self.doing)  # something within the service was cancelled
-
-    async def _handle(self, receive: Receive) -> bytes | AsyncIterator[StreamItem]:
-        """Read the request and call the service. Return the body of its answer, or its stream."""
-        served, request_headers = self.served, self.fields.headers
-        if not served.lifecycle.started:
-            await served.dispatcher.start()
-        caller = ANONYMOUS
-        if served.identify is not None:
-            identified = served.identify(self.scope)
-            caller = identified if isinstance(identified, Caller) else await identified
-        body = b""
-        if self.takes_body:
-            body = await read_body(
-                receive,
-                self.scope,
-                request_headers.get(b"content-length"),
-                served.settings.max_body_bytes,
-                served.request_bytes,
-            )
-            if not body and b"upgrade" in request_headers:
-                _check_body_arrived(request_headers)
-        call = self.read(body, caller)
-        del body, request_headers  # an answer may take minutes, and a body be large
-        return await self.answered(call)
+            return
+        done(refusal)
 
     def read(self, body: bytes, caller: Caller) -> ServiceCall:
         """Return the call that the request asks for, and keep no more of it than that.
@@ -298,39 +240,105 @@ class Exchange(ABC):
             self.response_headers.append((name.encode(), active))
         return call
 
-    async def answered(self, call: ServiceCall) -> bytes | AsyncIterator[StreamItem]:
-        """Call the service. Return the body of its answer, or its stream."""
-        if call.operation.streaming:
-            self.context = call.context
-            self.answers_message = call.operation.request is SendMessageRequest
-            items = call.stream()
+    def _conclude(
+        self, call: ServiceCall, done: Callable[[LaterAnswer], object], outcome: Any
+    ) -> None:
+        """Write the outcome of the call."""
+        if self.is_notification and isinstance(outcome, AsyncIterator):
+            outcome = _begun(outcome)
+        if type(outcome) is CoroutineType:
+            done(self._conclude_later(call, outcome))
+        else:
+            done(self._answer_of(call, outcome))
+
+    async def _conclude_later(self, call: ServiceCall, outcome: Awaitable[Any]) -> HttpAnswer:
+        try:
+            found = await outcome
+            del outcome  # a stream outlives it
+            if self.is_notification and isinstance(found, AsyncIterator):
+                await _begun(found)
+        except (Exception, asyncio.CancelledError) as error:
+            return self.refusal(error)
+        return self._answer_of(call, found)
+
+    def _answer_of(self, call: ServiceCall, outcome: Any) -> HttpAnswer:
+        """Return the answer of the service as the binding writes it."""
+        try:
+            if isinstance(outcome, BaseException):
+                raise outcome
             if call.grant is not None:
-                items = await self._granted(call.grant, items)
-            if not self.is_notification:
-                return items
-            # A notification has no reader: wait for the first event, so that the turn has started.
-            async with aclosing(cast("Any", items)):
-                await anext(items, None)
-            return b""
-        return self.written(call, await call.answer())
+                fields = call.grant.fields  # the remainders of limits
+                self.response_headers += [(name.encode(), each.encode()) for name, each in fields]
+            if self.is_notification:
+                return HttpAnswer(204, self.response_headers)
+            if call.operation.streaming:
+                self.context = call.context
+                self.answers_message = call.operation.request is SendMessageRequest
+                return HttpAnswer(200, self.response_headers, items=outcome)
+            body = self.wrap(self.codec.write_result(call.operation, outcome))
+        except Exception as error:
+            return self.refusal(error)
+        return HttpAnswer(200, self.response_headers, body)
 
-    def written(self, call: ServiceCall, answer: Any) -> bytes:
-        """Return the body of an answer; what remains of limits is in its headers."""
-        if call.grant is not None:
-            self._add_fields(call.grant.fields)
-        return self.wrap(self.codec.write_result(call.operation, answer))
+    def refusal(self, error: BaseException) -> HttpAnswer:
+        """Return the answer for an exception, which is being handled (``Lifecycle.failure``)."""
+        failure = self.served.lifecycle.failure(error, self.doing)
+        status, body = self.error_response(failure)
+        headers = [*self.response_headers, *self.served.error_headers(failure, self.scope)]
+        if self.is_notification:
+            return HttpAnswer(204 if status == 200 else status, headers)
+        return HttpAnswer(status, headers, body)
 
-    async def _granted(
-        self, grant: LimitGrant, items: AsyncIterator[StreamItem]
-    ) -> AsyncIterator[StreamItem]:
-        """Return a stream once its limits are known, so that its headers have them."""
-        if not grant.is_settled:
-            await grant.settle()
-        self._add_fields(grant.fields)
-        return items
+    # -- ASGI ----------------------------------------------------------------------------------
 
-    def _add_fields(self, fields: Fields) -> None:
-        self.response_headers += [(name.encode(), value.encode()) for name, value in fields]
+    async def run(self, receive: Receive, send: Send) -> None:
+        """HttpAnswer the request of an ASGI app."""
+        try:
+            body, caller = await self._received(receive)
+            answered = outcome_of(partial(self.answer, body, caller))
+            del body  # an answer may take minutes, and a body be large
+            answer = await answered
+        except ClientGone:
+            return
+        except (Exception, asyncio.CancelledError) as error:
+            answer = self.refusal(error)
+        await self.send(answer, receive, send)
+
+    async def _received(self, receive: Receive) -> tuple[bytes, Caller]:
+        """Start the agents, identify the caller and read the body, in this order."""
+        served, headers = self.served, self.fields.headers
+        if not served.lifecycle.started:
+            await served.dispatcher.start()
+        caller = ANONYMOUS
+        if served.identify is not None:
+            identified = served.identify(self.scope)
+            caller = identified if isinstance(identified, Caller) else await identified
+        if not self.takes_body:
+            return b"", caller
+        limit, length = served.settings.max_body_bytes, headers.get(b"content-length")
+        body = await read_body(receive, self.scope, length, limit, served.request_bytes)
+        if not body and b"upgrade" in headers:
+            _check_body_arrived(headers)
+        return body, caller
+
+    async def send(self, answer: LaterAnswer, receive: Receive, send: Send) -> None:
+        """Send an answer over ASGI."""
+        if not isinstance(answer, HttpAnswer):
+            answer = await answer
+        if answer.items is not None:
+            try:
+                failure = await self._stream(answer.items, receive, send)
+            except asyncio.CancelledError:
+                if self.served.lifecycle.draining:
+                    return  # a slow reader outstayed the grace period
+                raise
+            if failure is None:
+                return
+            answer = self.refusal(failure)
+        if answer.body is None:
+            await reply_without_body(send, answer.status, answer.headers)
+        else:
+            await reply(send, answer.status, answer.body, answer.headers, self.media_type)
 
     def _stream(
         self, items: AsyncIterator[StreamItem], receive: Receive, send: Send
@@ -360,15 +368,6 @@ class Exchange(ABC):
         headers, self.response_headers = self.response_headers, []
         del self.scope
         return headers
-
-    async def _send_error(self, send: Send, error: A2AError) -> None:
-        """Send an error in the binding's status and body."""
-        status, body = self.error_response(error)
-        headers = [*self.response_headers, *self.served.error_headers(error, self.scope)]
-        if self.is_notification:
-            await reply_without_body(send, 204 if status == 200 else status, headers)
-        else:
-            await reply(send, status, body, headers, self.media_type)
 
     # -- for the bindings ----------------------------------------------------------------------
 
@@ -428,40 +427,45 @@ class Exchange(ABC):
         )
 
 
-class DirectRequests(Protocol):
-    """The requests that have one head, and that their exchange answers itself."""
+class AgentRequests:
+    """The requests to an agent that have one head, read once: ``exchange`` makes each exchange.
 
-    @property
-    def scope(self) -> Scope:
-        """The ASGI scope of all of them: its Content-Length is that of one."""
-        ...
+    ``scope`` is the ASGI scope of all of them: its Content-Length is that of one. ``added`` are the
+    fields that the app adds to each answer.
+    """
 
-    added: AddedFields
-    """The fields that the app adds to each answer."""
+    __slots__ = ("_fields", "_make", "_served", "added", "scope")
+
+    def __init__(
+        self, served: ServedEndpoint, scope: Scope, make: Callable[[HeadFields], Exchange]
+    ) -> None:
+        self._served = served
+        self._make = make
+        self._fields = HeadFields(scope)
+        self.scope = scope
+        self.added: AddedFields = ()
 
     def takes(self, length: int) -> bool:
-        """Whether one whose body has so many bytes is answered so, now."""
-        ...
+        """Whether nothing is to be awaited before a body of so many bytes is read."""
+        served = self._served
+        return length <= served.settings.max_body_bytes and served.lifecycle.started
 
     def exchange(self) -> Exchange:
-        """Return the exchange of one."""
-        ...
+        """Return the exchange of a request."""
+        return self._make(self._fields)
 
 
-class DirectHandler(ABC):
-    """An ASGI app that may leave out ASGI: a binding, or what is around one."""
+class AgentHandler(ABC):
+    """An ASGI app that answers the requests of an agent, or an app around one."""
 
     @abstractmethod
-    def direct(self, scope: Scope) -> DirectRequests | None:
-        """Return the requests with the head of a scope, if their exchange answers them itself.
-
-        ``None`` for those that the handler does more with.
-        """
+    def requests(self, scope: Scope) -> AgentRequests | None:
+        """Return the requests to an agent with the head of a scope; ``None`` if ASGI answers."""
 
 
-def direct_requests(handler: ASGIApp, scope: Scope) -> DirectRequests | None:
-    """Return what ``direct`` of a handler returns; ``None`` for any other ASGI app."""
-    return handler.direct(scope) if isinstance(handler, DirectHandler) else None
+def requests_of(handler: ASGIApp, scope: Scope) -> AgentRequests | None:
+    """Return the requests of a handler with the head of a scope; ``None`` for other ASGI apps."""
+    return handler.requests(scope) if isinstance(handler, AgentHandler) else None
 
 
 def version_missing(name: str) -> VersionNotSupportedError:
@@ -519,27 +523,7 @@ def _check_body_arrived(request_headers: Mapping[bytes, bytes]) -> None:
     )
 
 
-def _is_task_cancelled() -> bool:
-    """Return whether the task that runs this request is cancelled."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-def challenges_of(error: A2AError) -> tuple[str, ...]:
-    """Return the challenges of an error: one that credentials would help has at least one."""
-    if not error.challenges and isinstance(error, UnauthenticatedError):
-        return ("Bearer",)
-    return error.challenges
-
-
-def error_headers(error: A2AError, challenges: Iterable[str] | None = None) -> Headers:
-    """Return the headers that say how to proceed: ``Retry-After``, ``WWW-Authenticate``."""
-    headers = []
-    if error.retry_after is not None:
-        headers.append((b"retry-after", b"%d" % math.ceil(error.retry_after)))
-    if isinstance(error, LimitExceeded):
-        fields = fields_of(error.standings)
-        headers += [(name.encode(), value.encode()) for name, value in fields]
-    found = challenges_of(error) if challenges is None else challenges
-    headers += [(b"www-authenticate", each.encode("latin-1", "replace")) for each in found]
-    return headers
+async def _begun(items: AsyncIterator[StreamItem]) -> None:
+    """Wait for the first event of a stream without a reader, so that the turn has started."""
+    async with aclosing(cast("Any", items)):
+        await anext(items, None)

@@ -29,14 +29,14 @@ from parley.files.turn_files import OCTETS, SIGNATURE, address
 from parley.model.errors import A2AError, InvalidParamsError, OverloadedError
 from parley.model.service import ANONYMOUS, Caller
 from parley.security.authorization import DOWNLOAD_FILE, UPLOAD_FILE, Access
-from parley.server.address import BadAddress, route_path
+from parley.server.address import route_path
 from parley.server.endpoint import FILES, FileService
 from parley.server.http.exchange import (
-    DirectHandler,
-    DirectRequests,
+    AgentHandler,
+    AgentRequests,
     NotJson,
     ServedEndpoint,
-    direct_requests,
+    requests_of,
 )
 from parley.server.http.paths import segments_of
 from parley.server.http.responses import (
@@ -52,7 +52,6 @@ from parley.server.http.responses import (
     reply_without_body,
 )
 from parley.server.limits import ConcurrencyLimiter
-from parley.server.log import log_unforeseen
 from parley.server.request_fields import check_caller
 from parley.wire.json.syntax import without_bom
 
@@ -165,7 +164,7 @@ class BeginUploadResponse(msgspec.Struct, frozen=True, rename="camel"):
     expires_at: str
 
 
-class FilesBinding(DirectHandler):
+class FilesBinding(AgentHandler):
     """Answers the paths of files below an agent's address, and leaves all others to ``otherwise``.
 
     ``prefix`` are the segments of that address. ``transfers`` bounds uploads and downloads under
@@ -204,9 +203,9 @@ class FilesBinding(DirectHandler):
                     return
         await self._otherwise(scope, receive, send)
 
-    def direct(self, scope: Scope) -> DirectRequests | None:
+    def requests(self, scope: Scope) -> AgentRequests | None:
         """Return the requests with the head of a scope, if they are not for files."""
-        return None if _SEGMENT in scope["path"] else direct_requests(self._otherwise, scope)
+        return None if _SEGMENT in scope["path"] else requests_of(self._otherwise, scope)
 
 
 def _is_path(rest: tuple[str, ...]) -> bool:
@@ -242,25 +241,13 @@ class FileExchange:
             return
         except FileError as error:
             await self._refuse(send, _status(error), str(error), _headers(error))
-        except BodyTooLarge:
-            words = f"an upload is announced in up to {MAX_ANNOUNCEMENT} bytes of JSON"
-            await self._refuse(send, 413, words)
-        except A2AError as error:
-            await self._refuse(
-                send,
-                error.http_status,
-                error.message,
-                self._served.error_headers(error, self._scope),
-            )
-        except BadAddress as error:
-            await self._refuse(send, 400, str(error))
-        except asyncio.CancelledError:
-            if not self._served.lifecycle.draining:
-                raise
-            await self._refuse(send, 503, "the server has shut down; try again in a moment")
-        except Exception:
-            failure = log_unforeseen("a file")
-            await self._refuse(send, 500, failure.message)
+        except (Exception, asyncio.CancelledError) as error:
+            failure = self._served.lifecycle.failure(error, "a file")
+            message = failure.message
+            if isinstance(failure, BodyTooLarge):
+                message = f"an upload is announced in up to {MAX_ANNOUNCEMENT} bytes of JSON"
+            headers = self._served.error_headers(failure, self._scope)
+            await self._refuse(send, failure.http_status, message, headers)
 
     async def _refuse(self, send: Send, status: int, message: str, headers: Headers = ()) -> None:
         if not self._started:
@@ -317,10 +304,6 @@ class FileExchange:
             await authorization.permit(access)
         return caller
 
-    def _check_not_draining(self) -> None:
-        if self._served.lifecycle.draining:
-            raise OverloadedError("the server is shutting down", retry_after=1)
-
     def _signature(self) -> str:
         query: str = self._scope["query_string"].decode("latin-1")
         return dict(parse_qsl(query)).get(SIGNATURE, "")
@@ -329,7 +312,7 @@ class FileExchange:
 
     async def _begin(self, service: FileService, receive: Receive, send: Send) -> None:
         """Begin an upload of the caller (POST)."""
-        self._check_not_draining()
+        self._served.lifecycle.check_takes_work()
         caller = await self._caller(UPLOAD_FILE)
         declared = self._headers.get(b"content-type", b"")
         if base(declared) != b"application/json":
@@ -386,7 +369,7 @@ class FileExchange:
         if self._scope["method"] == "HEAD":
             await _reply_with_offset(send, 200, status.offset, complete=status.complete)
             return
-        self._check_not_draining()
+        self._served.lifecycle.check_takes_work()
         offset = _number(self._headers.get(b"upload-offset", b""))
         if offset != status.offset:
             raise OffsetMismatch(status.offset, complete=status.complete)

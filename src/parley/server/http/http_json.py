@@ -17,7 +17,8 @@ from parley.server.address import route_path
 from parley.server.dispatch import ServiceCall
 from parley.server.http.exchange import (
     VERSION_HEADERS,
-    DirectHandler,
+    AgentHandler,
+    AgentRequests,
     Exchange,
     HeadFields,
     ServedEndpoint,
@@ -33,7 +34,7 @@ from parley.server.http.paths import (
     WrongVerb,
     segments_of,
 )
-from parley.server.http.responses import AddedFields, answered_with, reply_without_body
+from parley.server.http.responses import answered_with, reply_without_body
 from parley.wire import jsonrpc, versions
 from parley.wire.json import legacy, protojson
 from parley.wire.json.syntax import Bytes
@@ -42,7 +43,7 @@ from parley.wire.versions import HttpJsonCodec, Route
 _MAX_PARAMETERS = 100
 
 
-class HttpJsonBinding(DirectHandler):
+class HttpJsonBinding(AgentHandler):
     """Answers the paths below an agent's address, of all versions and tenants.
 
     ``prefix`` are the segments of that address. ``extensions`` are the agent's; their methods have
@@ -84,10 +85,18 @@ class HttpJsonBinding(DirectHandler):
         else:
             await HttpJsonExchange(self._served, scope, found).run(receive, send)
 
-    def direct(self, scope: Scope) -> HttpJsonRequests | None:
-        """Return the requests with the head of a scope (``DirectHandler``)."""
-        found = self._find(scope)
-        return HttpJsonRequests(self._served, scope, found) if isinstance(found, Found) else None
+    def requests(self, scope: Scope) -> AgentRequests | None:
+        """Return the requests to the agent with the head of a scope."""
+        found, served = self._find(scope), self._served
+        if not isinstance(found, Found):
+            return None
+        target, path = found
+
+        def exchange(fields: HeadFields) -> HttpJsonExchange:
+            own = Found(target, dict(path))  # the exchange takes the tenant out
+            return HttpJsonExchange(served, scope, own, fields)
+
+        return AgentRequests(served, scope, exchange)
 
     def _find(self, scope: Scope) -> Found | A2AError:
         verb, path, below_mount = scope["method"], scope["path"], route_path(scope)
@@ -100,29 +109,6 @@ class HttpJsonBinding(DirectHandler):
             return self.paths.find(verb, segments_of(scope, mount, self._prefix))
         except A2AError as error:
             return error
-
-
-class HttpJsonRequests:
-    """The requests to a path of an agent that have one head (``DirectRequests``)."""
-
-    __slots__ = ("_fields", "_found", "_served", "added", "scope")
-
-    def __init__(self, served: ServedEndpoint, scope: Scope, found: Found) -> None:
-        self._served = served
-        self._found = found
-        self._fields = HeadFields(scope)
-        self.scope = scope
-        self.added: AddedFields = ()
-
-    def takes(self, length: int) -> bool:
-        """Whether nothing is to be awaited before a body of so many bytes is read."""
-        return self._served.takes_at_once(length)
-
-    def exchange(self) -> HttpJsonExchange:
-        """Return the exchange of a request."""
-        target, fields = self._found
-        found = Found(target, dict(fields))  # the exchange takes the tenant out
-        return HttpJsonExchange(self._served, self.scope, found, self._fields)
 
 
 class HttpJsonExchange(Exchange):

@@ -21,15 +21,14 @@ from parley.model.service import Caller
 from parley.server.dispatch import ServiceCall
 from parley.server.http.exchange import (
     VERSION_HEADERS,
-    DirectHandler,
+    AgentHandler,
+    AgentRequests,
     Exchange,
-    HeadFields,
     NotJson,
     ServedEndpoint,
-    TooLarge,
     version_missing,
 )
-from parley.server.http.responses import NO_STORE, AddedFields, refuse_method
+from parley.server.http.responses import NO_STORE, BodyTooLarge, refuse_method
 from parley.wire import jsonrpc, versions
 from parley.wire.json import legacy, protojson
 from parley.wire.versions import JsonRpcCodec
@@ -42,12 +41,12 @@ _WITH_STATUS = (
     OverloadedError,
     TooManyRequestsError,
     NotJson,
-    TooLarge,
+    BodyTooLarge,
 )
 _LATEST = VERSION_HEADERS[versions.LATEST]
 
 
-class JsonRpcBinding(DirectHandler):
+class JsonRpcBinding(AgentHandler):
     """Answers JSON-RPC requests to one agent, or to one tenant of an endpoint."""
 
     def __init__(self, served: ServedEndpoint, tenant: str = "") -> None:
@@ -61,32 +60,14 @@ class JsonRpcBinding(DirectHandler):
             return refuse_method(scope, send, "POST", message)
         return JsonRpcExchange(self._served, scope, self._tenant).run(receive, send)
 
-    def direct(self, scope: Scope) -> JsonRpcRequests | None:
-        """Return the requests with the head of a scope (``DirectHandler``)."""
+    def requests(self, scope: Scope) -> AgentRequests | None:
+        """Return the requests to the agent with the head of a scope."""
         if scope["method"] != "POST":
             return None
-        return JsonRpcRequests(self._served, scope, self._tenant)
-
-
-class JsonRpcRequests:
-    """The requests to an agent that have one head (``DirectRequests``)."""
-
-    __slots__ = ("_fields", "_served", "_tenant", "added", "scope")
-
-    def __init__(self, served: ServedEndpoint, scope: Scope, tenant: str) -> None:
-        self._served = served
-        self._tenant = tenant
-        self._fields = HeadFields(scope)
-        self.scope = scope
-        self.added: AddedFields = ()
-
-    def takes(self, length: int) -> bool:
-        """Whether nothing is to be awaited before a body of so many bytes is read."""
-        return self._served.takes_at_once(length)
-
-    def exchange(self) -> JsonRpcExchange:
-        """Return the exchange of a request."""
-        return JsonRpcExchange(self._served, self.scope, self._tenant, self._fields)
+        served, tenant = self._served, self._tenant
+        return AgentRequests(
+            served, scope, lambda fields: JsonRpcExchange(served, scope, tenant, fields)
+        )
 
 
 class JsonRpcExchange(Exchange):

@@ -8,23 +8,21 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from parley.model.errors import A2AError, InvalidRequestError, OverloadedError
 from parley.server.address import HostNotAllowed, route_path
-from parley.server.http.exchange import error_headers
 from parley.server.http.files import FilesBinding
 from parley.server.http.http_json import HttpJsonBinding
 from parley.server.http.jsonrpc import JsonRpcBinding
 from parley.server.http.responses import (
     NO_STORE,
-    BodyTooLarge,
     ClientGone,
-    Headers,
     answered_with,
     read_body,
     reply,
+    reply_with_error,
     reply_with_message,
     reply_without_body,
 )
 from parley.server.limits import ByteReservation
-from parley.server.log import log_unforeseen
+from parley.server.log import failure_of
 from parley.server.restrictions import Gate, NotVisible
 from parley.server.settings import Settings
 from parley.server.websocket.admission import refused_by, takes_sockets
@@ -59,10 +57,8 @@ class Restricted:
             await self._gate.check(scope)
         except NotVisible:
             answer = self._elsewhere
-        except A2AError as error:
-            answer = _refusing(error, error_headers(error))
-        except Exception:
-            answer = _refusing(log_unforeseen("identifying a caller"), ())
+        except Exception as error:
+            answer = _refusing(failure_of(error, "identifying a caller"))
         else:
             sending = send if is_socket else _private(send, self._varies)
             await self._app(scope, receive, sending)
@@ -72,12 +68,11 @@ class Restricted:
         await answer(scope, receive, send)
 
 
-def _refusing(error: A2AError, headers: Headers) -> ASGIApp:
+def _refusing(error: A2AError) -> ASGIApp:
     """Return the app that refuses a request with an error."""
 
     async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
-        status, message = error.http_status, error.message
-        await reply_with_message(scope, send, status, message, [NO_STORE, *headers])
+        await reply_with_error(scope, send, error)
 
     return refuse
 
@@ -152,7 +147,7 @@ class Unavailable:
                 rpc = jsonrpc.parse_request(body)
             except ClientGone:
                 return
-            except (BodyTooLarge, A2AError):
+            except A2AError:
                 pass
         error = OverloadedError(self._message, retry_after=1)
         version = versions.supported_for(request_headers.get(b"a2a-version", b"").decode("latin-1"))

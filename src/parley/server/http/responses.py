@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import wraps
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from starlette.types import Message, Receive, Scope, Send
 
+from parley.model.errors import A2AError, InvalidRequestError, UnauthenticatedError
+from parley.security.limits.agent_limits import LimitExceeded, fields_of
 from parley.security.networks import literal_address
 from parley.server.address import split_host
 from parley.server.limits import ByteReservation
+from parley.server.log import failure_of
 
 # -- responses --------------------------------------------------------------------------------
 
@@ -73,6 +78,62 @@ async def refuse_method(scope: Scope, send: Send, allowed: str, message: str) ->
         await reply_without_body(send, 204, [allow])
     else:
         await reply_with_message(scope, send, 405, message, [allow])
+
+
+# -- errors -----------------------------------------------------------------------------------
+
+
+def challenges_of(error: A2AError) -> tuple[str, ...]:
+    """Return the challenges of an error: one that credentials would help has at least one."""
+    if not error.challenges and isinstance(error, UnauthenticatedError):
+        return ("Bearer",)
+    return error.challenges
+
+
+def error_headers(error: A2AError, challenges: Iterable[str] | None = None) -> Headers:
+    """Return the headers that say how to proceed: ``Retry-After``, ``WWW-Authenticate``."""
+    headers = []
+    if error.retry_after is not None:
+        headers.append((b"retry-after", b"%d" % math.ceil(error.retry_after)))
+    if isinstance(error, LimitExceeded):
+        fields = fields_of(error.standings)
+        headers += [(name.encode(), value.encode()) for name, value in fields]
+    found = challenges_of(error) if challenges is None else challenges
+    headers += [(b"www-authenticate", each.encode("latin-1", "replace")) for each in found]
+    return headers
+
+
+P = TypeVar("P")
+Page = Callable[[P, Scope, Receive, Send], Awaitable[None]]
+
+
+def answering_errors(doing: str) -> Callable[[Page[P]], Page[P]]:
+    """Have a handler answer the errors of its requests, in words for people.
+
+    ``doing`` names the work in the log. An error after the first byte of an answer cuts it.
+    """
+
+    def decorate(page: Page[P]) -> Page[P]:
+        @wraps(page)
+        async def answer(self: P, scope: Scope, receive: Receive, send: Send) -> None:
+            try:
+                await page(self, scope, receive, send)
+            except ClientGone:
+                return
+            except Exception as error:
+                await reply_with_error(scope, send, failure_of(error, doing))
+
+        return answer
+
+    return decorate
+
+
+async def reply_with_error(
+    scope: Scope, send: Send, error: A2AError, headers: Headers = ()
+) -> None:
+    """Send an error for a person, as JSON, with the headers that say how to proceed."""
+    headers = [NO_STORE, *headers, *error_headers(error)]
+    await reply_with_message(scope, send, error.http_status, error.message, headers)
 
 
 # -- media types ------------------------------------------------------------------------------
@@ -151,8 +212,13 @@ def _preference(media_type: bytes, qualities: Mapping[bytes, float]) -> _Prefere
 # -- bodies -----------------------------------------------------------------------------------
 
 
-class BodyTooLarge(Exception):
+class BodyTooLarge(InvalidRequestError):
     """The body is larger than the server takes."""
+
+    http_status = 413
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"the body has more than the {limit} bytes allowed here")
 
 
 class ClientGone(Exception):
@@ -178,13 +244,13 @@ async def read_body(
         and declared.isdigit()
         and (len(declared) > 18 or int(declared) > limit)
     ):
-        raise BodyTooLarge
+        raise BodyTooLarge(limit)
     message = await receive()
     if message["type"] != "http.request":
         raise ClientGone
     piece: bytes = message.get("body", b"")
     if len(piece) > limit:
-        raise BodyTooLarge
+        raise BodyTooLarge(limit)
     if not message.get("more_body", False):
         return piece
     client = scope.get("client")
@@ -207,7 +273,7 @@ async def _read_on(
                 raise ClientGone
             piece = message.get("body", b"")
             if len(pieces) + len(piece) > limit:
-                raise BodyTooLarge
+                raise BodyTooLarge(limit)
             if not message.get("more_body", False):
                 pieces += piece
                 return bytes(pieces)

@@ -14,14 +14,14 @@ from typing import Protocol, cast, runtime_checkable
 import msgspec
 from starlette.types import Receive, Send
 
-from parley.model.errors import A2AError, OverloadedError
+from parley.model.errors import A2AError, OverloadedError, shutting_down
 from parley.model.service import Batches, CallContext, ItemStream, StreamItem
 from parley.model.struct import decode, encode
 from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent, TaskState
 from parley.server.http.open_credentials import CredentialWatch, OpenCredentials
 from parley.server.http.responses import Headers
 from parley.server.limits import ConcurrencyLimiter
-from parley.server.log import log_unforeseen
+from parley.server.log import failure_of
 from parley.server.settings import Settings
 from parley.wire import sse
 
@@ -30,11 +30,6 @@ _HEADERS = ((b"content-type", b"text/event-stream"), (b"x-accel-buffering", b"no
 _BURST = 128
 # So many items of a service without batches wait for their reader.
 _GATHERED = 32
-
-
-def shutting_down() -> OverloadedError:
-    """Return the error for a caller that another replica, or the next process, will serve."""
-    return OverloadedError("the server is shutting down", retry_after=1)
 
 
 def is_input_required(event: Event | None) -> bool:
@@ -160,15 +155,13 @@ class OpenStream:
                     self._is_waiting = False
                     if batch is None or await self._send_batch(batch, frame, ends):
                         break
-        except A2AError as error:
-            return error
         except asyncio.CancelledError:
             if task.cancelling() > int(self._is_interrupted):
                 raise
             if not self._is_interrupted:  # something within the service was cancelled
                 self._is_drained = True
-        except Exception:
-            return log_unforeseen("a stream")
+        except Exception as error:
+            return failure_of(error, "a stream")
         finally:
             self._is_waiting = False
             if self._is_interrupted:

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Scope
 
 from parley.model.errors import OverloadedError
 from parley.security.networks import CONNECTION, network_of
-from parley.server.http.exchange import DirectRequests
+from parley.server.http.exchange import AgentRequests
 from parley.server.http1.asgi import AsgiExchange, scope_of
 from parley.server.http1.direct import DirectExchange
 from parley.server.http1.head import (
@@ -186,7 +186,7 @@ class KnownHead:
         head: bytes,
         length: int,
         digits: tuple[int, int] | None,
-        requests: DirectRequests,
+        requests: AgentRequests,
         revision: int,
     ) -> None:
         """``length`` is that of the body, ``digits`` where the head says it, if it does."""
@@ -199,7 +199,7 @@ class KnownHead:
 
     @classmethod
     def of(
-        cls, data: bytes, head: RequestHead, requests: DirectRequests, revision: int
+        cls, data: bytes, head: RequestHead, requests: AgentRequests, revision: int
     ) -> KnownHead | None:
         """Return a head that was read from ``data``; ``None`` for one that none should follow."""
         if len(data) > _MAX_KNOWN or head.is_expecting or head.is_upgrade or not head.keeps_alive:
@@ -441,11 +441,11 @@ class HttpConnection(asyncio.Protocol):
             return False
         self.keeps_alive = head.keeps_alive
         scope, length = self._scope(head), head.length
-        direct = self._serving.direct
-        if direct is not None and length is not None and length <= len(rest):
-            requests = direct.direct(scope)
+        agents = self._serving.agents
+        if agents is not None and length is not None and length <= len(rest):
+            requests = agents.requests(scope)
             if requests is not None and requests.takes(length):
-                self._known = KnownHead.of(data, head, requests, direct.revision) or self._known
+                self._known = KnownHead.of(data, head, requests, agents.revision) or self._known
                 self._ask(requests, rest, length)
                 return True
         exchange = AsgiExchange(self, scope)
@@ -473,8 +473,8 @@ class HttpConnection(asyncio.Protocol):
 
     def _repeat(self, known: KnownHead, data: bytes) -> bool:
         """Begin a whole request that has the head of the last one; else do nothing."""
-        length, direct = known.length_in(data), self._serving.direct
-        if direct is None or direct.revision != known.revision:
+        length, agents = known.length_in(data), self._serving.agents
+        if agents is None or agents.revision != known.revision:
             return False
         if not (0 <= length <= len(data) - known.size and known.requests.takes(length)):
             return False
@@ -482,7 +482,7 @@ class HttpConnection(asyncio.Protocol):
         self._ask(known.requests, data[known.size :], length)
         return True
 
-    def _ask(self, requests: DirectRequests, rest: bytes, length: int) -> None:
+    def _ask(self, requests: AgentRequests, rest: bytes, length: int) -> None:
         """Begin a request that its exchange answers; ``rest`` is its body, and what is behind."""
         exchange = self._exchange = DirectExchange(self, requests)
         if length == len(rest):
@@ -544,7 +544,7 @@ class HttpConnection(asyncio.Protocol):
     # -- what exchanges call ---------------------------------------------------------------------
 
     def go_on(self, app: ASGIApp, scope: Scope) -> None:
-        """Go on with the request under way as one of an ASGI app, whose body was read."""
+        """Go on with the request under way in an ASGI app: its body was read."""
         exchange = AsgiExchange(self, scope)
         exchange.take_body()
         self._run(exchange, app)

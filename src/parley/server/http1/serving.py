@@ -7,14 +7,16 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from starlette.types import ASGIApp, Scope
 
 from parley.security.networks import KNOWN_PROXIES, literal_address
-from parley.server.http1.direct import AnswersDirectly
 from parley.server.limits import ByteReservation, UnsentBytes
 from parley.server.websocket.serving import Handed, SocketServing, asks_for_socket
+
+if TYPE_CHECKING:
+    from parley.server.app import App
 
 LEAST_SHARE = 100
 """How many connections one address may have, whatever its share is."""
@@ -153,8 +155,8 @@ class HttpServing:
     between requests, and for a client that does not read. ``request_bytes`` bounds unanswered
     input, ``unsent_bytes`` unread output. ``proxies`` are those whose headers say who the sender
     is; ``None`` believes no proxy. ``upgrades`` makes WebSockets of the requests that ask for one;
-    without it nothing does. ``state`` is what the app's lifespan gives to its requests. ``direct``
-    knows the requests that need no ASGI.
+    without it nothing does. ``state`` is what the app's lifespan gives to its requests. ``agents``
+    is the app whose requests to agents need no ASGI.
     """
 
     def __init__(
@@ -171,7 +173,7 @@ class HttpServing:
         proxies: KnownProxies | None = None,
         upgrades: Upgrades | None = None,
         logs_access: bool = False,
-        direct: AnswersDirectly | None = None,
+        agents: App | None = None,
     ) -> None:
         self.app = app
         self.head_timeout = head_timeout
@@ -182,7 +184,7 @@ class HttpServing:
         self.proxies = proxies
         self.upgrades = upgrades
         self.logs_access = logs_access
-        self.direct = direct
+        self.agents = agents
         self.state: dict[str, Any] = {}
         self._ended = asyncio.Event()
         self.connections = HttpConnections(

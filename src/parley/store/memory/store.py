@@ -55,6 +55,8 @@ class MemoryTaskStore(MemoryTables):
     of several replicas that share these, each alive for a ``lease`` after its last heartbeat.
     """
 
+    reads_at_once = True
+
     def __init__(
         self,
         *,
@@ -81,6 +83,11 @@ class MemoryTaskStore(MemoryTables):
     def replica(self) -> str:
         """The id of this user of the store."""
         return self._replica
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether other replicas have the tasks, too."""
+        return self._is_shared
 
     @property
     def is_shared(self) -> bool:

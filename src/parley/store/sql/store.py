@@ -51,6 +51,9 @@ class SqlTaskStore(SmallTables, Generic[C]):
     ``name`` is its location as shown to people. The store is open while there is a ``_loop``.
     """
 
+    reads_at_once = False
+    is_durable = True
+
     def __init__(self, name: str) -> None:
         super().__init__()
         self._name = name
