@@ -16,7 +16,7 @@ from parley.model.operations import SendMessageRequest
 from parley.model.service import A2AService
 from parley.model.tasks import TaskStatus
 from parley.security import Access, Bearer
-from parley.server.request_fields import MAX_ACTORS, MAX_SCOPE_CHARACTERS, check_caller
+from parley.server.dispatch import MAX_ACTORS, MAX_SCOPE_CHARACTERS, check_caller
 
 pytestmark = pytest.mark.anyio
 

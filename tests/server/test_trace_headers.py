@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parley.model.service import NO_TRACE, TraceContext
-from parley.server.request_fields import MAX_TRACEPARENT, MAX_TRACESTATE, read_trace
+from parley.server.dispatch import MAX_TRACEPARENT, MAX_TRACESTATE, read_trace
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 PARENT = f"00-{TRACE_ID}-b7ad6b7169203331-01"

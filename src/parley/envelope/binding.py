@@ -35,10 +35,10 @@ from parley.model.service import ANONYMOUS, NO_TRACE, Caller, TraceContext
 from parley.security.networks import client_address
 from parley.server.added_bindings import BindingPlace
 from parley.server.app import App, Endpoint
+from parley.server.dispatch import read_trace
 from parley.server.http.open_credentials import open_credentials
 from parley.server.http.responses import NO_STORE, refuse_method
 from parley.server.log import failure_of
-from parley.server.request_fields import read_trace
 from parley.server.websocket.admission import as_http, refused_by
 from parley.server.websocket.socket import ServerSocket
 from parley.store.protocols.errors import StoreError

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from parley.model.errors import OverloadedError, TooManyRequestsError
 from parley.model.service import CallContext
 from parley.security.networks import network_of
 from parley.server.settings import Settings
+
+if TYPE_CHECKING:
+    from parley.server.http1.connection import HttpConnection
+    from parley.server.websocket.connection import SocketConnection
 
 # -- bytes ------------------------------------------------------------------------------------
 
@@ -89,18 +93,6 @@ class ByteReservation:
         self.by_address.subtract(address, size)
 
 
-class UnreadAnswer(Protocol):
-    """An answer, or a part of one, that its reader has not read yet."""
-
-    def unsent(self) -> int:
-        """Return how many bytes are unsent."""
-        ...
-
-    def abort(self) -> None:
-        """End it, and the connection that carries it."""
-        ...
-
-
 class UnsentBytes:
     """The bytes of unread answers: at most ``max_unsent_bytes`` together.
 
@@ -112,13 +104,13 @@ class UnsentBytes:
     def __init__(self, settings: Settings) -> None:
         self._limit = settings.max_unsent_bytes
         # The unsent bytes of each answer and the time of its last progress, the oldest first.
-        self._unread: dict[UnreadAnswer, tuple[int, float]] = {}
+        self._unread: dict[HttpConnection | SocketConnection, tuple[int, float]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._address_limit = int(self._limit * settings.address_share)
         self.by_address = ByteBudget("unread answers", self._address_limit)
         self.total = 0
 
-    def add(self, answer: UnreadAnswer, timeout: float) -> None:
+    def add(self, answer: HttpConnection | SocketConnection, timeout: float) -> None:
         """Watch an unread answer until ``discard``. All answers have the same ``timeout``."""
         self.discard(answer)
         size = answer.unsent()
@@ -130,7 +122,7 @@ class UnsentBytes:
         if self._timer is None and self._unread:
             self._timer = loop.call_later(timeout, self._abort_stalled, timeout)
 
-    def discard(self, answer: UnreadAnswer) -> None:
+    def discard(self, answer: HttpConnection | SocketConnection) -> None:
         """Stop watching an answer, if it is watched."""
         if answer in self._unread:
             self.total -= self._unread.pop(answer)[0]
@@ -207,7 +199,7 @@ class UnsentBytes:
         if self._unread:
             self._timer = loop.call_later(timeout, self._abort_stalled, timeout)
 
-    def _abort(self, answer: UnreadAnswer) -> None:
+    def _abort(self, answer: HttpConnection | SocketConnection) -> None:
         self.discard(answer)
         answer.abort()
 

@@ -20,8 +20,7 @@ from parley.security import ApiKey, Bearer, anonymous
 from parley.security.authentication import Authenticator
 from parley.server.app import Settings
 from parley.server.http1 import head as responses
-from parley.server.http1.asgi import AsgiExchange
-from parley.server.http1.direct import DirectExchange
+from parley.server.http1.asgi import AsgiExchange, DirectExchange
 from parley.server.http1.head import response_head, whole_response
 from parley.server.log import hide_tokens, log_request
 from parley.server.run import serving

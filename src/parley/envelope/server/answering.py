@@ -73,10 +73,9 @@ from parley.model.struct import Timestamp
 from parley.model.tasks import Event, Task, TaskState, TaskStatusUpdateEvent
 from parley.security.limits.agent_limits import fields_of, standings_of
 from parley.server.added_bindings import SeenFromScope
-from parley.server.dispatch import Parameters, ServiceCall
+from parley.server.dispatch import Parameters, ServiceCall, read_trace
 from parley.server.endpoint import Endpoint, Interfaces
 from parley.server.http.exchange import ServedEndpoint
-from parley.server.request_fields import read_trace
 from parley.wire import versions
 
 _SEND = BY_NAME["SendMessage"]

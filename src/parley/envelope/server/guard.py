@@ -62,7 +62,7 @@ from parley.security.signing.keys import (
     read_private,
     stamp_of,
 )
-from parley.server.request_fields import check_caller
+from parley.server.dispatch import check_caller
 from parley.store.protocols.errors import StoreError
 
 _key_log = logging.getLogger("parley.security")

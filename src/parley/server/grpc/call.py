@@ -32,7 +32,7 @@ from parley.model.service import ANONYMOUS, NO_TRACE, Caller, StreamItem, TraceC
 from parley.model.tasks import Event
 from parley.security.limits.agent_limits import fields_of, standings_of
 from parley.security.networks import client_address
-from parley.server.dispatch import Parameters, ServiceCall
+from parley.server.dispatch import Parameters, ServiceCall, read_trace
 from parley.server.endpoint import Interfaces
 from parley.server.http.exchange import Identify, ServedEndpoint, extension_uris
 from parley.server.http.open_credentials import OpenCredentials, open_credentials
@@ -40,7 +40,6 @@ from parley.server.http.responses import challenges_of
 from parley.server.http.streams import is_input_required
 from parley.server.limits import ByteReservation, UnsentBytes
 from parley.server.log import failure_of
-from parley.server.request_fields import read_trace
 from parley.server.restrictions import Gate, NotVisible
 from parley.server.settings import Settings
 from parley.wire import versions

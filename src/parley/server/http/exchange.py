@@ -29,7 +29,7 @@ from parley.model.operations import SendMessageRequest
 from parley.model.service import ANONYMOUS, NO_TRACE, CallContext, Caller, StreamItem, TraceContext
 from parley.security.networks import client_address
 from parley.security.schemes.scheme import with_parameter
-from parley.server.dispatch import Dispatcher, Parameters, ServiceCall
+from parley.server.dispatch import Dispatcher, Parameters, ServiceCall, read_trace
 from parley.server.endpoint import Interfaces
 from parley.server.http.open_credentials import open_credentials
 from parley.server.http.responses import (
@@ -47,7 +47,6 @@ from parley.server.http.responses import (
 from parley.server.http.streams import Streams
 from parley.server.lifecycle import Lifecycle
 from parley.server.limits import ByteReservation, SocketLimits
-from parley.server.request_fields import read_trace
 from parley.server.settings import Settings
 from parley.wire import sse, versions
 from parley.wire.json.syntax import without_bom
@@ -164,7 +163,7 @@ class Exchange(ABC):
     A binding parses the request (``parse``) and writes answers, events and errors. A request that
     fails gets the error of the specification, and the connection stays usable. The body is freed
     before the service answers. ``answer`` knows no transport: HTTP/1.1 connections call it
-    (``http1/direct.py``), and ``run`` adapts it to ASGI.
+    (``DirectExchange``), and ``run`` adapts it to ASGI.
 
     ``is_notification``: the request wants no answer. ``doing`` names the request in the log.
     ``answers_message``: the stream is the answer to a message, not a subscription.
@@ -213,7 +212,7 @@ class Exchange(ABC):
     # -- the way of a request ------------------------------------------------------------------
 
     def answer(self, body: bytes, caller: Caller, done: Callable[[LaterAnswer], object]) -> None:
-        """HttpAnswer a request: ``done`` takes the answer, or the coroutine of it, now or later.
+        """Answer a request: ``done`` takes the answer, or the coroutine of it, now or later.
 
         It does not raise. The coroutine has to be awaited, though the client has gone.
         """
@@ -292,7 +291,7 @@ class Exchange(ABC):
     # -- ASGI ----------------------------------------------------------------------------------
 
     async def run(self, receive: Receive, send: Send) -> None:
-        """HttpAnswer the request of an ASGI app."""
+        """Answer the request of an ASGI app."""
         try:
             body, caller = await self._received(receive)
             answered = outcome_of(partial(self.answer, body, caller))

@@ -30,6 +30,7 @@ from parley.model.errors import A2AError, InvalidParamsError, OverloadedError
 from parley.model.service import ANONYMOUS, Caller
 from parley.security.authorization import DOWNLOAD_FILE, UPLOAD_FILE, Access
 from parley.server.address import route_path
+from parley.server.dispatch import check_caller
 from parley.server.endpoint import FILES, FileService
 from parley.server.http.exchange import (
     AgentHandler,
@@ -52,7 +53,6 @@ from parley.server.http.responses import (
     reply_without_body,
 )
 from parley.server.limits import ConcurrencyLimiter
-from parley.server.request_fields import check_caller
 from parley.wire.json.syntax import without_bom
 
 # -- ranges -----------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, aclosing
-from typing import Protocol, cast, runtime_checkable
+from typing import Protocol, cast
 
 import msgspec
 from starlette.types import Receive, Send
@@ -284,19 +284,13 @@ def batches_of(items: AsyncIterator[StreamItem], limit: int) -> Batches:
     return gathered(cast("AsyncGenerator[StreamItem, None]", items), limit)
 
 
-@runtime_checkable
-class CallsWhenGone(Protocol):
-    """What ``receive`` belongs to, where it can tell of a disconnect without a task that waits."""
-
-    def call_when_gone(self, callback: Callable[[], None]) -> bool:
-        """Call back once the client has gone. Return whether that is possible now."""
-        ...
-
-
 def _watch(receive: Receive, on_gone: Callable[[], None]) -> asyncio.Task[None] | None:
-    """Call back when the client disconnects. Return the task that waits for that, if one does."""
-    owner = getattr(receive, "__self__", None)
-    if isinstance(owner, CallsWhenGone) and owner.call_when_gone(on_gone):
+    """Call back when the client disconnects. Return the task that waits for that, if one does.
+
+    Connections of this server tell of it without a task (``AsgiExchange.call_when_gone``).
+    """
+    call_when_gone = getattr(getattr(receive, "__self__", None), "call_when_gone", None)
+    if call_when_gone is not None and call_when_gone(on_gone):
         return None
 
     async def watch() -> None:

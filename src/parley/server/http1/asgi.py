@@ -1,65 +1,172 @@
-"""One request of an ASGI app, on a connection of the server: ``receive``, ``send``, and its end."""
+"""One request on a connection of the server, answered by its exchange or by an ASGI app.
+
+An exchange needs no ASGI messages, and mostly no task. It identifies the caller once for each
+request. Where the answer takes time, or is a stream, it continues as a request of an ASGI app.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
 
-from starlette.types import ASGIApp, Message, Scope
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from parley.server.http1.head import Field, RequestHead, field_name, response_head
+from parley.model.errors import OverloadedError
+from parley.model.service import ANONYMOUS, Caller
+from parley.server.http.exchange import AgentRequests, HttpAnswer, Identify, LaterAnswer
+from parley.server.http.responses import with_hsts
+from parley.server.http1.head import Field, RequestHead, field_name, response_head, whole_response
 from parley.server.log import log_request
 
-_LARGE = 64 * 1024
-_WITHOUT_BODY = (204, 304)
-
-_FAILED = (b"content-type", b"text/plain; charset=utf-8")
+if TYPE_CHECKING:
+    from parley.server.http1.connection import HttpConnection
 
 _log = logging.getLogger("parley.server")
 
 
-class AnsweredOn(Protocol):
-    """The connection that a request came on."""
+class DirectExchange:
+    """One request with its body, on a connection. ``begin`` answers it, now or later.
 
-    client: tuple[str, int] | None
-    keeps_alive: bool
+    ``held`` is the size of the body, while it waits until its caller is known.
+    """
 
-    @property
-    def is_write_paused(self) -> bool:
-        """Whether the client has much to read yet."""
-        ...
+    __slots__ = ("_added", "_connection", "_exchange", "_is_gone", "_scope", "held")
 
-    @property
-    def is_expecting(self) -> bool:
-        """Whether the client was not told to send the body that it announced."""
-        ...
+    has_started = False
 
-    @property
-    def logs_access(self) -> bool:
-        """Whether requests are logged."""
-        ...
+    def __init__(self, connection: HttpConnection, requests: AgentRequests) -> None:
+        self._connection = connection
+        self._exchange = requests.exchange()
+        self._scope = requests.scope
+        self._added = requests.added
+        self.held = 0
+        self._is_gone = False
 
-    def wants_body(self) -> None:
-        """Read on: the app waits for the body."""
-        ...
+    def begin(self, body: bytes) -> None:
+        """Find out who calls, and answer."""
+        identify = self._exchange.served.identify
+        if identify is None:
+            self._exchange.answer(body, ANONYMOUS, self._answered)
+        else:
+            # Context variables of the author's function stay in it, as in a task.
+            copy_context().run(self._identify, identify, body)
 
-    def write(self, data: bytes) -> None:
-        """Write a part of the answer."""
-        ...
+    def _identify(self, identify: Identify, body: bytes) -> None:
+        """Identify the caller, once, with a scope of its own."""
+        exchange = self._exchange
+        self._scope = exchange.scope = _own(self._scope)
+        try:
+            caller = identify(self._scope)
+        except (Exception, asyncio.CancelledError) as error:
+            self._write(exchange.refusal(error))
+            return
+        if isinstance(caller, Caller):
+            exchange.answer(body, caller, self._answered)
+        else:
+            self.held = len(body)
+            self._connection.run_task(self._identify_later(caller, body))
 
-    async def writable(self) -> None:
-        """Wait until the client has read enough, or has gone."""
-        ...
+    async def _identify_later(self, identifying: Awaitable[Caller], body: bytes) -> None:
+        """HttpAnswer once the caller is known, unless the client has gone."""
+        exchange = self._exchange
+        try:
+            caller = await identifying
+        except (Exception, asyncio.CancelledError) as error:
+            try:
+                self._write(exchange.refusal(error))
+            except asyncio.CancelledError:
+                self._write_failure(503)
+                raise
+            return
+        if not self._is_gone:
+            self.held = 0
+            self._connection.wants_body()
+            exchange.answer(body, caller, self._answered)
 
-    def answered(self) -> None:
-        """Continue after a complete answer."""
-        ...
+    def _answered(self, answer: LaterAnswer) -> None:
+        if isinstance(answer, HttpAnswer):
+            if answer.items is None:
+                self._write(answer)
+                return
+            self._connection.forget_head()
+        exchange, added = self._exchange, self._added
 
-    def close(self) -> None:
-        """Close the connection, where an answer cannot be completed."""
-        ...
+        def app(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+            return exchange.send(answer, receive, with_hsts(send, added))
+
+        self._connection.go_on(app, self._scope)
+
+    def _write(self, answer: HttpAnswer) -> None:
+        """Write an answer, its head and body at once."""
+        connection, status, body = self._connection, answer.status, answer.body
+        if self._is_gone:
+            return
+        fields = (*answer.headers, *self._added)
+        try:
+            if body is not None:
+                fields = ((b"content-type", self._exchange.media_type), *fields)
+            if not connection.keeps_alive:
+                fields = (*fields, (b"connection", b"close"))
+            if status == 204:
+                written = response_head(status, fields)
+            else:
+                written = whole_response(status, fields, body or b"")
+        except Exception as failure:  # such as a challenge that no header can have
+            _log.error("the app failed at a request", exc_info=failure)
+            self._write_failure(500)
+        else:
+            self._end(status, written)
+
+    def _write_failure(self, status: int) -> None:
+        """Say that there is no answer, as is said of any ASGI app, and close."""
+        self._connection.keeps_alive = False
+        if not self._is_gone:
+            self._end(status, whole_response(status, *failure_of(status)))
+
+    def _end(self, status: int, written: bytes) -> None:
+        connection = self._connection
+        if connection.logs_access:
+            log_request(self._scope, status)
+        connection.write(written)
+        connection.answered()
+
+    # -- what the connection calls ---------------------------------------------------------------
+
+    def feed(self, piece: bytes) -> None:
+        """Take nothing: the body is here."""
+
+    def end_body(self) -> None:
+        """Take nothing: the body is here."""
+
+    def leave(self, then: Callable[[], object]) -> bool:
+        """Return false: nothing is read any more."""
+        return False
+
+    def disconnect(self) -> None:
+        """Note that the client has gone; the turn goes on."""
+        self._is_gone = True
+
+    def give_up(self) -> None:
+        """Say that the server ended before the answer was there."""
+        error = OverloadedError("the server shut down before the answer was there")
+        self._write(self._exchange.refusal(error))
+        self._is_gone = True
+
+
+def _own(scope: Scope) -> Scope:
+    """Return a scope like that of all requests with a head, for one, whose app may change it."""
+    own = {**scope, "headers": list(scope["headers"]), "state": dict(scope["state"])}
+    if "extensions" in scope:
+        own["extensions"] = dict(scope["extensions"])
+    return own
+
+
+_LARGE = 64 * 1024
+_WITHOUT_BODY = (204, 304)
+_FAILED = (b"content-type", b"text/plain; charset=utf-8")
 
 
 class AsgiExchange:
@@ -75,7 +182,7 @@ class AsgiExchange:
         "_unsent", "_without_body", "has_started", "held",
     )  # fmt: skip
 
-    def __init__(self, connection: AnsweredOn, scope: Scope) -> None:
+    def __init__(self, connection: HttpConnection, scope: Scope) -> None:
         self._connection = connection
         self._scope = scope
         # Apps may change the scope; how the answer is framed does not depend on them.

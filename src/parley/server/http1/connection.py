@@ -19,8 +19,7 @@ from starlette.types import ASGIApp, Scope
 from parley.model.errors import OverloadedError
 from parley.security.networks import CONNECTION, network_of
 from parley.server.http.exchange import AgentRequests
-from parley.server.http1.asgi import AsgiExchange, scope_of
-from parley.server.http1.direct import DirectExchange
+from parley.server.http1.asgi import AsgiExchange, DirectExchange, scope_of
 from parley.server.http1.head import (
     MAX_HEAD,
     MAX_LENGTH_DIGITS,

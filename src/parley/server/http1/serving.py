@@ -7,7 +7,7 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.types import ASGIApp, Scope
 
@@ -17,31 +17,10 @@ from parley.server.websocket.serving import Handed, SocketServing, asks_for_sock
 
 if TYPE_CHECKING:
     from parley.server.app import App
+    from parley.server.http1.connection import HttpConnection
 
 LEAST_SHARE = 100
 """How many connections one address may have, whatever its share is."""
-
-
-class Connected(Protocol):
-    """A connection, as its server sees it."""
-
-    @property
-    def network(self) -> str:
-        """The network that counts as its client; empty if there is none."""
-        ...
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether it waits for a request."""
-        ...
-
-    def shutdown(self) -> None:
-        """Close the connection after the answer under way."""
-        ...
-
-    def abort(self) -> None:
-        """Abort the connection."""
-        ...
 
 
 M = TypeVar("M")
@@ -61,7 +40,7 @@ class Members(set[M]):
             self._on_empty()
 
 
-class HttpConnections(Members[Connected]):
+class HttpConnections(Members["HttpConnection"]):
     """The connections of a server: at most ``most``, and a share of them for each address.
 
     An IPv6 address is its network (/64). An address with its whole share gets a new connection for
@@ -82,9 +61,9 @@ class HttpConnections(Members[Connected]):
         self._is_exempt = is_exempt
         self._counts: Counter[str] = Counter()
         # By network, the longest idle one first; some of them have a request again.
-        self._idle: defaultdict[str, dict[Connected, None]] = defaultdict(dict)
+        self._idle: defaultdict[str, dict[HttpConnection, None]] = defaultdict(dict)
 
-    def add(self, member: Connected) -> None:
+    def add(self, member: HttpConnection) -> None:
         """Count a connection."""
         super().add(member)
         self._counts[member.network] += 1
@@ -99,7 +78,7 @@ class HttpConnections(Members[Connected]):
                 del self._counts[network], self._idle[network]
         super().discard(member)
 
-    def rest(self, member: Connected) -> None:
+    def rest(self, member: HttpConnection) -> None:
         """Note that a connection begins to wait for a request."""
         idle = self._idle[member.network]
         idle.pop(member, None)

@@ -7,8 +7,8 @@ a WebSocket, the connection gives its transport away, and is no more (RFC 6455 Â
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, MutableSet
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, MutableSet
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.types import ASGIApp, Scope
@@ -16,6 +16,9 @@ from starlette.types import ASGIApp, Scope
 from parley.server.limits import ByteReservation, SharedTimeouts, UnsentBytes
 from parley.server.settings import Settings
 from parley.server.websocket.admission import DENIAL
+
+if TYPE_CHECKING:
+    from parley.server.websocket.connection import SocketConnection
 
 # -- handshake --------------------------------------------------------------------------------
 
@@ -116,30 +119,6 @@ _LINGER = 2.0
 # How long a client may still send after its socket failed, so that it can read the reason.
 
 
-class TimedSocket(Protocol):
-    """A WebSocket as timeouts see it."""
-
-    def ping(self) -> None:
-        """Ask whether the client is there."""
-        ...
-
-    def expect_pong(self) -> None:
-        """Give up a client that has not answered."""
-        ...
-
-    def expect_message(self) -> None:
-        """Give up a message that takes too long."""
-        ...
-
-    def end_lingering(self) -> None:
-        """Wait no longer for the end of a failed socket."""
-        ...
-
-    def abort(self) -> None:
-        """Abort the connection."""
-        ...
-
-
 class Handed(msgspec.Struct, frozen=True):
     """The request of a connection that gives its transport away.
 
@@ -178,10 +157,14 @@ class SocketServing:
         self.unread_timeout = unread_timeout
         self.closes = closes
         interval, timeout = settings.socket_ping_interval, settings.socket_ping_timeout
-        self.pings = SharedTimeouts[TimedSocket](interval, lambda each: each.ping())
-        self.pongs = SharedTimeouts[TimedSocket](timeout, lambda each: each.expect_pong())
-        self.messages = SharedTimeouts[TimedSocket](
-            self.message_timeout, lambda each: each.expect_message()
-        )
-        self.closings = SharedTimeouts[TimedSocket](CLOSE_TIMEOUT, lambda each: each.abort())
-        self.lingering = SharedTimeouts[TimedSocket](_LINGER, lambda each: each.end_lingering())
+
+        def timeouts(
+            seconds: float, expired: Callable[[SocketConnection], None]
+        ) -> SharedTimeouts[SocketConnection]:
+            return SharedTimeouts(seconds, expired)
+
+        self.pings = timeouts(interval, lambda each: each.ping())
+        self.pongs = timeouts(timeout, lambda each: each.expect_pong())
+        self.messages = timeouts(self.message_timeout, lambda each: each.expect_message())
+        self.closings = timeouts(CLOSE_TIMEOUT, lambda each: each.abort())
+        self.lingering = timeouts(_LINGER, lambda each: each.end_lingering())
