@@ -13,7 +13,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 import parley
-from parley.push import PushNotification, VerifyHmac, receiver
+from parley.push import PushNotification, receiver, verify_hmac
 
 SECRET = "a-secret-for-this-example-only"
 AGENT = "http://127.0.0.1:9999"
@@ -28,9 +28,9 @@ async def handle(notification: PushNotification) -> None:
 
 hook = receiver(
     handle,
-    verify=VerifyHmac(SECRET),
+    verify=verify_hmac(SECRET),
     agent=lambda: parley.connect(AGENT),
-    inbox="sqlite:///webhook.db",  # what was handled, so that a restart repeats nothing
+    seen="sqlite:///webhook.db",  # what was handled, so that a restart repeats nothing
     acknowledge="after",
 )
 app = Starlette(routes=[hook.route("/hook")], lifespan=hook.lifespan)

@@ -13,7 +13,14 @@ from typing import Any
 import aiohttp
 import pytest
 
-from parley.push import DeliveredRequest, NotificationRefused, Verified, VerifyJwt, receiver
+from parley.push import (
+    DeliveredRequest,
+    NotificationRefused,
+    Verified,
+    WebhookVerification,
+    receiver,
+    verify_jwt,
+)
 from parley.security.signing.keys import new_key_set, rotated, write_key_set
 from parley.server.run import serving
 from tests.fleet.conftest import FleetOf
@@ -25,23 +32,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.service]
 
 ISSUER = "https://agents.example.com"
 BOUND = 90.0
-
-
-class Noting:
-    """Verifies JWTs, and notes which keys signed them."""
-
-    def __init__(self, **options: Any) -> None:
-        self.jwt = VerifyJwt(**options)
-        self.keys: list[str] = []
-
-    async def verify(self, request: DeliveredRequest, max_age: float) -> Verified:
-        verified = await self.jwt.verify(request, max_age)
-        header = request.header("authorization").split(" ")[1].split(".")[0]
-        self.keys.append(json.loads(base64.urlsafe_b64decode(header + "=" * 3))["kid"])
-        return verified
-
-    async def close(self) -> None:
-        await self.jwt.close()
 
 
 def replace_keys(path: Path, document: Any) -> None:
@@ -91,21 +81,34 @@ async def test_every_delivery_is_verified_while_replicas_rotate_their_keys(
         first, second = fleet.replicas
         hook = f"{address.rstrip('/')}/hook"
         published = f"{second.url}/.well-known/jwks.json"
-        noting = Noting(issuer=ISSUER, audience=hook, jwks_url=published)
+        jwt = verify_jwt(issuer=ISSUER, audience=hook, jwks_url=published)
+        keys: list[str] = []
+
+        async def noting(request: DeliveredRequest) -> Verified:
+            verified = await jwt.check(request)
+            header = request.header("authorization").split(" ")[1].split(".")[0]
+            keys.append(json.loads(base64.urlsafe_b64decode(header + "=" * 3))["kid"])
+            return verified
+
         apps.append(
-            receiver(handled, verify=noting, acknowledge="after", on_refused=refused.append)
+            receiver(
+                handled,
+                verify=WebhookVerification(noting, close=jwt.close),
+                acknowledge="after",
+                on_refused=refused.append,
+            )
         )
         async with apps[0]:
             tasks = [await begin(each, hook) for each in (first, second)]
             await until(lambda: len({each.task_id for each in handled.got}) == 2, 20)
             old = rotated(path.read_bytes(), time.time(), 3600.0)
             replace_keys(path, old.document)
-            await until(lambda: noting.keys[-1] in old.signs, 20)
+            await until(lambda: keys[-1] in old.signs, 20)
             # The other one goes on alone, with the webhook of the first.
             await first.end()
             await until(lambda: sum(each.is_final for each in handled.got) == 2, 60)
             await let_time_pass(0.2)
-        assert set(noting.keys) == {*old.signs, *old.ended}
+        assert set(keys) == {*old.signs, *old.ended}
         assert [str(each) for each in refused] == []
         for task_id in tasks:
             numbers = [each.number for each in handled.got if each.task_id == task_id]

@@ -13,7 +13,7 @@ import hmac
 from collections.abc import Iterator
 
 from parley.conformance.signing_keys import new_key, signed
-from parley.push import DeliveredRequest, NotificationRefused, VerifyAny, VerifyHmac, VerifyJwt
+from parley.push import DeliveredRequest, NotificationRefused, any_of, verify_hmac, verify_jwt
 from parley.push.receiving import answer_challenge
 from parley.push.verification import lane_of, number_of, read_event, task_id_of
 
@@ -34,9 +34,9 @@ CLAIMS = {
 _MAC = hmac.digest(SECRET, f"{ID}.{NOW}.".encode() + BODY, "sha256")
 SIGNATURE = f"v1,{base64.b64encode(_MAC).decode()}"
 TOKEN = signed({"alg": "ES256", "kid": KEY.kid, "typ": "JWT"}, CLAIMS, KEY)
-VERIFY = VerifyAny(
-    VerifyHmac(SECRET.decode()),
-    VerifyJwt(issuer=ISSUER, audience=AUDIENCE, keys=KEY.as_dict(private=False)),
+VERIFY = any_of(
+    verify_hmac(SECRET.decode()),
+    verify_jwt(issuer=ISSUER, audience=AUDIENCE, keys=KEY.as_dict(private=False)),
 )
 BODIES = (
     BODY,
@@ -76,7 +76,7 @@ def proofs(data: bytes) -> None:
     name = b"authorization" if text.lower().startswith("bearer") else b"webhook-signature"
     request = DeliveredRequest.of([*headers, (name, data)], BODY, float(NOW))
     try:
-        verified = asyncio.run(VERIFY.verify(request, 300))
+        verified = asyncio.run(VERIFY.check(request))
     except NotificationRefused as refused:
         assert refused.status in (400, 401, 403)
         return

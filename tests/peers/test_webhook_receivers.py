@@ -15,7 +15,7 @@ from aiohttp import web
 from parley.client import connect
 from parley.model.operations import TaskPushNotificationConfig
 from parley.model.tasks import Task
-from parley.push import VerifyToken, receiver
+from parley.push import receiver, verify_token
 from parley.security.signing.keys import SigningKeys
 from parley.server.run import serving
 from tests.peers.conftest import case
@@ -173,7 +173,7 @@ async def test_our_receiver_reads_what_official_servers_send(
     (peer, version), handled = sender, Handled()
     url = official_servers(peer)
     async with connect(url, binding="JSONRPC", version=version) as agent:
-        app = receiver(handled, verify=VerifyToken("the-token"), agent=agent)
+        app = receiver(handled, verify=verify_token("the-token"), agent=agent)
         async with serving(app) as hook:
             push = TaskPushNotificationConfig(id="w", url=hook, token="the-token")
             task = await agent.send("report 3 0", push=push)
@@ -195,7 +195,7 @@ async def test_our_receiver_reads_what_the_official_go_sender_sends() -> None:
     except NotMade as error:
         pytest.skip(str(error))
     handled = Handled()
-    app = receiver(handled, verify=VerifyToken("the-token"), acknowledge="after")
+    app = receiver(handled, verify=verify_token("the-token"), acknowledge="after")
     async with serving(app) as hook:
         for token, status in (("the-token", 0), ("another", 2)):
             process = await asyncio.create_subprocess_exec(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -15,10 +15,10 @@ from parley import Agent, Turn
 from parley.model.operations import TaskPushNotificationConfig
 from parley.model.tasks import TaskState
 from parley.push.dispatcher import PushDispatcher
-from parley.push.http_sender import WebhookAnswer
-from parley.push.proofs import Problem, StaticProof, WebhookAttempt, WrongUrl
+from parley.push.http_sender import DeliveryFailure, WebhookAnswer
+from parley.push.proofs import Proofs, WebhookAttempt
 from parley.push.scheduler import (
-    DeliveryJob,
+    DeliveryCall,
     Destination,
     DestinationBusy,
     DestinationCap,
@@ -84,7 +84,7 @@ async def test_ten_thousand_webhooks_of_a_hundred_callers_are_no_flood() -> None
     await store.open(lambda records: None)
     cap = DestinationCap(per_minute=400, concurrent=16)
     push = PushDispatcher(
-        store, egress=Egress(), transport=victim.post, cap=cap, retry_policy=PATIENT
+        store, Proofs(Egress()), transport=victim.post, cap=cap, retry_policy=PATIENT
     )
     await push.start(["agent"])
     try:
@@ -177,11 +177,14 @@ class Clock:
         return self.now
 
 
-def job_at(origin: str, caller: str = "ada") -> DeliveryJob:
-    async def nothing() -> None:
-        return None
+def destination_at(origin: str, caller: str = "ada") -> Destination:
+    return Destination(caller, origin)
 
-    return DeliveryJob(Destination(caller, origin), nothing)
+
+def admitted(caps: DestinationCaps, destination: Destination) -> DeliveryCall:
+    delivery = caps.admit(destination)
+    assert delivery is not None
+    return delivery
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 7, 60, 600])
@@ -191,15 +194,15 @@ async def test_no_minute_has_more_than_the_cap(most: int) -> None:
     sent: list[float] = []
     for _ in range(3000):
         clock.now += 0.1
-        job = job_at("https://victim.example.com:443")
-        if caps.admit(job):
-            caps.permit(job)
-            while caps.permit(job):
+        destination = destination_at("https://victim.example.com:443")
+        if (delivery := caps.admit(destination)) is not None:
+            delivery.permit()
+            while delivery.permit():
                 sent.append(clock.now)
             sent.append(clock.now)
-            caps.release(job)
-        else:
-            caps.forget(job.destination)
+            delivery.end()
+        elif destination.waits_in is not None:
+            destination.waits_in.remove(destination)
     caps.close()
     for at in sent:
         assert len([each for each in sent if at <= each < at + 60]) <= most
@@ -209,45 +212,42 @@ async def test_no_minute_has_more_than_the_cap(most: int) -> None:
 async def test_a_request_that_is_not_made_is_given_back() -> None:
     caps = DestinationCaps(DestinationCap(per_minute=4), lambda d: None, clock=Clock())
     for _ in range(10):
-        job = job_at("https://victim.example.com:443")
-        assert caps.admit(job)
-        caps.release(job)
+        admitted(caps, destination_at("https://victim.example.com:443")).end()
     caps.close()
 
 
 async def test_an_address_that_is_dialled_counts_for_all_names() -> None:
     caps = DestinationCaps(DestinationCap(per_minute=8), lambda d: None, clock=Clock())
     for n in range(2):
-        job = job_at(f"https://n{n}.example.com:443")
-        assert caps.admit(job)
-        assert caps.permit(job)
-        caps.dial(job, "203.0.113.7")
-        caps.release(job)
-    late = job_at("https://n3.example.com:443")
-    assert caps.admit(late)
-    assert caps.permit(late)
+        delivery = admitted(caps, destination_at(f"https://n{n}.example.com:443"))
+        assert delivery.permit()
+        delivery.dial("203.0.113.7")
+        delivery.end()
+    late = admitted(caps, destination_at("https://n3.example.com:443"))
+    assert late.permit()
     with pytest.raises(DestinationBusy):
-        caps.dial(late, "::ffff:203.0.113.7")
-    caps.release(late)
-    assert not caps.admit(job_at("https://n3.example.com:443", "grace")), "its address is known"
+        late.dial("::ffff:203.0.113.7")
+    late.end()
+    assert not caps.admit(destination_at("https://n3.example.com:443", "grace")), (
+        "its address is known"
+    )
     caps.close()
 
 
 async def test_a_token_endpoint_of_one_caller_holds_up_nobodys_webhooks() -> None:
     clock, shared = Clock(), "https://hooks.example.com:443"
     caps = DestinationCaps(DestinationCap(per_minute=64), lambda d: None, clock=clock)
-    mallory = job_at(shared, "mallory")
-    assert caps.admit(mallory)
+    mallory = admitted(caps, destination_at(shared, "mallory"))
     with caps.token_request("mallory", "busy.example.net"):
         dialled("203.0.113.9")
-    caps.release(mallory)
+    mallory.end()
     for n in range(64):  # she keeps the address of her token endpoint busy
-        other = job_at(f"https://n{n}.example.net:443", "mallory")
-        if caps.admit(other) and caps.permit(other):
+        other = caps.admit(destination_at(f"https://n{n}.example.net:443", "mallory"))
+        if other is not None and other.permit():
             with suppress(DestinationBusy):
-                caps.dial(other, "203.0.113.9")
-        caps.release(other)
-    assert caps.admit(job_at(shared, "ada"))
+                other.dial("203.0.113.9")
+            other.end()
+    assert caps.admit(destination_at(shared, "ada"))
     with caps.token_request("ada", "busy.example.net"):
         dialled("203.0.113.9")
     caps.close()
@@ -279,14 +279,8 @@ async def test_token_endpoints_have_a_part_of_the_cap_and_callers_a_part_of_it()
     caps.close()
 
 
-class Renewing(StaticProof):
-    """A proof of which there is always a newer one."""
-
-    def problems(self, credentials: str, url: str, wrong_url: WrongUrl) -> Iterator[Problem]:
-        return iter(())
-
-    async def headers(self, attempt: WebhookAttempt) -> Mapping[str, str]:
-        return {}
+class Renewing(Proofs):
+    """Has always a newer proof."""
 
     def is_renewed(self, attempt: WebhookAttempt, sent: Mapping[str, str]) -> bool:
         return True
@@ -295,14 +289,38 @@ class Renewing(StaticProof):
 async def test_an_attempt_that_is_repeated_with_a_newer_proof_counts_twice() -> None:
     async with webhook() as hook, pushing(writer(1), retry_policy=PATIENT) as pushed:
         hook.answer = lambda told: 401
-        pushed.host.push.proofs._proofs["renewing"] = Renewing()
-        cap = pushed.host.push._scheduler.caps._cap = DestinationCap(per_minute=8)
-        pushed.host.push._scheduler.caps._exempt = lambda host: False
+        push = pushed.host.push
+        push._sender.proofs = Renewing(push.egress)
+        cap = push._scheduler.caps._cap = DestinationCap(per_minute=8)
+        push._scheduler.caps._exempt = lambda host: False
         for _ in range(4):
             await pushed.task("go", asking(hook.url, "Renewing"))
         await hook.until(lambda told: len(told) >= 2)
         await let_time_pass(0.5)
         assert len(hook.told) == cap.per_minute // 4, "what may come at once"
+
+
+async def test_what_a_destination_holds_back_is_sent_before_what_follows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with webhook() as hook, pushing(writer(5), retry_policy=PATIENT) as pushed:
+        sender = pushed.host.push._sender
+        post, ended, held = sender.post, asyncio.Event(), list[str]()
+
+        async def busy_once(push: PushRecord, body: bytes, id: str, call: DeliveryCall) -> Any:
+            await ended.wait()  # so that the events are read at once
+            if id.endswith("/3") and not held:
+                held.append(id)
+                return DeliveryFailure("busy", is_held_back=True)
+            return await post(push, body, id, call)
+
+        monkeypatch.setattr(sender, "post", busy_once)
+        await pushed.task("go", hook.url)
+        ended.set()
+        await hook.until_over()
+        assert held
+        numbers = [int(told.headers["webhook-id"].rpartition("/")[2]) for told in hook.told]
+        assert numbers == list(range(1, len(numbers) + 1))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from parley import Agent
 from parley.model.service import Caller
-from parley.push.scheduler import OPENS_AFTER, Circuit, DeliveryJob, Destination
+from parley.push.scheduler import OPENS_AFTER, DeliveryJob, Destination
 from parley.store.protocols.webhooks import PushState
 from tests.polling import until
 from tests.push.pushing import PATIENT, Pushed, gated, pushing, writer
@@ -32,11 +32,11 @@ def count(hook: Webhook, path: str) -> int:
     return len([told for told in hook.told if told.path == path])
 
 
-def circuit_of(pushed: Pushed, hook: Webhook, caller: str = "ada") -> Circuit:
+def circuit_of(pushed: Pushed, hook: Webhook, caller: str = "ada") -> Destination:
     destinations = pushed.host.push._scheduler._destinations
     origin = hook.url.removesuffix("/hook")
     [found] = [d for (who, where), d in destinations.items() if where == origin and caller in who]
-    return found.circuit
+    return found
 
 
 async def idle(pushed: Pushed) -> None:
@@ -206,7 +206,7 @@ async def test_direct_replies_wait_for_it_and_are_given_up() -> None:
 def test_what_was_under_way_when_it_opened_changes_nothing() -> None:
     async def nothing() -> None: ...
 
-    circuit, jobs = Circuit(), [DeliveryJob(Destination("ada"), nothing) for _ in range(9)]
+    circuit, jobs = Destination("ada"), [DeliveryJob(Destination("ada"), nothing) for _ in range(9)]
     opened = [circuit.failed(job, "HTTP 500") for job in jobs]
     assert opened == [False] * 4 + [True] + [False] * 4
     circuit.until = 10.0

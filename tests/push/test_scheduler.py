@@ -347,7 +347,7 @@ async def test_nothing_is_kept_of_callers_that_are_done() -> None:
         await doing.end(*[f"o{n}" for n in range(50)])
     await doing.scheduler.close(5)
     for pool in doing.scheduler._pools.values():
-        assert (pool.shares, pool.round_robin) == ({}, {})
+        assert not any([pool.active, pool.first, pool.more])
     doing._kept.clear()
     assert len(doing.scheduler._destinations) == 0
 

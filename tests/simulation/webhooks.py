@@ -9,7 +9,7 @@ from urllib.parse import unquote
 import msgspec
 
 from parley.push.http_sender import DeliveryFailure, WebhookAnswer
-from parley.push.scheduler import CallRequests
+from parley.push.scheduler import DeliveryCall
 from parley.store.protocols.webhooks import PushRecord, PushState
 from tests.simulation.checks import LogChecker
 from tests.simulation.world import World
@@ -74,7 +74,7 @@ class Sender:
         self._webhooks = webhooks
 
     async def post(
-        self, push: PushRecord, body: bytes, notification_id: str, requests: CallRequests
+        self, push: PushRecord, body: bytes, notification_id: str, requests: DeliveryCall
     ) -> WebhookAnswer | DeliveryFailure:
         """Send a body to a webhook; return the answer."""
         world, process = self._world, self._world.here

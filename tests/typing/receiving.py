@@ -4,7 +4,7 @@ from typing import assert_type
 
 import parley
 from parley import Task
-from parley.push import PushNotification, Receiver, VerifyHmac, VerifyToken, receiver
+from parley.push import PushNotification, Receiver, receiver, verify_hmac, verify_token
 
 
 async def handle(notification: PushNotification) -> None:
@@ -18,7 +18,7 @@ def handle_in_a_thread(notification: PushNotification) -> None:
 
 hook = receiver(
     handle,
-    verify=[VerifyHmac("a-secret-of-thirty-characters!"), VerifyToken("t")],
+    verify=[verify_hmac("a-secret-of-thirty-characters!"), verify_token("t")],
     agent=lambda: parley.connect("http://localhost:9999"),
 )
 assert_type(hook, Receiver)

@@ -286,19 +286,18 @@ class Host:
         seals = _operator_key(options.secret_key)
         self.push = PushDispatcher(
             store,
-            egress=egress.webhooks,
-            retry_policy=retry_policy,
-            limits=DeliveryLimits().within(most_webhook_calls()),
-            hints=self.hints,
-            transport=webhooks,
-            proofs=partial(
-                Proofs,
+            Proofs(
+                egress.webhooks,
                 issuer=url or "",
                 keys=self.signing_keys,
                 certificate=options.webhook_certificate
                 and WebhookCertificate.of(options.webhook_certificate),
                 secret_key=seals,
             ),
+            retry_policy=retry_policy,
+            limits=DeliveryLimits().within(most_webhook_calls()),
+            hints=self.hints,
+            transport=webhooks,
             cap=DestinationCap(
                 per_minute=settings.webhook_calls_per_minute, concurrent=settings.max_webhook_calls
             ),

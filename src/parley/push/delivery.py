@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 from asyncio import get_running_loop
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -23,9 +23,10 @@ from parley.push.http_sender import (
     HttpSender,
     WebhookAnswer,
     notification_id,
+    quoted,
 )
-from parley.push.reader import EventReader, Notification, SignificantReader, TaskReader
-from parley.push.scheduler import CallRequests, DeliveryJob, PushScheduler
+from parley.push.reader import EventReader, Notification, ReplyReader, SignificantReader, TaskReader
+from parley.push.scheduler import DeliveryJob, Destination, PushScheduler
 from parley.store.events import now_ms
 from parley.store.protocols.errors import StoreError
 from parley.store.protocols.webhooks import DeliveryAttempt, PushRecord, PushState
@@ -34,7 +35,7 @@ from parley.wire import versions
 
 log = logging.getLogger("parley.push")
 
-Reader = EventReader | TaskReader | SignificantReader
+Reader = EventReader | TaskReader | SignificantReader | ReplyReader
 
 STORE_PAUSE = 5.0
 """How many seconds to wait before the store is asked again after it failed."""
@@ -82,27 +83,35 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return max(delay, asked)
 
 
-class Webhook:
-    """The delivery state of one push notification configuration. Holds no events.
+class Webhook(DeliveryJob):
+    """The delivery of notifications to one configuration. Holds no events, but for a direct reply.
 
-    ``is_scheduled``: its job is queued, running or in backoff. ``has_more``: the log may hold more
+    ``is_scheduled``: it is queued, running or in backoff. ``has_more``: the log may hold more
     than was read. ``is_task_known``: the store was asked whether the task has ended.
     ``is_claim_known``: the store confirmed since it was loaded that this replica delivers to it.
     ``is_blocked``: the circuit of its destination is open, and its history says so.
     ``stored`` is the configuration as the store has it, ``push`` as it is after the last attempt,
-    ``attempt`` the last one until it is stored.
+    ``attempt`` the last one until it is stored. A direct reply has no task, and the store nothing
+    of it.
     """
 
     __slots__ = (
         "attempt", "failed_first", "failures", "has_more", "is_blocked", "is_claim_known",
-        "is_scheduled", "is_task_known", "job", "push", "reader", "stored", "task_id",
+        "is_scheduled", "is_task_known", "push", "reader", "stored", "task_id",
     )  # fmt: skip
 
-    def __init__(self, task_id: str, push: PushRecord, reader: Reader) -> None:
+    def __init__(
+        self,
+        task_id: str,
+        push: PushRecord,
+        reader: Reader,
+        destination: Destination,
+        run: Callable[[Webhook], Coroutine[Any, Any, float | None]],
+    ) -> None:
+        super().__init__(destination, partial(run, self))
         self.task_id = task_id
         self.push = self.stored = push
         self.reader = reader
-        self.job: DeliveryJob
         self.is_scheduled = self.has_more = self.is_task_known = self.is_claim_known = False
         self.is_blocked = False
         self.attempt: DeliveryAttempt | None = None
@@ -110,20 +119,33 @@ class Webhook:
         self.failed_first = 0.0  # by the loop's clock; the first failure or block in a row
 
     def __str__(self) -> str:
-        return f"task {self.task_id}: {label(self.push)}"
+        what = f"task {self.task_id}" if self.task_id else "a direct reply"
+        return f"{what}: the webhook {self.push.id or '(no id)'} at {self.server}"
+
+    @property
+    def server(self) -> str:
+        """The server of the webhook, as logs show it."""
+        return server_of(self.push.config.url)
+
+    def id_of(self, notification: Notification) -> str:
+        """Return the id of a notification, the same for every attempt."""
+        if not self.task_id:
+            return quoted(notification.name)
+        seq = notification.name or notification.seq
+        return notification_id(self.task_id, self.push.id, seq)
 
 
 class Sent(NamedTuple):
     """An attempt to send, and how it went. Times are in ms, ``at`` since 1970.
 
-    ``is_held_back``: nothing was sent, because the destination got as much as it may.
+    ``delivery_id`` is the notification's, empty for a challenge.
     """
 
     failure: DeliveryFailure | None
     at: int = 0
     duration: int = 0
     status: int = 0
-    is_held_back: bool = False
+    delivery_id: str = ""
 
 
 class WebhookDelivery:
@@ -147,9 +169,8 @@ class WebhookDelivery:
     ) -> None:
         self._store = store
         self._sender = sender
-        self._retry_policy = retry_policy
+        self._policy = retry_policy
         self._scheduler = scheduler
-        self._caps = scheduler.caps
         self._challenges = challenges
 
     def reader(self, task_id: str, push: PushRecord, default: PushEvents) -> Reader:
@@ -167,212 +188,179 @@ class WebhookDelivery:
     async def deliver(self, webhook: Webhook) -> float | None:
         """Deliver a batch. Return the seconds until the next one, ``None`` if nothing is left.
 
-        The webhook's job is finished when this replica delivers nothing more to it.
+        The webhook is finished when this replica delivers nothing more to it.
         """
         try:
-            return await self._deliver_batch(webhook)
+            return await self._deliver(webhook)
         except StoreError as error:
             log.error("%s waits: %s", webhook, error)
         except Exception:
             log.exception("delivery to %s failed", webhook)
             failure = DeliveryFailure("the server failed; its log says why")
-            return self._count_failure(webhook, Sent(failure, now_ms()))
+            return self._failed(webhook, Sent(failure, now_ms()), failure)
         finally:
-            webhook.job.destination.circuit.released(webhook.job)
+            webhook.destination.released(webhook)
         return STORE_PAUSE
 
-    async def post(
-        self, job: DeliveryJob, push: PushRecord, body: bytes, notification_id: str
-    ) -> Sent:
-        """Send a notification, and record how its destination answers."""
-        return await self._send(job, push, partial(self._sender.post, push, body, notification_id))
-
-    def circuit_wait(self, job: DeliveryJob) -> float:
-        """Return how many seconds a job has to wait for the circuit of its destination."""
-        now = get_running_loop().time()
-        return job.destination.circuit.wait(job, now, self._retry_policy.timeout)
-
-    def needs_challenge(self, job: DeliveryJob, push: PushRecord) -> bool:
-        """Return whether a receiver has to confirm before it is sent anything."""
-        challenges = self._challenges
-        return challenges is not None and not challenges.is_confirmed(job.destination.caller, push)
-
-    async def challenge(self, job: DeliveryJob, push: PushRecord) -> Sent:
-        """Ask a receiver for its confirmation."""
-        assert self._challenges is not None
-        return await self._send(job, push, partial(self._challenges.ask, push))
-
-    async def _send(
-        self,
-        job: DeliveryJob,
-        push: PushRecord,
-        send: Callable[[CallRequests], Awaitable[WebhookAnswer | DeliveryFailure]],
-    ) -> Sent:
-        loop = get_running_loop()
-        begun, at = loop.time(), now_ms()
-        destination = job.destination
-        with self._scheduler.calling(job) as requests:
-            answer = await send(requests)
-        duration = round((loop.time() - begun) * 1000)
-        failure = answer if isinstance(answer, DeliveryFailure) else None
-        if failure is not None and failure.is_held_back:
-            self._caps.give_back(job)
-            return Sent(None, at, duration, is_held_back=True)
-        if failure is None or not failure.is_local:
-            is_well = failure is None or failure.is_refusal
-            is_quick = loop.time() - begun <= self._retry_policy.quick
-            destination.answered(well=is_well and is_quick)
-            if answer.status or not (failure is not None and failure.is_final):
-                answers = failure is None or failure.is_refusal or failure.is_final
-                self._judge(job, push, None if answers else failure)
-        return Sent(failure, at, duration, answer.status)
-
-    def _judge(self, job: DeliveryJob, push: PushRecord, failure: DeliveryFailure | None) -> None:
-        """Open or close the circuit of a destination, after an answer or none."""
-        destination, circuit = job.destination, job.destination.circuit
-        if failure is None:
-            if circuit.succeeded():
-                destination.has_recovered = True
-                log.warning("the circuit of %s is closed: it answers", server_of(push.config.url))
-        elif circuit.failed(job, failure.reason):
-            # A webhook that asks for a day must not hold up the others for that long.
-            asked = min(failure.retry_after or 0.0, self._retry_policy.longest_delay)
-            delay = self._retry_policy.delay(circuit.opened, failure._replace(retry_after=asked))
-            circuit.until = get_running_loop().time() + delay
-            log.log(
-                logging.WARNING if circuit.opened == 1 else logging.INFO,
-                "the circuit of %s is open for %.3g s, after %d failures in a row: %s",
-                server_of(push.config.url), delay, circuit.failures, failure.reason,
-            )  # fmt: skip
-
-    async def _deliver_batch(self, webhook: Webhook) -> float | None:
+    async def _deliver(self, webhook: Webhook) -> float | None:
         webhook.has_more = False
         if not await self._save(webhook):  # a cursor that could not be stored before
             return None
-        loop, job = get_running_loop(), webhook.job
-        if webhook.is_blocked and (wait := self.circuit_wait(job)):
+        if webhook.is_blocked and (wait := self._circuit_wait(webhook)):
             return await self._block(webhook, wait)
         notifications = await webhook.reader.after(webhook.push.cursor)
         if not notifications:
             await self._check_ended(webhook)
             return None
-        if self._store.is_shared or not webhook.is_claim_known:
+        if webhook.task_id and (self._store.is_shared or not webhook.is_claim_known):
             before = webhook.push
             if not await self._confirm_claim(webhook):
                 return None
             if webhook.push is not before:
                 return 0.0
-        if wait := self.circuit_wait(job):
+        if wait := self._circuit_wait(webhook):
             return await self._block(webhook, wait)
-        if self.needs_challenge(job, webhook.push):
-            if not self._caps.permit(job):
-                return 0.0
-            return await self._attempt(webhook, self.challenge(job, webhook.push), None)
-        begun = loop.time()
-        for notification in notifications:
-            if not self._caps.permit(job):
-                return 0.0
-            delay = await self._attempt(webhook, self._post(webhook, notification), notification)
-            if delay != 0.0:
-                return delay
-            if loop.time() - begun > self._retry_policy.quick:
+        caller, challenges = webhook.destination.caller, self._challenges
+        is_challenge = challenges is not None and not challenges.is_confirmed(caller, webhook.push)
+        begun = get_running_loop().time()
+        for notification in [None] if is_challenge else notifications:
+            if not webhook.delivery.permit():
                 break
+            sent = await self._send(webhook, notification)
+            if sent is None:
+                break
+            delay = self._note(webhook, notification, sent)
+            if not await self._save(webhook):
+                return None
+            if delay or get_running_loop().time() - begun > self._policy.quick:
+                return delay
         return 0.0
 
-    async def _post(self, webhook: Webhook, notification: Notification) -> Sent:
-        push = webhook.push
-        dialect = versions.dialect(push.version)
-        body = dialect.write_push(notification.event, notification.task, notification.json)
-        sent = await self.post(webhook.job, push, body, _id_of(webhook, notification))
-        if sent.failure is None and not sent.is_held_back:
-            webhook.reader.delivered(notification, len(body))
-        return sent
+    async def _send(self, webhook: Webhook, notification: Notification | None) -> Sent | None:
+        """Send a notification, or a challenge, and judge the destination by how it answers.
 
-    async def _attempt(
-        self, webhook: Webhook, sending: Awaitable[Sent], notification: Notification | None
-    ) -> float | None:
-        """Send a notification, or a challenge, and save how it went.
-
-        Return the seconds until the next attempt, ``None`` if this replica makes none.
+        Returns ``None`` if nothing was sent, because the destination gets as much as it may.
         """
-        sent = await sending
-        if sent.is_held_back:
-            return 0.0
-        failure = sent.failure
-        if failure is not None and failure.is_local:
-            log.warning("%s waits: %s", webhook, failure.reason)
-            return STORE_PAUSE
-        named = _id_of(webhook, notification) if notification is not None else ""
-        delay = 0.0
-        if failure is not None:
-            delay = self._count_failure(webhook, sent, named)
-        elif notification is None:
+        push, clock = webhook.push, get_running_loop().time
+        begun, at = clock(), now_ms()
+        id = "" if notification is None else webhook.id_of(notification)
+        body = b""
+        with self._scheduler.calling(webhook) as delivery:
+            answer: WebhookAnswer | DeliveryFailure
+            if notification is None:
+                assert self._challenges is not None
+                answer = await self._challenges.ask(push, delivery)
+            else:
+                write = versions.dialect(push.version).write_push
+                body = write(notification.event, notification.task, notification.json)
+                answer = await self._sender.post(push, body, id, delivery)
+        seconds = clock() - begun
+        failure = answer if isinstance(answer, DeliveryFailure) else None
+        if failure is not None and failure.is_held_back:
+            delivery.has_request = True
+            return None
+        if failure is None or not failure.is_local:
+            is_well = failure is None or failure.is_refusal
+            webhook.destination.answered(well=is_well and seconds <= self._policy.quick)
+            if answer.status or failure is None or not failure.is_final:
+                self._judge(webhook, failure)
+        if failure is None and notification is not None:
+            webhook.reader.delivered(notification, len(body))
+        return Sent(failure, at, round(seconds * 1000), answer.status, id)
+
+    def _judge(self, webhook: Webhook, failure: DeliveryFailure | None) -> None:
+        """Open or close the circuit of a destination, after an answer or none."""
+        destination = webhook.destination
+        if failure is None or failure.is_refusal or failure.is_final:
+            if destination.succeeded():
+                destination.has_recovered = True
+                log.warning("the circuit of %s is closed: it answers", webhook.server)
+        elif destination.failed(webhook, failure.reason):
+            # A webhook that asks for a day must not hold up the others for that long.
+            asked = min(failure.retry_after or 0.0, self._policy.longest_delay)
+            delay = self._policy.delay(destination.opened, failure._replace(retry_after=asked))
+            destination.until = get_running_loop().time() + delay
+            log.log(
+                logging.WARNING if destination.opened == 1 else logging.INFO,
+                "the circuit of %s is open for %.3g s, after %d failures in a row: %s",
+                webhook.server, delay, destination.failures, failure.reason,
+            )  # fmt: skip
+
+    def _circuit_wait(self, webhook: Webhook) -> float:
+        """Return how many seconds a webhook has to wait for the circuit of its destination."""
+        now = get_running_loop().time()
+        return webhook.destination.wait(webhook, now, self._policy.timeout)
+
+    def _note(self, webhook: Webhook, notification: Notification | None, sent: Sent) -> float:
+        """Note how an attempt went. Return the seconds until the next one."""
+        if (failure := sent.failure) is not None:
+            if failure.is_local:
+                log.warning("%s waits: %s", webhook, failure.reason)
+                return STORE_PAUSE
+            return self._failed(webhook, sent, failure)
+        if notification is None:
             webhook.push = replace(webhook.push, confirmed=True, note="")
-            self._add_attempt(webhook, sent)
         else:
             webhook.failures = 0
-            webhook.job.retried_early = webhook.is_blocked = False
+            webhook.retried_early = webhook.is_blocked = False
             state = PushState.DONE if notification.is_last else PushState.ACTIVE
             cursor = max(webhook.push.cursor, notification.seq)
             webhook.push = replace(webhook.push, cursor=cursor, state=state, note="")
-            self._add_attempt(webhook, sent, delivery_id=named)
-        return delay if await self._save(webhook) else None
+        self._add_attempt(webhook, sent)
+        return 0.0
 
-    def _count_failure(self, webhook: Webhook, sent: Sent, delivery_id: str = "") -> float:
+    def _failed(self, webhook: Webhook, sent: Sent, failure: DeliveryFailure) -> float:
         """Count a failure, and suspend the webhook when it gets no retry.
 
         Return the backoff. It may end early, once in a row of failures, when the destination
         answers another job: other webhooks there may be well while this one is not.
         """
-        failure = sent.failure
-        assert failure is not None
-        job, now = webhook.job, get_running_loop().time()
+        now = get_running_loop().time()
         webhook.failures += 1
         if webhook.failures == 1 and not webhook.is_blocked:
             webhook.failed_first = now
-        job.may_retry_early = not (failure.is_refusal or failure.retry_after or job.retried_early)
-        delay = self._retry_policy.delay(webhook.failures, failure)
-        delay = max(delay, job.destination.circuit.remaining(now))
-        if not failure.is_final and now - webhook.failed_first < self._retry_policy.gives_up_after:
+        webhook.may_retry_early = not (
+            failure.is_refusal or failure.retry_after or webhook.retried_early
+        )
+        delay = self._policy.delay(webhook.failures, failure)
+        delay = max(delay, webhook.destination.remaining(now))
+        if failure.is_final or self._gives_up(webhook):
+            self._suspend(webhook, failure.reason)
+            self._add_attempt(webhook, sent, failure.reason)
+        else:
             log.info("%s will be tried again: %s", webhook, failure.reason)
             webhook.push = replace(webhook.push, note=failure.reason)
-            next_at = now_ms() + round(delay * 1000)
-        else:
-            self._suspend(webhook, failure.reason)
-            next_at = 0
-        self._add_attempt(webhook, sent, failure.reason, next_at=next_at, delivery_id=delivery_id)
+            self._add_attempt(webhook, sent, failure.reason, delay)
         return delay
 
     async def _block(self, webhook: Webhook, wait: float) -> float | None:
         """Have a webhook wait for the circuit of its destination; suspend it in the end."""
-        now, circuit = get_running_loop().time(), webhook.job.destination.circuit
-        webhook.job.may_retry_early = True
-        reason = f"the circuit of its destination is open: {circuit.reason}"
+        webhook.may_retry_early = True
+        reason = f"the circuit of its destination is open: {webhook.destination.reason}"
         if not webhook.is_blocked:
             webhook.is_blocked = True
             if not webhook.failures:
-                webhook.failed_first = now
-            next_at = now_ms() + round(wait * 1000)
+                webhook.failed_first = get_running_loop().time()
             webhook.push = replace(webhook.push, note=reason)
-            self._add_attempt(webhook, Sent(None, now_ms()), f"not sent: {reason}", next_at=next_at)
-        elif now - webhook.failed_first >= self._retry_policy.gives_up_after:
+            self._add_attempt(webhook, Sent(None, now_ms()), f"not sent: {reason}", wait)
+        elif self._gives_up(webhook):
             self._suspend(webhook, reason)
         return wait if await self._save(webhook) else None
+
+    def _gives_up(self, webhook: Webhook) -> bool:
+        policy = self._policy
+        longest = policy.gives_up_after if webhook.task_id else policy.gives_up_replies_after
+        return get_running_loop().time() - webhook.failed_first >= longest
 
     def _suspend(self, webhook: Webhook, reason: str) -> None:
         tries = f", {webhook.failures} times in a row" if webhook.failures > 1 else ""
         note = f"{reason}{tries}"
         webhook.push = replace(webhook.push, state=PushState.SUSPENDED, note=note)
-        log.warning("%s is suspended after event %d: %s", webhook, webhook.push.cursor, note)
+        end = f"suspended after event {webhook.push.cursor}" if webhook.task_id else "given up"
+        log.warning("%s is %s: %s", webhook, end, note)
 
     def _add_attempt(
-        self,
-        webhook: Webhook,
-        sent: Sent,
-        error: str = "",
-        *,
-        next_at: int = 0,
-        delivery_id: str = "",
+        self, webhook: Webhook, sent: Sent, error: str = "", delay: float = 0.0
     ) -> None:
         """Add an attempt to a webhook's history, which is saved with its cursor."""
         number = webhook.push.attempts + 1
@@ -383,8 +371,8 @@ class WebhookDelivery:
             duration=sent.duration,
             status=sent.status,
             error=error,
-            next_at=next_at,
-            delivery_id=delivery_id,
+            next_at=now_ms() + round(delay * 1000) if delay else 0,
+            delivery_id=sent.delivery_id,
         )
 
     async def _confirm_claim(self, webhook: Webhook) -> bool:
@@ -402,19 +390,21 @@ class WebhookDelivery:
                     webhook.push = webhook.stored = stored
                     webhook.is_task_known = False
                 return True
-        webhook.job.is_finished = True
+        webhook.is_finished = True
         return False
 
     async def _save(self, webhook: Webhook) -> bool:
         """Store the cursor and the state. Return whether this replica continues."""
         push = webhook.push
         if push != webhook.stored:
-            if not await self._store.save_delivery(webhook.task_id, push, webhook.attempt):
-                webhook.job.is_finished = True  # removed, or claimed by another replica
+            if webhook.task_id and not await self._store.save_delivery(
+                webhook.task_id, push, webhook.attempt
+            ):
+                webhook.is_finished = True  # removed, or claimed by another replica
             webhook.stored, webhook.attempt = push, None
         if push.state is not PushState.ACTIVE:
-            webhook.job.is_finished = True
-        return not webhook.job.is_finished
+            webhook.is_finished = True
+        return not webhook.is_finished
 
     async def _check_ended(self, webhook: Webhook) -> None:
         """Complete a webhook that is at the end of a log that has ended, or is removed."""
@@ -423,18 +413,7 @@ class WebhookDelivery:
         webhook.is_task_known = True
         record = await self._store.load(webhook.task_id, history=0, artifacts=False)
         if record is None:
-            webhook.job.is_finished = True
+            webhook.is_finished = True
         elif record.state.is_terminal and webhook.push.cursor >= record.seq:
             webhook.push = replace(webhook.push, state=PushState.DONE)
             await self._save(webhook)
-
-
-def _id_of(webhook: Webhook, notification: Notification) -> str:
-    """Return the id of a notification, the same for every attempt."""
-    seq = notification.name or str(notification.seq)
-    return notification_id(webhook.task_id, webhook.push.id, seq)
-
-
-def label(push: PushRecord) -> str:
-    """Return the name of a webhook in the server's log."""
-    return f"the webhook {push.id or '(no id)'} at {server_of(push.config.url)}"

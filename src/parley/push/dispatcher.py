@@ -12,42 +12,25 @@ import contextlib
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from parley.model.concurrency import end
 from parley.model.operations import PushEvents
 from parley.model.parts import Message
-from parley.push.delivery import STORE_PAUSE, Reader, RetryPolicy, Webhook, WebhookDelivery, label
-from parley.push.http_sender import (
-    Challenges,
-    DeliveryFailure,
-    HttpSender,
-    WebhookTransport,
-    quoted,
-)
+from parley.push.delivery import STORE_PAUSE, RetryPolicy, Webhook, WebhookDelivery
+from parley.push.http_sender import Challenges, HttpSender, WebhookTransport
 from parley.push.proofs import Proofs
-from parley.push.scheduler import (
-    DeliveryJob,
-    DeliveryLimits,
-    Destination,
-    DestinationCap,
-    PushScheduler,
-)
-from parley.security.egress import Egress, origin_of
+from parley.push.reader import ReplyReader
+from parley.push.scheduler import DeliveryLimits, Destination, DestinationCap, PushScheduler
+from parley.security.egress import origin_of
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.events import LoggedEvent, Scope
 from parley.store.protocols.errors import StoreError
 from parley.store.protocols.webhooks import PushRecord, PushState
 from parley.store.task_store import TaskStore
-from parley.wire import versions
-
-if TYPE_CHECKING:
-    from aiohttp.abc import AbstractResolver
 
 log = logging.getLogger("parley.push")
 
@@ -64,19 +47,6 @@ RECONCILE_BATCH = 500
 """How many of the webhooks that the store has for this replica are compared at once."""
 
 
-class _DirectReply:
-    """A direct reply to deliver to a webhook."""
-
-    __slots__ = ("begun", "failures", "job", "message", "push")
-
-    def __init__(self, push: PushRecord, message: Message) -> None:
-        self.push = push
-        self.message = message
-        self.begun = asyncio.get_running_loop().time()
-        self.failures = 0
-        self.job: DeliveryJob
-
-
 class PushDispatcher:
     """Delivers everything that happens to one server's tasks to their webhooks.
 
@@ -90,19 +60,17 @@ class PushDispatcher:
     def __init__(
         self,
         store: TaskStore,
+        proofs: Proofs,
         *,
-        egress: Egress,
         retry_policy: RetryPolicy | None = None,
         limits: DeliveryLimits | None = None,
-        resolver: AbstractResolver | None = None,
         hints: LocalHints | None = None,
         transport: WebhookTransport | None = None,
-        proofs: Callable[[Egress], Proofs] = Proofs,
         cap: DestinationCap | None = None,
         challenges: bool = False,
     ) -> None:
-        self.egress = egress
-        self.proofs = proofs(egress)
+        self.egress = proofs.egress
+        self.proofs = proofs
         self._cap = cap or DestinationCap()
         self._challenges = challenges
         self._events: dict[str, PushEvents] = {}  # the defaults of agents, by their keys
@@ -112,15 +80,12 @@ class PushDispatcher:
         self._store = store
         self._retry_policy = retry_policy or RetryPolicy()
         self._limits = limits or DeliveryLimits()
-        self._resolver = resolver
         self._reset()
 
     def _reset(self) -> None:
-        timeout = self._retry_policy.timeout
         self._sender = HttpSender(
             self.egress,
-            timeout=timeout,
-            resolver=self._resolver,
+            timeout=self._retry_policy.timeout,
             transport=self._transport,
             proofs=self.proofs,
         )
@@ -263,22 +228,21 @@ class PushDispatcher:
             for webhook in self._tasks.get(task_id) or ():
                 if webhook.push.id == push_id:
                     self._remove(webhook)
-                    await self._scheduler.cancel(webhook.job)
+                    await self._scheduler.cancel(webhook)
 
     def deliver_reply(self, push: PushRecord, message: Message, scope: Scope) -> None:
         """Deliver a direct reply, which no log holds, to a webhook while this process lives.
 
         A caller has room for as many replies as it leaves to others.
         """
-        caller = _caller_of(scope)
+        destination = self._destination(push, scope)
+        caller = destination.caller
+        reply = Webhook("", push, ReplyReader(message), destination, self._run)
         if self._reply_counts[caller] >= MAX_REPLIES - self._reply_counts.total():
-            log.warning("a direct reply to %s is dropped: too many wait", label(push))
+            log.warning("%s is dropped: too many wait", reply)
             return
         self._reply_counts[caller] += 1
-        reply = _DirectReply(push, message)
-        destination = self._destination(push, caller)
-        reply.job = DeliveryJob(destination, partial(self._run_reply, reply))
-        self._scheduler.submit(reply.job)
+        self._schedule(reply)
 
     # -- loading webhooks ------------------------------------------------------------------------
 
@@ -328,13 +292,14 @@ class PushDispatcher:
                 # There may be very many webhooks: they share equal strings.
                 version = sys.intern(push.version)
                 push = replace(push, version=version, lease_owner=self._store.replica)
-                webhook = Webhook(task_id, push, self._reader(push, task_id, scope))
-                destination = self._destination(push, _caller_of(scope))
-                webhook.job = DeliveryJob(destination, partial(self._run, webhook))
+                events = self._events.get(scope.agent, "all")
+                reader = self._delivery.reader(task_id, push, events)
+                destination = self._destination(push, scope)
+                webhook = Webhook(task_id, push, reader, destination, self._run)
             current.append(webhook)
         for webhook in known.values():
-            await self._scheduler.cancel(webhook.job)
-        self._keep(task_id, [webhook for webhook in current if not webhook.job.is_finished])
+            await self._scheduler.cancel(webhook)
+        self._keep(task_id, [webhook for webhook in current if not webhook.is_finished])
         for webhook in self._tasks.get(task_id) or ():
             self._schedule(webhook)
 
@@ -347,13 +312,15 @@ class PushDispatcher:
             self._tasks.pop(task_id, None)
             self._unfollow(task_id)
 
-    def _reader(self, push: PushRecord, task_id: str, scope: Scope) -> Reader:
-        return self._delivery.reader(task_id, push, self._events.get(scope.agent, "all"))
-
-    def _destination(self, push: PushRecord, caller: str) -> Destination:
+    def _destination(self, push: PushRecord, scope: Scope) -> Destination:
+        """Return the destination of a webhook: a caller's share slots and replies."""
+        caller = f"{scope.tenant}\0{scope.owner}"
         return self._scheduler.destination(caller, origin_of(push.config.url))
 
     def _remove(self, webhook: Webhook) -> None:
+        if not webhook.task_id:
+            self._reply_counts -= Counter([webhook.destination.caller])
+            return
         webhooks = self._tasks.get(webhook.task_id) or ()
         if webhook in webhooks:
             self._keep(webhook.task_id, [other for other in webhooks if other is not webhook])
@@ -364,63 +331,15 @@ class PushDispatcher:
         webhook.has_more = True
         if not webhook.is_scheduled:
             webhook.is_scheduled = True
-            self._scheduler.submit(webhook.job)
+            self._scheduler.submit(webhook)
 
     async def _run(self, webhook: Webhook) -> float | None:
         """Deliver a batch. Return the seconds until the next one, ``None`` if nothing is left."""
         delay = await self._delivery.deliver(webhook)
-        if webhook.job.is_finished:
+        if webhook.is_finished:
             self._remove(webhook)
             return None
         if delay is None and webhook.has_more:
             return 0.0
         webhook.is_scheduled = delay is not None
         return delay
-
-    async def _run_reply(self, reply: _DirectReply) -> float | None:
-        """Deliver a direct reply. Return the seconds until the next attempt, ``None`` if none."""
-        try:
-            return await self._post_reply(reply)
-        finally:
-            reply.job.destination.circuit.released(reply.job)
-
-    async def _post_reply(self, reply: _DirectReply) -> float | None:
-        push, job = reply.push, reply.job
-        elapsed = asyncio.get_running_loop().time() - reply.begun
-        if elapsed < self._retry_policy.gives_up_replies_after and (
-            wait := self._delivery.circuit_wait(job)
-        ):
-            job.may_retry_early = True
-            return wait
-        if not self._scheduler.caps.permit(job):
-            return 0.0
-        try:
-            if self._delivery.needs_challenge(job, push):
-                sent = await self._delivery.challenge(job, push)
-                if sent.failure is None:
-                    return 0.0
-            else:
-                body = versions.dialect(push.version).write_push(reply.message, None)
-                notification_id = quoted(reply.message.message_id)
-                sent = await self._delivery.post(job, push, body, notification_id)
-                if sent.is_held_back:
-                    return 0.0
-            failure = sent.failure
-        except Exception:
-            log.exception("delivery of a direct reply to %s failed", label(push))
-            failure = DeliveryFailure("the server failed", is_final=True)
-        if failure is not None:
-            reply.failures += 1
-            if not failure.is_final and elapsed < self._retry_policy.gives_up_replies_after:
-                return self._retry_policy.delay(reply.failures, failure)
-            log.warning("a direct reply was not delivered to %s: %s", label(push), failure.reason)
-        caller = reply.job.destination.caller
-        self._reply_counts[caller] -= 1
-        if not self._reply_counts[caller]:
-            del self._reply_counts[caller]
-        return None
-
-
-def _caller_of(scope: Scope) -> str:
-    """Return the key under which a caller's webhooks share slots and replies."""
-    return f"{scope.tenant}\0{scope.owner}"

@@ -17,12 +17,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, unquote
 
+import msgspec
 from msgspec.structs import replace
 
 from parley.model.backoff import seconds_of
 from parley.model.bounded import Bounded
-from parley.push.proofs import ProofFailed, Proofs, WebhookAttempt, WebhookProof
-from parley.push.scheduler import CallRequests, DestinationBusy
+from parley.push.proofs import ProofFailed, Proofs, WebhookAttempt
+from parley.push.scheduler import DeliveryCall, DestinationBusy
 from parley.security.egress import Egress, find_cause, find_forbidden
 from parley.security.outbound import guarded_session, read_start
 from parley.security.response_limits import ResponseLimitExceeded
@@ -89,8 +90,8 @@ class DeliveryFailure(NamedTuple):
 class HttpSender:
     """Sends notifications to addresses that ``egress`` allows, without proxies or redirects.
 
-    ``proofs`` say who sends them. ``resolver`` and ``transport``, which replaces HTTP, are for
-    tests. A sender belongs to the event loop that uses it first.
+    ``proofs`` say who sends them. ``transport``, which replaces HTTP, is for tests.
+    A sender belongs to the event loop that uses it first.
     """
 
     def __init__(
@@ -98,14 +99,13 @@ class HttpSender:
         egress: Egress,
         *,
         timeout: float,
-        resolver: AbstractResolver | None = None,
         transport: WebhookTransport | None = None,
         proofs: Proofs | None = None,
     ) -> None:
         self._egress = egress
-        self._proofs = proofs or Proofs(egress)
+        self.proofs = proofs or Proofs(egress)
         self._timeout = timeout
-        self._resolver = resolver
+        self._resolver: AbstractResolver | None = None
         self._transport = transport
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
 
@@ -114,58 +114,52 @@ class HttpSender:
         push: PushRecord,
         body: bytes,
         notification_id: str,
-        requests: CallRequests | None = None,
+        requests: DeliveryCall | None = None,
     ) -> WebhookAnswer | DeliveryFailure:
         """Send a body to a webhook. Return its answer once it accepts (any 2xx)."""
         try:
             push = self.opened(push)
         except ProofFailed as error:
             return DeliveryFailure(str(error), is_refusal=error.is_refusal)
-        at = int(self._proofs.clock())
+        at = int(self.proofs.clock())
         headers = headers_of(push, notification_id, at)
-        authentication = push.config.authentication
-        if authentication is None:
-            return _judged(await self._send(push.config.url, headers, body))
-        proof = self._proofs.of(authentication)
         attempt = WebhookAttempt(
             push, body, notification_id, at, task_of(notification_id),
             "" if requests is None else requests.caller, self._session_of, requests,
         )  # fmt: skip
-        return _judged(await self._send_proved(proof, attempt, headers))
+        return _judged(await self._send_proved(attempt, headers))
 
     def opened(self, push: PushRecord) -> PushRecord:
         """Return a record with its secrets as their owner gave them. Raises ``ProofFailed``."""
-        config = self._proofs.secrets.opened(push.config)
-        return push if config is push.config else replace(push, config=config)
+        return replace(push, config=self.proofs.secrets.opened(push.config))
 
     async def _send_proved(
-        self, proof: WebhookProof, attempt: WebhookAttempt, headers: Mapping[str, str]
+        self, attempt: WebhookAttempt, headers: Mapping[str, str]
     ) -> WebhookAnswer | DeliveryFailure:
         """Send with a proof, and once more after a 401 if there may be a better one."""
-        url = attempt.push.config.url
+        config, proofs = attempt.push.config, self.proofs
         if self._transport is None and not self._sessions:
-            await asyncio.to_thread(import_module, "aiohttp")  # a proof may need it
+            await asyncio.to_thread(import_module, "aiohttp")  # the first import takes a while
         try:
-            tls = proof.tls()
-            async with asyncio.timeout(self._timeout):
-                proved = await proof.headers(attempt)
-            answer = await self._send(url, {**headers, **proved}, attempt.body, tls)
-            if not (
-                isinstance(answer, WebhookAnswer)
-                and answer.status == _UNAUTHORIZED
-                and proof.is_renewed(attempt, proved)
-                and (attempt.requests is None or attempt.requests.repeat())
-            ):
-                return answer
-            async with asyncio.timeout(self._timeout):
-                proved = await proof.headers(attempt)
+            tls = proofs.tls(config.authentication)
+            for is_last in (False, True):
+                async with asyncio.timeout(self._timeout):
+                    proved = await proofs.headers(attempt)
+                answer = await self.send(config.url, {**headers, **proved}, attempt.body, tls)
+                if (
+                    is_last
+                    or answer.status != _UNAUTHORIZED
+                    or not proofs.is_renewed(attempt, proved)
+                    or not (attempt.requests is None or attempt.requests.permit())
+                ):
+                    break
         except ProofFailed as error:
             return DeliveryFailure(str(error), is_refusal=error.is_refusal)
         except TimeoutError:
             return DeliveryFailure(f"there is no proof of the sender in {self._timeout:g} s")
-        return await self._send(url, {**headers, **proved}, attempt.body, tls)
+        return answer
 
-    async def _send(
+    async def send(
         self,
         url: str,
         headers: Mapping[str, str],
@@ -174,14 +168,15 @@ class HttpSender:
         longest: int = 0,
     ) -> WebhookAnswer | DeliveryFailure:
         """Send a body; return the answer, with up to ``longest`` bytes of its body."""
-        if self._transport is not None:
-            return await self._send_by(self._transport, url, headers, body)
-        if not self._sessions:  # the first import takes a while
+        if self._transport is None and not self._sessions:  # the first import takes a while
             await asyncio.to_thread(import_module, "aiohttp")
         import aiohttp
         import yarl
 
         try:
+            if self._transport is not None:
+                async with asyncio.timeout(self._timeout):
+                    return await self._transport(url, headers, body)
             address = yarl.URL(url)
             session = self._session_of(address.host or "")
             async with (
@@ -214,34 +209,9 @@ class HttpSender:
                 return DeliveryFailure("it answers with more than an answer may take")
             return DeliveryFailure(f"it cannot be reached ({type(error).__name__})")
 
-    async def _send_by(
-        self, transport: WebhookTransport, url: str, headers: Mapping[str, str], body: bytes
-    ) -> WebhookAnswer | DeliveryFailure:
-        try:
-            async with asyncio.timeout(self._timeout):
-                return await transport(url, headers, body)
-        except TimeoutError:
-            return DeliveryFailure(f"no answer in {self._timeout:g} s")
-        except OSError as error:
-            return DeliveryFailure(f"it cannot be reached ({type(error).__name__})")
-
-    async def ask(
-        self, push: PushRecord, headers: Mapping[str, str], body: bytes, longest: int
-    ) -> WebhookAnswer | DeliveryFailure:
-        """Send a body without any secret; return the answer, with as much of its body.
-
-        A webhook that asks for the server's certificate gets it: it could not answer otherwise.
-        """
-        authentication = push.config.authentication
-        try:
-            tls = None if authentication is None else self._proofs.of(authentication).tls()
-        except ProofFailed as error:
-            return DeliveryFailure(str(error), is_refusal=error.is_refusal)
-        return await self._send(push.config.url, headers, body, tls, longest)
-
     async def close(self) -> None:
         """Close all connections."""
-        await self._proofs.close()
+        await self.proofs.close()
         sessions, self._sessions = self._sessions, {}
         for session in sessions.values():
             await session.close()
@@ -353,17 +323,19 @@ class Challenges:
         return key in self._confirmed
 
     async def ask(
-        self, push: PushRecord, requests: CallRequests
+        self, push: PushRecord, requests: DeliveryCall
     ) -> WebhookAnswer | DeliveryFailure:
         """Challenge a receiver. Return its answer once it has confirmed."""
         try:
-            token = self._sender.opened(push).config.token
+            config = self._sender.opened(push).config
+            # A webhook that asks for the server's certificate could not answer otherwise.
+            tls = self._sender.proofs.tls(config.authentication)
         except ProofFailed as error:
             return DeliveryFailure(str(error), is_refusal=error.is_refusal)
         challenge = secrets.token_urlsafe(32)
         headers = {"Content-Type": "application/json", CHALLENGE_HEADER: CHALLENGE_VERSION}
         body = json.dumps({"challenge": challenge}).encode()
-        answer = await self._sender.ask(push, headers, body, LONGEST_RESPONSE)
+        answer = await self._sender.send(config.url, headers, body, tls, LONGEST_RESPONSE)
         if isinstance(answer, DeliveryFailure):
             return answer._replace(reason=f"challenge not answered: {answer.reason}")
         given = _response_in(answer.body) if answer.status == 200 else None
@@ -371,7 +343,7 @@ class Challenges:
             what = f"it answers with HTTP {answer.status}"
             if answer.status == 200:
                 what = 'the answer is not {"response": "..."}'
-        elif hmac.compare_digest(given, response_to(challenge, token).encode()):
+        elif hmac.compare_digest(given, response_to(challenge, config.token).encode()):
             self._confirmed[_key(requests.caller, push)] = None
             return answer
         else:
@@ -390,11 +362,13 @@ def _key(caller: str, push: PushRecord) -> bytes:
     return sha256(json.dumps([caller, config.url, config.token]).encode()).digest()
 
 
+class _Response(msgspec.Struct):
+    response: str
+
+
 def _response_in(body: bytes) -> bytes | None:
     """Return the response in an answer, ``None`` if there is none."""
     try:
-        given = json.loads(body)
+        return msgspec.json.decode(body, type=_Response).response.encode()
     except (ValueError, RecursionError):
         return None
-    response = given.get("response") if isinstance(given, dict) else None
-    return response.encode(errors="replace") if isinstance(response, str) else None

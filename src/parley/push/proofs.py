@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
-from urllib.parse import quote_plus, unquote, urlsplit
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 from msgspec.structs import replace
@@ -27,7 +27,7 @@ from parley.model.concurrency import SingleFlight
 from parley.model.errors import FieldViolation, InvalidParamsError
 from parley.model.ids import new_id
 from parley.model.operations import AuthenticationInfo, TaskPushNotificationConfig, server_of
-from parley.push.scheduler import CallRequests, DestinationBusy
+from parley.push.scheduler import DeliveryCall, DestinationBusy
 from parley.security.egress import (
     Egress,
     ForbiddenAddress,
@@ -35,10 +35,11 @@ from parley.security.egress import (
     find_forbidden,
     normalize_host,
 )
+from parley.security.issuers import ClientIdentity, lifetime_of
 from parley.security.outbound import read_start
 from parley.security.response_limits import ResponseLimitExceeded
 from parley.security.sealing import SealBroken, Sealer
-from parley.security.signing.keys import SigningKeys
+from parley.security.signing.keys import SigningKeys, stamp_of
 from parley.store.protocols.webhooks import PushRecord
 
 if TYPE_CHECKING:
@@ -53,6 +54,9 @@ WrongUrl = Callable[[str], str]
 """Returns the fault of an address that this server shall call, empty for a right address."""
 
 SCHEME, CREDENTIALS = "authentication.scheme", "authentication.credentials"
+
+SENDS_SECRET = ("bearer", "basic", "apikey", "oauth2")
+"""Schemes with which a reader of a delivery could send others, so plain http is refused."""
 
 
 class WebhookAttempt(NamedTuple):
@@ -70,7 +74,13 @@ class WebhookAttempt(NamedTuple):
     task_id: str
     caller: str
     session: Callable[[str], aiohttp.ClientSession]
-    requests: CallRequests | None = None
+    requests: DeliveryCall | None = None
+
+    @property
+    def scheme(self) -> str:
+        """The scheme of the configuration, in lower case."""
+        authentication = self.push.config.authentication
+        return "" if authentication is None else authentication.scheme.lower()
 
     @property
     def credentials(self) -> str:
@@ -90,48 +100,6 @@ class ProofFailed(Exception):
         self.is_refusal = is_refusal
 
 
-class WebhookProof(Protocol):
-    """One way to prove the sender. Has no state of a single delivery.
-
-    ``sends_secret``: whoever reads a delivery could send others, so plain http is refused.
-    """
-
-    sends_secret: bool
-
-    def problems(self, credentials: str, url: str, wrong_url: WrongUrl) -> Iterator[Problem]:
-        """Yield the faults of the credentials of a configuration, and of its ``url``."""
-        ...
-
-    async def headers(self, attempt: WebhookAttempt) -> Mapping[str, str]:
-        """Return the headers that prove the sender. Raises ``ProofFailed``."""
-        ...
-
-    def tls(self) -> ssl.SSLContext | None:
-        """Return the TLS context of the connection; ``None`` for the default.
-
-        Raises ``ProofFailed``.
-        """
-        ...
-
-    def is_renewed(self, attempt: WebhookAttempt, sent: Mapping[str, str]) -> bool:
-        """Note a 401. Return whether headers other than the sent ones may help."""
-        ...
-
-
-class StaticProof:
-    """What most proofs share: the default connection, and no second try after a 401."""
-
-    sends_secret = True
-
-    def tls(self) -> ssl.SSLContext | None:
-        """Return ``None``: the connection is as for any webhook."""
-        return None
-
-    def is_renewed(self, attempt: WebhookAttempt, sent: Mapping[str, str]) -> bool:
-        """Return ``False``: the same headers would be sent again."""
-        return False
-
-
 def may_be_plain(host: str, egress: Egress) -> bool:
     """Return whether secrets may go to a host over plain http: the operator allows this host, by
     its name or as one of its networks.
@@ -149,6 +117,12 @@ def may_be_plain(host: str, egress: Egress) -> bool:
     except ForbiddenAddress:
         return True
     return False
+
+
+def _is_private(url: str, egress: Egress) -> bool:
+    """Return whether a secret may go to an address."""
+    address = urlsplit(url)
+    return address.scheme == "https" or may_be_plain(address.hostname or "", egress)
 
 
 # -- client token -----------------------------------------------------------------------------
@@ -252,11 +226,10 @@ class ClientToken:
 
         where = f"the token endpoint at {server_of(self._request.token_url)}"
         host = urlsplit(self._request.token_url).hostname or ""
-        form, headers = self._form()
         requests = self._attempt.requests
         try:
             with nullcontext() if requests is None else requests.token(host):
-                return _read_answer(where, *await self._post(host, form, headers))
+                return _read_answer(where, *await self._post(host))
         except TimeoutError:
             raise ProofFailed(f"{where} does not answer in {TIMEOUT:g} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -270,35 +243,24 @@ class ClientToken:
             reason = type(error).__name__
             raise ProofFailed(f"{where} cannot be reached ({reason})") from None
 
-    async def _post(
-        self, host: str, form: dict[str, str], headers: dict[str, str]
-    ) -> tuple[int, bytes]:
-        """Post a form to the endpoint. Return the status and the body of the answer."""
+    async def _post(self, host: str) -> tuple[int, bytes]:
+        """Ask the endpoint. Return the status and the body of the answer."""
+        asked = self._request
+        client = ClientIdentity(asked.client_id, asked.client_secret, asked.auth_method)
+        form = {"grant_type": "client_credentials"}
+        form |= {name: getattr(asked, name) for name in ("scope", "audience", "resource")}
+        headers, form = client.apply({name: value for name, value in form.items() if value})
+        headers |= {"Accept": "application/json", "Accept-Encoding": "identity"}
         async with (
             asyncio.timeout(TIMEOUT),
             self._attempt.session(host).post(
-                self._request.token_url, data=form, headers=headers, allow_redirects=False
+                asked.token_url, data=form, headers=headers, allow_redirects=False
             ) as response,
         ):
             body = await read_start(response.content, MAX_BYTES + 1)
             if len(body) > MAX_BYTES:
                 raise ResponseLimitExceeded
             return response.status, body
-
-    def _form(self) -> tuple[dict[str, str], dict[str, str]]:
-        """Return the form and the headers of a request."""
-        asked = self._request
-        form = {"grant_type": "client_credentials"}
-        headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
-        for name in ("scope", "audience", "resource"):
-            if value := getattr(asked, name):
-                form[name] = value
-        if asked.auth_method == POST:
-            form |= {"client_id": asked.client_id, "client_secret": asked.client_secret}
-        else:  # RFC 6749 §2.3.1
-            pair = f"{quote_plus(asked.client_id)}:{quote_plus(asked.client_secret)}"
-            headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode('ascii')}"
-        return form, headers
 
 
 def _read_answer(where: str, status: int, body: bytes) -> tuple[str, float]:
@@ -320,12 +282,7 @@ def _read_answer(where: str, status: int, body: bytes) -> tuple[str, float]:
         raise ProofFailed(f"{where} answers without an access token")
     if not isinstance(kind, str) or kind.lower() != "bearer":
         raise ProofFailed(f"{where} answers with a token that is not of the type Bearer")
-    lifetime = content.get("expires_in", DEFAULT_LIFETIME)
-    if isinstance(lifetime, str) and lifetime.isdecimal() and len(lifetime) < 16:
-        lifetime = float(lifetime)
-    if isinstance(lifetime, bool) or not isinstance(lifetime, (int, float)) or lifetime <= 0:
-        lifetime = DEFAULT_LIFETIME
-    return value, min(float(lifetime), MAX_LIFETIME)
+    return value, min(lifetime_of(content) or DEFAULT_LIFETIME, MAX_LIFETIME)
 
 
 # -- authorization ----------------------------------------------------------------------------
@@ -333,52 +290,19 @@ def _read_answer(where: str, status: int, body: bytes) -> tuple[str, float]:
 AUTHORIZATION = "Authorization"
 
 
-class AuthorizationProof(StaticProof):
-    """Any scheme that has no proof of its own: ``<scheme> <credentials>``, if there are some."""
-
-    sends_secret = False
-
-    def problems(self, credentials: str, url: str, wrong_url: WrongUrl) -> Iterator[Problem]:
-        """Yield nothing: the meaning of the scheme is known to the webhook only."""
-        return iter(())
-
-    async def headers(self, attempt: WebhookAttempt) -> Mapping[str, str]:
-        """Return the header of the configuration."""
-        return as_configured(attempt)
+def _basic_problems(credentials: str) -> Iterator[Problem]:
+    """Yield a violation unless there is a user and a password, plain or in base64 (RFC 7617)."""
+    if not credentials or not (":" in credentials or _is_encoded(credentials)):
+        yield CREDENTIALS, "user:password, or the base64 of it"
 
 
-class BearerProof(StaticProof):
-    """A token that the configuration has; without one, a JWT where the server signs them."""
-
-    def __init__(self, jwt: WebhookProof | None) -> None:
-        self._jwt = jwt
-
-    def problems(self, credentials: str, url: str, wrong_url: WrongUrl) -> Iterator[Problem]:
-        """Yield nothing: tokens are opaque."""
-        return iter(())
-
-    async def headers(self, attempt: WebhookAttempt) -> Mapping[str, str]:
-        """Return the token, or a JWT."""
-        if self._jwt is not None and not attempt.credentials:
-            return await self._jwt.headers(attempt)
-        return as_configured(attempt)
-
-
-class BasicProof(StaticProof):
-    """A user and a password (RFC 7617)."""
-
-    def problems(self, credentials: str, url: str, wrong_url: WrongUrl) -> Iterator[Problem]:
-        """Yield a violation unless there is a user and a password, plain or in base64."""
-        if not credentials or not (":" in credentials or _is_encoded(credentials)):
-            yield CREDENTIALS, "user:password, or the base64 of it"
-
-    async def headers(self, attempt: WebhookAttempt) -> Mapping[str, str]:
-        """Return user and password in base64."""
-        credentials = attempt.credentials
-        if ":" in credentials:
-            credentials = base64.b64encode(credentials.encode()).decode()
-            return {AUTHORIZATION: f"Basic {credentials}"}
-        return as_configured(attempt)
+def _basic(attempt: WebhookAttempt) -> Mapping[str, str]:
+    """Return user and password in base64."""
+    credentials = attempt.credentials
+    if ":" in credentials:
+        credentials = base64.b64encode(credentials.encode()).decode()
+        return {AUTHORIZATION: f"Basic {credentials}"}
+    return as_configured(attempt)
 
 
 def as_configured(attempt: WebhookAttempt) -> Mapping[str, str]:
@@ -417,27 +341,25 @@ _RESERVED_PREFIXES = (
 )  # fmt: skip
 
 
-class ApiKeyProof(StaticProof):
-    """``<header name>: <key>``."""
+def _api_key_problems(credentials: str) -> Iterator[Problem]:
+    """Yield a violation for credentials that name no header, or one of another meaning."""
+    named = _NAMED.fullmatch(credentials)
+    if named is None:
+        yield CREDENTIALS, "the name of a header and the key, such as X-API-Key: 7f3a"
+    elif is_reserved(named[1]):
+        yield (
+            CREDENTIALS,
+            f"the name of a header that is free for a key, such as X-API-Key; {named[1]} "
+            "has another meaning in the request",
+        )
 
-    def problems(self, credentials: str, url: str, wrong_url: WrongUrl) -> Iterator[Problem]:
-        """Yield a violation for credentials that name no header, or one of another meaning."""
-        named = _NAMED.fullmatch(credentials)
-        if named is None:
-            yield CREDENTIALS, "the name of a header and the key, such as X-API-Key: 7f3a"
-        elif is_reserved(named[1]):
-            yield (
-                CREDENTIALS,
-                f"the name of a header that is free for a key, such as X-API-Key; {named[1]} "
-                "has another meaning in the request",
-            )
 
-    async def headers(self, attempt: WebhookAttempt) -> Mapping[str, str]:
-        """Return the header of the key."""
-        named = _NAMED.fullmatch(attempt.credentials)
-        if named is None or is_reserved(named[1]):
-            return as_configured(attempt)  # from before keys had names
-        return {named[1]: named[2]}
+def _api_key(attempt: WebhookAttempt) -> Mapping[str, str]:
+    """Return the header of the key: ``<header name>: <key>``."""
+    named = _NAMED.fullmatch(attempt.credentials)
+    if named is None or is_reserved(named[1]):
+        return as_configured(attempt)  # from before keys had names
+    return {named[1]: named[2]}
 
 
 def is_reserved(name: str) -> bool:
@@ -455,31 +377,22 @@ MIN_SECRET_BYTES = 24
 MAX_SECRETS = 5
 
 
-class HmacProof(StaticProof):
-    """HMAC-SHA256 of the id, the time and the body: one signature for each secret."""
-
-    sends_secret = False
-
-    def problems(self, credentials: str, url: str, wrong_url: WrongUrl) -> Iterator[Problem]:
-        """Yield a violation for secrets that cannot be used."""
-        try:
-            secrets_in(credentials)
-        except ValueError as error:
-            yield CREDENTIALS, str(error)
-
-    async def headers(self, attempt: WebhookAttempt) -> Mapping[str, str]:
-        """Return the signatures."""
-        try:
-            secrets = secrets_in(attempt.credentials)
-        except ValueError:
-            raise ProofFailed("its configuration has no secrets to sign with") from None
-        signed = signed_content(attempt.id, attempt.at, attempt.body)
-        return {SIGNATURE: " ".join(f"v1,{signature(secret, signed)}" for secret in secrets)}
+def _hmac_problems(credentials: str) -> Iterator[Problem]:
+    """Yield a violation for secrets that cannot be used."""
+    try:
+        secrets_in(credentials)
+    except ValueError as error:
+        yield CREDENTIALS, str(error)
 
 
-def signed_content(delivery_id: str, at: int, body: bytes) -> bytes:
-    """Return the bytes that are signed."""
-    return f"{delivery_id}.{at}.".encode("ascii") + body
+def _hmac(attempt: WebhookAttempt) -> Mapping[str, str]:
+    """Return HMAC-SHA256 of the id, the time and the body: one signature for each secret."""
+    try:
+        secrets = secrets_in(attempt.credentials)
+    except ValueError:
+        raise ProofFailed("its configuration has no secrets to sign with") from None
+    signed = f"{attempt.id}.{attempt.at}.".encode("ascii") + attempt.body
+    return {SIGNATURE: " ".join(f"v1,{signature(secret, signed)}" for secret in secrets)}
 
 
 def signature(secret: bytes, signed: bytes) -> str:
@@ -532,57 +445,39 @@ class WebhookClaims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     request_body_sha256: str
 
 
-class JwtProof(StaticProof):
-    """``Authorization: Bearer <JWT>``. ``issuer`` is the public address of this server."""
+def _jwt_problems(missing: str, credentials: str, url: str) -> Iterator[Problem]:
+    """Yield missing settings of the server, and an audience that is not the webhook's."""
+    if missing:
+        yield SCHEME, f"a scheme that this server can prove: {missing}"
+    try:
+        _audience(credentials, url)
+    except ValueError as error:
+        yield CREDENTIALS, str(error)
 
-    sends_secret = False
 
-    def __init__(self, keys: SigningKeys | None, issuer: str) -> None:
-        self._keys = keys
-        self._issuer = issuer.rstrip("/")
-
-    @property
-    def missing(self) -> str:
-        """What this server lacks to sign JWTs; empty if it has all."""
-        if self._keys is None:
-            return (
-                "this server has no signing keys; its operator makes them with "
-                "`parley keys generate`, and names the file with signing_keys="
-            )
-        if not self._issuer:
-            return "this server does not know its public address; its operator gives it as url="
-        return ""
-
-    def problems(self, credentials: str, url: str, wrong_url: WrongUrl) -> Iterator[Problem]:
-        """Yield missing settings of the server, and an audience that is not the webhook's."""
-        if self.missing:
-            yield SCHEME, f"a scheme that this server can prove: {self.missing}"
-        try:
-            _audience(credentials, url)
-        except ValueError as error:
-            yield CREDENTIALS, str(error)
-
-    async def headers(self, attempt: WebhookAttempt) -> Mapping[str, str]:
-        """Return a JWT about this attempt."""
-        try:
-            audience = _audience(attempt.credentials, attempt.push.config.url)
-        except ValueError as error:
-            if attempt.credentials.startswith("{"):
-                raise ProofFailed(f"its configuration states no right audience: {error}") from None
-            return as_configured(attempt)  # a token, from before this server signed
-        if self._keys is None or self.missing:
-            raise ProofFailed(self.missing)
-        claims = WebhookClaims(
-            iss=self._issuer,
-            aud=audience,
-            iat=attempt.at,
-            exp=attempt.at + LIFETIME,
-            jti=attempt.id,
-            task_id=attempt.task_id,
-            request_body_sha256=hashlib.sha256(attempt.body).hexdigest(),
-        )
-        token = self._keys.signers[0].jws({"typ": "JWT"}, msgspec.json.encode(claims))
-        return {AUTHORIZATION: f"Bearer {token}"}
+def _jwt(
+    keys: SigningKeys | None, issuer: str, missing: str, attempt: WebhookAttempt
+) -> Mapping[str, str]:
+    """Return a JWT about this attempt: ``Authorization: Bearer <JWT>``."""
+    try:
+        audience = _audience(attempt.credentials, attempt.push.config.url)
+    except ValueError as error:
+        if attempt.credentials.startswith("{"):
+            raise ProofFailed(f"its configuration states no right audience: {error}") from None
+        return as_configured(attempt)  # a token, from before this server signed
+    if keys is None or missing:
+        raise ProofFailed(missing)
+    claims = WebhookClaims(
+        iss=issuer,
+        aud=audience,
+        iat=attempt.at,
+        exp=attempt.at + LIFETIME,
+        jti=attempt.id,
+        task_id=attempt.task_id,
+        request_body_sha256=hashlib.sha256(attempt.body).hexdigest(),
+    )
+    token = keys.signers[0].jws({"typ": "JWT"}, msgspec.json.encode(claims))
+    return {AUTHORIZATION: f"Bearer {token}"}
 
 
 def default_audience(url: str) -> str:
@@ -636,8 +531,44 @@ MAX_TOKENS_PER_CALLER = 256
 _TEXT = re.compile(r"[\x20-\x7e]+")
 
 
-class ClientCredentialsProof(StaticProof):
-    """``Authorization: Bearer <access token>``. A token is used for one caller's deliveries only.
+def _oauth2_problems(credentials: str, wrong_url: WrongUrl, egress: Egress) -> Iterator[Problem]:
+    """Yield the faults of a request for a token, member by member."""
+    try:
+        asked = msgspec.json.decode(credentials or "null", type=dict[str, object])
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        yield (
+            CREDENTIALS,
+            'a JSON object with "tokenUrl", "clientId" and "clientSecret", and perhaps '
+            '"scope", "audience", "resource" and "authMethod"',
+        )
+        return
+    for name in ("tokenUrl", "clientId", "clientSecret"):
+        if name not in asked or asked[name] == "":
+            yield f"{CREDENTIALS}.{name}", "a text"
+    for name, value in asked.items():
+        if not value and isinstance(value, str) and name != "authMethod":
+            continue  # a required one was named above
+        if name not in TokenRequest.__struct_encode_fields__:
+            known = ", ".join(TokenRequest.__struct_encode_fields__)
+            yield CREDENTIALS, f"no other members than {known}"
+        elif not isinstance(value, str) or not _TEXT.fullmatch(value):
+            yield f"{CREDENTIALS}.{name}", "a text of printable ASCII characters"
+        elif name == "authMethod" and value not in METHODS:
+            yield f"{CREDENTIALS}.{name}", " or ".join(METHODS)
+        elif name == "tokenUrl" and (problem := _wrong_endpoint(value, wrong_url, egress)):
+            yield f"{CREDENTIALS}.{name}", problem
+
+
+def _wrong_endpoint(url: str, wrong_url: WrongUrl, egress: Egress) -> str:
+    if problem := wrong_url(url):
+        return problem
+    if "#" in url:
+        return "a URL without a fragment"
+    return "" if _is_private(url, egress) else "an https URL: the client's secret goes there"
+
+
+class ClientTokens:
+    """The access tokens of callers. A token is used for one caller's deliveries only.
 
     Belongs to the event loop that uses it first.
     """
@@ -647,79 +578,17 @@ class ClientCredentialsProof(StaticProof):
         self._monotonic = monotonic
         self._tokens: dict[str, OrderedDict[bytes, ClientToken]] = {}
 
-    def problems(self, credentials: str, url: str, wrong_url: WrongUrl) -> Iterator[Problem]:
-        """Yield the faults of a request for a token, member by member."""
-        try:
-            asked = msgspec.json.decode(credentials or "null", type=dict[str, object])
-        except (msgspec.DecodeError, ValueError, RecursionError):
-            yield (
-                CREDENTIALS,
-                'a JSON object with "tokenUrl", "clientId" and "clientSecret", and perhaps '
-                '"scope", "audience", "resource" and "authMethod"',
-            )
-            return
-        for name in ("tokenUrl", "clientId", "clientSecret"):
-            if name not in asked or asked[name] == "":
-                yield f"{CREDENTIALS}.{name}", "a text"
-        for name, value in asked.items():
-            if not value and isinstance(value, str) and name != "authMethod":
-                continue  # a required one was named above
-            if name not in TokenRequest.__struct_encode_fields__:
-                known = ", ".join(TokenRequest.__struct_encode_fields__)
-                yield CREDENTIALS, f"no other members than {known}"
-            elif not isinstance(value, str) or not _TEXT.fullmatch(value):
-                yield f"{CREDENTIALS}.{name}", "a text of printable ASCII characters"
-            elif name == "authMethod" and value not in METHODS:
-                yield f"{CREDENTIALS}.{name}", " or ".join(METHODS)
-            elif name == "tokenUrl" and (problem := self._wrong_endpoint(str(value), wrong_url)):
-                yield f"{CREDENTIALS}.{name}", problem
-
-    def _wrong_endpoint(self, url: str, wrong_url: WrongUrl) -> str:
-        if problem := wrong_url(url):
-            return problem
-        if "#" in url:
-            return "a URL without a fragment"
-        if not self._is_private(url):
-            return "an https URL: the client's secret goes there"
-        return ""
-
-    def _is_private(self, url: str) -> bool:
-        """Return whether a secret may go to an address."""
-        address = urlsplit(url)
-        return address.scheme == "https" or may_be_plain(address.hostname or "", self._egress)
-
-    async def headers(self, attempt: WebhookAttempt) -> Mapping[str, str]:
-        """Return a token, from the endpoint if none is at hand. Raises ``ProofFailed``."""
-        if not attempt.credentials.startswith("{"):
-            return as_configured(attempt)  # a token, from before the server obtained them
-        token = self._token(attempt)
-        return {AUTHORIZATION: f"Bearer {await token.get(attempt)}"}
-
-    def is_renewed(self, attempt: WebhookAttempt, sent: Mapping[str, str]) -> bool:
-        """Drop the token that was refused. Return whether another may be had at once."""
-        if not attempt.credentials.startswith("{"):
-            return False
-        self._token(attempt).drop(sent.get(AUTHORIZATION, "").removeprefix("Bearer "))
-        return True
-
-    async def close(self) -> None:
-        """End the requests that are under way."""
-        tokens, self._tokens = self._tokens, {}
-        for each in tokens.values():
-            for token in each.values():
-                await token.close()
-
-    def _token(self, attempt: WebhookAttempt) -> ClientToken:
+    def of(self, attempt: WebhookAttempt) -> ClientToken:
         """Return the token of a caller's credentials. Raises ``ProofFailed``."""
         key = hashlib.sha256(attempt.credentials.encode()).digest()
-        tokens = self._tokens.get(attempt.caller)
-        found = None if tokens is None else tokens.get(key)
+        kept = self._tokens.get(attempt.caller)
+        found = None if kept is None else kept.get(key)
         if found is None:
             try:
                 asked = msgspec.json.decode(attempt.credentials, type=TokenRequest)
             except (msgspec.DecodeError, ValueError, RecursionError):
                 raise ProofFailed("its configuration does not say how to get a token") from None
-            if not self._is_private(asked.token_url):
+            if not _is_private(asked.token_url, self._egress):
                 raise ProofFailed("its token endpoint is not at an https address")
             found = ClientToken(asked, self._monotonic)
             self._make_room(attempt.caller)
@@ -727,6 +596,13 @@ class ClientCredentialsProof(StaticProof):
         tokens[key] = found
         tokens.move_to_end(key)
         return found
+
+    async def close(self) -> None:
+        """End the requests that are under way."""
+        tokens, self._tokens = self._tokens, {}
+        for each in tokens.values():
+            for token in each.values():
+                await token.close()
 
     def _make_room(self, caller: str) -> None:
         """Forget the token that its caller did not use for longest."""
@@ -773,14 +649,8 @@ class WebhookCertificate(msgspec.Struct, frozen=True):
     @property
     def stamp(self) -> object:
         """The identity of the files' contents; another one after each change."""
-        found = []
-        for path in (self.cert, self.key, self.ca):
-            try:
-                state = None if path is None else Path(path).stat()
-            except OSError:
-                state = None
-            found.append(state and (state.st_ino, state.st_size, state.st_mtime_ns))
-        return found
+        files = [path for path in (self.cert, self.key, self.ca) if path is not None]
+        return [stamp_of(Path(path)) for path in files]
 
     def context(self) -> ssl.SSLContext:
         """Return what connections are made with. Raises ``ValueError`` for unusable files."""
@@ -804,49 +674,40 @@ class WebhookCertificate(msgspec.Struct, frozen=True):
         return made
 
 
-class MutualTlsProof(StaticProof):
-    """A connection with the certificate. Its files are read again when they change.
+def _mutual_tls_problems(
+    certificate: WebhookCertificate | None, credentials: str, url: str
+) -> Iterator[Problem]:
+    """Yield what is missing: the certificate, or TLS."""
+    if certificate is None:
+        yield (
+            SCHEME,
+            "a scheme that this server can prove: it has no client certificate; its operator "
+            "names one with webhook_certificate=",
+        )
+    if credentials:
+        yield CREDENTIALS, "nothing: the certificate is that of the server"
+    if urlsplit(url).scheme != "https":
+        yield "url", "an https URL: certificates are part of TLS"
+
+
+class CertificateContext:
+    """The TLS context with a certificate, whose files are read again when they change.
 
     Raises ``ValueError`` for unusable files.
     """
 
-    sends_secret = False
-
-    def __init__(self, certificate: WebhookCertificate | None) -> None:
+    def __init__(self, certificate: WebhookCertificate) -> None:
         self._certificate = certificate
-        if certificate is not None:
-            self._stamp = certificate.stamp
-            self._context = certificate.context()
+        self._stamp = certificate.stamp
+        self._context = certificate.context()
 
-    def problems(self, credentials: str, url: str, wrong_url: WrongUrl) -> Iterator[Problem]:
-        """Yield what is missing: the certificate, or TLS."""
-        if self._certificate is None:
-            yield (
-                SCHEME,
-                "a scheme that this server can prove: it has no client certificate; its operator "
-                "names one with webhook_certificate=",
-            )
-        if credentials:
-            yield CREDENTIALS, "nothing: the certificate is that of the server"
-        if urlsplit(url).scheme != "https":
-            yield "url", "an https URL: certificates are part of TLS"
-
-    async def headers(self, attempt: WebhookAttempt) -> Mapping[str, str]:
-        """Return no headers: the connection is the proof."""
-        if urlsplit(attempt.push.config.url).scheme != "https":
-            raise ProofFailed("its URL is not https, and certificates are part of TLS")
-        return {}
-
-    def tls(self) -> ssl.SSLContext:
-        """Return the context with the certificate. Raises ``ProofFailed`` without one."""
-        certificate = self._certificate
-        if certificate is None:
-            raise ProofFailed("this server has no client certificate for webhooks")
-        stamp = certificate.stamp
+    def get(self) -> ssl.SSLContext:
+        """Return the context."""
+        stamp = self._certificate.stamp
         if stamp != self._stamp:
             self._stamp = stamp
             try:
-                self._context = certificate.context()
+                self._context = self._certificate.context()
                 log.info("the certificate for webhooks was read again")
             except ValueError as error:
                 log.error("the changed certificate cannot be used, the old one goes on: %s", error)
@@ -879,33 +740,34 @@ class Proofs:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._egress = egress
+        self.egress = egress
         self.clock = clock
         self.secrets = WebhookSecrets(secret_key)
-        jwt = JwtProof(keys, issuer)
-        self._client_credentials = ClientCredentialsProof(egress, monotonic)
-        self._other = AuthorizationProof()
-        self._proofs: dict[str, WebhookProof] = {
-            "bearer": BearerProof(None if jwt.missing else jwt),
-            "basic": BasicProof(),
-            "apikey": ApiKeyProof(),
-            "oauth2": self._client_credentials,
-            "hmac-sha256": HmacProof(),
-            "jwt": jwt,
-            "mutualtls": MutualTlsProof(certificate),
-        }
+        self._keys = keys
+        self._issuer = issuer.rstrip("/")
+        self._tokens = ClientTokens(egress, monotonic)
+        self._certificate = certificate
+        self._tls = None if certificate is None else CertificateContext(certificate)
 
-    def of(self, authentication: AuthenticationInfo) -> WebhookProof:
-        """Return the proof of a scheme, whose name has no case."""
-        return self._proofs.get(authentication.scheme.lower(), self._other)
+    @property
+    def _missing_for_jwt(self) -> str:
+        """What this server lacks to sign JWTs; empty if it has all."""
+        if self._keys is None:
+            return (
+                "this server has no signing keys; its operator makes them with "
+                "`parley keys generate`, and names the file with signing_keys="
+            )
+        if not self._issuer:
+            return "this server does not know its public address; its operator gives it as url="
+        return ""
 
     def problems(
         self, authentication: AuthenticationInfo, url: str, wrong_url: WrongUrl
     ) -> list[Problem]:
         """Return the faults of a configuration, whose ``url`` is right."""
-        proof = self.of(authentication)
-        found = list(proof.problems(authentication.credentials, url, wrong_url))
-        if proof.sends_secret and authentication.credentials and not self._is_private(url):
+        scheme, credentials = authentication.scheme.lower(), authentication.credentials
+        found = list(self._problems(scheme, credentials, url, wrong_url))
+        if scheme in SENDS_SECRET and credentials and not _is_private(url, self.egress):
             found.append(
                 (
                     "url",
@@ -915,13 +777,70 @@ class Proofs:
             )
         return found
 
-    def _is_private(self, url: str) -> bool:
-        address = urlsplit(url)
-        return address.scheme == "https" or may_be_plain(address.hostname or "", self._egress)
+    def _problems(
+        self, scheme: str, credentials: str, url: str, wrong_url: WrongUrl
+    ) -> Iterator[Problem]:
+        match scheme:
+            case "basic":
+                return _basic_problems(credentials)
+            case "apikey":
+                return _api_key_problems(credentials)
+            case "hmac-sha256":
+                return _hmac_problems(credentials)
+            case "jwt":
+                return _jwt_problems(self._missing_for_jwt, credentials, url)
+            case "oauth2":
+                return _oauth2_problems(credentials, wrong_url, self.egress)
+            case "mutualtls":
+                return _mutual_tls_problems(self._certificate, credentials, url)
+        return iter(())  # a token is opaque, and the webhook alone knows other schemes
+
+    async def headers(self, attempt: WebhookAttempt) -> Mapping[str, str]:
+        """Return the headers that prove the sender. Raises ``ProofFailed``."""
+        scheme, credentials = attempt.scheme, attempt.credentials
+        if scheme == "bearer" and not credentials and not self._missing_for_jwt:
+            scheme = "jwt"  # without a token, if the server signs JWTs
+        match scheme:
+            case "basic":
+                return _basic(attempt)
+            case "apikey":
+                return _api_key(attempt)
+            case "hmac-sha256":
+                return _hmac(attempt)
+            case "jwt":
+                return _jwt(self._keys, self._issuer, self._missing_for_jwt, attempt)
+            case "oauth2" if credentials.startswith("{"):
+                return {AUTHORIZATION: f"Bearer {await self._tokens.of(attempt).get(attempt)}"}
+            case "mutualtls":
+                if urlsplit(attempt.push.config.url).scheme != "https":
+                    raise ProofFailed("its URL is not https, and certificates are part of TLS")
+                return {}
+        return as_configured(attempt)
+
+    def tls(self, authentication: AuthenticationInfo | None) -> ssl.SSLContext | None:
+        """Return the TLS context of the connection; ``None`` for the default.
+
+        Raises ``ProofFailed``.
+        """
+        if authentication is None or authentication.scheme.lower() != "mutualtls":
+            return None
+        if self._tls is None:
+            raise ProofFailed("this server has no client certificate for webhooks")
+        return self._tls.get()
+
+    def is_renewed(self, attempt: WebhookAttempt, sent: Mapping[str, str]) -> bool:
+        """Note a 401. Return whether headers other than the sent ones may help.
+
+        An access token that was refused is dropped.
+        """
+        if attempt.scheme != "oauth2" or not attempt.credentials.startswith("{"):
+            return False
+        self._tokens.of(attempt).drop(sent.get(AUTHORIZATION, "").removeprefix("Bearer "))
+        return True
 
     async def close(self) -> None:
         """End the requests for tokens that are under way."""
-        await self._client_credentials.close()
+        await self._tokens.close()
 
 
 # -- secrets at rest --------------------------------------------------------------------------
@@ -945,33 +864,19 @@ class WebhookSecrets:
 
     def sealed(self, config: TaskPushNotificationConfig) -> TaskPushNotificationConfig:
         """Return a configuration as it is stored."""
-        if self._sealer is None:
-            return config
-        authentication = config.authentication
-        if config.token:
-            config = replace(config, token=self._seal(_TOKEN, config.token, config.url))
-        if authentication is not None and authentication.credentials:
-            credentials = self._seal(_CREDENTIALS, authentication.credentials, config.url)
-            authentication = replace(authentication, credentials=credentials)
-            config = replace(config, authentication=authentication)
-        return config
+        return config if self._sealer is None else _changed(config, self._seal)
 
     def opened(self, config: TaskPushNotificationConfig) -> TaskPushNotificationConfig:
         """Return a stored configuration as its creator gave it. Raises ``ProofFailed``."""
-        authentication = config.authentication
-        if config.token.startswith(MARK):
-            config = replace(config, token=self._open(_TOKEN, config.token, config.url))
-        if authentication is not None and authentication.credentials.startswith(MARK):
-            credentials = self._open(_CREDENTIALS, authentication.credentials, config.url)
-            authentication = replace(authentication, credentials=credentials)
-            config = replace(config, authentication=authentication)
-        return config
+        return _changed(config, self._open)
 
     def _seal(self, purpose: str, text: str, url: str) -> str:
         assert self._sealer is not None
-        return MARK + self._sealer.seal_equally(purpose, text.encode(), url)
+        return MARK + self._sealer.seal_equally(purpose, text.encode(), url) if text else ""
 
     def _open(self, purpose: str, text: str, url: str) -> str:
+        if not text.startswith(MARK):
+            return text
         try:
             if self._sealer is None:
                 raise SealBroken
@@ -982,6 +887,18 @@ class WebhookSecrets:
                 "the configuration again",
                 is_refusal=True,
             ) from None
+
+
+def _changed(
+    config: TaskPushNotificationConfig, change: Callable[[str, str, str], str]
+) -> TaskPushNotificationConfig:
+    """Return a configuration whose secrets are changed."""
+    authentication = config.authentication
+    if authentication is not None:
+        credentials = change(_CREDENTIALS, authentication.credentials, config.url)
+        authentication = replace(authentication, credentials=credentials)
+    token = change(_TOKEN, config.token, config.url)
+    return replace(config, token=token, authentication=authentication)
 
 
 # -- validation -------------------------------------------------------------------------------

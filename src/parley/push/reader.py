@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from parley.model.parts import Message
 from parley.model.tasks import (
     Event,
     Task,
@@ -54,6 +55,20 @@ class EventReader:
 
     def delivered(self, notification: Notification, size: int) -> None:
         """Note that a notification of ``size`` bytes was delivered."""
+
+
+class ReplyReader:
+    """Has one notification: a direct reply, which no log holds."""
+
+    def __init__(self, message: Message) -> None:
+        self._message = message
+
+    async def after(self, cursor: int) -> list[Notification]:
+        """Return the reply."""
+        return [Notification(1, self._message, None, is_last=True, name=self._message.message_id)]
+
+    def delivered(self, notification: Notification, size: int) -> None:
+        """Note that the reply was delivered."""
 
 
 class TaskReader:

@@ -1,217 +1,221 @@
 """An ASGI app that takes push notifications, verifies them, and has them handled.
 
-A delivery is read within limits, verified, looked up in the inbox, and queued. With
-``acknowledge="before"`` it is answered then; with ``"after"`` when the handler has returned.
+A delivery is read within limits, verified, looked up among the ids that were handled, and queued
+behind the others of its task. With ``acknowledge="before"`` it is answered then; with ``"after"``
+when the handler has returned.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
-import hmac
 import inspect
 import json
 import logging
 import re
 import time
-from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 from uuid import uuid4
 
 import msgspec
 
-from parley.model.concurrency import end
+from parley.model.bounded import Bounded
+from parley.model.concurrency import Periodic, end, see_through
+from parley.model.distribution import install_command
 from parley.model.errors import an
 from parley.model.tasks import Task
+from parley.push.http_sender import CHALLENGE_HEADER, CHALLENGE_VERSION, response_to
 from parley.push.verification import (
     DEFAULT_LIMITS,
-    DeliveredRequest,
     NotificationRefused,
     PushNotification,
     ReceiverLimits,
-    Verified,
-    VerifyAll,
+    Verify,
     WebhookVerification,
-    challenge_token,
-    check_age,
-    checked_id,
-    checked_verification,
     lane_of,
     number_of,
-    read_event,
-    task_id_of,
+    verification_of,
 )
-from parley.store.inbox import inbox_of
-from parley.store.inbox.inbox import Inbox, InboxAnswer, InboxFailed
+from parley.push.verification import verify as verify_request
+from parley.store.protocols.errors import StoreError
+from parley.store.tables import SmallTables
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
+    from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.routing import Route
-    from starlette.types import Message as AsgiMessage
     from starlette.types import Receive, Scope, Send
 
-# -- lanes ------------------------------------------------------------------------------------
+    from parley.store.postgres.store import PostgresTaskStore
+    from parley.store.sqlite.store import SqliteTaskStore
+
+log = logging.getLogger("parley.push.receiver")
+
+# -- ids that were handled ------------------------------------------------------------------------
+
+FirstTime = Callable[[str], Awaitable[bool]]
+"""Notes an id, and returns whether that was the first time."""
+
+IDS_KEPT = 100_000
+"""How many ids a process remembers that were handled."""
+
+NAMESPACE, HANDLED, LANES = "parley_receiver", "handled", "lanes"
 
 
-class Arrival:
-    """A notification that waits or is handled.
+class SeenAnswer(Enum):
+    """The answer about a notification that arrived."""
 
-    ``id`` and ``lane`` are the inbox's: of one length, and others for each sender.
-    ``accepted`` says whether the inbox lets it be handled; ``done`` ends with the handler, with its
-    error if it raised one.
+    NEW = "new"
+    HANDLED = "handled"
+    BUSY = "busy"
+    """Another replica handles the task."""
+    FAILED = "failed"
+
+
+class HandledIds:
+    """The ids that were handled, and which replica handles which task (its *lane*).
+
+    They are in memory, and in tables of a store, if there is one: there a lane is held for
+    ``lease`` seconds from its last renewal. Raises ``StoreError``.
     """
 
-    __slots__ = ("accepted", "done", "id", "lane", "notification", "number", "prefix", "size")
-
-    def __init__(
-        self, notification: PushNotification, lane: str, size: int, *, sender: str = ""
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        self.notification = notification
-        self.id = _key(sender, notification.id) if notification.id else ""
-        self.lane = _key(sender, lane)
-        self.size = size
-        self.prefix, self.number = number_of(notification.id)
-        self.accepted: asyncio.Future[bool] = loop.create_future()
-        self.done: asyncio.Future[BaseException | None] = loop.create_future()
-
-
-def _key(sender: str, name: str) -> str:
-    text = f"{sender}\x1f{name}".encode("utf-8", "surrogatepass")
-    return hashlib.sha256(text).hexdigest()
-
-
-class Lane:
-    """The notifications of one task. ``lock`` orders the questions to the inbox."""
-
-    __slots__ = ("arrivals", "current", "is_scheduled", "lock")
-
-    def __init__(self) -> None:
-        self.arrivals: deque[Arrival] = deque()
-        self.current: Arrival | None = None
-        self.is_scheduled = False
-        self.lock = asyncio.Lock()
-
-    def add(self, arrival: Arrival) -> None:
-        """Put a notification in its place."""
-        index = len(self.arrivals)
-        if arrival.number is not None:
-            for at, other in enumerate(self.arrivals):
-                if other.prefix == arrival.prefix and (other.number or 0) > arrival.number:
-                    index = at
-                    break
-        self.arrivals.insert(index, arrival)
-
-    def has_others(self, arrival: Arrival) -> bool:
-        """Return whether there are other notifications that are not refused."""
-        return any(
-            each is not arrival and not (each.accepted.done() and not each.accepted.result())
-            for each in (*self.arrivals, *([self.current] if self.current else ()))
-        )
-
-
-class Lanes:
-    """Runs ``handle`` for notifications; ``concurrency`` of them at once, each of another lane."""
-
-    def __init__(self, handle: Callable[[Arrival], Awaitable[None]], concurrency: int) -> None:
-        self._handle = handle
-        self._concurrency = concurrency
-        self._lanes: dict[str, Lane] = {}
-        self._ready: deque[str] = deque()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._is_stopped = False
-        self.count = 0
-        self.bytes = 0
+    def __init__(self, seen: str | SmallTables | FirstTime, limits: ReceiverLimits) -> None:
+        self._limits = limits
+        self._holder = uuid4().hex.encode()
+        self._handled: Bounded[str, float] = Bounded(IDS_KEPT)
+        self._held: set[str] = set()
+        self._own: SqliteTaskStore | PostgresTaskStore | None = None
+        self._store: SmallTables | None = None
+        self._first_time: FirstTime | None = None
+        if isinstance(seen, str):
+            self._store = self._own = _store_of(seen)
+        elif isinstance(seen, SmallTables):
+            self._store = seen
+        elif inspect.iscoroutinefunction(seen):
+            self._first_time = seen
+        else:
+            raise TypeError(
+                "seen= is the URL of a store, an open store, or an async def of an id that returns "
+                f"whether it is new, not {seen!r}"
+            )
+        self._tables = None if self._store is None else self._store.tables(NAMESPACE)
 
     @property
-    def names(self) -> list[str]:
-        """The lanes that have notifications."""
-        return list(self._lanes)
+    def is_of_user(self) -> bool:
+        """Whether a function of the user notes ids, when their notifications arrive."""
+        return self._first_time is not None
 
-    def lane(self, name: str) -> Lane:
-        """Return a lane that has notifications."""
-        return self._lanes[name]
+    async def open(self) -> None:
+        """Open the store, if it is this receiver's own."""
+        if self._own is not None:
+            await self._own.open(lambda records: None)
 
-    def put(self, arrival: Arrival) -> Lane:
-        """Queue a notification. It is handled once ``accepted`` is true."""
-        lane = self._lanes.get(arrival.lane)
-        if lane is None:
-            lane = self._lanes[arrival.lane] = Lane()
-        lane.add(arrival)
-        self.count += 1
-        self.bytes += arrival.size
-        self._idle.clear()
-        self._schedule(arrival.lane, lane)
-        return lane
+    async def close(self) -> None:
+        """Release all lanes, else they end by themselves, and close the store."""
+        with suppress(StoreError):
+            for lane in list(self._held):
+                await self.release(lane)
+        self._held.clear()
+        if self._own is not None:
+            with suppress(StoreError):
+                await self._own.close()
 
-    async def drain(self) -> None:
-        """Wait until nothing is queued."""
-        await self._idle.wait()
+    async def admit(self, id: str, lane: str) -> SeenAnswer:
+        """Say whether a notification is new, and hold its lane then; without an id it is."""
+        if id and self._handled.get(id, 0.0) > time.monotonic():
+            return SeenAnswer.HANDLED
+        if self._first_time is not None:
+            return SeenAnswer.NEW if not id or await self._first_time(id) else SeenAnswer.HANDLED
+        if await self._was_handled(id):
+            return SeenAnswer.HANDLED
+        if not await self._hold(lane):
+            return SeenAnswer.BUSY
+        # Who held the lane before may have finished this notification in between.
+        return SeenAnswer.HANDLED if await self._was_handled(id) else SeenAnswer.NEW
 
-    async def stop(self) -> int:
-        """Cancel what runs, drop what waits, and return how many notifications that were."""
-        left, self._is_stopped = self.count, True
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-        for lane in self._lanes.values():
-            for arrival in lane.arrivals:
-                arrival.done.cancel()
-        self._lanes.clear()
-        self._ready.clear()
-        self.count = self.bytes = 0
-        self._idle.set()
-        return left
+    async def finish(self, id: str) -> None:
+        """Remember an id as handled."""
+        if id:
+            self._handled[id] = time.monotonic() + self._limits.remember
+        if id and self._tables is not None:
+            expires_at = self._in(self._limits.remember)
+            await self._tables.put(HANDLED, id, b"", expires_at=expires_at)
 
-    def _schedule(self, name: str, lane: Lane) -> None:
-        if not lane.is_scheduled and lane.arrivals:
-            lane.is_scheduled = True
-            self._ready.append(name)
-        while self._ready and len(self._tasks) < self._concurrency and not self._is_stopped:
-            following = self._ready.popleft()
-            task = asyncio.create_task(self._run(following), name="parley-push-receiver")
-            self._tasks.add(task)
+    async def release(self, lane: str) -> None:
+        """Release a lane, unless another replica holds it by now."""
+        if lane in self._held and self._tables is not None:
+            self._held.discard(lane)
+            await self._tables.remove(LANES, lane, expected=self._holder)
 
-    async def _run(self, name: str) -> None:
-        """Handle the next notification of a lane, then let another lane run."""
-        lane = self._lanes[name]
-        arrival = lane.current = lane.arrivals.popleft()
-        try:
-            if await arrival.accepted:
-                await self._handle(arrival)
-        finally:
-            if not arrival.done.done():
-                arrival.done.cancel()
-            lane.current = None
-            lane.is_scheduled = False
-            self.count -= 1
-            self.bytes -= arrival.size
-            current = asyncio.current_task()
-            if current is not None:
-                self._tasks.discard(current)
-            if not lane.arrivals and self._lanes.get(name) is lane:
-                del self._lanes[name]
-            if not self._lanes:
-                self._idle.set()
-            self._schedule(name, lane)
+    async def renew(self) -> None:
+        """Hold the lanes for longer, unless another replica holds them by now."""
+        await asyncio.gather(*[self._put_lane(lane, self._holder) for lane in self._held])
+
+    async def _was_handled(self, id: str) -> bool:
+        tables = self._tables
+        return bool(id) and tables is not None and await tables.get(HANDLED, id) is not None
+
+    async def _hold(self, lane: str) -> bool:
+        is_held = lane in self._held and await self._put_lane(lane, self._holder)
+        if not is_held and not await self._put_lane(lane, None):
+            return False
+        self._held.add(lane)
+        return True
+
+    async def _put_lane(self, lane: str, expected: bytes | None) -> bool:
+        if self._tables is None:
+            return True
+        expires_at = self._in(self._limits.lease)
+        return await self._tables.put(
+            LANES, lane, self._holder, expected=expected, expires_at=expires_at
+        )
+
+    def _in(self, seconds: float) -> int:
+        assert self._store is not None
+        return self._store.now() + round(seconds * 1000)
 
 
-# -- handling ---------------------------------------------------------------------------------
+def _store_of(url: str) -> SqliteTaskStore | PostgresTaskStore | None:
+    """Return the store that a URL names, not yet open; ``None`` for memory.
 
+    Raises ``ValueError``, without a password.
+    """
+    if url in ("memory:", "memory://"):
+        return None
+    path, scheme = url.removeprefix("sqlite:///"), url.partition(":")[0].lower()
+    if path and path != url:
+        from parley.store.sqlite.store import SqliteTaskStore
+
+        return SqliteTaskStore(path)
+    if scheme not in ("postgresql", "postgres"):
+        raise ValueError(
+            f"there is no store of the kind {scheme!r} for what was seen; use memory:, "
+            "sqlite:///path/to/seen.db (four slashes for an absolute path) or "
+            "postgresql://host/database"
+        )
+    try:
+        from parley.store.postgres.store import PostgresTaskStore
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"a store at {scheme}:// needs {error.name}: {install_command('postgres')}"
+        ) from None
+    if "schema=" not in url:  # the receiver is no replica of the servers in that database
+        url += f"{'&' if '?' in url else '?'}schema={NAMESPACE}"
+    return PostgresTaskStore(url)
+
+
+# -- handling -----------------------------------------------------------------------------------
 
 BUSY_SECONDS = 1
 FULL_SECONDS = 2
 FAILED_SECONDS = 5
 """The ``Retry-After`` of a refusal for now: the task is at another replica, the queue is
-full, the inbox fails.
+full, the store fails.
 """
 
 Handler = Callable[[PushNotification], Awaitable[None] | None]
@@ -228,14 +232,61 @@ class TaskSource(Protocol):
 AgentOpener = Callable[[], AbstractAsyncContextManager[TaskSource]]
 
 
+class Arrival:
+    """A notification that waits or is handled.
+
+    ``id`` and ``lane`` are of one length, and others for each sender. ``admission`` is known once
+    the ids that were handled were asked, ``status`` (200, 500, or 503) at the end.
+    """
+
+    __slots__ = ("admission", "id", "lane", "notification", "number", "prefix", "status")
+
+    def __init__(self, notification: PushNotification) -> None:
+        loop = asyncio.get_running_loop()
+        id, sender = notification.id, notification.sender
+        self.notification = notification
+        self.id = _key(sender, id) if id else ""
+        self.lane = _key(sender, lane_of(notification.event, id))
+        self.prefix, self.number = number_of(id)
+        self.admission: asyncio.Future[SeenAnswer] = loop.create_future()
+        self.status: asyncio.Future[int] = loop.create_future()
+
+
+def _key(sender: str, name: str) -> str:
+    text = f"{sender}\x1f{name}".encode("utf-8", "surrogatepass")
+    return hashlib.sha256(text).hexdigest()
+
+
+class Lane:
+    """The notifications of one task. ``lock`` orders the questions about their ids."""
+
+    __slots__ = ("is_worked", "lock", "pending", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: list[Arrival] = []
+        self.pending = 0
+        self.is_worked = False
+        self.lock = asyncio.Lock()
+
+    def add(self, arrival: Arrival) -> None:
+        """Put a notification behind the others, but before those that come after it."""
+        index = len(self.waiting)
+        if arrival.number is not None:
+            for at, other in enumerate(self.waiting):
+                if other.prefix == arrival.prefix and (other.number or 0) > arrival.number:
+                    index = at
+                    break
+        self.waiting.insert(index, arrival)
+
+
 class NotificationHandling:
-    """The queue of a receiver, its inbox, its handler, and the agent that it asks for tasks."""
+    """The queue of a receiver: a lane for each task, and ``concurrency`` lanes at once."""
 
     def __init__(
         self,
         handler: Handler,
         *,
-        inbox: Inbox,
+        seen: HandledIds,
         open_agent: AgentOpener | None,
         acknowledges_first: bool,
         limits: ReceiverLimits,
@@ -243,184 +294,173 @@ class NotificationHandling:
         self._handler = handler
         self._is_async = _is_async(handler)
         self._open_agent = open_agent
-        self._inbox = inbox
+        self._seen = seen
         self._acknowledges_first = acknowledges_first
         self._limits = limits
-        self._holder = uuid4().hex
-        self._lanes = Lanes(self._handle, limits.concurrency)
-        self._opening: asyncio.Task[None] | None = None
-        self._renewal: asyncio.Task[None] | None = None
-        self._arrivals: dict[str, Arrival] = {}
-        self._admitting: set[asyncio.Task[InboxAnswer | None]] = set()
-        self._agent: TaskSource | None = None
-        self._agent_lock = asyncio.Lock()
-        self._agent_stack = AsyncExitStack()
+        self._renewal = Periodic(
+            "the renewal of what a receiver handles", seen.renew, limits.lease / 3,
+            log=log, expected=StoreError, waits_first=True,
+        )  # fmt: skip
+        self._reset()
 
-    @property
-    def bytes(self) -> int:
-        """The bytes that are queued."""
-        return self._lanes.bytes
+    def _reset(self) -> None:
+        self._lock = asyncio.Lock()
+        self._slots = asyncio.Semaphore(self._limits.concurrency)
+        self._lanes: dict[str, Lane] = {}
+        self._known: dict[str, Arrival] = {}
+        self._arrivals: set[Arrival] = set()
+        self._admitting: set[asyncio.Task[None]] = set()
+        self._working: set[asyncio.Task[None]] = set()
+        self._is_stopped = False
+        self._agent: TaskSource | None = None
+        self._agent_stack = AsyncExitStack()
+        self.bytes = 0
 
     async def start(self) -> None:
-        """Open the inbox once. Raises ``InboxFailed``, and the next call tries again."""
-        if self._opening is None or (
-            self._opening.done()
-            and (self._opening.cancelled() or self._opening.exception() is not None)
-        ):
-            self._opening = asyncio.create_task(self._inbox.open(), name="parley-inbox-open")
-        await asyncio.shield(self._opening)
-        if self._renewal is None:
-            self._renewal = asyncio.create_task(self._renew(), name="parley-inbox-renew")
+        """Open the store once. Raises ``StoreError``, and the next call tries again."""
+        if self._renewal.is_running:
+            return
+        async with self._lock:
+            if not self._renewal.is_running:
+                await see_through(self._seen.open())
+                self._renewal.start()
 
     async def aclose(self) -> None:
         """Wait for the queue for ``limits.drain`` seconds, and disconnect."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._limits.drain):
-                await self._lanes.drain()
-        names = self._lanes.names
-        if left := await self._lanes.stop():
+                while tasks := self._admitting | self._working:
+                    await asyncio.wait(tasks)
+        self._is_stopped = True
+        if left := len(self._arrivals):
             log.warning("the receiver stops with %d notifications that were not handled", left)
+        await end(self._working)
         if self._admitting:  # else their lanes would be held after this
             await asyncio.wait(self._admitting)
-        self._arrivals.clear()
-        if self._opening is not None:
-            with suppress(InboxFailed):  # else their leases end by themselves
-                for name in names:
-                    await self._inbox.release(name, self._holder)
-        await end([each for each in (self._renewal, self._opening) if each is not None])
-        if self._opening is not None:
-            with suppress(InboxFailed):
-                await self._inbox.close()
-        self._renewal = self._opening = self._agent = None
-        self._lanes = Lanes(self._handle, self._limits.concurrency)  # for another event loop
-        self._agent_lock = asyncio.Lock()
+        for arrival in self._arrivals:
+            if not arrival.status.done():
+                arrival.status.set_result(503)
+        await self._renewal.stop()
+        await self._seen.close()
         await self._agent_stack.aclose()
-
-    async def _renew(self) -> None:
-        """Hold the lanes that have notifications."""
-        while True:
-            await asyncio.sleep(self._limits.lease / 3)
-            lanes = self._lanes.names
-            if not lanes:
-                continue
-            try:
-                await self._inbox.renew(lanes, self._holder, self._limits.lease)
-            except InboxFailed as error:
-                log.error("%s", error)
+        self._reset()  # for another event loop
 
     def check_room(self) -> None:
         """Raise ``NotificationRefused`` while the queue is full."""
-        if self._lanes.count >= self._limits.queue:
+        if len(self._arrivals) >= self._limits.queue:
             raise NotificationRefused(503, "the queue is full", retry_after=FULL_SECONDS)
 
-    async def take(self, arrival: Arrival) -> int:
+    async def take(self, notification: PushNotification) -> int:
         """Queue a notification unless it is known, and return the status of the answer."""
-        id = arrival.id
-        known = self._arrivals.get(id) if id else None
-        if known is not None:  # it came again while it waits or is handled
-            if not await asyncio.shield(known.accepted):
-                raise _busy()
-            return await self._answer(known)
-        self.check_room()
-        if id:
-            self._arrivals[id] = arrival
-        lane = self._lanes.put(arrival)
-        # A sender that hangs up must not leave a notification that is admitted and never handled.
-        admitting = asyncio.create_task(self._admit(arrival, lane), name="parley-inbox-admit")
-        self._admitting.add(admitting)
-        admitting.add_done_callback(self._admitting.discard)
-        admission = await asyncio.shield(admitting)
-        if admission is None:
-            raise NotificationRefused(503, "the inbox fails", retry_after=FAILED_SECONDS)
-        if admission is InboxAnswer.BUSY:
-            raise _busy()
-        if admission is InboxAnswer.HANDLED:
+        new = Arrival(notification)
+        arrival = self._known.get(new.id) if new.id else None
+        if arrival is None:  # else it came again while it waits or is handled
+            self.check_room()
+            arrival = new
+            self._arrivals.add(arrival)
+            self.bytes += len(notification.body)
+            if arrival.id:
+                self._known[arrival.id] = arrival
+            lane = self._lanes.setdefault(arrival.lane, Lane())
+            lane.pending += 1
+            # When the sender hangs up, an admitted notification is handled all the same.
+            _spawn(self._admit(arrival, lane), self._admitting)
+        admission = await asyncio.shield(arrival.admission)
+        if admission is SeenAnswer.FAILED:
+            raise failed()
+        if admission is SeenAnswer.BUSY:
+            reason = "another replica handles this task"
+            raise NotificationRefused(503, reason, retry_after=BUSY_SECONDS)
+        if admission is SeenAnswer.HANDLED:
             return 200
-        return await self._answer(arrival)
-
-    async def _admit(self, arrival: Arrival, lane: Lane) -> InboxAnswer | None:
-        """Ask the inbox, one notification of a lane after the other; ``None`` if it fails."""
-        id, admission = arrival.id, None
-        try:
-            async with lane.lock:
-                admission = await self._inbox.admit(
-                    id, arrival.lane, self._holder, self._limits.lease
-                )
-                if admission is InboxAnswer.HANDLED and not lane.has_others(arrival):
-                    await self._inbox.release(arrival.lane, self._holder)
-            return admission
-        except InboxFailed as error:
-            log.error("%s", error)
-            return None
-        finally:
-            if admission is not InboxAnswer.NEW:
-                self._arrivals.pop(id, None)
-            if not arrival.accepted.done():
-                arrival.accepted.set_result(admission is InboxAnswer.NEW)
-
-    async def _answer(self, arrival: Arrival) -> int:
-        if arrival.done.cancelled():
-            raise _stopped()
+        if self._acknowledges_first and not arrival.status.done():
+            return 202
+        status = await asyncio.shield(arrival.status)
+        if status == 503:
+            raise NotificationRefused(503, "the receiver stopped first", retry_after=FULL_SECONDS)
         if self._acknowledges_first:
             return 202
-        try:
-            error = await asyncio.shield(arrival.done)
-        except asyncio.CancelledError:
-            if not arrival.done.cancelled():
-                raise
-            raise _stopped() from None
-        if error is not None:
+        if status == 500:
             raise NotificationRefused(500, "the handler failed")
-        return 200
+        return status
 
-    async def _handle(self, arrival: Arrival) -> None:
-        """Call the handler, and remember the notification once it has returned."""
-        notification, lane = arrival.notification, self._lanes.lane(arrival.lane)
-        failure: BaseException | None = None
-        try:
-            await self._call(notification)
-        except Exception as error:
-            failure = error
-            log.exception("the handler of %s failed", notification.id or "a notification")
+    async def _admit(self, arrival: Arrival, lane: Lane) -> None:
+        """Ask whether a notification is new, after its lane's earlier ones, and queue it then."""
+        admission = SeenAnswer.FAILED
         try:
             async with lane.lock:
-                last = not lane.has_others(arrival)
-                if failure is None:
-                    await self._inbox.finish(
-                        arrival.id,
-                        arrival.lane,
-                        self._holder,
-                        keep=self._limits.remember,
-                        last=last,
-                    )
-                elif last:
-                    await self._inbox.release(arrival.lane, self._holder)
-        except InboxFailed as error:
-            log.error("%s; %s may be handled again", error, notification.id)
-        finally:
-            self._arrivals.pop(arrival.id, None)
-            arrival.done.set_result(failure)
-
-    async def _call(self, notification: PushNotification) -> None:
-        if self._is_async:
-            waiting = self._handler(notification)
-            if waiting is not None:
-                await waiting
+                admission = await self._seen.admit(arrival.id, arrival.lane)
+        except StoreError as error:
+            log.error("%s", error)
+        except Exception:
+            log.exception("%s could not be looked up", arrival.notification.id)
+        if admission is SeenAnswer.NEW and not self._is_stopped:
+            lane.add(arrival)
+            if not lane.is_worked:
+                lane.is_worked = True
+                _spawn(self._work(lane), self._working)
         else:
-            notification.bind(asyncio.get_running_loop())
-            await asyncio.to_thread(self._handler, notification)
+            await self._end(arrival, lane, 503)
+        arrival.admission.set_result(admission)
 
-    async def fetch_task(self, task_id: str) -> Task:
+    async def _work(self, lane: Lane) -> None:
+        """Handle the notifications of a lane; other lanes take turns with it."""
+        while lane.waiting:
+            async with self._slots:
+                await self._handle(lane.waiting.pop(0), lane)
+        lane.is_worked = False
+
+    async def _handle(self, arrival: Arrival, lane: Lane) -> None:
+        """Call the handler, and remember the notification once it has returned."""
+        notification, status = arrival.notification, 200
+        if self._open_agent is not None:
+            notification.fetch = self._fetch_task
+        try:
+            if self._is_async:
+                if (waiting := self._handler(notification)) is not None:
+                    await waiting
+            else:
+                notification.loop = asyncio.get_running_loop()
+                await asyncio.to_thread(self._handler, notification)
+        except Exception:
+            status = 500
+            log.exception("the handler of %s failed", notification.id or "a notification")
+        try:
+            if status == 200:
+                await self._seen.finish(arrival.id)
+        except StoreError as error:
+            log.error("%s; %s may be handled again", error, notification.id)
+        await self._end(arrival, lane, status)
+
+    async def _end(self, arrival: Arrival, lane: Lane, status: int) -> None:
+        """Answer for a notification, and release its lane after the last one."""
+        self._known.pop(arrival.id, None)
+        self._arrivals.discard(arrival)
+        self.bytes -= len(arrival.notification.body)
+        arrival.status.set_result(status)
+        async with lane.lock:
+            if lane.pending == 1:
+                try:
+                    await self._seen.release(arrival.lane)
+                except StoreError as error:
+                    log.error("%s", error)
+            lane.pending -= 1
+            if not lane.pending:
+                self._lanes.pop(arrival.lane, None)
+
+    async def _fetch_task(self, task_id: str) -> Task:
         """Fetch a task from the agent, which is connected to when first asked."""
-        if self._open_agent is None:
-            raise ValueError(
-                "the receiver knows no agent to fetch tasks from: give it "
-                "agent=lambda: parley.connect(url, ...)"
-            )
-        async with self._agent_lock:
+        assert self._open_agent is not None
+        async with self._lock:
             if self._agent is None:
                 self._agent = await self._agent_stack.enter_async_context(self._open_agent())
         return await self._agent.get(task_id)
+
+
+def _spawn(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
+    task = asyncio.create_task(work, name="parley-push-receiver")
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
 
 
 def _is_async(handler: Any) -> bool:
@@ -432,12 +472,9 @@ def _is_async(handler: Any) -> bool:
     )
 
 
-def _stopped() -> NotificationRefused:
-    return NotificationRefused(503, "the receiver stopped first", retry_after=FULL_SECONDS)
-
-
-def _busy() -> NotificationRefused:
-    return NotificationRefused(503, "another replica handles this task", retry_after=BUSY_SECONDS)
+def failed(reason: str = "the store of handled ids fails") -> NotificationRefused:
+    """Return the refusal while the store does not answer."""
+    return NotificationRefused(503, reason, retry_after=FAILED_SECONDS)
 
 
 # -- bodies ------------------------------------------------------------------------------------
@@ -514,11 +551,9 @@ def _full() -> NotificationRefused:
     return NotificationRefused(503, "the queue is full of bytes", retry_after=FULL_SECONDS)
 
 
-# -- challenge --------------------------------------------------------------------------------
+# -- challenge ----------------------------------------------------------------------------------
 
-CHALLENGE_HEADER = "a2a-webhook-challenge"
 CHALLENGE_BYTES = 4096
-_PREFIX = b"parley-webhook-challenge:v1:"
 _CHALLENGE = re.compile(r"[A-Za-z0-9_-]{22,256}")
 
 
@@ -531,7 +566,7 @@ def answer_challenge(version: str, body: bytes, token: str) -> bytes:
 
     Raises ``NotificationRefused``.
     """
-    if version != "v1":
+    if version != CHALLENGE_VERSION:
         raise NotificationRefused(400, f"a challenge of the version {version[:40]!r}")
     try:
         challenge = msgspec.json.decode(body, type=_Challenge).challenge
@@ -539,14 +574,10 @@ def answer_challenge(version: str, body: bytes, token: str) -> bytes:
         raise NotificationRefused(400, "a malformed challenge") from None
     if not _CHALLENGE.fullmatch(challenge):
         raise NotificationRefused(400, "a malformed challenge")
-    digest = hmac.digest(token.encode(), _PREFIX + challenge.encode(), hashlib.sha256)
-    response = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
-    return msgspec.json.encode({"response": response})
+    return msgspec.json.encode({"response": response_to(challenge, token)})
 
 
 # -- receiver ---------------------------------------------------------------------------------
-
-log = logging.getLogger("parley.push.receiver")
 
 MEDIA_TYPES = ("application/a2a+json", "application/json")
 
@@ -569,12 +600,13 @@ class Receiver:
     ) -> None:
         self._handling = handling
         self._verification = verification
-        self._token = challenge_token([verification])
+        self._token = verification.challenge_token if verification else ""
         self._on_refused = on_refused
         self._limits = limits
         self._now: Callable[[], float] = time.time
         self._reads = BodyReads(limits.queue_bytes, lambda: handling.bytes)
         self._is_closed = False
+        self._app: Starlette | None = None
         self._logged_at = 0.0
         self._unlogged = 0
 
@@ -590,7 +622,7 @@ class Receiver:
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncGenerator[None]:
-        """Open the inbox, and drain the queue at the end: ``Starlette(lifespan=...)``."""
+        """Open the store, and drain the queue at the end: ``Starlette(lifespan=...)``."""
         async with self:
             yield
 
@@ -598,7 +630,7 @@ class Receiver:
         """Refuse what comes, wait for the queue for ``limits.drain`` seconds, and disconnect."""
         self._is_closed = True
         await self._handling.aclose()
-        if self._verification is not None:
+        if self._verification:
             await self._verification.close()
 
     # -- where it is put -----------------------------------------------------------------------
@@ -633,29 +665,15 @@ class Receiver:
         return router
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve as an ASGI app."""
-        if scope["type"] == "lifespan":
-            await self._follow_lifespan(receive, send)
-        elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1000})
-        else:
-            from starlette.requests import Request
+        """Serve as an ASGI app, at any path."""
+        if self._app is None:
+            from starlette.applications import Starlette
+            from starlette.routing import Route
 
-            response = await self.respond(Request(scope, receive))
-            await response(scope, receive, send)
-
-    async def _follow_lifespan(self, receive: Receive, send: Send) -> None:
-        message: AsgiMessage = await receive()
-        try:
-            await self._handling.start()
-        except InboxFailed as error:
-            await send({"type": "lifespan.startup.failed", "message": str(error)})
-            return
-        await send({"type": "lifespan.startup.complete"})
-        while message["type"] != "lifespan.shutdown":
-            message = await receive()
-        await self.aclose()
-        await send({"type": "lifespan.shutdown.complete"})
+            route = Route("/{path:path}", self.respond)
+            route.methods = None  # the others are refused here
+            self._app = Starlette(routes=[route], lifespan=self.lifespan)
+        await self._app(scope, receive, send)
 
     # -- one delivery --------------------------------------------------------------------------
 
@@ -682,16 +700,20 @@ class Receiver:
             raise NotificationRefused(503, "the receiver stops", retry_after=FULL_SECONDS)
         try:
             await self._handling.start()
-        except InboxFailed as error:
-            raise _inbox_failed(error) from None
+        except StoreError as error:
+            raise failed(str(error)) from None
         body = await self._read(request)
         try:
-            delivered = DeliveredRequest.of(request.headers.raw, body, self._now())
-            verified = await self._verify(delivered)
-            arrival = _arrival_of(delivered, verified, self._handling.fetch_task)
+            notification = await verify_request(
+                request.headers.raw,
+                body,
+                self._verification or False,
+                max_age=self._limits.max_age,
+                now=self._now,
+            )
         finally:
             self._reads.done(body)
-        return await self._handling.take(arrival)
+        return await self._handling.take(notification)
 
     async def _read(self, request: Request) -> bytes:
         """Return the body. Raises ``NotificationRefused``."""
@@ -702,14 +724,6 @@ class Receiver:
             raise NotificationRefused(415, "a compressed body")
         self._handling.check_room()
         return await self._reads.read(request, self._limits.max_bytes, self._limits.body_timeout)
-
-    async def _verify(self, delivered: DeliveredRequest) -> Verified:
-        verified = Verified("")
-        if self._verification is not None:
-            verified = await self._verification.verify(delivered, self._limits.max_age)
-            if delivered.timestamp is not None:
-                check_age(delivered.timestamp, delivered.now, self._limits.max_age)
-        return verified
 
     # -- refusals ------------------------------------------------------------------------------
 
@@ -724,29 +738,6 @@ class Receiver:
         more = f" (and {self._unlogged} more since)" if self._unlogged else ""
         self._logged_at, self._unlogged = now, 0
         log.warning("a notification is refused with %d: %s%s", refused.status, refused.reason, more)
-
-
-def _arrival_of(
-    delivered: DeliveredRequest, verified: Verified, fetch: Callable[[str], Awaitable[Task]]
-) -> Arrival:
-    """Return a delivery as a notification. Raises ``NotificationRefused``."""
-    id, sent_at = checked_id(verified.id) or delivered.id, delivered.timestamp
-    try:
-        event, version = read_event(delivered.body)
-    except ValueError as error:
-        raise NotificationRefused(400, str(error)) from None
-    if verified.task_id is not None and verified.task_id != task_id_of(event):
-        raise NotificationRefused(401, "a JWT of another task")
-    notification = PushNotification(
-        event,
-        id=id,
-        version=version,
-        sent_at=sent_at,
-        verified_by=verified.scheme,
-        body=delivered.body,
-        fetch=fetch,
-    )
-    return Arrival(notification, lane_of(event, id), len(delivered.body), sender=verified.sender)
 
 
 def _refusal(refused: NotificationRefused) -> Response:
@@ -775,16 +766,12 @@ _WORDS = {
 }
 
 
-def _inbox_failed(error: InboxFailed) -> NotificationRefused:
-    return NotificationRefused(503, str(error), retry_after=FAILED_SECONDS)
-
-
 def receiver(
     handler: Handler,
     *,
-    verify: WebhookVerification | Sequence[WebhookVerification] | Literal[False],
+    verify: Verify | Literal[False],
     agent: AgentOpener | TaskSource | None = None,
-    inbox: str | Inbox = "memory:",
+    seen: str | SmallTables | FirstTime = "memory:",
     acknowledge: Literal["before", "after"] = "before",
     on_refused: Callable[[NotificationRefused], None] | None = None,
     limits: ReceiverLimits = DEFAULT_LIMITS,
@@ -798,9 +785,9 @@ def receiver(
     ``agent`` is what ``await notification.task()`` asks: a connected agent, or a function that
     connects, such as ``lambda: parley.connect(url, bearer=...)``, called when first needed.
 
-    ``inbox`` remembers what was handled: ``memory:``, ``sqlite:///inbox.db``,
-    ``postgresql://...``, or an object with the methods of ``parley.store.inbox.inbox.Inbox``;
-    replicas of a receiver share one.
+    ``seen`` is where the ids of what was handled are kept: ``memory:``, ``sqlite:///seen.db``,
+    ``postgresql://...``, which replicas of a receiver share, or an open store. It may also be an
+    ``async def first_time(id) -> bool`` that notes ids when they arrive.
 
     ``acknowledge="before"`` answers 202 when a notification is queued: a process that is killed
     loses its queue. ``"after"`` answers when the handler has returned, and 500 if it raised, so the
@@ -811,20 +798,20 @@ def receiver(
     _check_handler(handler)
     if acknowledge not in ("before", "after"):
         raise ValueError(f'acknowledge is "before" or "after", not {acknowledge!r}')
-    verification: WebhookVerification | None
-    if verify is False:
-        verification = None
-    elif isinstance(verify, list | tuple):
-        verification = VerifyAll(*verify)
-    else:
-        verification = checked_verification(verify)
+    ids = HandledIds(seen, limits)
+    if ids.is_of_user and acknowledge == "after":
+        raise ValueError(
+            'a function for seen= notes ids before they are handled, and acknowledge="after" has '
+            'what failed come again: use a store, or acknowledge="before"'
+        )
     handling = NotificationHandling(
         handler,
-        inbox=inbox_of(inbox) if isinstance(inbox, str) else inbox,
+        seen=ids,
         open_agent=_opener(agent),
         acknowledges_first=acknowledge == "before",
         limits=limits,
     )
+    verification = None if verify is False else verification_of(verify)
     return Receiver(handling, verification=verification, on_refused=on_refused, limits=limits)
 
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
@@ -28,33 +27,107 @@ HANGS_AFTER = 0.5
 """The seconds without an answer after which a call hangs, and others need not wait for it."""
 
 
-class Circuit:
-    """The circuit breaker of a destination. Closed: deliveries go through. Open: none do.
+class DestinationQueue:
+    """Destinations that wait for a slot or a cap: callers take turns, and destinations of each."""
 
-    After failures in a row over all of its webhooks a destination gets one probe at a time, until
-    it answers (half-open). A destination is one caller's at one origin, so no caller's failing
-    webhooks hold up another's.
-
-    A failure is no answer, or an answer of a server that is unable (5xx, 429). A refusal of one
-    webhook (another 4xx) is an answer. Times are by the loop's clock.
-
-    Where calls hang, the fault may be in their webhooks and not in the origin. So a job that has
-    not hung need not wait there: it is the probe at once, also in place of a probe that hangs.
-    """
-
-    __slots__ = ("failures", "hangs", "opened", "probe", "reason", "until")
+    __slots__ = ("_callers",)
 
     def __init__(self) -> None:
-        self.failures = 0
-        self.probe: DeliveryJob | None = None
-        self.hangs = False  # whether it opened because calls hang
-        self.opened = 0  # how often since it was closed
+        self._callers: OrderedDict[str, OrderedDict[Destination, None]] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._callers)
+
+    def add(self, destination: Destination) -> None:
+        """Append a destination to its caller's."""
+        self._callers.setdefault(destination.caller, OrderedDict())[destination] = None
+        destination.waits_in = self
+
+    def remove(self, destination: Destination) -> None:
+        """Have a destination wait no more."""
+        destination.waits_in = None
+        mine = self._callers[destination.caller]
+        del mine[destination]
+        if not mine:
+            del self._callers[destination.caller]
+
+    def next(self, may: Callable[[str], bool] = lambda caller: True) -> Destination | None:
+        """Remove and return the next destination, of the next caller that ``may`` have a turn."""
+        for _ in range(len(self._callers)):
+            caller = next(iter(self._callers))
+            self._callers.move_to_end(caller)
+            if may(caller):
+                found = next(iter(self._callers[caller]))
+                self.remove(found)
+                return found
+        return None
+
+
+class CapGate:
+    """The cap of one host or address, and the destinations that wait for it.
+
+    Requests are spaced by a virtual schedule (GCRA): ``due`` is when the next one would be due
+    without bursts. It has one ``part``-th of the cap.
+    """
+
+    __slots__ = ("active", "due", "part", "timer", "waiting")
+
+    def __init__(self, part: int) -> None:
+        self.part = part
+        self.active = 0
+        self.due = 0.0
+        self.waiting = DestinationQueue()
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class Destination:
+    """The webhooks of one caller at one origin: their queued jobs, and how the origin answers.
+
+    Jobs whose last call hung are queued apart (``queued_hung``), so that they delay no others.
+    Of ``active`` calls, ``hanging`` are theirs, or hang now. ``is_quick``: the last answer was good
+    and quick. ``is_slow``: it was not. Neither holds before the first call. ``waits_in`` is where
+    it waits, ``is_capped`` if that is for a cap.
+
+    It has a circuit breaker. Closed: deliveries go through. Open: none do. After ``failures`` in a
+    row over all of its webhooks it gets one ``probe`` at a time, until it answers (half-open). So
+    no caller's failing webhooks hold up another's. A failure is no answer, or an answer of a server
+    that is unable (5xx, 429). A refusal of one webhook (another 4xx) is an answer. It ``opened`` so
+    often since it closed, ``until`` is when a probe is due, by the loop's clock.
+
+    Where calls hang (``opened_by_hang``), the fault may be in their webhooks and not in the origin.
+    So a job that has not hung need not wait there: it is the probe at once, also in place of a
+    probe that hangs.
+    """
+
+    __slots__ = (
+        "__weakref__", "active", "backing_off", "caller", "failures", "hanging", "has_recovered",
+        "host", "is_capped", "is_quick", "is_slow", "opened", "opened_by_hang", "probe", "queued",
+        "queued_hung", "reason", "until", "waits_in",
+    )  # fmt: skip
+
+    def __init__(self, caller: str, origin: str = "") -> None:
+        self.caller = caller
+        self.host = urlsplit(origin).hostname or origin
+        self.waits_in: DestinationQueue | None = None
+        self.is_capped = self.is_quick = self.is_slow = self.has_recovered = False
+        self.active = self.hanging = self.failures = self.opened = 0
+        self.opened_by_hang = False
         self.until = 0.0
         self.reason = ""
+        self.probe: DeliveryJob | None = None
+        # Created on demand: there may be very many idle destinations.
+        self.queued: deque[DeliveryJob] | None = None
+        self.queued_hung: deque[DeliveryJob] | None = None
+        self.backing_off: dict[DeliveryJob, None] | None = None
+
+    def answered(self, *, well: bool) -> None:
+        """Record an answer; ``well`` says that it was good and quick."""
+        self.has_recovered = self.has_recovered or (well and self.is_slow)
+        self.is_quick, self.is_slow = well, not well
 
     @property
     def is_open(self) -> bool:
-        """Whether it is open or half-open."""
+        """Whether its circuit is open or half-open."""
         return self.opened > 0
 
     def remaining(self, now: float) -> float:
@@ -69,7 +142,7 @@ class Circuit:
         """
         if not self.opened or self.probe is who:
             return 0.0
-        if self.hangs and not who.has_hung:
+        if self.opened_by_hang and not who.has_hung:
             if self.probe is not None and not self.probe.has_hung:
                 return HANGS_AFTER * uniform(1.0, 2.0)
             self.probe = who
@@ -98,7 +171,7 @@ class Circuit:
             return False
         self.probe = None
         self.opened += 1
-        self.hangs, self.reason = who.has_hung, reason
+        self.opened_by_hang, self.reason = who.has_hung, reason
         return True
 
     def released(self, who: DeliveryJob) -> None:
@@ -107,73 +180,19 @@ class Circuit:
             self.probe = None
 
 
-class CapGate:
-    """The cap of one host or address, and the destinations that wait for it.
-
-    Requests are spaced by a virtual schedule (GCRA): ``due`` is when the next one would be due
-    without bursts. It has one ``part``-th of the cap.
-    """
-
-    __slots__ = ("active", "due", "part", "timer", "waiting")
-
-    def __init__(self, part: int = 1) -> None:
-        self.part = part
-        self.active = 0
-        self.due = 0.0
-        # By caller, so that callers take turns.
-        self.waiting: OrderedDict[str, OrderedDict[Destination, None]] = OrderedDict()
-        self.timer: asyncio.TimerHandle | None = None
-
-
-class Destination:
-    """The webhooks of one caller at one origin: their queued jobs, and how the origin answers.
-
-    Jobs whose last call hung are queued apart (``queued_hung``), so that they delay no others.
-    Of ``active`` calls, ``hanging`` are theirs, or hang now.
-
-    ``is_quick``: the last answer was good and quick. ``is_slow``: it was not. Neither holds before
-    the first call. ``waits_at`` is the cap that it waits for.
-    """
-
-    __slots__ = (
-        "__weakref__", "active", "backing_off", "caller", "circuit", "hanging", "has_recovered",
-        "host", "is_exempt", "is_quick", "is_slow", "queued", "queued_hung", "queued_in",
-        "waits_at",
-    )  # fmt: skip
-
-    def __init__(self, caller: str, origin: str = "") -> None:
-        self.caller = caller
-        self.host = urlsplit(origin).hostname or origin
-        self.circuit = Circuit()
-        self.is_exempt: bool | None = None
-        self.waits_at: CapGate | None = None
-        self.is_quick = self.is_slow = self.has_recovered = False
-        self.active = self.hanging = 0
-        self.queued_in: OrderedDict[Destination, None] | None = None
-        # Created on demand: there may be very many idle destinations.
-        self.queued: deque[DeliveryJob] | None = None
-        self.queued_hung: deque[DeliveryJob] | None = None
-        self.backing_off: dict[DeliveryJob, None] | None = None
-
-    def answered(self, *, well: bool) -> None:
-        """Record an answer; ``well`` says that it was good and quick."""
-        self.has_recovered = self.has_recovered or (well and self.is_slow)
-        self.is_quick, self.is_slow = well, not well
-
-
 class DeliveryJob:
     """A job that delivers to one webhook, a batch for each call of ``work``.
 
     ``work`` returns the delay in seconds before the next call, or ``None`` until the job is
-    submitted again. It asks ``DestinationCaps.permit`` before each request. With
-    ``may_retry_early`` the delay ends as soon as another job finds that the destination answers
-    again, and ``retried_early`` is set. A job that ``is_finished`` never runs again.
+    submitted again. It asks its ``delivery`` before each request. With ``may_retry_early`` the
+    delay ends as soon as another job finds that the destination answers again, and
+    ``retried_early`` is set. A job that ``is_finished`` never runs again.
     ``has_hung``: its last call did, or its current one does. ``is_hanging``: it counts so.
     """
 
     __slots__ = (
-        "destination", "gates", "has_hung", "has_request", "is_finished", "is_hanging",
-        "may_retry_early", "retried_early", "task", "timer", "work",
+        "delivery", "destination", "has_hung", "is_finished", "is_hanging", "may_retry_early",
+        "retried_early", "task", "timer", "work",
     )  # fmt: skip
 
     def __init__(
@@ -181,9 +200,9 @@ class DeliveryJob:
     ) -> None:
         self.destination = destination
         self.work = work
-        self.gates: list[CapGate] = []
-        self.has_request = self.has_hung = self.is_hanging = False
+        self.has_hung = self.is_hanging = False
         self.is_finished = self.may_retry_early = self.retried_early = False
+        self.delivery: DeliveryCall
         self.task: asyncio.Task[float | None] | None = None
         self.timer: asyncio.TimerHandle | None = None
 
@@ -230,12 +249,77 @@ class DestinationBusy(OSError):
     """A host or an address got as many requests as it may."""
 
 
+class DeliveryCall:
+    """What one call of a job may send to its destination: each request counts at ``gates``.
+
+    There are none for an exempt host. ``has_request``: one is taken already, and not made yet.
+    """
+
+    __slots__ = ("_caps", "_key", "_kind", "_part", "caller", "gates", "has_request")
+
+    def __init__(
+        self, caps: DestinationCaps, caller: str, host: str, kind: str = "", part: int = 1
+    ) -> None:
+        self.caller = caller
+        self.gates: list[CapGate] = []
+        self.has_request = False
+        self._caps = caps
+        self._key = f"{kind}{host}"
+        self._kind = kind
+        self._part = part
+
+    def enter(self) -> tuple[CapGate, float] | None:
+        """Take the first request, or return the gate that has none, and for how many seconds."""
+        caps, names = self._caps, [self._key]
+        names += [f"{self._kind}={each}" for each in caps.addresses.get(self._key, ())]
+        gates = [caps.gate(name, self._part) for name in names]
+        for gate in gates:
+            if (wait := caps.wait(gate, is_new=True)) > 0:
+                return gate, wait
+        caps.take(gates, is_new=True)
+        self.gates, self.has_request = gates, True
+        return None
+
+    def permit(self) -> bool:
+        """Take the next request. There is none while others wait."""
+        if self.has_request or not self.gates:
+            self.has_request = False
+            return True
+        if any([gate.waiting or self._caps.wait(gate) > 0 for gate in self.gates]):
+            return False
+        self._caps.take(self.gates)
+        return True
+
+    def dial(self, address: str) -> None:
+        """Take a request of an address that is dialled. Raises ``DestinationBusy``."""
+        if not self.gates:
+            return
+        caps, network = self._caps, site_of(address)
+        caps.addresses.setdefault(self._key, Bounded(ADDRESSES_KEPT))[network] = None
+        gate = caps.gate(f"{self._kind}={network}", self._part)
+        if gate in self.gates:
+            return
+        if gate.waiting or caps.wait(gate, is_new=True) > 0:
+            raise DestinationBusy("the address gets as many requests as it may")
+        caps.take([gate], is_new=True)
+        self.gates.append(gate)
+
+    def token(self, host: str) -> AbstractContextManager[None]:
+        """Take a request of a token endpoint. Raises ``DestinationBusy``."""
+        return self._caps.token_request(self.caller, host)
+
+    def end(self) -> None:
+        """Send nothing more. A request that was not made is given back."""
+        gates, self.gates = self.gates, []
+        for gate in gates:
+            self._caps.leave(gate, gives_back=self.has_request)
+
+
 class DestinationCaps:
     """Applies a cap to every host and address, over all callers together.
 
     A destination is a host, and each address that is dialled for one, so neither many webhooks,
-    many callers nor many names of one machine get more. ``PushScheduler`` asks before it starts a
-    job, and a job before each further request.
+    many callers nor many names of one machine get more.
 
     ``wake`` is called with a destination that waited and may try again. Hosts that are ``exempt``
     have no cap.
@@ -243,7 +327,7 @@ class DestinationCaps:
 
     def __init__(
         self,
-        cap: DestinationCap | None,
+        cap: DestinationCap,
         wake: Callable[[Destination], None],
         *,
         exempt: Callable[[str], bool] = lambda host: False,
@@ -255,72 +339,24 @@ class DestinationCaps:
         self._exempt = exempt
         self._clock = clock or (lambda: asyncio.get_running_loop().time())
         self._gates: OrderedDict[str, CapGate] = OrderedDict()
-        self._addresses: Bounded[str, Bounded[str, None]] = Bounded(GATES_KEPT)
+        self.addresses: Bounded[str, Bounded[str, None]] = Bounded(GATES_KEPT)
 
     def share(self, replicas: int) -> None:
         """Apply this replica's part of the cap, of so many that are alive."""
-        if self._whole is not None:
-            self._cap = self._whole.among(max(1, replicas))
+        self._cap = self._whole.among(max(1, replicas))
 
-    def admit(self, job: DeliveryJob) -> bool:
-        """Take a request of a job's destination, or have the destination wait for its turn."""
-        if self._cap is None:
-            return True
-        destination = job.destination
-        if destination.is_exempt is None:
-            destination.is_exempt = self._exempt(destination.host)
-        if destination.is_exempt:
-            return True
-        gates = self._gates_of(destination.host)
-        for gate in gates:
-            wait = self._wait(gate, is_new=True)
-            if wait > 0:
-                self._park(gate, destination, wait)
-                return False
-        self._take(gates, is_new=True)
-        job.gates = gates
-        job.has_request = True
-        return True
-
-    def permit(self, job: DeliveryJob) -> bool:
-        """Take the next request of a job that runs. It gets none while others wait."""
-        if not job.gates:
-            return True
-        if job.has_request:
-            job.has_request = False
-            return True
-        if any([gate.waiting or self._wait(gate) > 0 for gate in job.gates]):
-            return False
-        self._take(job.gates)
-        return True
-
-    def release(self, job: DeliveryJob) -> None:
-        """Note the end of a job. A request that it did not make is given back."""
-        gates, job.gates = job.gates, []
-        for gate in gates:
-            gate.active -= 1
-            if job.has_request:
-                gate.due -= self._pace(gate)[1]
-            self._wake_next(gate)
-        job.has_request = False
-
-    def give_back(self, job: DeliveryJob) -> None:
-        """Note that a request that was permitted was not made: it is the job's next one."""
-        job.has_request = True
-
-    def dial(self, job: DeliveryJob, address: str) -> None:
-        """Take a request of an address that a job dials. Raises ``DestinationBusy``."""
-        if not job.gates:
-            return
-        network = site_of(address)
-        gate = self._gate(f"={network}")
-        self._note_address(job.destination.host, network)
-        if gate in job.gates:
-            return
-        if gate.waiting or self._wait(gate, is_new=True) > 0:
-            raise DestinationBusy("the address gets as many requests as it may")
-        self._take([gate], is_new=True)
-        job.gates.append(gate)
+    def admit(self, destination: Destination) -> DeliveryCall | None:
+        """Take a request of a destination, or have it wait for its turn."""
+        delivery = DeliveryCall(self, destination.caller, destination.host)
+        if self._exempt(destination.host):
+            return delivery
+        if (full := delivery.enter()) is None:
+            return delivery
+        gate, wait = full
+        gate.waiting.add(destination)
+        destination.is_capped = True
+        self._wake_at(gate, wait)
+        return None
 
     @contextmanager
     def token_request(self, caller: str, host: str) -> Generator[None]:
@@ -329,49 +365,19 @@ class DestinationCaps:
         These are counted apart from webhooks: a caller whose webhooks keep a host busy keeps
         nobody's tokens from being renewed there, and no token endpoint holds up webhooks.
         """
-        if self._cap is None or self._exempt(host):
-            yield
-            return
-        name = f"token {host}"
-        own = self._gate(f"{name}\0{caller}", CALLERS_PART)
-        gates = [
-            self._gate(name, TOKENS_PART),
-            *(self._gate(f"token={each}", TOKENS_PART) for each in self._addresses.get(name, ())),
-        ]
-        if self._wait(own) > 0 or any([self._wait(gate, is_new=True) > 0 for gate in gates]):
-            raise DestinationBusy("it gets as many requests as it may")
-        self._take([own])
-        self._take(gates, is_new=True)
-        before = on_dial.set(partial(self._dial_for_token, name, gates))
+        request = DeliveryCall(self, caller, host, "token ", TOKENS_PART)
+        if not self._exempt(host):
+            own = self.gate(f"token {host}\0{caller}", CALLERS_PART)
+            if self.wait(own) > 0 or request.enter() is not None:
+                raise DestinationBusy("it gets as many requests as it may")
+            self.take([own])
+            request.has_request = False
+        before = on_dial.set(request.dial)
         try:
             yield
         finally:
             on_dial.reset(before)
-            for gate in gates:
-                gate.active -= 1
-
-    def _dial_for_token(self, name: str, gates: list[CapGate], address: str) -> None:
-        network = site_of(address)
-        gate = self._gate(f"token={network}", TOKENS_PART)
-        self._note_address(name, network)
-        if gate in gates:
-            return
-        if self._wait(gate, is_new=True) > 0:
-            raise DestinationBusy("the address gets as many requests as it may")
-        self._take([gate], is_new=True)
-        gates.append(gate)
-
-    def _note_address(self, name: str, network: str) -> None:
-        """Remember an address that was dialled for a host."""
-        self._addresses.setdefault(name, Bounded(ADDRESSES_KEPT))[network] = None
-
-    def forget(self, destination: Destination) -> None:
-        """Have a destination wait no more."""
-        gate, destination.waits_at = destination.waits_at, None
-        if gate is not None and (others := gate.waiting.get(destination.caller)) is not None:
-            others.pop(destination, None)
-            if not others:
-                del gate.waiting[destination.caller]
+            request.end()
 
     def close(self) -> None:
         """Wake nobody any more."""
@@ -382,63 +388,52 @@ class DestinationCaps:
 
     # -- one gate --------------------------------------------------------------------------------
 
-    def _pace(self, gate: CapGate) -> tuple[int, float]:
-        """Return how many requests may come at once, and the seconds between two of them, such
-        that a minute has no more with those that come at once.
-        """
-        assert self._cap is not None
-        most = max(1, self._cap.per_minute // gate.part)
-        burst = max(1, most // 4)
-        return burst, MINUTE / (most - burst + 1)
+    def gate(self, key: str, part: int) -> CapGate:
+        """Return the gate of a host or an address, or a new one."""
+        gate = self._gates.setdefault(key, CapGate(part))
+        self._gates.move_to_end(key)
+        if len(self._gates) > GATES_KEPT:
+            now = self._clock()
+            # The gates that were used longest ago, if they have nothing to remember.
+            for each in list(self._gates)[: GATES_KEPT // 10]:
+                old = self._gates[each]
+                if not old.active and not old.waiting and old.due <= now:
+                    del self._gates[each]
+        return gate
 
-    def _wait(self, gate: CapGate, *, is_new: bool = False) -> float:
+    def wait(self, gate: CapGate, *, is_new: bool = False) -> float:
         """Return how many seconds until a gate has a request, infinity until a job ends."""
-        assert self._cap is not None
         if is_new and gate.active >= max(1, self._cap.concurrent // gate.part):
             return math.inf
         burst, interval = self._pace(gate)
         return gate.due - (burst - 1) * interval - self._clock()
 
-    def _take(self, gates: Iterable[CapGate], *, is_new: bool = False) -> None:
+    def take(self, gates: Iterable[CapGate], *, is_new: bool = False) -> None:
+        """Take a request of each gate; with ``is_new`` one more is under way there."""
         now = self._clock()
         for gate in gates:
             gate.due = max(gate.due, now) + self._pace(gate)[1]
             gate.active += is_new
 
-    def _gates_of(self, host: str) -> list[CapGate]:
-        return [
-            self._gate(host),
-            *(self._gate(f"={each}") for each in self._addresses.get(host, ())),
-        ]
+    def leave(self, gate: CapGate, *, gives_back: bool) -> None:
+        """Note the end of a call; with ``gives_back`` its request was not made."""
+        gate.active -= 1
+        if gives_back:
+            gate.due -= self._pace(gate)[1]
+        self._wake_next(gate)
 
-    def _gate(self, key: str, part: int = 1) -> CapGate:
-        gate = self._gates.get(key)
-        if gate is None:
-            gate = self._gates[key] = CapGate(part)
-            if len(self._gates) > GATES_KEPT:
-                self._drop_idle()
-        else:
-            self._gates.move_to_end(key)
-        return gate
-
-    def _drop_idle(self) -> None:
-        """Forget some of the gates that were used longest ago and have nothing to remember."""
-        now = self._clock()
-        for key in list(self._gates)[: GATES_KEPT // 10]:
-            gate = self._gates[key]
-            if not gate.active and not gate.waiting and gate.due <= now:
-                del self._gates[key]
-
-    def _park(self, gate: CapGate, destination: Destination, wait: float) -> None:
-        destination.waits_at = gate
-        gate.waiting.setdefault(destination.caller, OrderedDict())[destination] = None
-        if wait < math.inf:
-            self._wake_at(gate, wait)
+    def _pace(self, gate: CapGate) -> tuple[int, float]:
+        """Return how many requests may come at once, and the seconds between two of them, such
+        that a minute has no more with those that come at once.
+        """
+        most = max(1, self._cap.per_minute // gate.part)
+        burst = max(1, most // 4)
+        return burst, MINUTE / (most - burst + 1)
 
     def _wake_at(self, gate: CapGate, wait: float) -> None:
-        if gate.timer is None:
+        if gate.timer is None and wait < math.inf:
             loop = asyncio.get_running_loop()
-            gate.timer = loop.call_later(wait, self._timed, gate)
+            gate.timer = loop.call_later(max(0.0, wait), self._timed, gate)
 
     def _timed(self, gate: CapGate) -> None:
         gate.timer = None
@@ -448,36 +443,14 @@ class DestinationCaps:
         """Wake the destination of the next caller, if there is a request for it."""
         if not gate.waiting:
             return
-        wait = self._wait(gate, is_new=True)
-        if wait > 0:
-            if wait < math.inf:
-                self._wake_at(gate, wait)
-            return
-        caller, destinations = gate.waiting.popitem(last=False)
-        destination, _ = destinations.popitem(last=False)
-        if destinations:
-            gate.waiting[caller] = destinations
-        destination.waits_at = None
+        destination = None
+        if (wait := self.wait(gate, is_new=True)) <= 0:
+            destination = gate.waiting.next()
         if gate.waiting:
-            self._wake_at(gate, 0)
-        self._wake(destination)
-
-
-class CallRequests:
-    """The requests that one call of a job makes: to its webhook, and to a token endpoint."""
-
-    def __init__(self, caps: DestinationCaps, job: DeliveryJob) -> None:
-        self.caller = job.destination.caller
-        self._caps = caps
-        self._job = job
-
-    def repeat(self) -> bool:
-        """Return whether the call may be made once more."""
-        return self._caps.permit(self._job)
-
-    def token(self, host: str) -> AbstractContextManager[None]:
-        """Take a request of a token endpoint. Raises ``DestinationBusy``."""
-        return self._caps.token_request(self.caller, host)
+            self._wake_at(gate, wait)
+        if destination is not None:
+            destination.is_capped = False
+            self._wake(destination)
 
 
 # -- the scheduler ----------------------------------------------------------------------------
@@ -512,42 +485,15 @@ class DeliveryLimits(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, slots=slots, slow_slots=slow_slots)
 
 
-class _CallerShare:
-    """The slots that one caller has, and its destinations that wait for one: without any slot yet
-    (``first``), or with some (``more``).
+class _Slots:
+    """A number of slots, and the destinations that wait for one: without any slot yet (``first``),
+    or with some (``more``).
     """
-
-    __slots__ = ("active", "first", "more")
-
-    def __init__(self) -> None:
-        self.active = 0
-        self.first: OrderedDict[Destination, None] = OrderedDict()
-        self.more: OrderedDict[Destination, None] = OrderedDict()
-
-    def next(self, free: int) -> Destination | None:
-        """Return the caller's next destination, if its share of the free slots allows one."""
-        if self.first and self.active < free:
-            return self.first.popitem(last=False)[0]
-        if self.more and self.active < free / 4:
-            return self.more.popitem(last=False)[0]
-        return None
-
-
-class _SlotPool:
-    """A number of slots, given to callers in round-robin order."""
 
     def __init__(self, slots: int) -> None:
         self.free = slots
-        self.shares: dict[str, _CallerShare] = {}
-        self.round_robin: OrderedDict[str, _CallerShare] = OrderedDict()
-
-    def enqueue(self, destination: Destination) -> OrderedDict[Destination, None]:
-        """Append a destination to its caller's queue, and return that queue."""
-        share = self.shares.setdefault(destination.caller, _CallerShare())
-        queue = share.more if destination.active else share.first
-        queue[destination] = None
-        self.round_robin.setdefault(destination.caller, share)
-        return queue
+        self.active: Counter[str] = Counter()  # by caller
+        self.first, self.more = DestinationQueue(), DestinationQueue()
 
     def next(self) -> Destination | None:
         """Return the destination that gets the next slot, if any.
@@ -555,29 +501,19 @@ class _SlotPool:
         Each caller that is passed over has at least a quarter as many slots as are free, so there
         are few of them.
         """
-        for _ in range(len(self.round_robin) if self.free > 0 else 0):
-            caller, share = self.round_robin.popitem(last=False)
-            destination = share.next(self.free)
-            if share.first or share.more:
-                self.round_robin[caller] = share
-            elif not share.active and destination is None:
-                del self.shares[caller]
-            if destination is not None:
-                return destination
-        return None
+        free, active = self.free, self.active
+        if free <= 0:
+            return None
+        return self.first.next(lambda caller: active[caller] < free) or self.more.next(
+            lambda caller: active[caller] < free / 4
+        )
 
-    def acquire(self, caller: str) -> None:
-        """Take a slot for a caller, until ``release``."""
-        self.shares.setdefault(caller, _CallerShare()).active += 1
-        self.free -= 1
-
-    def release(self, caller: str) -> None:
-        """Return a slot of a caller."""
-        share = self.shares[caller]
-        share.active -= 1
-        self.free += 1
-        if not (share.active or share.first or share.more):
-            del self.shares[caller]
+    def take(self, caller: str, count: int = 1) -> None:
+        """Take a slot for a caller, or return it with a ``count`` of -1."""
+        self.free -= count
+        self.active[caller] += count
+        if not self.active[caller]:
+            del self.active[caller]
 
 
 class PushScheduler:
@@ -586,14 +522,14 @@ class PushScheduler:
     def __init__(
         self,
         limits: DeliveryLimits,
-        cap: DestinationCap | None = None,
+        cap: DestinationCap = DestinationCap(),  # noqa: B008
         *,
         exempt: Callable[[str], bool] = lambda host: False,
     ) -> None:
         self._limits = limits
         self.caps = DestinationCaps(cap, self._wake, exempt=exempt)
         self._destinations = WeakValueDictionary[tuple[str, str], Destination]()
-        self._pools = {False: _SlotPool(limits.slots), True: _SlotPool(limits.slow_slots)}
+        self._pools = {False: _Slots(limits.slots), True: _Slots(limits.slow_slots)}
         self._running: set[asyncio.Task[float | None]] = set()
         self._is_closed = False
 
@@ -632,39 +568,36 @@ class PushScheduler:
 
     def _requeue(self, destination: Destination) -> None:
         """Queue a destination for a slot where its state puts it now, if it needs one."""
-        before, destination.queued_in = destination.queued_in, None
-        if destination.waits_at is not None:
-            pass  # until it is woken
-        elif self._queue_of(destination):
-            destination.queued_in = self._pools[destination.is_slow].enqueue(destination)
-        if before is not None and before is not destination.queued_in:
-            before.pop(destination, None)
+        if destination.is_capped:
+            return  # until it is woken
+        wanted = None
+        if self._queue_of(destination):
+            pool = self._pools[destination.is_slow]
+            wanted = pool.more if destination.active else pool.first
+        if destination.waits_in is not wanted:
+            if destination.waits_in is not None:
+                destination.waits_in.remove(destination)
+            if wanted is not None:
+                wanted.add(destination)
 
     def _start_jobs(self) -> None:
-        if self._is_closed:
-            return
-        for pool in self._pools.values():
+        for pool in () if self._is_closed else self._pools.values():
             while (destination := pool.next()) is not None:
-                destination.queued_in = None
-                while queue := self._queue_of(destination):
-                    job = queue.popleft()
-                    if job.is_finished:
-                        continue
-                    if self.caps.admit(job):
-                        self._start(job, pool)
-                    else:
-                        queue.appendleft(job)
-                    break
+                while (queue := self._queue_of(destination)) and queue[0].is_finished:
+                    queue.popleft()
+                if queue and (delivery := self.caps.admit(destination)) is not None:
+                    self._start(queue.popleft(), delivery, pool)
                 destination.queued = destination.queued or None
                 destination.queued_hung = destination.queued_hung or None
                 self._requeue(destination)
 
-    def _start(self, job: DeliveryJob, pool: _SlotPool) -> None:
+    def _start(self, job: DeliveryJob, delivery: DeliveryCall, pool: _Slots) -> None:
         destination = job.destination
+        job.delivery = delivery
         destination.active += 1
         job.is_hanging = job.has_hung
         destination.hanging += job.is_hanging
-        pool.acquire(destination.caller)
+        pool.take(destination.caller)
         task = job.task = asyncio.create_task(job.work())
         self._running.add(task)
 
@@ -673,9 +606,8 @@ class PushScheduler:
             destination.active -= 1
             destination.hanging -= job.is_hanging
             job.is_hanging = False
-            pool.release(destination.caller)
-            if job.gates:
-                self.caps.release(job)
+            pool.take(destination.caller, -1)
+            delivery.end()
             if job.task is task:
                 job.task = None
             if not task.cancelled():
@@ -688,15 +620,15 @@ class PushScheduler:
         task.add_done_callback(ended)
 
     @contextmanager
-    def calling(self, job: DeliveryJob) -> Generator[CallRequests]:
-        """Watch a call of a job: its addresses count, and one that hangs lets others start."""
+    def calling(self, job: DeliveryJob) -> Generator[DeliveryCall]:
+        """Watch a call of a job: its addresses count, and others start while it hangs."""
         timer = asyncio.get_running_loop().call_later(HANGS_AFTER, self._hangs, job)
         job.has_hung = False
         dialled, looked_up = on_dial.get(), lookup_caller.get()
-        on_dial.set(partial(self.caps.dial, job))
+        on_dial.set(job.delivery.dial)
         lookup_caller.set(job.destination.caller)
         try:
-            yield CallRequests(self.caps, job)
+            yield job.delivery
         finally:
             timer.cancel()
             on_dial.set(dialled)

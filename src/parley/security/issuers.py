@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Mapping
-from urllib.parse import urlsplit
+from typing import Any
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
@@ -57,6 +59,49 @@ def oauth_url(issuer: str) -> str:
     """Return the address of an issuer's metadata (RFC 8414 §3.1)."""
     address = urlsplit(issuer)
     return address._replace(path=OAUTH + address.path.rstrip("/"), query="").geturl()
+
+
+MAX_LIFE = 10 * 365 * 86400.0
+
+
+def lifetime_of(answer: Mapping[str, Any]) -> float | None:
+    """Return the seconds that a token in an issuer's answer lives, if it says so."""
+    try:
+        seconds = float(answer.get("expires_in", -1))
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return min(seconds, MAX_LIFE) if seconds >= 0 else None
+
+
+class ClientIdentity(msgspec.Struct, frozen=True):
+    """How a client authenticates to an issuer (RFC 6749 §2.3): a public one has no secret."""
+
+    id: str
+    secret: str = ""
+    method: str = ""
+
+    def __repr__(self) -> str:
+        return f"ClientIdentity({self.id!r})"
+
+    def apply(
+        self, form: Mapping[str, str], methods: tuple[str, ...] = ()
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the headers and the form of a request that authenticates this client.
+
+        ``methods`` are the issuer's, empty if it does not say.
+        """
+        method = self.method
+        if not method and self.secret:
+            posts = "client_secret_post" in methods and "client_secret_basic" not in methods
+            method = "client_secret_post" if posts else "client_secret_basic"
+        if self.secret and method == "client_secret_basic":
+            pair = f"{quote(self.id, safe='')}:{quote(self.secret, safe='')}"
+            basic = base64.b64encode(pair.encode()).decode()
+            return {"Authorization": f"Basic {basic}"}, dict(form)
+        own = {"client_id": self.id} if self.id else {}
+        if self.secret and method == "client_secret_post":
+            own["client_secret"] = self.secret
+        return {}, {**form, **own}
 
 
 class IssuerClient:

@@ -406,6 +406,10 @@ class SmallTables(ABC):
     async def read_rows(self, work: Callable[[TableRows], T]) -> T:
         """Call ``work``, which only reads, and return its result."""
 
+    @abstractmethod
+    def now(self) -> int:
+        """Return the time by the store's clock, in ms."""
+
     def tables(self, namespace: str) -> Tables:
         """Return the tables of a package. Raises ``ValueError`` for a wrong name."""
         return Tables(self, namespace)

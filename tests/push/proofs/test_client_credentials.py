@@ -272,10 +272,10 @@ async def test_tokens_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("parley.push.proofs.MAX_TOKENS", 6)
     monkeypatch.setattr("parley.push.proofs.MAX_TOKENS_PER_CALLER", 4)
     proofs = Proofs(Egress())
-    kept = proofs._client_credentials
+    kept = proofs._tokens
     for caller, count in (("ada", 9), ("eve", 1), ("bob", 1), ("cyd", 1)):
         for number in range(count):
-            token = kept._token(_attempt(caller, number))
+            token = kept.of(_attempt(caller, number))
             assert isinstance(token, ClientToken)
             assert SECRET not in repr(token)
     assert {caller: len(tokens) for caller, tokens in kept._tokens.items()} == {
@@ -299,4 +299,4 @@ def _attempt(caller: str, number: int) -> Any:
 def _with(caller: Any, proofs: Proofs) -> None:
     """Have a server prove itself with others."""
     caller.host.push.proofs = proofs
-    caller.host.push._sender._proofs = proofs
+    caller.host.push._sender.proofs = proofs

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from parley.model.errors import InvalidParamsError
-from parley.push.proofs import MutualTlsProof, WebhookCertificate
+from parley.push.proofs import CertificateContext, WebhookCertificate
 from parley.store.protocols.webhooks import PushState
 from tests.certificates import Authority, trusting
 from tests.push.proofs.receiving import asking
@@ -128,10 +128,10 @@ async def test_a_certificate_is_read_again_when_its_files_change(tmp_path: Path)
 
 
 async def test_unusable_files_leave_the_old_certificate(tmp_path: Path) -> None:
-    proof = MutualTlsProof(certificate(tmp_path))
-    before = proof.tls()
+    context = CertificateContext(certificate(tmp_path))
+    before = context.get()
     (tmp_path / "own.pem").write_text("nonsense")
-    assert proof.tls() is before
+    assert context.get() is before
 
 
 async def test_it_is_refused_without_a_certificate_and_without_tls(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ async def test_a_jwt_whose_keys_are_gone_is_not_sent_without() -> None:
         async with pushing(agent, store, signing_keys=keys, url=url) as caller:
             task = await caller.task("go", asking(hook.url, "JWT"), return_immediately=True)
             await hook.until(lambda told: len(told) >= 2)
-            caller.host.push.proofs._proofs["jwt"]._keys = None  # type: ignore[attr-defined]
+            caller.host.push.proofs._keys = None
             count = len(hook.told)
             gate.set()
             push = await caller.settled(task.id, PushState.SUSPENDED)

@@ -11,12 +11,12 @@ import sys
 
 import uvicorn
 
-from parley.push import PushNotification, ReceiverLimits, VerifyHmac, receiver
+from parley.push import PushNotification, ReceiverLimits, receiver, verify_hmac
 from tests.polling import let_time_pass
 from tests.push.receiving.delivering import SECRET
 
 
-def main(port: str, inbox: str, acknowledge: str, file: str, seconds: str) -> None:
+def main(port: str, seen: str, acknowledge: str, file: str, seconds: str) -> None:
     output = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     async def handle(notification: PushNotification) -> None:
@@ -26,8 +26,8 @@ def main(port: str, inbox: str, acknowledge: str, file: str, seconds: str) -> No
 
     app = receiver(
         handle,
-        verify=VerifyHmac(SECRET),
-        inbox=inbox,
+        verify=verify_hmac(SECRET),
+        seen=seen,
         acknowledge=acknowledge,  # type: ignore[arg-type]
         limits=ReceiverLimits(lease=1),
     )

@@ -1,4 +1,4 @@
-"""Receivers that are killed, and several that share an inbox: every notification is counted."""
+"""Receivers that are killed, and several that share a store: every notification is counted."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 class Process:
     """A receiver in a process of its own, at a fixed port."""
 
-    def __init__(self, inbox: str, file: Path, *, acknowledge: str, seconds: float) -> None:
+    def __init__(self, seen: str, file: Path, *, acknowledge: str, seconds: float) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/"
-        self._arguments = [str(self.port), inbox, acknowledge, str(file), str(seconds)]
+        self._arguments = [str(self.port), seen, acknowledge, str(file), str(seconds)]
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -119,8 +119,8 @@ async def test_a_receiver_that_is_killed_loses_nothing_and_repeats_what_it_was_h
     tmp_path: Path,
 ) -> None:
     file, kills = tmp_path / "handled", 4
-    inbox = f"sqlite:///{tmp_path}/inbox.db"
-    with processes(1, inbox, file, acknowledge="after", seconds=0.002) as [receiver]:
+    seen = f"sqlite:///{tmp_path}/seen.db"
+    with processes(1, seen, file, acknowledge="after", seconds=0.002) as [receiver]:
         await receiver.ready()
         async with aiohttp.ClientSession() as session:
             sender = Sender(session, [receiver])

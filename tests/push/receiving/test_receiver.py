@@ -8,8 +8,9 @@ import hashlib
 import hmac
 import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from starlette.applications import Starlette
@@ -17,12 +18,17 @@ from starlette.routing import Mount
 
 import parley
 from parley import Agent, Message, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent, Turn
-from parley.push import PushNotification, ReceiverLimits, VerifyHmac, VerifyToken, receiver
-from parley.store.inbox.inbox import InboxAnswer, InboxFailed, MemoryInbox
+from parley.push import PushNotification, ReceiverLimits, receiver, verify_hmac, verify_token
+from parley.push.receiving import HandledIds, SeenAnswer
+from parley.store.memory import MemoryTaskStore
+from parley.store.protocols.errors import StoreUnavailable
+from parley.store.tables import TableRows
 from tests.polling import until
 from tests.push.receiving.delivering import SECRET, Handled, deliver, hmac_headers, update
 
 pytestmark = pytest.mark.anyio
+
+T = TypeVar("T")
 
 
 def named(id: str) -> dict[str, str]:
@@ -83,7 +89,7 @@ async def test_a_replay_is_answered_and_not_handled() -> None:
     handled = Handled()
     body = update()
     headers = hmac_headers(body)
-    async with receiver(handled, verify=VerifyHmac(SECRET)) as app:
+    async with receiver(handled, verify=verify_hmac(SECRET)) as app:
         statuses = [(await deliver(app, body, headers)).status for _ in range(2)]
         await until(lambda: len(handled.got) == 1)
         statuses += [(await deliver(app, body, headers)).status for _ in range(3)]
@@ -161,25 +167,34 @@ async def test_the_bytes_that_wait_are_bounded() -> None:
         assert (await deliver(app, update(), named("t1/p/3"))).status == 202
 
 
+class Slow(MemoryTaskStore):
+    """A store that waits before each change while its gate is shut, or fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.gate = asyncio.Event(), asyncio.Event()
+        self.is_away = False
+
+    async def change_rows(self, work: Callable[[TableRows], T]) -> T:
+        self.asked.set()
+        if self.is_away:
+            raise StoreUnavailable("away")
+        await self.gate.wait()
+        return await super().change_rows(work)
+
+
 async def test_what_a_receiver_was_about_to_take_when_it_stops_is_for_another() -> None:
-    class Slow(MemoryInbox):
-        asked, gate = asyncio.Event(), asyncio.Event()
-
-        async def admit(self, *arguments: Any) -> InboxAnswer:
-            self.asked.set()
-            await self.gate.wait()
-            return await super().admit(*arguments)
-
-    inbox, handled = Slow(), Handled()
-    app = receiver(handled, verify=False, inbox=inbox, limits=ReceiverLimits(drain=0))
+    store, handled = Slow(), Handled()
+    await store.open(lambda records: None)
+    app = receiver(handled, verify=False, seen=store, limits=ReceiverLimits(drain=0))
     sending = asyncio.create_task(deliver(app, update(), named("t1/default/1")))
-    await inbox.asked.wait()
+    await store.asked.wait()
     closing = asyncio.create_task(app.aclose())
-    await until(lambda: app._handling._lanes.count == 0)
-    inbox.gate.set()
+    await until(lambda: app._handling._is_stopped)
+    store.gate.set()
     await closing
     assert (await sending).status == 503, "it is told to come again"
-    assert not inbox._lanes
+    assert await store.tables("parley_receiver").scan("lanes") == []
     assert not handled.got
 
 
@@ -200,7 +215,7 @@ async def test_slow_senders_of_large_bodies_keep_out_nobody_else() -> None:
     handled, body = Handled(), update()
     size = 2 * len(body)
     limits = ReceiverLimits(max_bytes=size, queue_bytes=4 * size)
-    async with receiver(handled, verify=VerifyHmac(SECRET), limits=limits) as app:
+    async with receiver(handled, verify=verify_hmac(SECRET), limits=limits) as app:
 
         async def trickle() -> int:
             """Send all of a body but the last byte, and wait."""
@@ -249,10 +264,10 @@ async def test_what_is_no_notification_is_refused() -> None:
 
 
 @pytest.mark.service
-async def test_no_id_of_a_task_breaks_an_inbox(postgres_url: str, tmp_path: Path) -> None:
-    for inbox in (postgres_url, f"sqlite:///{tmp_path}/inbox.db"):
+async def test_no_id_of_a_task_breaks_a_store(postgres_url: str, tmp_path: Path) -> None:
+    for seen in (postgres_url, f"sqlite:///{tmp_path}/seen.db"):
         handled = Handled()
-        async with receiver(handled, verify=False, inbox=inbox, acknowledge="after") as app:
+        async with receiver(handled, verify=False, seen=seen, acknowledge="after") as app:
             for n, task_id in enumerate(("a\0b", "\ud800", "x" * 100_000)):
                 body = update(task_id) if n != 1 else update("a").replace(b'"a"', b'"\\ud800"')
                 answer = await deliver(app, body, named(f"{n}"))
@@ -319,7 +334,7 @@ async def test_the_agent_is_connected_to_when_first_asked_and_closed_at_the_end(
 
 async def test_without_an_agent_the_task_cannot_be_fetched() -> None:
     with pytest.raises(ValueError, match=r"agent=lambda: parley\.connect"):
-        await PushNotification(Task(id="t", status={"state": "TASK_STATE_WORKING"})).task()  # type: ignore[arg-type]
+        await PushNotification(event=Task(id="t", status={"state": "TASK_STATE_WORKING"})).task()  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="function that connects"):
         receiver(lambda n: None, verify=False, agent="https://agent.example")  # type: ignore[arg-type]
 
@@ -334,30 +349,73 @@ def test_a_handler_that_cannot_be_called_is_refused() -> None:
             receiver(handler, verify=False)
     with pytest.raises(ValueError, match='"before" or "after"'):
         receiver(lambda n: None, verify=False, acknowledge="never")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="no inbox of the kind"):
-        receiver(lambda n: None, verify=False, inbox="mysql://x:secret@y")
+    with pytest.raises(ValueError, match="no store of the kind"):
+        receiver(lambda n: None, verify=False, seen="mysql://x:secret@y")
     with pytest.raises(ValueError, match="twice max_age"):
         ReceiverLimits(remember=10)
 
 
-class AwayInbox(MemoryInbox):
-    is_away = False
-
-    async def admit(self, *given: Any) -> Any:
-        if self.is_away:
-            raise InboxFailed("away")
-        return await super().admit(*given)
-
-
-async def test_an_inbox_that_fails_lets_the_sender_come_again() -> None:
-    handled, inbox = Handled(), AwayInbox()
-    async with receiver(handled, verify=False, inbox=inbox) as app:
-        inbox.is_away = True
+async def test_a_store_that_fails_lets_the_sender_come_again() -> None:
+    handled, store = Handled(), Slow()
+    store.gate.set()
+    await store.open(lambda records: None)
+    async with receiver(handled, verify=False, seen=store) as app:
+        store.is_away = True
         answer = await deliver(app, update(), named("t1/p/1"))
         assert (answer.status, answer.headers["retry-after"]) == (503, "5")
-        inbox.is_away = False
+        store.is_away = False
         assert (await deliver(app, update(), named("t1/p/1"))).status == 202
     assert handled.ids == ["t1/p/1"]
+
+
+async def test_a_function_of_the_user_says_which_id_is_new() -> None:
+    handled, ids = Handled(), set[str]()
+
+    async def first_time(id: str) -> bool:
+        if len(ids) == 2:
+            raise ConnectionError("away")
+        is_new = id not in ids
+        ids.add(id)
+        return is_new
+
+    for n, status in ((1, 202), (1, 200), (2, 202), (3, 503)):
+        async with receiver(handled, verify=False, seen=first_time) as app:
+            assert (await deliver(app, update(), named(f"t1/p/{n}"))).status == status
+    assert handled.ids == ["t1/p/1", "t1/p/2"]
+    with pytest.raises(ValueError, match='acknowledge="before"'):
+        receiver(handled, verify=False, seen=first_time, acknowledge="after")
+    with pytest.raises(TypeError, match="async def of an id"):
+        receiver(handled, verify=False, seen=lambda id: True)  # type: ignore[arg-type,return-value]
+
+
+async def test_a_task_is_with_one_replica_and_an_id_is_handled_once() -> None:
+    store, limits = MemoryTaskStore(clock=lambda: now), ReceiverLimits(lease=10)
+    now = 1_000_000
+    await store.open(lambda records: None)
+    one, other = HandledIds(store, limits), HandledIds(store, limits)
+    assert await one.admit("a/1", "a") is SeenAnswer.NEW
+    assert await other.admit("a/2", "a") is SeenAnswer.BUSY
+    assert await other.admit("b/1", "b") is SeenAnswer.NEW
+    await one.finish("a/1")
+    assert await other.admit("a/1", "a") is SeenAnswer.HANDLED
+    assert await one.admit("a/2", "a") is SeenAnswer.NEW
+    await one.release("a")
+    assert await other.admit("a/2", "a") is SeenAnswer.NEW
+    assert await other.admit("", "a") is SeenAnswer.NEW
+    # Who died holds its tasks until the lease ends; who lost one neither renews nor releases it.
+    now += 9_000
+    await other.renew()
+    now += 9_000
+    assert await one.admit("a/3", "a") is SeenAnswer.BUSY
+    now += 2_000
+    assert await one.admit("a/3", "a") is SeenAnswer.NEW
+    await other.renew()
+    await other.release("a")
+    assert await other.admit("a/4", "a") is SeenAnswer.BUSY
+    await one.close()
+    assert await other.admit("a/4", "a") is SeenAnswer.NEW
+    now += round(limits.remember * 1000)
+    assert await other.admit("a/1", "a") is SeenAnswer.NEW
 
 
 async def test_a_receiver_that_stops_accepts_nothing_more_and_says_what_is_lost(
@@ -404,7 +462,7 @@ async def test_in_fastapi_it_is_a_router_with_its_lifespan() -> None:
 
     handled = Handled()
     handled.gate.clear()
-    hook = receiver(handled, verify=VerifyToken("t0ken"))
+    hook = receiver(handled, verify=verify_token("t0ken"))
     app = FastAPI()
     app.include_router(hook.router("/hook"), prefix="/v1")
     token = {"X-A2A-Notification-Token": "t0ken"}
@@ -443,7 +501,7 @@ async def test_a_challenge_is_answered_by_the_token_and_nothing_else_of_it_is_us
     body = json.dumps({"challenge": CHALLENGE}).encode()
     marked = {"A2A-Webhook-Challenge": "v1"}
     answers = []
-    for verify in (VerifyHmac(SECRET), [VerifyHmac(SECRET), VerifyToken("t0ken")]):
+    for verify in (verify_hmac(SECRET), [verify_hmac(SECRET), verify_token("t0ken")]):
         async with receiver(handled, verify=verify) as app:  # type: ignore[arg-type]
             answer = await deliver(app, body, marked, content_type="application/json")
             assert answer.status == 200
@@ -464,8 +522,8 @@ async def test_a_challenge_is_answered_by_the_token_and_nothing_else_of_it_is_us
 def test_the_public_names_of_push_are_these() -> None:
     names = """
     DeliveredRequest NotificationRefused PushNotification Receiver ReceiverLimits Verified
-    VerifyAccessToken VerifyAll VerifyAny VerifyApiKey VerifyBasic VerifyBearer VerifyHmac
-    VerifyJwt VerifyToken WebhookVerification receiver
+    WebhookVerification any_of receiver verify verify_access_token verify_api_key verify_basic
+    verify_bearer verify_hmac verify_jwt verify_token
     """
     assert sorted(parley.push.__all__) == names.split()
     assert all(getattr(parley.push, name).__doc__ for name in names.split())

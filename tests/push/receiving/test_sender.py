@@ -13,13 +13,13 @@ from aiohttp import web
 from parley import Task
 from parley.push import (
     PushNotification,
-    VerifyApiKey,
-    VerifyBasic,
-    VerifyBearer,
-    VerifyHmac,
-    VerifyJwt,
-    VerifyToken,
     receiver,
+    verify_api_key,
+    verify_basic,
+    verify_bearer,
+    verify_hmac,
+    verify_jwt,
+    verify_token,
 )
 from parley.security.signing.keys import SigningKeys
 from parley.server.run import serving
@@ -36,14 +36,14 @@ KEYS = SigningKeys.parse(key_set(private_jwk(kid="one")))
 
 
 def jwt(url: str, issuer: str) -> Any:
-    return VerifyJwt(issuer=issuer, audience=url)
+    return verify_jwt(issuer=issuer, audience=url)
 
 
 SCHEMES: list[tuple[str, str, Callable[[str, str], Any], str]] = [
-    ("HMAC-SHA256", SECRET, lambda url, issuer: VerifyHmac(SECRET), "HMAC-SHA256"),
-    ("Bearer", "t0ken", lambda url, issuer: VerifyBearer("t0ken"), "Bearer"),
-    ("Basic", "ada:s:crt", lambda url, issuer: VerifyBasic("ada", "s:crt"), "Basic"),
-    ("ApiKey", "X-Key: k 1", lambda url, issuer: VerifyApiKey("X-Key", "k 1"), "ApiKey"),
+    ("HMAC-SHA256", SECRET, lambda url, issuer: verify_hmac(SECRET), "HMAC-SHA256"),
+    ("Bearer", "t0ken", lambda url, issuer: verify_bearer("t0ken"), "Bearer"),
+    ("Basic", "ada:s:crt", lambda url, issuer: verify_basic("ada", "s:crt"), "Basic"),
+    ("ApiKey", "X-Key: k 1", lambda url, issuer: verify_api_key("X-Key", "k 1"), "ApiKey"),
     ("JWT", "", jwt, "JWT"),
 ]
 
@@ -63,7 +63,7 @@ async def test_what_is_delivered_is_verified_and_typed(
     async with webhook() as keys, serving(late_app(apps)) as url:
         hook = url.rstrip("/") + "/hook"
         issuer = publishing(keys, KEYS)
-        apps.append(receiver(handled, verify=[verify(hook, issuer), VerifyToken("t")]))
+        apps.append(receiver(handled, verify=[verify(hook, issuer), verify_token("t")]))
         options = {"signing_keys": KEYS, "url": issuer} if scheme == "JWT" else {}
         async with apps[0], pushing(writer(3), retry_policy=PATIENT, **options) as caller:
             asked = asking(hook, scheme, credentials, id="hook", token="t")
@@ -104,7 +104,7 @@ async def test_a_sender_comes_again_until_the_handler_has_done_it() -> None:
             raise failure
         got.append(notification)
 
-    app = receiver(handle, verify=VerifyHmac(SECRET), acknowledge="after")
+    app = receiver(handle, verify=verify_hmac(SECRET), acknowledge="after")
     async with serving(app) as url, pushing(writer(5), retry_policy=PATIENT) as caller:
         await caller.task("go", asking(url, "HMAC-SHA256", SECRET, id="hook"))
         await until(lambda: got and got[-1].is_final)

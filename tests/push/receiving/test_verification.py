@@ -14,19 +14,22 @@ from joserfc import jws
 from joserfc.jwk import ECKey, RSAKey
 
 from parley.push import (
+    DeliveredRequest,
     NotificationRefused,
     ReceiverLimits,
-    VerifyAccessToken,
-    VerifyAll,
-    VerifyAny,
-    VerifyApiKey,
-    VerifyBasic,
-    VerifyBearer,
-    VerifyHmac,
-    VerifyJwt,
-    VerifyToken,
+    Verified,
+    WebhookVerification,
+    any_of,
     receiver,
+    verify_access_token,
+    verify_api_key,
+    verify_basic,
+    verify_bearer,
+    verify_hmac,
+    verify_jwt,
+    verify_token,
 )
+from parley.push import verify as verify_request
 from parley.security import Jwt
 from tests.push.receiving.delivering import SECRET, Handled, deliver, hmac_headers, update
 from tests.webhooks import webhook
@@ -92,14 +95,31 @@ async def test_the_vector_of_the_page_is_accepted() -> None:
         "webhook-signature": "v1,J5IqruVzTvoCGVnkW3InoNZQqskyzOrno8yC8DCjg6g=",
     }
     handled = Handled()
-    async with receiver(handled, verify=VerifyHmac(SECRET)) as app:
+    async with receiver(handled, verify=verify_hmac(SECRET)) as app:
         app._now = lambda: 1763861460.0
         assert (await deliver(app, body, headers)).status == 202
     assert handled.ids == ["0192d1c8/default/4"]
 
 
+async def test_a_request_is_verified_without_a_receiver() -> None:
+    body = update()
+    headers = [(k.encode(), v.encode()) for k, v in hmac_headers(body).items()]
+    notification = await verify_request(headers, body, verify_hmac(SECRET))
+    assert (notification.id, notification.task_id) == ("t1/default/1", "t1")
+    assert notification.verified_by == "HMAC-SHA256"
+    assert (await verify_request([], body, False)).verified_by == ""
+
+    async def never(request: DeliveredRequest) -> Verified:
+        raise NotificationRefused(403, "nobody may")
+
+    for wrong, status in (([verify_hmac(SECRET), never], 403), (verify_hmac(OTHER), 401)):
+        with pytest.raises(NotificationRefused) as refused:
+            await verify_request(headers, body, wrong)  # type: ignore[arg-type]
+        assert refused.value.status == status
+
+
 async def test_a_signature_covers_id_time_and_body() -> None:
-    body, verify = update(), VerifyHmac(SECRET)
+    body, verify = update(), verify_hmac(SECRET)
     right = hmac_headers(body)
     assert await verdict(verify, body, right) == 202
     assert await verdict(verify, body + b" ", right) == 401
@@ -113,39 +133,39 @@ async def test_a_signature_covers_id_time_and_body() -> None:
 
 async def test_a_signature_of_another_secret_or_scheme_is_refused() -> None:
     body = update()
-    assert await verdict(VerifyHmac(OTHER), body, hmac_headers(body)) == 401
+    assert await verdict(verify_hmac(OTHER), body, hmac_headers(body)) == 401
     right = hmac_headers(body)
     for wrong in ("v1a,", "v2,", ""):
         signature = right["webhook-signature"].replace("v1,", wrong)
         headers = right | {"webhook-signature": signature}
-        assert await verdict(VerifyHmac(SECRET), body, headers) == 401
+        assert await verdict(verify_hmac(SECRET), body, headers) == 401
 
 
 async def test_secrets_rotate_on_both_sides() -> None:
     body = update()
-    assert await verdict(VerifyHmac(OTHER, SECRET), body, hmac_headers(body)) == 202
+    assert await verdict(verify_hmac(OTHER, SECRET), body, hmac_headers(body)) == 202
     new, old = hmac_headers(body, secret=OTHER), hmac_headers(body)
     both = f"{new['webhook-signature']} {old['webhook-signature']}"
-    assert await verdict(VerifyHmac(SECRET), body, old | {"webhook-signature": both}) == 202
-    assert await verdict(VerifyHmac(OTHER), body, old | {"webhook-signature": both}) == 202
+    assert await verdict(verify_hmac(SECRET), body, old | {"webhook-signature": both}) == 202
+    assert await verdict(verify_hmac(OTHER), body, old | {"webhook-signature": both}) == 202
 
 
 @pytest.mark.parametrize("seconds", [-301, 301, -86400])
 async def test_an_old_or_early_delivery_is_refused(seconds: int) -> None:
     body = update()
     headers = hmac_headers(body, at=time.time() + seconds + (5 if seconds > 0 else -5))
-    assert await verdict(VerifyHmac(SECRET), body, headers) == 403
+    assert await verdict(verify_hmac(SECRET), body, headers) == 403
 
 
 async def test_secrets_that_are_sent_are_compared() -> None:
     body = update()
     basic = {"Authorization": "Basic " + base64.b64encode(b"hook:pass:word").decode()}
     cases: list[tuple[Any, dict[str, str]]] = [
-        (VerifyBearer("one", "two"), {"Authorization": "bearer two"}),
-        (VerifyBasic("hook", "pass:word"), basic),
-        (VerifyApiKey("X-API-Key", "k1"), {"x-api-key": "k1"}),
-        (VerifyToken("t0ken"), {"X-A2A-Notification-Token": "t0ken"}),
-        (VerifyToken("t0ken"), {"A2A-Notification-Token": "t0ken"}),
+        (verify_bearer("one", "two"), {"Authorization": "bearer two"}),
+        (verify_basic("hook", "pass:word"), basic),
+        (verify_api_key("X-API-Key", "k1"), {"x-api-key": "k1"}),
+        (verify_token("t0ken"), {"X-A2A-Notification-Token": "t0ken"}),
+        (verify_token("t0ken"), {"A2A-Notification-Token": "t0ken"}),
     ]
     for verify, right in cases:
         assert await verdict(verify, body, right) == 202
@@ -161,29 +181,29 @@ async def test_secrets_that_are_sent_are_compared() -> None:
 async def test_a_list_needs_all_and_any_needs_one() -> None:
     body = update()
     token = {"X-A2A-Notification-Token": "t0ken"}
-    both = [VerifyHmac(SECRET), VerifyToken("t0ken")]
+    both = [verify_hmac(SECRET), verify_token("t0ken")]
     assert await verdict(both, body, hmac_headers(body) | token) == 202
     assert await verdict(both, body, hmac_headers(body)) == 401
-    assert await verdict(VerifyAll(*both), body, token) == 401
-    assert await verdict(VerifyAny(*both), body, token) == 202
-    assert await verdict(VerifyAny(*both), body, hmac_headers(body)) == 202
-    assert await verdict(VerifyAny(*both), body, {}) == 401
+    assert await verdict(both, body, token) == 401
+    assert await verdict(any_of(*both), body, token) == 202
+    assert await verdict(any_of(*both), body, hmac_headers(body)) == 202
+    assert await verdict(any_of(*both), body, {}) == 401
     old = hmac_headers(body, at=time.time() - 1000)
-    assert await verdict(VerifyAny(*both), body, old) == 403
+    assert await verdict(any_of(*both), body, old) == 403
 
 
 async def test_one_agent_cannot_use_up_the_ids_of_another() -> None:
     """Both are accepted here; what the one has sent is no reason to pass over the other's."""
     handled, body = Handled(), update()
-    verify = VerifyAny(VerifyHmac(SECRET), VerifyHmac(OTHER))
+    verify = any_of(verify_hmac(SECRET), verify_hmac(OTHER))
     async with receiver(handled, verify=verify, acknowledge="after") as app:
         for secret in (OTHER, SECRET, OTHER, SECRET):
             assert (await deliver(app, body, hmac_headers(body, secret=secret))).status == 200
     assert handled.ids == ["t1/default/1"] * 2
 
 
-def of_keys(*keys: Any, **options: Any) -> VerifyJwt:
-    return VerifyJwt(issuer=ISSUER, audience=AUDIENCE, keys=public(*keys), **options)
+def of_keys(*keys: Any, **options: Any) -> WebhookVerification:
+    return verify_jwt(issuer=ISSUER, audience=AUDIENCE, keys=public(*keys), **options)
 
 
 async def test_a_jwt_is_about_one_delivery_for_here_and_now() -> None:
@@ -213,7 +233,7 @@ async def test_a_jwt_is_about_one_delivery_for_here_and_now() -> None:
     assert await verdict(of_keys(KEY), body + b" ", jwt_headers(body)) == 401
 
 
-async def test_no_jwt_outlives_what_the_inbox_remembers() -> None:
+async def test_no_jwt_outlives_what_is_remembered() -> None:
     handled, body = Handled(), update()
     limits = ReceiverLimits(max_age=5.0, remember=10.0)
     async with receiver(handled, verify=of_keys(KEY, leeway=600.0), limits=limits) as app:
@@ -264,7 +284,7 @@ async def test_keys_are_fetched_kept_and_followed_as_they_rotate() -> None:
         origin = server.url.removesuffix("/hook")
         keys = [KEY]
         server.answer = lambda told: web.json_response(public(*keys))
-        verify = VerifyJwt(issuer=origin, audience=AUDIENCE)
+        verify = verify_jwt(issuer=origin, audience=AUDIENCE)
         handled = Handled()
         async with receiver(handled, verify=verify) as app:
             for n in range(5):
@@ -291,22 +311,22 @@ async def test_an_access_token_is_judged_by_a_security_scheme() -> None:
         token = jws.serialize_compact(header, json.dumps(content), KEY)
         return {"Authorization": f"Bearer {token}"}
 
-    verify = VerifyAccessToken(scheme, subjects=["parley"])
+    verify = verify_access_token(scheme, subjects=["parley"])
     assert await verdict(verify, body, bearer()) == 202
     assert await verdict(verify, body, bearer(sub="another")) == 403
-    assert await verdict(VerifyAccessToken(scheme), body, bearer(sub="another")) == 202
+    assert await verdict(verify_access_token(scheme), body, bearer(sub="another")) == 202
     assert await verdict(verify, body, bearer(aud="https://elsewhere")) == 401
     assert await verdict(verify, body, bearer(exp=now - 1000)) == 401
     assert await verdict(verify, body, {}) == 401
     away = Jwt(issuer=ISSUER, audience=AUDIENCE, jwks_url="http://127.0.0.1:9/keys")
-    assert await verdict(VerifyAccessToken(away), body, bearer()) == 503
+    assert await verdict(verify_access_token(away), body, bearer()) == 503
     with pytest.raises(TypeError, match="Jwt"):
-        VerifyAccessToken("token")  # type: ignore[arg-type]
+        verify_access_token("token")  # type: ignore[arg-type]
 
 
 async def test_without_keys_the_sender_is_told_to_come_again() -> None:
     body = update()
-    verify = VerifyJwt(issuer="http://127.0.0.1:9", audience=AUDIENCE)
+    verify = verify_jwt(issuer="http://127.0.0.1:9", audience=AUDIENCE)
     handled = Handled()
     async with receiver(handled, verify=verify) as app:
         answer = await deliver(app, body, jwt_headers(body, iss="http://127.0.0.1:9"))
@@ -319,23 +339,22 @@ def test_wrong_settings_are_refused_with_what_is_right_and_without_secrets() -> 
     async def handle(notification: object) -> None: ...
 
     cases: list[tuple[Any, str]] = [
-        (lambda: VerifyHmac(), "takes a secret"),
-        (lambda: VerifyHmac("tooshort"), "24 bytes or more"),
-        (lambda: VerifyHmac("whsec_!!"), "in base64"),
-        (lambda: VerifyBearer(""), "one is empty"),
-        (lambda: VerifyBasic("a:b", "c"), "without a colon"),
-        (lambda: VerifyApiKey("X Key", "c"), "name of a header"),
-        (lambda: VerifyJwt(issuer="", audience="x"), "issuer="),
-        (lambda: VerifyJwt(issuer="http://example.com", audience="x"), "https"),
-        (lambda: VerifyJwt(issuer=ISSUER, audience=""), "audience="),
-        (lambda: VerifyJwt(issuer=ISSUER, audience="x", algorithms=["HS256"]), "algorithms="),
-        (lambda: VerifyJwt(issuer=ISSUER, audience="x", leeway=9999), "leeway="),
-        (lambda: VerifyAll(), "verify=False"),
+        (lambda: verify_hmac(), "takes a secret"),
+        (lambda: verify_hmac("tooshort"), "24 bytes or more"),
+        (lambda: verify_hmac("whsec_!!"), "base64 behind"),
+        (lambda: verify_bearer(""), "one is empty"),
+        (lambda: verify_basic("a:b", "c"), "without a colon"),
+        (lambda: verify_api_key("X Key", "c"), "name of a header"),
+        (lambda: verify_jwt(issuer="", audience="x"), "issuer="),
+        (lambda: verify_jwt(issuer="http://example.com", audience="x"), "https"),
+        (lambda: verify_jwt(issuer=ISSUER, audience=""), "audience="),
+        (lambda: verify_jwt(issuer=ISSUER, audience="x", algorithms=["HS256"]), "algorithms="),
+        (lambda: verify_jwt(issuer=ISSUER, audience="x", leeway=9999), "leeway="),
         (lambda: receiver(handle, verify=[]), "verify=False"),
-        (lambda: receiver(handle, verify=None), "VerifyHmac"),  # type: ignore[arg-type]
-        (lambda: receiver(handle, verify=True), "VerifyHmac"),  # type: ignore[arg-type]
+        (lambda: receiver(handle, verify=None), "verify_hmac"),  # type: ignore[arg-type]
+        (lambda: receiver(handle, verify=True), "verify_hmac"),  # type: ignore[arg-type]
         (lambda: receiver(handle, verify="secret"), "not a text"),  # type: ignore[arg-type]
-        (lambda: receiver(handle, verify=VerifyHmac), "VerifyHmac"),  # type: ignore[arg-type]
+        (lambda: receiver(handle, verify=verify_hmac), "verify_hmac"),  # type: ignore[arg-type]
     ]
     for make, words in cases:
         with pytest.raises((ValueError, TypeError), match=words) as refused:
@@ -346,7 +365,7 @@ def test_wrong_settings_are_refused_with_what_is_right_and_without_secrets() -> 
 async def test_the_log_says_why_and_no_secret(caplog: pytest.LogCaptureFixture) -> None:
     refusals: list[NotificationRefused] = []
     async with receiver(
-        Handled(), verify=VerifyBearer("s3cret"), on_refused=refusals.append
+        Handled(), verify=verify_bearer("s3cret"), on_refused=refusals.append
     ) as app:
         for _ in range(3):
             await deliver(app, update(), {"Authorization": "Bearer guess"})

@@ -91,13 +91,13 @@ def register(app: typer.Typer) -> None:
             raise UsageFailure("--issuer with --port 0 needs --audience")
 
         def verify(url: str) -> list[WebhookVerification]:
-            from parley.push import VerifyBearer, VerifyHmac, VerifyJwt, VerifyToken
+            from parley.push import verify_bearer, verify_hmac, verify_jwt, verify_token
 
             return [
-                *([VerifyHmac(secret)] if secret else ()),
-                *([VerifyJwt(issuer=issuer, audience=audience or url)] if issuer else ()),
-                *([VerifyBearer(bearer_token)] if bearer_token else ()),
-                *([VerifyToken(token)] if token else ()),
+                *([verify_hmac(secret)] if secret else ()),
+                *([verify_jwt(issuer=issuer, audience=audience or url)] if issuer else ()),
+                *([verify_bearer(bearer_token)] if bearer_token else ()),
+                *([verify_token(token)] if token else ()),
             ]
 
         return _run(output, settings.verbose, port, path, verify)

@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 import msgspec
 
 from parley.client.auth.credentials import Credential, Use, takes_token
-from parley.client.auth.issuers import CLIENT_AUTH, ClientIdentity, TokenIssuer, TokenRefused
+from parley.client.auth.issuers import CLIENT_AUTH, TokenIssuer, TokenRefused
 from parley.client.bindings.http import redacted
 from parley.client.bindings.request_auth import RequestParameters, check_secret
 from parley.client.origin import Origin
 from parley.model.bounded import Bounded
 from parley.model.cards import OAuthFlows, SecurityScheme
 from parley.model.concurrency import KeyedLocks
+from parley.security.issuers import ClientIdentity, lifetime_of
 
 # -- tokens -----------------------------------------------------------------------------------
 
@@ -29,7 +30,6 @@ MAX_TOKENS = 256
 LEEWAY = 60.0
 """The seconds before its end at which a token is renewed, or a tenth of its life if less."""
 
-MAX_LIFE = 10 * 365 * 86400.0
 MAX_TOKEN_BYTES = 64 * 1024
 
 
@@ -74,7 +74,7 @@ def read_token(
             raise ValueError
     except ValueError:
         raise TokenRefused(f"{where} gives a token that no header can carry") from None
-    life = _seconds(answer.get("expires_in"))
+    life = lifetime_of(answer)
     refresh, scope = answer.get("refresh_token"), answer.get("scope")
     return Token(
         access_token=access,
@@ -87,14 +87,6 @@ def read_token(
         if isinstance(scope, str)
         else (previous.scopes if previous else ()),
     )
-
-
-def _seconds(value: Any) -> float | None:
-    try:
-        seconds = float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return min(seconds, MAX_LIFE) if seconds >= 0 else None
 
 
 class TokenKey(NamedTuple):

@@ -15,11 +15,10 @@ Who names an endpoint matters, because a card is an agent's word and the agent m
 
 from __future__ import annotations
 
-import base64
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import urlencode, urlsplit, urlunsplit
 
 import msgspec
 
@@ -38,6 +37,7 @@ from parley.client.retry import TRANSIENT_STATUSES, Retry, repeat
 from parley.model.bounded import Bounded
 from parley.model.cards import SecurityScheme
 from parley.security.egress import Egress
+from parley.security.issuers import ClientIdentity
 from parley.security.networks import is_loopback
 
 # -- errors -----------------------------------------------------------------------------------
@@ -69,37 +69,6 @@ _JSON = {"Accept": "application/json"}
 
 CLIENT_AUTH = ("", "client_secret_basic", "client_secret_post", "tls_client_auth", "none")
 """The methods with which a client authenticates; empty for the fitting one."""
-
-
-class ClientIdentity(msgspec.Struct, frozen=True):
-    """How a client authenticates to an issuer (RFC 6749 §2.3): a public one has no secret."""
-
-    id: str
-    secret: str = ""
-    method: str = ""
-
-    def __repr__(self) -> str:
-        return f"ClientIdentity({self.id!r})"
-
-    def apply(
-        self, form: Mapping[str, str], methods: tuple[str, ...]
-    ) -> tuple[dict[str, str], dict[str, str]]:
-        """Return the headers and the form of a request that authenticates this client.
-
-        ``methods`` are the issuer's, empty if it does not say.
-        """
-        method = self.method
-        if not method and self.secret:
-            posts = "client_secret_post" in methods and "client_secret_basic" not in methods
-            method = "client_secret_post" if posts else "client_secret_basic"
-        if self.secret and method == "client_secret_basic":
-            pair = f"{quote(self.id, safe='')}:{quote(self.secret, safe='')}"
-            basic = base64.b64encode(pair.encode()).decode()
-            return {"Authorization": f"Basic {basic}"}, dict(form)
-        own = {"client_id": self.id} if self.id else {}
-        if self.secret and method == "client_secret_post":
-            own["client_secret"] = self.secret
-        return {}, {**form, **own}
 
 
 class IssuerHttp:

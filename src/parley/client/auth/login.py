@@ -22,7 +22,6 @@ from parley.client.auth.credentials import Use
 from parley.client.auth.grant import Grant, Token, read_token
 from parley.client.auth.issuers import (
     CLIENT_AUTH,
-    ClientIdentity,
     TokenIssuer,
     TokenRefused,
     check_page,
@@ -30,6 +29,7 @@ from parley.client.auth.issuers import (
 )
 from parley.client.bindings.http import redacted
 from parley.model.cards import OAuthFlows
+from parley.security.issuers import ClientIdentity
 
 # -- redirect ---------------------------------------------------------------------------------
 #

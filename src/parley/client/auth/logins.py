@@ -21,13 +21,7 @@ from parley.client.auth.credentials import (
     takes_token,
 )
 from parley.client.auth.grant import ClientCredentials, Grant, Token, TokenKey
-from parley.client.auth.issuers import (
-    ClientIdentity,
-    IssuerHttp,
-    Issuers,
-    TokenIssuer,
-    TokenRefused,
-)
+from parley.client.auth.issuers import IssuerHttp, Issuers, TokenIssuer, TokenRefused
 from parley.client.auth.login import AuthorizationCode, DeviceCode, DevicePrompt, Login, log_prompt
 from parley.client.auth.storage import LoginStorage, StorageUnusable
 from parley.client.bindings.http import HttpTransport
@@ -35,6 +29,7 @@ from parley.client.bindings.request_auth import RequestParameters, check_secret
 from parley.client.errors import NotEncrypted
 from parley.client.origin import Origin
 from parley.model.cards import AgentCard, SecurityScheme
+from parley.security.issuers import ClientIdentity
 from parley.security.networks import is_loopback
 
 logger = logging.getLogger(__name__)
