@@ -105,7 +105,10 @@ async def main() -> None:
         },
     }
     if given.postgres:
-        cases["a rate in PostgreSQL"] = {"limits": (f"{MANY} per caller",), "store": given.postgres}
+        cases["messages of a day, in PostgreSQL"] = {
+            "limits": ("100000000 messages/day per caller",),
+            "store": given.postgres,
+        }
     if given.redis and given.postgres:
         cases["a rate in Redis"] = {
             "limits": (f"{MANY} per caller",),

@@ -64,7 +64,7 @@ def cases(alg: str) -> dict[str, Callable[[], object]]:
     [own], parsed = keys_of(public), read_jwt(token)
 
     def first() -> object:
-        scheme._cache._kept.clear()
+        scheme._verified.clear()
         return caller_of(authenticator, scope)
 
     return {

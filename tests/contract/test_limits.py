@@ -16,8 +16,9 @@ from parley.client.remote_agent import RemoteAgent
 from parley.client.retry import Retry
 from parley.model.errors import InvalidParamsError, TooManyRequestsError
 from parley.model.tasks import Task, TaskState
+from parley.security.limits import counters
 from parley.security.limits.agent_limits import QUOTA_FAILURE
-from tests.contract.conftest import Serve, Speech, reach
+from tests.contract.conftest import REPLICAS, Serve, Speech, reach
 from tests.polling import until
 from tests.server.raw_http import call, post
 
@@ -79,7 +80,20 @@ def identified(scope: object) -> Caller:
 
 @pytest.fixture(scope="session")
 async def addresses(serve: Serve) -> Sequence[str]:
-    return await serve(partial(parley.asgi, limited), caller=identified)
+    """Replicas that know of each other: where they share a database alone, each has its part."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(counters, "SHARE_SECONDS", 0.05)
+        found = await serve(partial(parley.asgi, limited), caller=identified)
+    if len(found) == REPLICAS["postgres"]:
+        await until(partial(have_parts, found), interval=0.1)
+    return found
+
+
+async def have_parts(addresses: Sequence[str]) -> bool:
+    """Return whether each replica counts the half of the rate for a new caller."""
+    headers = {"x-user": uuid4().hex}
+    answers = [await post(each, call("SendMessage"), headers) for each in addresses]
+    return all(f";r={AMOUNT // 2 - 1};" in each.headers["ratelimit"] for each in answers)
 
 
 @asynccontextmanager
@@ -104,13 +118,13 @@ async def refusals(
     return found
 
 
-async def test_exactly_as_much_is_admitted_as_the_limit_says(
+async def test_as_much_is_admitted_as_the_limit_says(
     addresses: Sequence[str], speech: Speech
 ) -> None:
     async with one(addresses, speech) as remote:
-        sent = [refusals(remote, 2) for _ in range(AMOUNT)]
+        sent = [refusals(remote, 4) for _ in range(AMOUNT)]
         refused = [each for found in await asyncio.gather(*sent) for each in found]
-    assert len(refused) == AMOUNT
+    assert len(refused) == 3 * AMOUNT
     for error in refused:
         assert error.retry_after is not None
         assert 0 < error.retry_after <= 3600 * 1.1
@@ -122,8 +136,8 @@ async def test_exactly_as_much_is_admitted_as_the_limit_says(
 
 async def test_callers_do_not_affect_one_another(addresses: Sequence[str], speech: Speech) -> None:
     async with one(addresses, speech) as remote, one(addresses, speech) as other:
-        assert len(await refusals(remote, AMOUNT + 1)) == 1
-        assert await refusals(other, AMOUNT) == []
+        assert await refusals(remote, AMOUNT + 1)
+        assert await refusals(other, 1) == []
 
 
 async def test_who_is_exempt_is_not_limited(addresses: Sequence[str], speech: Speech) -> None:
@@ -132,9 +146,10 @@ async def test_who_is_exempt_is_not_limited(addresses: Sequence[str], speech: Sp
 
 
 async def test_a_skill_has_limits_of_its_own(addresses: Sequence[str], speech: Speech) -> None:
-    async with one(addresses, speech) as remote:
+    async with one(addresses, speech, "ops") as remote:
         refused = await refusals(remote, 4, metadata={"skill": "rare"})
-        assert [error.metadata["limit"] for error in refused] == ["2/hour per caller"] * 2
+        assert {error.metadata["limit"] for error in refused} == {"2/hour per caller"}
+        assert len(refused) in (2, 3)  # where replicas have parts, one may have been asked alone
         assert await refusals(remote, 2) == []
 
 
@@ -190,10 +205,10 @@ async def test_a_task_that_grows_too_large_fails_and_says_why(
 async def test_ids_without_proof_count_by_address(serve: Serve, speech: Speech) -> None:
     addresses = await serve(partial(parley.asgi, limited), caller=identified)
     refused = 0
-    for _ in range(AMOUNT + 1):
+    for _ in range(2 * AMOUNT + 1):
         async with one(addresses, speech, "claimed") as remote:
             refused += len(await refusals(remote, 1))
-    assert refused == 1
+    assert refused
 
 
 async def test_the_client_waits_for_as_long_as_the_limit_says(serve: Serve, speech: Speech) -> None:
@@ -217,7 +232,9 @@ async def test_http_responses_say_what_remains(addresses: Sequence[str]) -> None
     first, last = answers[0], answers[-1]
     assert (first.status, last.status) == (200, 429)
     assert first.headers["ratelimit-policy"] == f'"caller-hour";q={AMOUNT};w=3600'
-    assert first.headers["ratelimit"].startswith('"caller-hour";r=')
+    # Replicas have parts where they share a database alone, and none where they share Redis.
+    part = AMOUNT // 2 if len(addresses) == REPLICAS["postgres"] else AMOUNT
+    assert first.headers["ratelimit"].startswith(f'"caller-hour";r={part - 1};')
     assert last.headers["ratelimit"].startswith('"caller-hour";r=0;t=')
     assert "retry-after" not in first.headers
     assert int(last.headers["retry-after"]) > 0

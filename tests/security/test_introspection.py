@@ -112,10 +112,9 @@ async def test_a_refusal_is_kept_for_a_moment(issuer: Issuer, scheme: OAuth2, cl
     assert issuer.requests["introspect"] == 2
 
 
-async def test_refusals_are_bounded(
-    issuer: Issuer, scheme: OAuth2, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(oauth, "MAX_REFUSED", 3)
+async def test_refusals_are_bounded(issuer: Issuer, scheme: OAuth2) -> None:
+    assert scheme._verifier._refused.most == oauth.MAX_REFUSED  # type: ignore[attr-defined]
+    scheme._verifier._refused.most = 3  # type: ignore[attr-defined]
     for number in range(6):
         with pytest.raises(CredentialsRefused):
             await verified(scheme, f"unknown-{number}")

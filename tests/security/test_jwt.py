@@ -21,8 +21,8 @@ from parley.model.errors import UnauthenticatedError
 from parley.model.service import caller_of
 from parley.security import Jwt, OpenIdConnect
 from parley.security.authentication import Authenticator
+from parley.security.schemes import tokens
 from parley.security.schemes.scheme import CredentialsRefused, Scheme
-from parley.security.schemes.tokens import VerifiedTokens
 from parley.testing import Issuer
 from tests.security.tokens import Clock, at, bearing, verified
 
@@ -391,18 +391,19 @@ async def test_refused_tokens_are_not_cached() -> None:
     scheme = by_keys()
     for _ in range(3):
         await refusal(scheme, made(aud="hotel"))
-    assert len(scheme._cache) == 0
+    assert len(scheme._verified) == 0
 
 
-def test_the_cache_is_bounded() -> None:
-    cache = VerifiedTokens(lambda: 0.0, size=3)
-    proof: Any = type("Token", (), {"until": 1.0})()
-    for number in range(5):
-        cache.keep(bytes([number]), proof)
-        assert cache.find(b"\x00") is (proof if number < 5 else None)
-    assert len(cache) == 3
-    assert cache.find(b"\x00") is proof  # used last each time
-    assert cache.find(b"\x01") is None
+async def test_the_last_tokens_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "MAX_VERIFIED", 3)
+    scheme = by_keys()
+    made_ = [made(sub=f"user {number}") for number in range(5)]
+    for token in made_:
+        await verified(scheme, token)
+        await verified(scheme, made_[0])
+    assert len(scheme._verified) == 3
+    assert not inspect.isawaitable(scheme.verify(bearing(made_[0])))  # used last each time
+    await verified(scheme, made_[1])
 
 
 # -- keys of an operator -------------------------------------------------------------------------

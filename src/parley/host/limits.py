@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -11,9 +12,15 @@ from parley.engine.turn.usage import AgentMeter
 from parley.extensions.usage import USAGE
 from parley.host.options import ServerOptions
 from parley.model.distribution import install_command
-from parley.security.limits.agent_limits import AgentLimits, OpenStreams
-from parley.security.limits.counters import Counters, LocalCounters, StoreCounters
-from parley.security.limits.declaration import Budget, Limit, SizeLimit, parse_limits
+from parley.security.limits.agent_limits import AgentLimits
+from parley.security.limits.counters import (
+    Counters,
+    DailyCounters,
+    LocalCounters,
+    RedisCounters,
+    shared_by,
+)
+from parley.security.limits.declaration import Budget, Limit, Rate, SizeLimit, parse_limits
 from parley.security.limits.usage import UsageMeter
 from parley.store.task_store import TaskStore
 
@@ -38,25 +45,28 @@ class HostLimits:
             for method in extension.methods
         ]
         server, usage = parse_limits(options.limits, operations=methods), options.usage
-        redis = redis_for_limits(options.bus) if options.limits else None
         _check_skills(server, agents)
-        self._closes: list[tuple[str, Callable[[], Awaitable[None]]]] = []
+        self._closes: dict[str, Callable[[], Awaitable[None]]] = {}
+        self._begins: list[Callable[[], None]] = []
         self.usage: UsageMeter | None = None
         self.by_agent: dict[str, AgentLimits] = {}
+        extended = {
+            agent.key for agent in agents if any(each.uri == USAGE for each in agent.extensions)
+        }
         asking = [
-            agent for agent in agents if server or usage or agent.limits or _has_extension(agent)
+            agent for agent in agents if server or usage or agent.limits or agent.key in extended
         ]
         if not asking:
             return
-        has_budget = any(
-            isinstance(each, Budget) for each in (*server, *[e for a in agents for e in a.limits])
-        )
-        if usage or has_budget or any(map(_has_extension, asking)):
+        kinds = {type(each) for each in server}.union(*[map(type, a.limits) for a in agents])
+        meters_all = usage or Budget in kinds
+        if meters_all or extended:
             self.usage = UsageMeter(store, store.now)
-        counters, daily = self._counters(store, redis)
-        streams = OpenStreams()
+            self._begins.append(self.usage.start)
+            self._closes["the count of usage"] = self.usage.close
+        counters, daily = self._counters(store, options.bus if Rate in kinds else None)
+        streams: Counter[str] = Counter()
         for agent in asking:
-            is_metered = usage or has_budget or _has_extension(agent)
             self.by_agent[agent.key] = AgentLimits(
                 agent.key,
                 server=server,
@@ -64,72 +74,62 @@ class HostLimits:
                 counters=counters,
                 daily=daily,
                 streams=streams,
-                usage=self.usage if is_metered else None,
+                usage=self.usage if meters_all or agent.key in extended else None,
                 now=store.now,
             )
 
-    def _counters(self, store: TaskStore, redis: str | None) -> tuple[Counters, Counters]:
+    def _counters(self, store: TaskStore, bus: object) -> tuple[Counters, Counters]:
         """Return what counts rates, and what counts the messages and tasks of a day."""
         local = LocalCounters(store.now)
         if not (store.is_shared or store.has_operators):
             return local, local
-        stored = StoreCounters(store, store.now)
-        self._closes.append(("the counts of limits", stored.close))
+        daily = DailyCounters(store, store.now)
+        self._closes["the counts of days"] = daily.close
         if not store.is_shared:
-            return local, stored
-        if redis is None:
-            return stored, stored
-        from parley.security.limits.counters import RedisCounters
-
-        shared = RedisCounters(*redis_parts(redis), store.now)
-        self._closes.append(("the counts of limits in Redis", shared.close))
-        return shared, stored
+            return local, daily
+        if (redis := redis_for_limits(bus)) is None:
+            shares = shared_by(local, store.replicas)
+            self._begins.append(shares.start)
+            self._closes["the shares of limits"] = shares.stop
+            return local, daily
+        shared = RedisCounters(*redis, store.now)
+        self._closes["the counts of limits in Redis"] = shared.close
+        return shared, daily
 
     def meter(self, agent: str) -> AgentMeter | None:
         """Return what measures the turns of an agent, ``None`` if nothing asks for it."""
         limits = self.by_agent.get(agent)
-        if limits is None or not (limits.limits_turns or limits.usage is not None):
-            return None
-        return AgentMeter(limits)
+        return None if limits is None or not limits.measures_turns else AgentMeter(limits)
 
     def start(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
         """Start what counts; return what stops it, by what it is called in the log."""
-        if self.usage is not None:
-            self.usage.start()
-            return {**dict(self._closes), "the count of usage": self.usage.close}
-        return dict(self._closes)
+        for begin in self._begins:
+            begin()
+        return self._closes
 
 
-def redis_for_limits(bus: object) -> str | None:
-    """Return the URL of a bus if limits can be counted there: one Redis or Valkey server.
+def redis_for_limits(bus: object) -> tuple[str, str] | None:
+    """Return where a bus lets limits be counted, which is one Redis or Valkey server.
 
-    Raises ``ValueError`` if a package is missing.
+    That is its URL, without what is the bus's own, and the prefix of keys. Raises ``ValueError``
+    if a package is missing.
     """
     if not isinstance(bus, str) or urlsplit(bus).scheme not in ("redis", "rediss"):
         return None
     if find_spec("limits") is None:
         raise ValueError(f"limits in Redis need the package limits: {install_command('redis')}")
-    return bus
-
-
-def redis_parts(url: str) -> tuple[str, str]:
-    """Return the URL without what is the bus's own, and the prefix of keys."""
-    parts = urlsplit(url)
+    parts = urlsplit(bus)
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     prefix = query.pop("prefix", "parley:")
     return urlunsplit(parts._replace(query=urlencode(query))), f"{prefix}limits"
 
 
-def _has_extension(agent: AgentDescription) -> bool:
-    return any(each.uri == USAGE for each in agent.extensions)
-
-
 def _check_skills(server: Iterable[Limit], agents: Sequence[AgentDescription]) -> None:
     known = {skill for agent in agents for skill in agent.skills}
     for limit in server:
-        named = () if isinstance(limit, SizeLimit) else limit.applies.skills
-        if unknown := [name for name in named if name not in known]:
-            raise ValueError(
-                f"the limit {limit.text!r} names the skill {unknown[0]!r}, which no agent here "
-                f"has; there are {', '.join(sorted(known))}"
-            )
+        for name in () if isinstance(limit, SizeLimit) else limit.applies.skills:
+            if name not in known:
+                raise ValueError(
+                    f"the limit {limit.text!r} names the skill {name!r}, which no agent here "
+                    f"has; there are {', '.join(sorted(known))}"
+                )

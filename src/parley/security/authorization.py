@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import msgspec
@@ -112,15 +113,9 @@ class Authorization:
 
     def with_policy(self, policy: Policy | None) -> Authorization:
         """Return the same rules with another policy."""
-        return Authorization(
-            self.security,
-            skills=self.skills,
-            operations=self.operations,
-            policy=policy,
-            hidden=self.hidden,
-            permissions=self.permissions,
-            needs_identity=self.needs_identity,
-        )
+        found = copy(self)
+        found.policy = policy
+        return found
 
     def with_security(self, security: Security | None) -> Authorization:
         """Return the rules with this as all that callers have to prove."""

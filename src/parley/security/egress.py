@@ -429,12 +429,8 @@ class ThreadedLookup:
         ]
 
 
-class Judge(Protocol):
-    """Raises ``ForbiddenAddress`` for an address, a port, and the host that led there."""
-
-    def __call__(self, address: str, port: int, *, host: str) -> None:
-        """Judge an address."""
-        ...
+Judge = Callable[..., None]
+"""Raises ``ForbiddenAddress`` for an address, a port, and the ``host`` that led there."""
 
 
 class DialGuard:
@@ -498,11 +494,6 @@ _OF_OTHERS = frozenset(
         # Cassandra, Kafka, Amanda, kubelet, memcached, Redis Sentinel, MongoDB
     }
 )  # fmt: skip
-
-
-def is_of_other_protocols(port: int) -> bool:
-    """Return whether a port is that of another protocol than HTTP. 0 stands for no port."""
-    return port in _OF_OTHERS
 
 
 # -- policy -----------------------------------------------------------------------------------
@@ -681,7 +672,7 @@ class Egress(msgspec.Struct, frozen=True):
             raise ForbiddenAddress(shown, DENIED)
 
     def _check_port(self, shown: str, name: str, addresses: tuple[Address, ...], port: int) -> None:
-        if is_of_other_protocols(port) and not any(
+        if port in _OF_OTHERS and not any(
             each.port == port and each.has(name, addresses, port) for each in self.allowed
         ):
             raise ForbiddenAddress(shown, PORT, port=port, option=self.option)

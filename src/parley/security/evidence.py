@@ -111,11 +111,13 @@ class Evidence:
     @property
     def certificate_error(self) -> str:
         """Why the handshake did not verify the certificate; empty if it did."""
-        tls = (self.scope.get("extensions") or {}).get("tls") or {}
-        return tls.get("client_cert_error") or ""
+        return self._tls.get("client_cert_error") or ""
 
     @property
     def certificate_chain(self) -> tuple[str, ...]:
         """The certificates (PEM) that the other end proved to have, its own first."""
-        tls = (self.scope.get("extensions") or {}).get("tls") or {}
-        return tuple(tls.get("client_cert_chain") or ())
+        return tuple(self._tls.get("client_cert_chain") or ())
+
+    @property
+    def _tls(self) -> Mapping[str, Any]:
+        return (self.scope.get("extensions") or {}).get("tls") or {}

@@ -103,7 +103,14 @@ def exposed(value: Any) -> Iterator[tuple[str, str]]:
 
     The secrets themselves are never part of it. Places are as in ``skills[0].description``.
     """
-    yield from _walk(value, "", "", is_free=False, depth=0)
+    for path, names, text in _texts(value):
+        if not text or not _PUBLIC.isdisjoint(names):
+            continue
+        name, is_free = names[-1] if names else "", not _FREE_TEXT.isdisjoint(names)
+        if is_free and re.sub(r"[_-]", "", name).lower() in _SECRET_MEMBERS:
+            yield path, f"the value of {name!r}"
+        elif kind := kind_of(text, is_free=is_free):
+            yield path, kind
 
 
 def plain_urls(value: Any) -> Iterator[tuple[str, str]]:
@@ -112,7 +119,14 @@ def plain_urls(value: Any) -> Iterator[tuple[str, str]]:
     URLs are the members ``url`` and those that end with ``Url``; a URI that only names something is
     none. Those of the provider, the documentation and the icon are for people.
     """
-    yield from _urls(value, "", 0)
+    for path, names, text in _texts(value):
+        is_member = names and not path.endswith("]") and _FOR_PEOPLE.isdisjoint(names)
+        if (
+            is_member
+            and (names[-1] == "url" or names[-1].endswith("Url"))
+            and is_plain_public(text)
+        ):
+            yield path, text
 
 
 def kind_of(text: str, *, is_free: bool = False) -> str:
@@ -126,40 +140,21 @@ def kind_of(text: str, *, is_free: bool = False) -> str:
     return "a random value, which may be a key" if is_free and _is_random(text) else ""
 
 
-def _walk(
-    value: Any, path: str, name: str, *, is_free: bool, depth: int
-) -> Iterator[tuple[str, str]]:
-    if depth > _MAX_DEPTH or name in _PUBLIC:
-        return
-    if isinstance(value, dict):
-        for key, item in value.items():
-            below = is_free or key in _FREE_TEXT
-            where = f"{path}.{key}" if path else str(key)
-            yield from _walk(item, where, str(key), is_free=below, depth=depth + 1)
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _walk(item, f"{path}[{index}]", name, is_free=is_free, depth=depth + 1)
-    elif isinstance(value, str) and value:
-        if is_free and re.sub(r"[_-]", "", name).lower() in _SECRET_MEMBERS:
-            yield path, f"the value of {name!r}"
-        elif kind := kind_of(value, is_free=is_free):
-            yield path, kind
-
-
-def _urls(value: Any, path: str, depth: int) -> Iterator[tuple[str, str]]:
+def _texts(
+    value: Any, path: str = "", names: tuple[str, ...] = (), depth: int = 0
+) -> Iterator[tuple[str, tuple[str, ...], str]]:
+    """Yield the texts in a JSON value: their paths, and the names of the members around them."""
     if depth > _MAX_DEPTH:
         return
     if isinstance(value, dict):
         for key, item in value.items():
             where = f"{path}.{key}" if path else str(key)
-            is_url = key == "url" or (key.endswith("Url") and key not in _FOR_PEOPLE)
-            if is_url and isinstance(item, str) and is_plain_public(item):
-                yield where, item
-            elif key not in _FOR_PEOPLE:
-                yield from _urls(item, where, depth + 1)
+            yield from _texts(item, where, (*names, str(key)), depth + 1)
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _urls(item, f"{path}[{index}]", depth + 1)
+            yield from _texts(item, f"{path}[{index}]", names, depth + 1)
+    elif isinstance(value, str):
+        yield path, names, value
 
 
 def _is_random(text: str) -> bool:

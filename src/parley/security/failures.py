@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
+from parley.model.bounded import Bounded
 from parley.model.errors import TooManyRequestsError
 from parley.security.networks import client_address, network_of
 
@@ -168,7 +169,7 @@ class _Allowances:
         self._step = WINDOW / limit if limit else 0.0
         self._full = WINDOW - self._step
         # When a key's allowance is whole again, and when it was last taken from.
-        self._taken: dict[Hashable, tuple[float, float]] = {}
+        self._taken: Bounded[Hashable, tuple[float, float]] = Bounded(MAX_TRACKED)
 
     def __len__(self) -> int:
         return len(self._taken)
@@ -190,8 +191,6 @@ class _Allowances:
 
     def take(self, key: Hashable, now: float) -> None:
         """Take one from a key. The key that failed longest ago makes room."""
-        whole_at, _ = self._taken.pop(key, (now, now))
+        whole_at, _ = self._taken.get(key, (now, now))
         # No more is owed than a window: after a pause of a minute all is forgiven.
         self._taken[key] = (min(max(whole_at, now) + self._step, now + WINDOW), now)
-        if len(self._taken) > MAX_TRACKED:
-            del self._taken[next(iter(self._taken))]

@@ -185,16 +185,23 @@ class IssuerClient:
             return Metadata(content["issuer"], url, jwks_uri, introspection), document.max_age
         raise failure or FetchFailed("no address of metadata is known")
 
+    async def _endpoint(self, name: str, given: str) -> tuple[str, str]:
+        """Return an address, and what names it: the operator, or the metadata.
+
+        Raises ``FetchFailed``.
+        """
+        if given:
+            return given, self._named_by
+        metadata = await self.metadata()
+        if not (url := getattr(metadata, name)):
+            raise FetchFailed(f"{metadata.url} names no {name}")
+        return url, metadata.url
+
     # -- introspection -------------------------------------------------------------------------
 
     async def introspect(self, form: Mapping[str, str], headers: Mapping[str, str]) -> Document:
         """Return the issuer's answer about a token (RFC 7662). Raises ``FetchFailed``."""
-        url, named_by = self._introspection_url, ""
-        if not url:
-            metadata = await self.metadata()
-            url, named_by = metadata.introspection_endpoint, metadata.url
-            if not url:
-                raise FetchFailed(f"{named_by} names no introspection_endpoint")
+        url, named_by = await self._endpoint("introspection_endpoint", self._introspection_url)
         return await self._fetcher.post(url, form, headers=headers, named_by=named_by)
 
     # -- keys ----------------------------------------------------------------------------------
@@ -236,11 +243,6 @@ class IssuerClient:
         return found
 
     async def _fetch_keys(self) -> tuple[KeySet, float | None]:
-        url, named_by = self._jwks_url, self._named_by
-        if not url:
-            metadata = await self.metadata()
-            url, named_by = metadata.jwks_uri, metadata.url
-            if not url:
-                raise FetchFailed(f"{named_by} names no jwks_uri")
+        url, named_by = await self._endpoint("jwks_uri", self._jwks_url)
         document = await self._fetcher.get(url, named_by=named_by)
         return KeySet(read_keys(document.content)), document.max_age

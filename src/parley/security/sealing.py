@@ -7,8 +7,6 @@ can read it, only the key makes a valid one. Addresses of callbacks and posted c
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import hmac
 import os
@@ -16,6 +14,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from itsdangerous import BadData, URLSafeSerializer
+
+from parley.security.signing.keys import decode, encode
 
 MIN_KEY_LENGTH = 32
 """The characters of a key that an operator gives."""
@@ -60,7 +60,7 @@ class Sealer:
 
     def _sealed(self, purpose: str, nonce: bytes, content: bytes, context: str) -> str:
         data = self._cipher(purpose).encrypt(nonce, content, context.encode())
-        return base64.urlsafe_b64encode(nonce + data).rstrip(b"=").decode("ascii")
+        return encode(nonce + data)
 
     def open(self, purpose: str, sealed: str, context: str) -> bytes:
         """Return the content of a sealed text. Raises ``SealBroken``, which does not say why."""
@@ -69,12 +69,7 @@ class Sealer:
         if len(sealed) > MAX_SEALED_LENGTH or not sealed.isascii():
             raise SealBroken
         try:
-            raw = base64.b64decode(sealed + "=" * (-len(sealed) % 4), b"-_", validate=True)
-        except (ValueError, binascii.Error):
-            raise SealBroken from None
-        if base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii") != sealed:
-            raise SealBroken  # the same bytes, in another spelling of base64
-        try:
+            raw = decode(sealed)  # not the same bytes, in another spelling of base64
             content: bytes = self._cipher(purpose).decrypt(
                 raw[:_NONCE], raw[_NONCE:], context.encode()
             )

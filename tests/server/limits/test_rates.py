@@ -6,10 +6,10 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 import parley
@@ -19,8 +19,9 @@ from parley.extensions import REPORT, Usage, UsageRequest
 from parley.model.errors import InvalidParamsError, TooManyRequestsError
 from parley.model.operations import BY_NAME, SendMessageRequest
 from parley.model.parts import Message, Part, Role
+from parley.security.limits import counters
 from parley.security.limits.agent_limits import Asking
-from parley.security.limits.counters import LocalCounters, StoreCounters
+from parley.security.limits.counters import DailyCounters, LocalCounters, RedisCounters
 from parley.security.limits.declaration import DAY_MS, Rate, parse_limits
 from parley.security.limits.usage import QuotaAsk, QuotaGrant, UsageQuery, UsageRow
 from parley.server.app import App
@@ -263,13 +264,12 @@ async def test_a_request_above_a_limit_is_refused_before_it_is_read() -> None:
 
 
 def test_a_flood_of_keys_is_forgotten_from_the_oldest_on() -> None:
-    clock = Clock()
-    counters = LocalCounters(clock, most_keys=100)
+    local = LocalCounters(Clock(), most_keys=100)
     for number in range(1000):
-        counters.try_take("steady", RATE)
-        counters.try_take(f"key {number}", RATE)
-    assert len(counters._windows) == 100
-    assert not counters.try_take("steady", RATE).allowed
+        local.try_take("steady", RATE)
+        local.try_take(f"key {number}", RATE)
+    assert len(local._windows) == 100
+    assert not local.try_take("steady", RATE).allowed
 
 
 async def test_streams_of_cut_connections_are_released() -> None:
@@ -303,122 +303,84 @@ async def replicas(count: int, *limits: str, **options: Any) -> AsyncIterator[Se
     async with AsyncExitStack() as stack:
         urls = []
         for _ in range(count):
-            app: App = parley.asgi(
-                agent_with(*limits), store=MemoryTaskStore(logs=logs), caller=ada, **options
-            )
+            store = MemoryTaskStore(logs=logs)
+            app: App = parley.asgi(agent_with(*limits), store=store, caller=named, **options)
             urls.append(await stack.enter_async_context(serving(app)))
         yield urls
 
 
-async def test_replicas_admit_exactly_the_amount_together() -> None:
-    async with replicas(3, "50/hour per caller") as urls:
-        found = await asyncio.gather(*[statuses(url, 30) for url in urls])
-    admitted = [status for each in found for status in each if status == 200]
-    assert len(admitted) == 50
-
-
-async def test_a_busy_caller_does_not_cost_a_transaction_each() -> None:
-    store = MemoryTaskStore(clock=(clock := Clock()))
-    await store.open(lambda records: None)
+async def test_replicas_have_equal_parts_of_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counters, "SHARE_SECONDS", 0.01)
     asked = 0
 
-    class Counting:
-        async def take_quotas(self, asks: Sequence[QuotaAsk]) -> Sequence[QuotaGrant]:
-            nonlocal asked
-            asked += 1
-            return await store.take_quotas(asks)
+    async def is_shared(url: str) -> bool:
+        nonlocal asked
+        asked += 1
+        answer = await post(url, call("SendMessage"), {"x-user": f"probe-{asked}"})
+        return answer.headers["ratelimit"].startswith('"caller-hour";r=15;')
 
-    counters = StoreCounters(Counting(), clock)  # type: ignore[arg-type]
-    rate = Rate(text="", name="n", amount=1000, period_ms=60_000)
-    for _ in range(500):
-        assert (await counters.take("k", rate)).allowed
-    assert asked < 20
-    await counters.close()
-    [grant] = await store.take_quotas(
-        [QuotaAsk(key="k", slot=0, oldest=0, amount=0, wanted=0, ends_at=0)]
-    )
-    assert grant.taken == 500  # what was leased and not spent is given back
-    await store.close()
+    async with replicas(3, "50/hour per caller") as urls:
+        for url in urls:
+            await until(partial(is_shared, url))
+        found = await asyncio.gather(*[statuses(url, 30, **{"x-user": "ada"}) for url in urls])
+    assert [each.count(200) for each in found] == [16, 16, 16]
 
 
-async def test_a_slow_caller_is_counted_as_what_it_takes() -> None:
-    store = MemoryTaskStore(clock=(clock := Clock()))
-    await store.open(lambda records: None)
-    counters = StoreCounters(store, clock)
-    for _ in range(100):  # one in a tenth of the span, of ten
-        assert (await counters.take("k", RATE)).allowed
-        clock.now += 6_600
-    await store.close()
+def test_each_of_many_replicas_admits_one() -> None:
+    local = LocalCounters(Clock())
+    local.share(100)
+    assert [local.try_take("k", RATE).allowed for _ in range(2)] == [True, False]
 
 
-class SlowStore(MemoryTaskStore):
-    """Answers what it is asked about limits when a test says so."""
+DAILY = Rate(text="", name="n", amount=10, period_ms=DAY_MS, is_daily=True)
 
-    def __init__(self, clock: Clock) -> None:
-        super().__init__(clock=clock)
-        self.answers = asyncio.Semaphore(0)
-        self.asked: list[QuotaAsk] = []
+
+async def test_replicas_admit_exactly_the_messages_of_a_day_together() -> None:
+    async with replicas(3, "50 messages/day per caller") as urls:
+        found = await asyncio.gather(*[statuses(url, 30, **{"x-user": "ada"}) for url in urls])
+    assert sum(each.count(200) for each in found) == 50
+
+
+async def test_a_message_that_one_limit_refuses_takes_nothing_of_the_others() -> None:
+    def to(skill: str) -> bytes:
+        return call("SendMessage").replace(
+            b'"messageId"', b'"metadata": {"skill": "%s"}, "messageId"' % skill.encode()
+        )
+
+    limits = ("4 messages/day per caller", "1 tasks/day per skill", "9/minute per skill")
+    async with replicas(2, *limits) as urls:
+        found = [(await post(url, to("echo"))).status for url in urls * 2]
+        assert found == [200, 429, 429, 429]
+        found = [(await post(url, to(skill))).status for url in urls for skill in ("write", "echo")]
+        assert found == [200, 429, 429, 429]
+
+
+class CountingStore(MemoryTaskStore):
+    """Counts what it is asked about limits."""
+
+    calls = 0
 
     async def take_quotas(self, asks: Sequence[QuotaAsk]) -> Sequence[QuotaGrant]:
-        self.asked += asks
-        await self.answers.acquire()
+        self.calls += 1
         return await super().take_quotas(asks)
 
 
-async def test_what_a_slow_store_grants_is_spent_in_the_slot_that_it_counts_in() -> None:
-    """Else it would come back before the span is over, and a span could have more."""
-    store = SlowStore(clock := Clock())
+async def test_messages_at_once_are_counted_by_few_changes_and_refusals_by_none() -> None:
+    store = CountingStore(clock=(clock := Clock()))
     await store.open(lambda records: None)
-    counters = StoreCounters(store, clock)
-    rate = msgspec.structs.replace(RATE, amount=100)
-    store.answers.release()
-    await counters.take("k", rate)
-    first = asyncio.create_task(counters.take("k", rate))  # asks for two
-    await until(lambda: len(store.asked) == 2)
-    clock.now += 6_000
-    second = asyncio.create_task(counters.take("k", rate))
-    await until(lambda: counters._asks)
-    store.answers.release()
-    assert (await first).allowed
-    assert counters.try_take("k", rate) is None  # the other one counts in a slot that has passed
-    store.answers.release()
-    assert (await second).allowed
-    store.answers.release()
-    await counters.close()
-    [grant] = await MemoryTaskStore.take_quotas(
-        store, [QuotaAsk(key="k", slot=0, oldest=0, amount=0, wanted=0, ends_at=0)]
-    )
-    assert grant.taken == 3
-    await store.close()
-
-
-async def test_a_store_that_is_slower_than_a_slot_still_grants() -> None:
-    class Slower(MemoryTaskStore):
-        async def take_quotas(self, asks: Sequence[QuotaAsk]) -> Sequence[QuotaGrant]:
-            clock.now += 6_100
-            return await super().take_quotas(asks)
-
-    store = Slower(clock=(clock := Clock()))
-    await store.open(lambda records: None)
-    counters = StoreCounters(store, clock)
-    async with asyncio.timeout(5):
-        assert (await counters.take("k", RATE)).allowed
-    await store.close()
-
-
-async def test_forgotten_leases_are_given_back() -> None:
-    store = MemoryTaskStore(clock=(clock := Clock()))
-    await store.open(lambda records: None)
-    counters = StoreCounters(store, clock, most_keys=2)
-    daily = Rate(text="", name="n", amount=1000, period_ms=DAY_MS, is_daily=True)
-    for _ in range(5):  # leases 1, 2 and 4, and spends 5
-        await counters.take("k", daily)
-    for key in "abc":
-        await counters.take(key, daily)
-    [grant] = await store.take_quotas(
-        [QuotaAsk(key="k", slot=20_000, oldest=20_000, amount=0, wanted=0, ends_at=0)]
-    )
-    assert grant.taken == 5
+    daily = DailyCounters(store, clock)
+    taken = await asyncio.gather(*[daily.take("k", DAILY) for _ in range(50)])
+    assert sum(each.allowed for each in taken) == 10
+    assert store.calls < 5
+    before = store.calls
+    refused = [daily.try_take("k", DAILY) for _ in range(50)]
+    assert [each is not None and not each.allowed for each in refused] == [True] * 50
+    daily.give_back("k", DAILY)
+    await daily.close()
+    clock.now += 1000  # after a second the store is asked again: something may have come back
+    assert daily.try_take("k", DAILY) is None
+    assert (await daily.take("k", DAILY)).allowed
+    assert store.calls == before + 2
     await store.close()
 
 
@@ -427,9 +389,9 @@ async def test_a_bug_of_a_store_is_an_error_of_the_request() -> None:
         async def take_quotas(self, asks: Sequence[QuotaAsk]) -> Sequence[QuotaGrant]:
             raise ZeroDivisionError
 
-    counters = StoreCounters(Broken(), Clock())  # type: ignore[arg-type]
+    daily = DailyCounters(Broken(), Clock())  # type: ignore[arg-type]
     with pytest.raises(ZeroDivisionError):
-        await counters.take("k", RATE)
+        await daily.take("k", DAILY)
 
 
 async def test_while_the_store_is_away_each_process_counts(
@@ -439,21 +401,19 @@ async def test_while_the_store_is_away_each_process_counts(
         async def take_quotas(self, asks: Sequence[QuotaAsk]) -> Sequence[QuotaGrant]:
             raise StoreUnavailable("away")
 
-    counters = StoreCounters(Away(), Clock())  # type: ignore[arg-type]
+    daily = DailyCounters(Away(), Clock())  # type: ignore[arg-type]
     with caplog.at_level(logging.WARNING):
-        taken = [(await counters.take("k", RATE)).allowed for _ in range(12)]
+        taken = [(await daily.take("k", DAILY)).allowed for _ in range(12)]
     assert taken == [True] * 10 + [False] * 2
     assert caplog.text.count("each process counts on its own") == 1
 
 
 async def test_while_redis_is_away_each_process_counts() -> None:
     pytest.importorskip("limits")
-    from parley.security.limits.counters import RedisCounters
-
-    counters = RedisCounters("redis://127.0.0.1:1", "parley:limits", Clock())
-    taken = [(await counters.take("k", RATE)).allowed for _ in range(12)]
+    redis = RedisCounters("redis://127.0.0.1:1", "parley:limits", Clock())
+    taken = [(await redis.take("k", RATE)).allowed for _ in range(12)]
     assert taken == [True] * 10 + [False] * 2
-    await counters.close()
+    await redis.close()
 
 
 # -- budgets and usage -------------------------------------------------------------------------
@@ -508,8 +468,9 @@ async def test_callers_without_proof_learn_that_they_share_a_budget() -> None:
             await remote.send("hi")
 
 
-async def test_a_caller_reads_its_own_usage_and_what_remains() -> None:
-    app = parley.asgi(agent_with("9/hour per caller", extensions=[Usage()]), caller=named)
+async def test_a_caller_reads_its_own_usage_and_what_remains(tmp_path: Path) -> None:
+    agent = agent_with("9/hour per caller", "9 messages/day per caller", extensions=[Usage()])
+    app = parley.asgi(agent, store=SqliteTaskStore(tmp_path / "tasks.db"), caller=named)
     async with serving(app) as url:
         options: dict[str, Any] = {"retries": NO_RETRIES, "extensions": [Usage()]}
         async with parley.connect(url, headers={"x-user": "ada"}, **options) as remote:
@@ -521,8 +482,8 @@ async def test_a_caller_reads_its_own_usage_and_what_remains() -> None:
         assert (by_skill["write"].tasks, by_skill["write"].output_bytes) == (1, 1000)
         assert (by_skill["echo"].messages, by_skill["echo"].tasks) == (1, 0)
         assert by_skill["echo"].output_bytes == len("four")
-        [limit] = report.limits
-        assert (limit.limit, limit.remaining) == ("9/hour per caller", 6)
+        found = [(each.limit, each.remaining) for each in report.limits]
+        assert found == [("9/hour per caller", 6), ("9 messages/day per caller", 7)]
         async with parley.connect(url, headers={"x-user": "eve"}, **options) as remote:
             [line] = (await remote.call(REPORT, UsageRequest())).usage
             assert (line.requests, line.messages) == (1, 0)

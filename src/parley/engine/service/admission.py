@@ -474,9 +474,6 @@ def _check_joined_skill(hidden: HiddenSkills, m: IncomingMessage) -> None:
 
 
 def _count(limits: AgentLimits, m: IncomingMessage) -> Awaitable[None] | None:
-    if m.joined is None and limits.admits_at_once:
-        limits.admit_at_once(m.request, m.context, m.skill.id)
-        return None
     return limits.admit(m.request, m.context, m.skill.id, begins=m.joined is None)
 
 

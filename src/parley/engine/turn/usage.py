@@ -16,7 +16,7 @@ from parley.model.parts import Artifact, Message, Part
 from parley.model.service import CallContext, Caller
 from parley.model.struct import encode
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
-from parley.security.limits.agent_limits import AgentLimits, TurnSizes
+from parley.security.limits.agent_limits import AgentLimits, Sizes
 from parley.security.limits.declaration import DAY_MS, SizeLimit
 from parley.security.limits.usage import UsageQuery
 from parley.store.events import PrivateEvent, TaskEvent, TurnStarted
@@ -39,7 +39,7 @@ class TaskMeter:
     ) -> None:
         self._meter = meter
         self._attempt = attempt
-        self._sizes: TurnSizes | None = None
+        self._sizes: Sizes | None = None
         self._artifacts: dict[str, int] = {}
         self._names: dict[str, str] = {}
         self._bytes = 0
@@ -96,7 +96,7 @@ class TaskMeter:
         return None if attempt is None else attempt.request
 
     @property
-    def _limits(self) -> TurnSizes | None:
+    def _limits(self) -> Sizes | None:
         if self._sizes is None and (request := self._request) is not None:
             self._sizes = self._meter.turn_sizes(request.skill.id)
         return self._sizes
@@ -154,9 +154,9 @@ class AgentMeter:
     def __init__(self, limits: AgentLimits) -> None:
         self._limits = limits
 
-    def turn_sizes(self, skill: str) -> TurnSizes:
+    def turn_sizes(self, skill: str) -> Sizes:
         """Return the limits of the output of a skill's turn."""
-        return self._limits.turn_sizes(skill)
+        return self._limits.sizes(skill)
 
     def wrote(self, request: Request, size: int) -> None:
         """Count bytes of output."""

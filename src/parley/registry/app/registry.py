@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -67,8 +68,8 @@ from parley.registry.served.binding import CatalogBinding
 from parley.registry.served.catalog import RELATION, CatalogItem, CatalogPage, ManifestSigner
 from parley.registry.served.publication import read_publication
 from parley.security.egress import Egress
-from parley.security.limits.agent_limits import AgentLimits, OpenStreams
-from parley.security.limits.counters import LocalCounters, StoreCounters
+from parley.security.limits.agent_limits import AgentLimits
+from parley.security.limits.counters import LocalCounters, shared_by
 from parley.security.limits.declaration import Rate, parse_limits
 from parley.security.schemes.scheme import Scheme, Security, anonymous
 from parley.security.signing.keys import SigningKeys
@@ -300,7 +301,7 @@ class Registry:
         self.decisions = OperatorDecisions(self.index, plain=self.fetcher.plain)
         self._sources = [source_of(each, self.fetcher) for each in named]
         self._files = [file_source(each) for each in entries]
-        self._closes: list[Callable[[], Awaitable[None]]] = []
+        self._shares: Periodic | None = None
         self._security = None if auth is None else auth.security
         self._rules = Rules(self._security, is_public=public_search)
         self.searching = SearchOperations(self.federated, self.searcher, source=self.source)
@@ -353,8 +354,10 @@ class Registry:
             stack.push_async_callback(self.index.close)
             stack.push_async_callback(self.fetcher.close)
             stack.push_async_callback(self.names.close)
-            for close in (self.federated.aclose, *self._closes):
-                stack.push_async_callback(close)
+            stack.push_async_callback(self.federated.aclose)
+            if self._shares is not None:
+                stack.push_async_callback(self._shares.stop)
+                self._shares.start()
             if self._meaning is not None:
                 stack.push_async_callback(self._meaning.stop)
                 await self._meaning.start()
@@ -414,17 +417,16 @@ class Registry:
         rates = [each for each in counted if isinstance(each, Rate)]
         if not rates:
             return None
-        counters: LocalCounters | StoreCounters = LocalCounters(store.now)
+        counters = LocalCounters(store.now)
         if store.is_shared:
-            counters = StoreCounters(store, store.now)
-            self._closes.append(counters.close)
+            self._shares = shared_by(counters, store.replicas)
         return AgentLimits(
             NAMESPACE,
             server=rates,
             own=(),
             counters=counters,
             daily=counters,
-            streams=OpenStreams(),
+            streams=Counter(),
             usage=None,
             now=store.now,
         )

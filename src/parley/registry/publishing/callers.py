@@ -17,7 +17,7 @@ from parley.model.errors import InvalidParamsError, TooManyRequestsError, an
 from parley.model.ids import may_be_name
 from parley.model.service import Caller
 from parley.registry.index.registry_index import RegistryIndex
-from parley.security.limits.counters import Grid, Window
+from parley.security.limits.counters import Window
 from parley.store.audit.trail import AuditEntry
 
 # Refusals of a registry that A2A has no error for.
@@ -224,15 +224,15 @@ class CallerRates:
     def take(self, owner: str, act: Act, count: int = 1) -> None:
         """Count acts of a caller. Raises ``TooManyRequestsError``, and counts none of them then."""
         amount, period = self._rates[act]
-        grid, now = Grid.of(period), round(self._clock() * 1000)
-        window = self._windows.use((owner, act)) or Window()
+        now = round(self._clock() * 1000)
+        window = self._windows.use((owner, act)) or Window(period)
         self._windows[owner, act] = window
-        given = window.take(grid, now, amount, count)
+        given = window.take(now, amount, count)
         if given == count:
             return
         window.give_back(given)
         span = "minute" if period == MINUTE_MS else "hour"
         raise TooManyRequestsError(
             f"that is more than {amount:,} times '{act}' in {an(span)} for one caller; wait",
-            retry_after=max(1.0, window.wait(grid, now) / 1000),
+            retry_after=max(1.0, window.wait(now) / 1000),
         )

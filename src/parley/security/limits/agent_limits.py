@@ -10,9 +10,10 @@ remainders and the seconds until more is free.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_network
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -22,7 +23,7 @@ from parley.model.ids import RIGHT_ID, may_be_id
 from parley.model.operations import SendMessageRequest
 from parley.model.service import CallContext, Caller
 from parley.model.struct import encode
-from parley.security.limits.counters import Counters, LocalCounters, Taken, short_key
+from parley.security.limits.counters import Counters, Taken, short_key
 from parley.security.limits.declaration import (
     DAY_MS,
     Applies,
@@ -32,8 +33,8 @@ from parley.security.limits.declaration import (
     SizeLimit,
     StreamLimit,
 )
-from parley.security.limits.usage import UsageMeter, Whose
-from parley.security.networks import network_of
+from parley.security.limits.usage import UsageMeter
+from parley.security.networks import is_among, network_of
 
 QUOTA_FAILURE = "type.googleapis.com/google.rpc.QuotaFailure"
 
@@ -142,7 +143,7 @@ class Asking(msgspec.Struct, frozen=True):
         """Return whether a limit does not hold for this. Ids and roles count if they are proved."""
         for each in applies.exempt:
             if each.kind == "address":
-                if _is_within(self.address, each.value):
+                if is_among(self.address, (ip_network(each.value),)):
                     return True
             elif self.caller.authenticated:
                 kind = "client" if self.caller.is_application else "caller"
@@ -245,11 +246,6 @@ class LimitGrant:
         raise error
 
     @property
-    def standings(self) -> Sequence[Standing]:
-        """What remains of the limits of this call."""
-        return self._standings
-
-    @property
     def fields(self) -> Fields:
         """The headers, or metadata, of the response."""
         return fields_of(self._standings)
@@ -259,9 +255,11 @@ class LimitGrant:
         return self._limits.stream(self._asking)
 
 
-class TurnSizes(msgspec.Struct, frozen=True):
-    """The limits on the writes of a turn, with their texts; ``None`` is none."""
+class Sizes(msgspec.Struct, frozen=True):
+    """The limits on a message of a skill and on the writes of its turn; ``None`` is none."""
 
+    message: SizeLimit | None = None
+    parts: SizeLimit | None = None
     artifact: SizeLimit | None = None
     task: SizeLimit | None = None
     history: SizeLimit | None = None
@@ -272,8 +270,7 @@ class AgentLimits:
 
     ``server`` and ``own`` are limits; limits of skills are among ``own``. ``counters`` count rates
     and ``daily`` the messages and tasks of a day. ``usage`` meters, if anything asks for it.
-    ``declared`` are all of them. ``admits_at_once``: a message waits for nothing, since all that
-    counts it is in this process.
+    ``declared`` are all of them.
     """
 
     def __init__(
@@ -284,7 +281,7 @@ class AgentLimits:
         own: Sequence[Limit],
         counters: Counters,
         daily: Counters,
-        streams: OpenStreams,
+        streams: Counter[str],
         usage: UsageMeter | None,
         now: Any,
     ) -> None:
@@ -299,23 +296,19 @@ class AgentLimits:
             for scope, each in every
             if isinstance(each, Rate)
         ]
-        self._early = [
-            each
-            for each in rates
-            if each.limit.counts == "requests" and not each.limit.applies.needs_skill
-        ]
-        self._late = [each for each in rates if each not in self._early]
+        self._early: list[_Scoped] = []
+        self._late: list[_Scoped] = []
+        for each in rates:
+            is_early = each.limit.counts == "requests" and not each.limit.applies.needs_skill
+            (self._early if is_early else self._late).append(each)
         self._streams = [
             _Scoped(each, scope) for scope, each in every if isinstance(each, StreamLimit)
         ]
         self._budgets = [_Scoped(each, scope) for scope, each in every if isinstance(each, Budget)]
         self._sizes = [each for _, each in every if isinstance(each, SizeLimit)]
-        self.admits_at_once = not self._budgets and all(
-            [isinstance(each.counters, LocalCounters) for each in self._late]
-        )
         self._by_operation: dict[str, tuple[list[_Scoped], list[_Scoped]]] = {}
-        self._message_sizes: dict[str, tuple[SizeLimit | None, SizeLimit | None]] = {}
-        self.limits_turns = any(
+        self._sizes_of: dict[str, Sizes] = {}
+        self.measures_turns = usage is not None or any(
             each.what in ("artifact", "task", "history") for each in self._sizes
         )
 
@@ -342,19 +335,14 @@ class AgentLimits:
 
     def _rates(self, operation: str) -> tuple[list[_Scoped], list[_Scoped]]:
         """Return the rates of an operation that are asked before it is read, and those after."""
-        rates = list(self._of(operation))
-        found = (
-            [each for each in rates if "tenant" not in each.limit.applies.per],
-            [each for each in rates if "tenant" in each.limit.applies.per],
-        )
+        names = {operation, _AS_SENT.get(operation)}
+        found: tuple[list[_Scoped], list[_Scoped]] = ([], [])
+        for each in self._early:
+            applies = each.limit.applies
+            if not applies.operations or not names.isdisjoint(applies.operations):
+                found["tenant" in applies.per].append(each)
         self._by_operation[operation] = found
         return found
-
-    def _of(self, operation: str) -> Iterator[_Scoped]:
-        for each in self._early:
-            names = each.limit.applies.operations
-            if not names or operation in names or _AS_SENT.get(operation) in names:
-                yield each
 
     def requested(self, asking: Asking) -> None:
         """Count a request."""
@@ -375,42 +363,47 @@ class AgentLimits:
                 if asking.is_exempt(scoped.limit.applies):
                     continue
                 key = scoped.key(asking)
-                if not self._open.acquire(key, scoped.limit.amount):
+                if self._open[key] >= scoped.limit.amount:
                     self.refused(asking)
                     standing = Standing(scoped.limit.name, scoped.limit.amount, 0, 0, 1.0)
                     raise exceeded(scoped.limit.text, standing, what=": close another stream")
+                self._open[key] += 1
                 held.append(key)
             yield
         finally:
             for key in held:
-                self._open.release(key)
+                self._open[key] -= 1
+                if not self._open[key]:
+                    del self._open[key]
 
     # -- admission -----------------------------------------------------------------------------
 
-    async def admit(
+    def admit(
         self, request: SendMessageRequest, context: CallContext, skill: str, *, begins: bool
-    ) -> None:
+    ) -> Awaitable[None] | None:
         """Count a message whose skill is known, before anything is logged.
 
-        ``begins``: it names no task. Raises ``LimitExceeded``, ``MessageTooLarge``.
+        It is counted now, or in what is returned. ``begins``: the message names no task. Raises
+        ``LimitExceeded``, ``MessageTooLarge``.
         """
         asking = self._asking(request, context, skill)
+        if self._budgets:
+            return self._admit_within_budgets(asking, begins)
+        grant = self._take_late(asking, begins)
+        if not grant.is_settled:
+            return self._settle(asking, grant)
+        self._admitted(asking)
+        return None
+
+    async def _admit_within_budgets(self, asking: Asking, begins: bool) -> None:
         for scoped in self._budgets:
             if not asking.is_exempt(scoped.limit.applies):
                 await self._check_budget(scoped, asking)
-        grant = self._take_late(asking, begins)
+        await self._settle(asking, self._take_late(asking, begins))
+
+    async def _settle(self, asking: Asking, grant: LimitGrant) -> None:
         if not grant.is_settled:
             await grant.settle()
-        self._admitted(asking)
-
-    def admit_at_once(self, request: SendMessageRequest, context: CallContext, skill: str) -> None:
-        """Count a message that begins a task, as ``admit`` does, if ``admits_at_once``.
-
-        Raises ``LimitExceeded``, ``MessageTooLarge``.
-        """
-        asking = self._asking(request, context, skill)
-        grant = self._take_late(asking, begins=True)
-        assert grant.is_settled
         self._admitted(asking)
 
     def _asking(self, request: SendMessageRequest, context: CallContext, skill: str) -> Asking:
@@ -440,37 +433,31 @@ class AgentLimits:
 
     async def _check_budget(self, scoped: _Scoped, asking: Asking) -> None:
         budget: Budget = scoped.limit
-        assert self.usage is not None
-        column, whose = self._budget_of(scoped, asking)
-        used = self.usage.known(column, whose)
-        if used is None:
-            used = await self.usage.used(column, whose)
-        if used >= budget.amount:
+        left, reset = await self._left_of(scoped, asking)
+        if left <= 0:
             self.refused(asking)
-            reset = (DAY_MS - self._now() % DAY_MS) / 1000
             standing = Standing(budget.name, budget.amount, DAY_MS // 1000, 0, reset)
             is_shared = "caller" in budget.applies.per and not asking.billed
             what = " by all callers without proof of who they are" if is_shared else ""
             raise exceeded(budget.text, standing, what=what)
 
-    def _budget_of(self, scoped: _Scoped, asking: Asking) -> tuple[str, Whose]:
-        """Return the column of a budget, and whose usage counts."""
+    async def _left_of(self, scoped: _Scoped, asking: Asking) -> tuple[int, float]:
+        """Return what is left of a budget, and the seconds until it begins anew."""
         budget: Budget = scoped.limit
-        per = budget.applies.per
+        assert self.usage is not None
+        per, now = budget.applies.per, self._now()
         whose = (
-            self._now() // DAY_MS,
+            now // DAY_MS,
             scoped.scope or None,
             asking.tenant if "tenant" in per else None,
             asking.billed if "caller" in per else None,
         )
-        return ("output_bytes" if budget.what == "output" else "run_ms"), whose
+        used = await self.usage.used("output_bytes" if budget.what == "output" else "run_ms", whose)
+        return budget.amount - used, (DAY_MS - now % DAY_MS) / 1000
 
     def _check_size(self, request: SendMessageRequest, asking: Asking) -> None:
-        limits = self._message_sizes.get(asking.skill)
-        if limits is None:
-            limits = self._size("message", asking.skill), self._size("parts", asking.skill)
-            self._message_sizes[asking.skill] = limits
-        size, parts = limits
+        sizes = self.sizes(asking.skill)
+        size, parts = sizes.message, sizes.parts
         if parts is not None and len(request.message.parts) > parts.amount:
             self._too_large(asking, parts, "message.parts", f"{len(request.message.parts)} parts")
         if size is not None and (found := len(encode(request.message))) > size.amount:
@@ -485,20 +472,14 @@ class AgentLimits:
             violations=(FieldViolation(field, description),),
         )
 
-    def _size(self, what: str, skill: str) -> SizeLimit | None:
-        """Return the smallest limit of something for a skill."""
-        found = [
-            each
-            for each in self._sizes
-            if each.what == what and (not each.skills or skill in each.skills)
-        ]
-        return min(found, key=lambda each: each.amount, default=None)
-
-    def turn_sizes(self, skill: str) -> TurnSizes:
-        """Return the limits on the writes of a skill's turn."""
-        return TurnSizes(
-            self._size("artifact", skill), self._size("task", skill), self._size("history", skill)
-        )
+    def sizes(self, skill: str) -> Sizes:
+        """Return the smallest limits for a skill."""
+        found = self._sizes_of.get(skill)
+        if found is None:
+            own = [each for each in self._sizes if not each.skills or skill in each.skills]
+            own.sort(key=lambda each: -each.amount)
+            found = self._sizes_of[skill] = Sizes(**{each.what: each for each in own})
+        return found
 
     # -- reports -------------------------------------------------------------------------------
 
@@ -512,56 +493,22 @@ class AgentLimits:
                 continue
             taken = None
             if "operation" not in applies.per and "skill" not in applies.per:
-                taken = scoped.counters.peek(scoped.key(asking), scoped.limit)
+                taken = await scoped.counters.peek(scoped.key(asking), scoped.limit)
             found.append((scoped.limit, taken and max(0, taken.remaining), taken and taken.reset))
         for scoped in self._streams:
             if not asking.is_exempt(scoped.limit.applies):
-                left = scoped.limit.amount - self._open.count(scoped.key(asking))
+                left = scoped.limit.amount - self._open[scoped.key(asking)]
                 found.append((scoped.limit, max(0, left), None))
         for scoped in self._budgets:
-            if not asking.is_exempt(scoped.limit.applies) and self.usage is not None:
-                column, whose = self._budget_of(scoped, asking)
-                used = await self.usage.used(column, whose)
-                reset = (DAY_MS - self._now() % DAY_MS) / 1000
-                found.append((scoped.limit, max(0, scoped.limit.amount - used), reset))
+            if not asking.is_exempt(scoped.limit.applies):
+                left, reset = await self._left_of(scoped, asking)
+                found.append((scoped.limit, max(0, left), reset))
         return [*found, *[(each, None, None) for each in self._sizes]]
-
-
-class OpenStreams:
-    """The open streams of this process, by the keys of limits."""
-
-    def __init__(self) -> None:
-        self._open: dict[str, int] = {}
-
-    def acquire(self, key: str, limit: int) -> bool:
-        """Count a stream more, unless there are as many as may be."""
-        count = self._open.get(key, 0)
-        if count >= limit:
-            return False
-        self._open[key] = count + 1
-        return True
-
-    def count(self, key: str) -> int:
-        """Return how many are open."""
-        return self._open.get(key, 0)
-
-    def release(self, key: str) -> None:
-        """Count a stream less."""
-        self._open[key] -= 1
-        if not self._open[key]:
-            del self._open[key]
 
 
 def standings_of(error: Exception) -> Sequence[Standing]:
     """Return the states of limits in an error."""
     return error.standings if isinstance(error, LimitExceeded) else ()
-
-
-def _is_within(address: str, network: str) -> bool:
-    try:
-        return ip_address(address) in ip_network(network)
-    except ValueError:
-        return False
 
 
 def _names(caller: Caller) -> tuple[str, ...]:

@@ -1,11 +1,7 @@
-"""Counters of rates: in this process, or together with other replicas in the store or in Redis.
+"""Counters of limits: rates in this process or in Redis, and amounts of a day in the store.
 
-A window is cut into slots. An amount counts until all of its slot is older than the span, so no
-span of that length ever has more than the limit, and an amount comes back up to one slot late. A
-day of a budget is one slot that nothing before it counts in.
-
-A counter answers at once where it can; else the caller awaits it. When the store or Redis fails,
-each process counts alone, so a limit never stops working and never stops the server.
+Replicas that share a database without Redis have equal parts of a rate. What is shared may fail;
+then each process counts on its own, so a limit never stops working and never stops the server.
 """
 
 from __future__ import annotations
@@ -13,62 +9,46 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import math
 import time
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
+from parley.model.bounded import Bounded
+from parley.model.concurrency import Periodic
 from parley.model.errors import OverloadedError, StoreError
-from parley.security.limits.declaration import Rate
-from parley.security.limits.usage import QuotaAsk, UsageStore
+from parley.security.limits.declaration import DAY_MS, Rate
+from parley.security.limits.usage import QuotaAsk, QuotaGrant, UsageStore
 
 if TYPE_CHECKING:
     from limits import RateLimitItem
 
-LOCAL_SLOTS = 60
-"""The slots of a span that one process counts."""
+log = logging.getLogger("parley.server")
 
-SHARED_SLOTS = 10
-"""The slots of a span that replicas count together: a replica spends a lease within a slot."""
-
-
-class Grid(msgspec.Struct, frozen=True):
-    """Slots of ``slot_ms``: the current one and ``before`` others make up a window."""
-
-    slot_ms: int
-    before: int
-
-    @classmethod
-    def of(cls, period_ms: int, *, is_daily: bool = False, slots: int = LOCAL_SLOTS) -> Grid:
-        """Return the grid of a span; a day has one slot."""
-        if is_daily:
-            return cls(period_ms, 0)
-        slots = min(slots, max(1, period_ms // 10))
-        return cls(-(-period_ms // slots), slots)
-
-    def slot(self, now: int) -> int:
-        """Return the slot of a time (ms)."""
-        return now // self.slot_ms
-
-    def free_at(self, slot: int) -> int:
-        """Return when (ms) the amounts of a slot no longer count."""
-        return (slot + self.before + 1) * self.slot_ms
+SLOTS = 60
+"""The slots of a span: an amount comes back up to one of them late."""
 
 
 class Window:
-    """The amounts taken, by slot. Memory is bounded by the number of slots."""
+    """The amounts taken in a span, by slot. Memory is bounded by the number of slots.
 
-    __slots__ = ("_slots", "total")
+    An amount counts until all of its slot is older than the span, so no span of that length ever
+    has more than the limit. Without slots before the current one, spans follow one another.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_before", "_slot_ms", "_slots", "total")
+
+    def __init__(self, period_ms: int, before: int = SLOTS) -> None:
+        self._slot_ms = -(-period_ms // max(1, before))
+        self._before = before
         self._slots: deque[list[int]] = deque()  # slot, taken; the oldest first
         self.total = 0
 
-    def take(self, grid: Grid, now: int, amount: int, wanted: int = 1) -> int:
+    def take(self, now: int, amount: int, wanted: int = 1) -> int:
         """Take up to ``wanted`` of the free amount, and return the amount taken."""
-        slot = self._advance(grid, now)
+        slot = self._advance(now)
         given = max(0, min(wanted, amount - self.total))
         if given:
             if self._slots and self._slots[-1][0] >= slot:  # a clock may go back
@@ -89,33 +69,27 @@ class Window:
             if not last[1]:
                 self._slots.pop()
 
-    def wait(self, grid: Grid, now: int) -> int:
+    def wait(self, now: int) -> int:
         """Return the ms until some of the amount is free again; 0 if none is taken."""
-        self._advance(grid, now)
-        return max(0, grid.free_at(self._slots[0][0]) - now) if self._slots else 0
+        self._advance(now)
+        if not self._slots:
+            return 0
+        return max(0, (self._slots[0][0] + self._before + 1) * self._slot_ms - now)
 
-    def is_empty(self, grid: Grid, now: int) -> bool:
-        """Return whether nothing counts any more."""
-        self._advance(grid, now)
-        return not self._slots
-
-    def _advance(self, grid: Grid, now: int) -> int:
-        slot = grid.slot(now)
-        oldest = slot - grid.before
-        while self._slots and self._slots[0][0] < oldest:
+    def _advance(self, now: int) -> int:
+        slot = now // self._slot_ms
+        while self._slots and self._slots[0][0] < slot - self._before:
             self.total -= self._slots.popleft()[1]
         return slot
 
 
 # -- counters ---------------------------------------------------------------------------------
 
-log = logging.getLogger("parley.server")
-
 MOST_KEYS = 100_000
 """How many keys (callers, addresses ...) one process counts: the most recent ones."""
 
-LARGEST_LEASE = 100
-"""The most of an amount that a replica takes at once from the store."""
+SHARE_SECONDS = 5.0
+"""How often the replicas are counted that have parts of the rates."""
 
 FAILURE_LOG_SECONDS = 60.0
 """How often a failure of the store or of Redis is logged."""
@@ -132,325 +106,200 @@ class Taken(NamedTuple):
     reset: float
 
 
-class Counters(Protocol):
-    """Counts the use of rates, by key."""
-
-    def try_take(self, key: str, rate: Rate) -> Taken | None:
-        """Take one, or return ``None`` if that has to be awaited."""
-        ...
-
-    async def take(self, key: str, rate: Rate) -> Taken:
-        """Take one."""
-        ...
-
-    def peek(self, key: str, rate: Rate) -> Taken | None:
-        """Return the remainder, without taking any; ``None`` if it is unknown here."""
-        ...
-
-    def give_back(self, key: str, rate: Rate) -> None:
-        """Undo the last taking, as far as that is possible at once."""
-        ...
-
-    async def close(self) -> None:
-        """Give back unspent leases, and disconnect."""
-        ...
-
-
 class LocalCounters:
-    """Counts in this process. ``now`` returns ms."""
+    """Counts in this process, which has an equal part of each rate. ``now`` returns ms."""
 
     def __init__(self, now: Callable[[], int], *, most_keys: int = MOST_KEYS) -> None:
         self._now = now
-        self._most_keys = most_keys
-        self._windows: dict[str, Window] = {}
-        self._grids: dict[tuple[int, bool], Grid] = {}
+        self._windows: Bounded[str, Window] = Bounded(most_keys)
+        self._replicas = 1
+
+    def share(self, replicas: int) -> None:
+        """Count this process as one of so many that are alive."""
+        self._replicas = max(1, replicas)
 
     def try_take(self, key: str, rate: Rate) -> Taken:
         """Take one."""
-        now = self._now()
-        grid = self._grid(rate)
-        window = self._windows.pop(key, None)
+        window = self._windows.use(key)
         if window is None:
-            window = Window()
-            if len(self._windows) >= self._most_keys:
-                del self._windows[next(iter(self._windows))]
-        self._windows[key] = window  # the most recent key is forgotten last
-        allowed = window.take(grid, now, rate.amount) == 1
-        return Taken(allowed, rate.amount - window.total, window.wait(grid, now) / 1000)
+            window = Window(rate.period_ms, 0) if rate.is_daily else Window(rate.period_ms)
+            self._windows[key] = window
+        now, amount = self._now(), self._part_of(rate)
+        allowed = window.take(now, amount) == 1
+        return Taken(allowed, amount - window.total, window.wait(now) / 1000)
 
-    async def take(self, key: str, rate: Rate) -> Taken:
-        """Take one."""
-        return self.try_take(key, rate)
-
-    def peek(self, key: str, rate: Rate) -> Taken:
+    async def peek(self, key: str, rate: Rate) -> Taken | None:
         """Return how much is left."""
-        window = self._windows.get(key)
+        window, amount = self._windows.get(key), self._part_of(rate)
         if window is None:
-            return Taken(True, rate.amount, 0.0)
-        wait = window.wait(self._grid(rate), self._now())
-        return Taken(window.total < rate.amount, rate.amount - window.total, wait / 1000)
+            return Taken(True, amount, 0.0)
+        wait = window.wait(self._now())
+        return Taken(window.total < amount, amount - window.total, wait / 1000)
 
     def give_back(self, key: str, rate: Rate) -> None:
         """Undo the last taking."""
         if (window := self._windows.get(key)) is not None:
             window.give_back()
 
-    async def close(self) -> None:
-        """Do nothing."""
-
-    def _grid(self, rate: Rate) -> Grid:
-        kind = rate.period_ms, rate.is_daily
-        grid = self._grids.get(kind)
-        if grid is None:
-            grid = Grid.of(rate.period_ms, is_daily=rate.is_daily, slots=LOCAL_SLOTS)
-            self._grids[kind] = grid
-        return grid
+    def _part_of(self, rate: Rate) -> int:
+        return max(1, rate.amount // self._replicas)
 
 
-class _Lease(msgspec.Struct):
-    """The share of this replica of an amount within a slot, and the use by all replicas."""
+def shared_by(
+    counters: LocalCounters, replicas: Callable[[], Awaitable[Sequence[Any]]]
+) -> Periodic:
+    """Return the task that gives ``counters`` their part, of the ``replicas`` of a store."""
 
-    grid: Grid
-    slot: int = -1
-    left: int = 0
-    spent: int = 0
-    block: int = 1
-    taken: int = 0
-    exhausted_until: int = 0
-    waiters: int = 0
+    async def share() -> None:
+        counters.share(len([each for each in await replicas() if each.alive]))
+
+    return Periodic("the shares of limits", share, SHARE_SECONDS, log=log, expected=StoreError)
 
 
-class _Asked:
-    """The question to the store for one key, and the number of callers that wait for the answer.
+class SharedCounters(ABC):
+    """Counts together with other processes, or in this one for a while after a failure."""
 
-    ``late`` is an amount that arrived after its slot had passed: only the waiters may spend it.
-    """
+    what = ""
 
-    __slots__ = ("asks", "done", "late", "waiters")
-
-    def __init__(self, asks: list[QuotaAsk]) -> None:
-        self.asks = asks
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.late = 0
-        self.waiters = 0
-
-
-class StoreCounters:
-    """Counts together with all replicas that share a store.
-
-    A replica leases some of an amount, and spends that within a slot without asking the store:
-    one at first, then twice as much whenever a lease is spent, and never more than an eighth of
-    the remainder. So all replicas together never admit more than the amount, and a replica that
-    stops without giving back its leases withholds at most its leases.
-    """
-
-    def __init__(
-        self, store: UsageStore, now: Callable[[], int], *, most_keys: int = MOST_KEYS
-    ) -> None:
-        self._store = store
+    def __init__(self, now: Callable[[], int]) -> None:
         self._now = now
-        self._most_keys = most_keys
-        self._leases: dict[str, _Lease] = {}
-        self._asks: dict[str, _Asked] = {}
-        self._returns: list[QuotaAsk] = []
-        self._asking: asyncio.Task[None] | None = None
-        self._fallback = Fallback("the store", now)
+        self._alone = LocalCounters(now)
+        self._alone_until = self._logged = -math.inf
 
     def try_take(self, key: str, rate: Rate) -> Taken | None:
-        """Take one from the lease, or return ``None`` to ask the store."""
-        if self._fallback.is_used:
-            return self._fallback.counters.try_take(key, rate)
-        lease = self._leases.get(key)
-        if lease is None:
-            return None
-        now = self._now()
-        if lease.exhausted_until > now:
-            return Taken(False, 0, (lease.exhausted_until - now) / 1000)
-        if lease.slot == lease.grid.slot(now) and lease.left:
-            lease.left -= 1
-            lease.spent += 1
-            reset = lease.grid.free_at(lease.slot) - now
-            return Taken(True, max(0, rate.amount - lease.taken + lease.left), reset / 1000)
-        return None
+        """Take one, or return ``None`` if that has to be awaited."""
+        return self._alone.try_take(key, rate) if self.is_alone else None
 
+    @abstractmethod
     async def take(self, key: str, rate: Rate) -> Taken:
-        """Take one, after asking the store if needed."""
-        while (taken := self.try_take(key, rate)) is None:
-            if await self._ask(key, rate):
-                return Taken(True, 0, rate.period_ms / 1000)
-        return taken
+        """Take one."""
 
-    def peek(self, key: str, rate: Rate) -> Taken | None:
-        """Return the remainder by the store's last answer, if it was in this slot."""
-        lease, now = self._leases.get(key), self._now()
-        if lease is None or lease.slot != lease.grid.slot(now):
-            return None
-        reset = lease.grid.free_at(lease.slot) - now
-        return Taken(True, max(0, rate.amount - lease.taken + lease.left), reset / 1000)
+    async def peek(self, key: str, rate: Rate) -> Taken | None:
+        """Return the remainder, without taking any; ``None`` if it is unknown here."""
+        return None
 
     def give_back(self, key: str, rate: Rate) -> None:
-        """Return one to the lease."""
-        lease = self._leases.get(key)
-        if lease is not None and lease.slot == lease.grid.slot(self._now()):
-            lease.left += 1
-            lease.spent -= 1
+        """Undo the last taking, if that was in this process."""
+        if self.is_alone:
+            self._alone.give_back(key, rate)
 
+    @abstractmethod
     async def close(self) -> None:
-        """Give back the leases."""
-        if self._asking is not None:
-            await asyncio.wait({self._asking})
-        asks = [ask for key, lease in self._leases.items() if (ask := _undo(key, lease))]
-        asks += self._returns
-        self._leases.clear()
-        self._returns.clear()
-        if asks:
-            try:
-                await self._store.take_quotas(asks)
-            except StoreError as error:
-                log.warning("leases of limits were not given back: %s", error)
-
-    async def _ask(self, key: str, rate: Rate) -> bool:
-        """Ask the store, and return whether it granted one that no other caller may spend."""
-        lease = self._leases.pop(key, None)
-        if lease is None:
-            if len(self._leases) >= self._most_keys:
-                self._forget(next(iter(self._leases)))
-            grid = Grid.of(rate.period_ms, is_daily=rate.is_daily, slots=SHARED_SLOTS)
-            lease = _Lease(grid)
-        self._leases[key] = lease  # the most recent key is forgotten last
-        lease.waiters += 1
-        try:
-            asked = self._asks.get(key)
-            if asked is None:
-                asked = self._asks[key] = _Asked(self._asks_of(key, rate, lease))
-                if self._asking is None:
-                    self._asking = asyncio.create_task(self._ask_all())
-            asked.waiters += 1
-            await asyncio.shield(asked.done)
-        finally:
-            lease.waiters -= 1
-        asked.late -= 1
-        return asked.late >= 0
-
-    def _forget(self, key: str) -> None:
-        """Forget a lease; the next question gives its rest back."""
-        if undo := _undo(key, self._leases.pop(key)):
-            self._returns.append(undo)
-
-    def _asks_of(self, key: str, rate: Rate, lease: _Lease) -> list[QuotaAsk]:
-        """Return the questions of a key; the rest of an earlier slot is given back first."""
-        now = self._now()
-        slot = lease.grid.slot(now)
-        asks = []
-        if lease.slot != slot:
-            if undo := _undo(key, lease):
-                asks.append(undo)
-            lease.block = max(1, lease.spent // 2)
-            lease.slot, lease.left, lease.spent = slot, 0, 0
-        else:
-            lease.block *= 2
-        remaining = rate.amount - lease.taken
-        most = max(1, min(LARGEST_LEASE, remaining // 8))
-        lease.block = min(lease.block, most)
-        asks.append(
-            QuotaAsk(
-                key=key,
-                slot=slot,
-                oldest=slot - lease.grid.before,
-                amount=rate.amount,
-                wanted=max(lease.block, min(lease.waiters, most)),
-                ends_at=lease.grid.free_at(slot),
-            )
-        )
-        return asks
-
-    async def _ask_all(self) -> None:
-        """Ask the store for all waiters in one call, until no caller waits."""
-        asked: dict[str, _Asked] = {}
-        try:
-            while self._asks:
-                await asyncio.sleep(0)  # questions of one pass of the event loop go together
-                asked, self._asks = self._asks, {}
-                await self._ask_for(asked)
-                for each in asked.values():
-                    each.done.set_result(None)
-        except Exception as error:  # a bug: the waiters get it
-            for each in (*asked.values(), *self._asks.values()):
-                if not each.done.done():
-                    each.done.set_exception(error)
-        finally:
-            self._asking = None
-            for each in (*asked.values(), *self._asks.values()):
-                each.done.cancel()  # unless it is done
-            self._asks = {}
-
-    async def _ask_for(self, asked: dict[str, _Asked]) -> None:
-        returns, self._returns = self._returns, []
-        asks = [*returns, *[ask for each in asked.values() for ask in each.asks]]
-        try:
-            grants = await self._store.take_quotas(asks)
-        except StoreError as error:
-            self._fallback.failed(error)
-            return
-        for ask, grant in zip(asks, grants, strict=True):
-            if ask.wanted < 0:
-                continue
-            lease = self._leases.get(ask.key)
-            if lease is None or not ask.slot == lease.slot == lease.grid.slot(self._now()):
-                self._granted_late(asked[ask.key], ask, grant.given)
-            elif grant.given:
-                lease.left += grant.given
-            if lease is not None:
-                lease.taken = grant.taken
-                if not grant.given:
-                    lease.exhausted_until = lease.grid.free_at(grant.first)
-
-    def _granted_late(self, asked: _Asked, ask: QuotaAsk, given: int) -> None:
-        """Let the waiters have an amount whose slot has passed; give the rest back."""
-        asked.late = min(given, asked.waiters)
-        if given > asked.late:
-            self._returns.append(msgspec.structs.replace(ask, wanted=asked.late - given))
-
-
-def _undo(key: str, lease: _Lease) -> QuotaAsk | None:
-    """Return the question that gives back the rest of a lease."""
-    if not lease.left:
-        return None
-    return QuotaAsk(
-        key=key,
-        slot=lease.slot,
-        oldest=lease.slot - lease.grid.before,
-        amount=0,
-        wanted=-lease.left,
-        ends_at=lease.grid.free_at(lease.slot),
-    )
-
-
-class Fallback:
-    """Counts in this process for a while after a failure of the store or of Redis."""
-
-    def __init__(self, what: str, now: Callable[[], int]) -> None:
-        self._what = what
-        self._until = 0.0
-        self._logged: float | None = None
-        self.counters = LocalCounters(now)
+        """End what is under way, and disconnect."""
 
     @property
-    def is_used(self) -> bool:
+    def is_alone(self) -> bool:
         """Whether the last failure is recent."""
-        return bool(self._until) and time.monotonic() < self._until
+        return time.monotonic() < self._alone_until
 
-    def failed(self, error: Exception) -> None:
-        """Count here for a while."""
+    def _take_alone(self, key: str, rate: Rate, error: Exception) -> Taken:
+        """Take one in this process, and the next ones for a while."""
         now = time.monotonic()
-        self._until = now + FALLBACK_SECONDS
-        if self._logged is None or now - self._logged >= FAILURE_LOG_SECONDS:
+        self._alone_until = now + FALLBACK_SECONDS
+        if now - self._logged >= FAILURE_LOG_SECONDS:
             self._logged = now
             log.warning(
                 "%s does not count limits now, so each process counts on its own: %r",
-                self._what,
+                self.what,
                 error,
             )
+        return self._alone.try_take(key, rate)
+
+
+Counters = LocalCounters | SharedCounters
+
+SPENT_SECONDS = 1.0
+"""How long a process refuses what is spent without asking the store again."""
+
+
+class DailyCounters(SharedCounters):
+    """Counts the messages and tasks of a day in the store: exactly, over all replicas and restarts.
+
+    Each costs a change of one row. What is asked while a change is under way goes with the next.
+    """
+
+    what = "the store"
+
+    def __init__(self, store: UsageStore, now: Callable[[], int]) -> None:
+        super().__init__(now)
+        self._store = store
+        self._asked: list[tuple[QuotaAsk, asyncio.Future[QuotaGrant]]] = []
+        self._asking: asyncio.Task[None] | None = None
+        self._spent: Bounded[str, int] = Bounded(MOST_KEYS)
+
+    def try_take(self, key: str, rate: Rate) -> Taken | None:
+        """Refuse what is known to be spent, or return ``None`` to ask the store."""
+        if self._now() < self._spent.get(key, 0):
+            return Taken(False, 0, self._reset())
+        return super().try_take(key, rate)
+
+    async def take(self, key: str, rate: Rate) -> Taken:
+        """Take one in the store."""
+        try:
+            grant = await asyncio.shield(self._ask(key, rate, 1))
+        except StoreError as error:
+            return self._take_alone(key, rate, error)
+        reset = self._reset()
+        if not grant.given:
+            self._spent[key] = self._now() + round(1000 * min(SPENT_SECONDS, reset))
+        return Taken(bool(grant.given), max(0, rate.amount - grant.taken), reset)
+
+    async def peek(self, key: str, rate: Rate) -> Taken | None:
+        """Return the remainder, which the store knows."""
+        try:
+            grant = await asyncio.shield(self._ask(key, rate, 0))
+        except StoreError:
+            return None
+        return Taken(True, max(0, rate.amount - grant.taken), self._reset())
+
+    def give_back(self, key: str, rate: Rate) -> None:
+        """Undo the last taking, with the next question to the store."""
+        if self.is_alone:
+            self._alone.give_back(key, rate)
+        else:
+            self._ask(key, rate, -1)
+
+    async def close(self) -> None:
+        """Wait for the store's answers."""
+        while self._asking is not None:
+            await asyncio.wait({self._asking})
+
+    def _reset(self) -> float:
+        return (DAY_MS - self._now() % DAY_MS) / 1000
+
+    def _ask(self, key: str, rate: Rate, wanted: int) -> asyncio.Future[QuotaGrant]:
+        day = self._now() // DAY_MS
+        ask = QuotaAsk(
+            key=key,
+            slot=day,
+            oldest=day,
+            amount=rate.amount,
+            wanted=wanted,
+            ends_at=(day + 1) * DAY_MS,
+        )
+        answer: asyncio.Future[QuotaGrant] = asyncio.get_running_loop().create_future()
+        self._asked.append((ask, answer))
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._ask_all())
+        return answer
+
+    async def _ask_all(self) -> None:
+        """Ask the store for all that wait in one call, until nobody does."""
+        try:
+            while self._asked:
+                await asyncio.sleep(0)  # questions of one pass of the event loop go together
+                asked, self._asked = self._asked, []
+                try:
+                    grants = await self._store.take_quotas([ask for ask, _ in asked])
+                except Exception as error:  # every waiter gets it, also a bug
+                    for _, answer in asked:
+                        answer.set_exception(error)
+                        answer.exception()  # nobody waits for what is given back
+                else:
+                    for (_, answer), grant in zip(asked, grants, strict=True):
+                        answer.set_result(grant)
+        finally:
+            self._asking = None
 
 
 def short_key(*parts: str) -> str:
@@ -470,13 +319,15 @@ REDIS_CONNECTIONS = 50
 """How many requests ask Redis at the same time, each on a connection; others wait."""
 
 
-class RedisCounters:
+class RedisCounters(SharedCounters):
     """Counts together with all processes that name the same Redis."""
 
+    what = "Redis"
+
     def __init__(self, url: str, prefix: str, now: Callable[[], int]) -> None:
+        super().__init__(now)
         self._url = url
         self._prefix = prefix
-        self._fallback = Fallback("Redis", now)
         self._free = asyncio.Semaphore(REDIS_CONNECTIONS)
         self._storage: Any = None
         self._exact: Any = None
@@ -484,22 +335,17 @@ class RedisCounters:
         self._estimate: Any = None
         self._items: dict[tuple[int, int], RateLimitItem] = {}
 
-    def try_take(self, key: str, rate: Rate) -> Taken | None:
-        """Return ``None``: Redis has to be asked, unless it has just failed."""
-        return self._fallback.counters.try_take(key, rate) if self._fallback.is_used else None
-
     async def take(self, key: str, rate: Rate) -> Taken:
         """Take one."""
         if self._storage is None:
             self._open()
         async with self._free:
-            if self._fallback.is_used:  # Redis failed an earlier request
-                return self._fallback.counters.try_take(key, rate)
+            if self.is_alone:  # Redis failed an earlier request
+                return self._alone.try_take(key, rate)
             try:
                 return await self._take(key, rate)
             except self._errors as error:
-                self._fallback.failed(error)
-                return self._fallback.counters.try_take(key, rate)
+                return self._take_alone(key, rate, error)
 
     async def _take(self, key: str, rate: Rate) -> Taken:
         strategy = self._exact if rate.amount <= EXACT_UP_TO else self._estimate
@@ -536,13 +382,6 @@ class RedisCounters:
         if kind not in self._items:
             self._items[kind] = RateLimitItemPerSecond(rate.amount, rate.period_ms // 1000)
         return self._items[kind]
-
-    def peek(self, key: str, rate: Rate) -> Taken | None:
-        """Return ``None``: Redis is not asked."""
-        return None
-
-    def give_back(self, key: str, rate: Rate) -> None:
-        """Do nothing: a request that another limit refuses counts here."""
 
     async def close(self) -> None:
         """Disconnect."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from ipaddress import ip_network
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -86,38 +86,34 @@ class Applies(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.skills) or "skill" in self.per
 
 
-class Rate(msgspec.Struct, frozen=True, kw_only=True):
-    """So many requests in any span of ``period_ms``; a budget counts by the days of UTC.
-
-    ``counts`` are requests, or the messages or tasks of a budget. ``name`` names its policy.
-    """
+class _Counted(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit that counts, with its text and the name of its policy."""
 
     text: str
     name: str
     amount: int
+    applies: Applies = Applies()
+
+
+class Rate(_Counted, frozen=True, kw_only=True):
+    """So many requests in any span of ``period_ms``; a budget counts by the days of UTC.
+
+    ``counts`` are requests, or the messages or tasks of a budget.
+    """
+
     period_ms: int
     is_daily: bool = False
     counts: Literal["requests", "messages", "tasks"] = "requests"
-    applies: Applies = Applies()
 
 
-class StreamLimit(msgspec.Struct, frozen=True, kw_only=True):
+class StreamLimit(_Counted, frozen=True, kw_only=True):
     """So many streams at once, in each process."""
 
-    text: str
-    name: str
-    amount: int
-    applies: Applies = Applies()
 
-
-class Budget(msgspec.Struct, frozen=True, kw_only=True):
+class Budget(_Counted, frozen=True, kw_only=True):
     """So many bytes of output, or milliseconds of running turns, of a day in UTC."""
 
-    text: str
-    name: str
-    amount: int
     what: Literal["output", "running"]
-    applies: Applies = Applies()
 
 
 class SizeLimit(msgspec.Struct, frozen=True, kw_only=True):
@@ -200,40 +196,32 @@ def _counted(
             raise _wrong(
                 text, "such a budget is one of an agent, per caller, per tenant, or per both"
             )
-        if pattern is _OUTPUT:
-            amount = _amount(text, match, _BYTES[match["size"].lower()])
-            return Budget(
-                text=text, name=f"output-{by}", amount=amount, what="output", applies=applies
-            )
-        amount = _amount(text, match, _UNITS[match["unit"].lower()] * 1000)
-        return Budget(
-            text=text, name=f"running-{by}", amount=amount, what="running", applies=applies
-        )
+        is_output = pattern is _OUTPUT
+        unit = _BYTES[match["size"].lower()] if is_output else 1000 * _UNITS[match["unit"].lower()]
+        what: Literal["output", "running"] = "output" if is_output else "running"
+        amount = _amount(text, match, unit)
+        return Budget(text=text, name=f"{what}-{by}", amount=amount, what=what, applies=applies)
+    counts: Any = "requests"
     if pattern is _COUNTED:
         if applies.operations:
             raise _wrong(text, "messages and tasks come with SendMessage, so leave 'on' out")
-        what = match["what"].lower()
-        return Rate(
-            text=text,
-            name=f"{what}-{by}",
-            amount=_amount(text, match),
-            period_ms=DAY_MS,
-            is_daily=True,
-            counts="messages" if what == "messages" else "tasks",
-            applies=applies,
-        )
-    if applies.needs_skill and applies.operations:
-        raise _wrong(text, "a skill is known of messages alone, so leave 'on' out")
-    many, unit = int(match["many"] or 1), match["unit"].lower()
-    period = many * _UNITS[unit] * 1000
-    if not 0 < period <= 31 * DAY_MS:
-        raise _wrong(text, "the span is between a second and 31 days")
-    span = unit if many == 1 else f"{many}{unit}"
+        counts, period = match["what"].lower(), DAY_MS
+        name = f"{counts}-{by}"
+    else:
+        if applies.needs_skill and applies.operations:
+            raise _wrong(text, "a skill is known of messages alone, so leave 'on' out")
+        many, span = int(match["many"] or 1), match["unit"].lower()
+        period = many * _UNITS[span] * 1000
+        if not 0 < period <= 31 * DAY_MS:
+            raise _wrong(text, "the span is between a second and 31 days")
+        name = f"{by}-{span if many == 1 else f'{many}{span}'}"
     return Rate(
         text=text,
-        name=f"{by}-{span}",
+        name=name,
         amount=_amount(text, match),
         period_ms=period,
+        is_daily=pattern is _COUNTED,
+        counts=counts,
         applies=applies,
     )
 

@@ -242,30 +242,23 @@ class UsageMeter:
             key = (day, agent, "", OTHERS, "")
         return self._pending.setdefault(key, [0] * len(COUNTED))
 
-    def known(self, what: str, whose: Whose) -> int | None:
-        """Return the usage of a column, ``None`` if the store has to be asked again."""
-        total = self._totals.get(whose)
-        if total is None or self._now() - total.read_at > FLUSH_SECONDS * 1000:
-            return None
-        return total.stored[_PLACE[what]] + total.own[_PLACE[what]]
-
     async def used(self, what: str, whose: Whose) -> int:
         """Return the usage of a column; while the store fails, the last known usage."""
-        found = self.known(what, whose)
-        if found is not None:
-            return found
+        total = self._totals.get(whose)
+        if total is None or self._now() - total.read_at > FLUSH_SECONDS * 1000:
+            total = self._totals[whose] = await self._read_total(whose, total)
+        place = _PLACE[what]
+        return total.stored[place] + total.own[place]
+
+    async def _read_total(self, whose: Whose, known: _Total | None) -> _Total:
         try:
             async with self._flushing:  # counts on their way would count twice
-                stored = await self._sum(whose)
-                own = self._sum_pending(whose)
+                return _Total(await self._sum(whose), self._sum_pending(whose), self._now())
         except StoreError as error:
             self._failed(error)
-            total = self._totals.get(whose) or _Total([0] * len(COUNTED), [0] * len(COUNTED), 0)
+            total = known or _Total([0] * len(COUNTED), [0] * len(COUNTED), 0)
             total.read_at = self._now()
-        else:
-            total = _Total(stored, own, self._now())
-        self._totals[whose] = total
-        return total.stored[_PLACE[what]] + total.own[_PLACE[what]]
+            return total
 
     async def _sum(self, whose: Whose) -> list[int]:
         day, agent, tenant, caller = whose

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
-import inspect
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -12,7 +10,6 @@ from typing import Any, Literal
 from weakref import WeakKeyDictionary, ref
 
 import msgspec
-from msgspec.structs import replace
 
 from parley.model.cards import APIKeySecurityScheme, SecurityScheme
 from parley.model.errors import OverloadedError, an
@@ -32,8 +29,10 @@ from parley.security.schemes.scheme import (
     CredentialsRefused,
     Proof,
     Scheme,
+    asked,
     challenge,
     checked_name,
+    proof_of,
 )
 
 log = logging.getLogger("parley.security")
@@ -54,6 +53,7 @@ MAX_CALLS = 16
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 _TAKEN = frozenset({"authorization", "cookie", "host", "proxy-authorization", "content-length"})
 _UNKNOWN = "the API key is not accepted here"
+_OWNER = "a key belongs to a Caller, not to"
 
 
 class ApiKey(Scheme):
@@ -200,17 +200,11 @@ class ApiKey(Scheme):
         return proof
 
     async def _ask(self, digest: str, evidence: Evidence) -> Proof | None:
-        function = self._function
-        assert function is not None
+        assert self._function is not None
         async with self._slots.one():
             evidence.check_failures()
-            if inspect.iscoroutinefunction(function):
-                caller = await function(digest)
-            else:
-                caller = await asyncio.to_thread(function, digest)
-                if inspect.isawaitable(caller):
-                    caller = await caller
-        return None if caller is None else _proof(caller, self.name)
+            caller = await asked(self._function, digest)
+        return None if caller is None else proof_of(caller, self.name, _OWNER)
 
     # -- keys of the store ----------------------------------------------------------------------
 
@@ -285,7 +279,7 @@ class _StoredKeys:
             return None
         claims: dict[str, object] = {"key": record.id, "label": record.label}
         caller = Caller(id=record.owner, claims=claims, scopes=frozenset(record.scopes))
-        return _Known(record, _proof(caller, self._name))
+        return _Known(record, proof_of(caller, self._name, _OWNER))
 
 
 def _judged(known: _Known, key: str, now: float) -> Proof:
@@ -309,12 +303,5 @@ def _proofs(keys: Mapping[str, Caller], name: str) -> dict[str, Proof]:
                 "keys maps hashes, not keys, to callers: hashlib.sha256(key).hexdigest(), 64 "
                 "hexadecimal digits in lower case"
             )
-        found[digest] = _proof(caller, name)
+        found[digest] = proof_of(caller, name, _OWNER)
     return found
-
-
-def _proof(caller: Caller, name: str) -> Proof:
-    if not isinstance(caller, Caller):
-        raise TypeError(f"a key belongs to a Caller, not to {an(type(caller).__name__)}")
-    caller = replace(caller, authenticated=True, issuer=caller.issuer or name)
-    return Proof(caller, caller.scopes)

@@ -10,8 +10,6 @@ import inspect
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from msgspec.structs import replace
-
 from parley.model.cards import HTTPAuthSecurityScheme, SecurityScheme
 from parley.model.errors import an
 from parley.model.ids import may_be_name
@@ -30,9 +28,11 @@ from parley.security.schemes.scheme import (
     CredentialsRefused,
     Proof,
     Scheme,
+    asked,
     bearer_challenge,
     challenge,
     checked_name,
+    proof_of,
 )
 
 # -- basic ------------------------------------------------------------------------------------
@@ -153,22 +153,13 @@ class Basic(Scheme):
             caller = await self._caller(user, password)
         if caller is None:
             return None
-        if not isinstance(caller, Caller):
-            raise TypeError(f"users returns a Caller or None, not {an(type(caller).__name__)}")
-        caller = replace(caller, authenticated=True, issuer=caller.issuer or self.name)
-        return Proof(caller, caller.scopes)
+        return proof_of(caller, self.name, "users returns a Caller or None, not")
 
     async def _caller(self, user: str, password: str) -> Caller | None:
-        if self._hashes is not None:
-            is_right = await asyncio.to_thread(self._matches, user, password)
-            return Caller(id=user) if is_right else None
-        function = self._function
-        assert function is not None
-        if inspect.iscoroutinefunction(function):
-            found: Caller | None = await function(user, password)
-            return found
-        returned = await asyncio.to_thread(function, user, password)
-        return await returned if inspect.isawaitable(returned) else returned
+        if self._function is not None:
+            return await asked(self._function, user, password)
+        is_right = await asyncio.to_thread(self._matches, user, password)
+        return Caller(id=user) if is_right else None
 
     def _matches(self, user: str, password: str) -> bool:
         """Return whether a password is the user's; it takes as long without that user."""
@@ -198,14 +189,12 @@ def _hashes(users: Mapping[str, str]) -> dict[str, PasswordHash]:
 
 def _user_and_password(evidence: Evidence) -> tuple[str, str]:
     """Return the only user and password of a request. Raises ``CredentialsRefused``."""
-    found = [credentials for scheme, credentials in evidence.authorization if scheme == "basic"]
-    if len(found) != 1 or len(evidence.authorization) != 1:
-        raise CredentialsRefused("several Authorization headers", "send one Authorization header")
+    found = _only_credentials(evidence, "basic")
     right = "send Authorization: Basic <base64 of user:password in UTF-8>"
-    if len(found[0]) > MAX_CREDENTIALS:
+    if len(found) > MAX_CREDENTIALS:
         raise CredentialsRefused("Basic credentials that are too long", right)
     try:
-        text = base64.b64decode(found[0], validate=True).decode()
+        text = base64.b64decode(found, validate=True).decode()
     except (binascii.Error, ValueError):
         raise CredentialsRefused("malformed Basic credentials", right) from None
     user, colon, password = text.partition(":")
@@ -221,13 +210,27 @@ Judge = Callable[[str], Caller | Awaitable[Caller | None] | None]
 """Returns the caller of a token, ``None`` for a token that it does not accept."""
 
 
-class Bearer(Scheme):
+class BearerScheme(Scheme):
+    """A scheme whose credentials are bearer tokens (RFC 6750)."""
+
+    credential = "bearer"
+
+    def is_presented(self, evidence: Evidence) -> bool:
+        """Return whether a request has a bearer token."""
+        return any(scheme == "bearer" for scheme, _ in evidence.authorization)
+
+    def challenge(
+        self, evidence: Evidence | None = None, *, error: str = "", scopes: Sequence[str] = ()
+    ) -> str:
+        """Return the value of ``WWW-Authenticate`` that asks for a token."""
+        return bearer_challenge(error=error, scopes=scopes)
+
+
+class Bearer(BearerScheme):
     """A bearer token of any kind. ``judge`` returns whose it is, with its ``scopes``, or ``None``.
 
     It runs on the event loop for every request: what takes time is an ``async def``.
     """
-
-    credential = "bearer"
 
     def __init__(
         self, judge: Judge, *, name: str = "bearer", format: str = "", description: str = ""
@@ -250,10 +253,6 @@ class Bearer(Scheme):
             )
         )
 
-    def is_presented(self, evidence: Evidence) -> bool:
-        """Return whether a request has a bearer token."""
-        return any(scheme == "bearer" for scheme, _ in evidence.authorization)
-
     async def verify(self, evidence: Evidence) -> Proof:
         """Return the token's proof. Raises ``CredentialsRefused``."""
         token = bearer_token(evidence)
@@ -262,21 +261,19 @@ class Bearer(Scheme):
             caller = await caller
         if caller is None:
             raise CredentialsRefused("an unknown token", "the bearer token is not accepted here")
-        caller = replace(caller, authenticated=True, issuer=caller.issuer or self.name)
-        return Proof(caller, caller.scopes)
-
-    def challenge(
-        self, evidence: Evidence | None = None, *, error: str = "", scopes: Sequence[str] = ()
-    ) -> str:
-        """Return the value of ``WWW-Authenticate`` that asks for a token."""
-        return bearer_challenge(error=error, scopes=scopes)
+        return proof_of(caller, self.name, "the function of Bearer returns a Caller or None, not")
 
 
 def bearer_token(evidence: Evidence) -> str:
     """Return the only bearer token of a request. Raises ``CredentialsRefused``."""
-    found = [credentials for scheme, credentials in evidence.authorization if scheme == "bearer"]
-    if len(found) != 1 or len(evidence.authorization) != 1:
-        raise CredentialsRefused("several Authorization headers", "send one Authorization header")
-    if not found[0] or not found[0].isascii() or " " in found[0]:
+    token = _only_credentials(evidence, "bearer")
+    if not token or not token.isascii() or " " in token:
         raise CredentialsRefused("a malformed bearer token", "send Authorization: Bearer <token>")
-    return found[0]
+    return token
+
+
+def _only_credentials(evidence: Evidence, kind: str) -> str:
+    """Return the only credentials of a request. Raises ``CredentialsRefused``."""
+    if len(evidence.authorization) != 1 or evidence.authorization[0][0] != kind:
+        raise CredentialsRefused("several Authorization headers", "send one Authorization header")
+    return evidence.authorization[0][1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
+from parley.model.bounded import Bounded
 from parley.model.cards import MutualTlsSecurityScheme, SecurityScheme
 from parley.model.ids import may_be_name
 from parley.model.service import Caller
@@ -82,7 +83,7 @@ class MutualTls(Scheme):
                 f"or {CLIENT_CERT!r}"
             )
         self._now = SchemeResources().now
-        self._identities: dict[str, Identity] = {}
+        self._identities: Bounded[str, Identity] = Bounded(_MAX_CACHED)
 
     def __repr__(self) -> str:
         return f"MutualTls({self.name!r})"
@@ -159,12 +160,9 @@ class MutualTls(Scheme):
 
     def _cached(self, certificate: str) -> Identity:
         """Return the identity of a certificate: connections show the same one each time."""
-        identity = self._identities.get(certificate)
+        identity = self._identities.use(certificate)
         if identity is None:
-            identity = identity_in_pem(certificate)
-            if len(self._identities) >= _MAX_CACHED:
-                self._identities.clear()
-            self._identities[certificate] = identity
+            identity = self._identities[certificate] = identity_in_pem(certificate)
         return identity
 
     def _check_dates(self, identity: Identity) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from typing import Any
 from urllib.parse import quote_plus
 
 import msgspec
 
+from parley.model.bounded import Bounded
 from parley.model.cards import (
     AuthorizationCodeOAuthFlow,
     ClientCredentialsOAuthFlow,
@@ -21,12 +23,11 @@ from parley.model.cards import (
     OpenIdConnectSecurityScheme,
     SecurityScheme,
 )
-from parley.model.concurrency import SingleFlight
+from parley.model.concurrency import end
 from parley.model.errors import OverloadedError
 from parley.security.issuers import OPENID, IssuerClient, oauth_url, openid_url
-from parley.security.key_sets import FixedKeys, keys_of
 from parley.security.outbound import FetchFailed, checked_url, is_url
-from parley.security.schemes.scheme import CredentialsRefused
+from parley.security.schemes.scheme import CredentialsRefused, refused_again
 from parley.security.schemes.tokens import (
     MAX_TOKEN,
     UNREACHABLE,
@@ -36,8 +37,6 @@ from parley.security.schemes.tokens import (
     TokenScheme,
     TokenVerifier,
     audiences_of,
-    checked_algorithms,
-    checked_leeway,
     read_jwt,
     token_of,
 )
@@ -73,23 +72,17 @@ class Jwt(TokenScheme):
             raise ValueError("Jwt needs issuer=: the iss of its tokens")
         if bool(jwks_url) == (keys is not None):
             raise ValueError("Jwt needs jwks_url=, where the issuer's keys are, or keys=")
-        found: FixedKeys | IssuerClient
-        if keys is not None:
-            named = keys_of(keys)
-            accepted = checked_algorithms(algorithms, named)
-            found = FixedKeys(named)
-        else:
+        if keys is None:
             checked_url(jwks_url, "jwks_url=")
-            accepted = checked_algorithms(algorithms, None)
-            found = IssuerClient(self._fetcher, self.now, jwks_url=jwks_url)
+            keys = IssuerClient(self._fetcher, self.now, jwks_url=jwks_url)
         self.authorization_servers = (issuer,) if is_url(issuer) else ()
         self._verifier = JwtVerifier(
             issuers=[issuer],
-            keys=found,
-            algorithms=accepted,
+            keys=keys,
+            algorithms=algorithms,
             rules=ClaimRules(
                 audiences=audiences_of(audience, "Jwt"),
-                leeway=checked_leeway(leeway),
+                leeway=leeway,
                 accept_id_tokens=accept_id_tokens,
             ),
             now=self.now,
@@ -136,10 +129,10 @@ class OpenIdConnect(TokenScheme):
         self._verifier = JwtVerifier(
             issuers=issuers,
             keys=IssuerClient(self._fetcher, self.now, names=issuers, metadata_urls=(self._url,)),
-            algorithms=checked_algorithms(algorithms, None),
+            algorithms=algorithms,
             rules=ClaimRules(
                 audiences=audiences_of(audience, "OpenIdConnect"),
-                leeway=checked_leeway(leeway),
+                leeway=leeway,
                 accept_id_tokens=accept_id_tokens,
             ),
             now=self.now,
@@ -205,6 +198,11 @@ class Introspection(msgspec.Struct, frozen=True):
         return f"Basic {base64.b64encode(pair.encode()).decode()}"
 
 
+Refusal = CredentialsRefused | OverloadedError
+_Asked = tuple[asyncio.AbstractEventLoop, bytes]
+"""The event loop that asks, and the hash of the token."""
+
+
 class IntrospectionVerifier:
     """Asks the issuer about tokens, once for all who send the same meanwhile."""
 
@@ -224,8 +222,8 @@ class IntrospectionVerifier:
         self._rules = rules
         self._now = now
         self._name = name
-        self._refused: dict[bytes, tuple[float, str, str]] = {}
-        self._asking: dict[bytes, _Question] = {}
+        self._refused: Bounded[bytes, tuple[float, CredentialsRefused]] = Bounded(MAX_REFUSED)
+        self._asking: dict[_Asked, asyncio.Task[AccessToken | Refusal]] = {}
         self._next_attempt = 0.0
 
     async def verify(self, token: str) -> AccessToken:
@@ -234,24 +232,26 @@ class IntrospectionVerifier:
             raise CredentialsRefused("a token that is too long", NOT_ACTIVE)
         self._check_issuer(token)
         digest = hashlib.sha256(token.encode()).digest()
-        until, reason, description = self._refused.get(digest, (0.0, "", ""))
-        if self._now() < until:
-            raise CredentialsRefused(reason, description)
-        question = self._asking.get(digest)
-        if question is None:
+        until, refusal = self._refused.get(digest, (0.0, None))
+        if refusal is not None and self._now() < until:
+            raise refused_again(refusal)
+        asked = asyncio.get_running_loop(), digest
+        answering = self._asking.get(asked)
+        if answering is None:
             wait = self._next_attempt - self._now()
             if wait > 0 or len(self._asking) >= MAX_UNDER_WAY:
                 raise OverloadedError(UNREACHABLE, retry_after=max(wait, 1.0))
-            question = self._asking[digest] = _Question(lambda: self._answer(token, digest))
-        try:
-            return await question.answer()
-        except CredentialsRefused as refusal:
-            self._refused.pop(digest, None)
-            kept = (self._now() + REFUSED_SECONDS, refusal.reason, refusal.description)
-            self._refused[digest] = kept
-            while len(self._refused) > MAX_REFUSED:
-                del self._refused[next(iter(self._refused))]
-            raise
+            answering = self._asking[asked] = asyncio.create_task(self._answer(token, asked))
+        await asyncio.wait((answering,))  # which goes on if its waiters are cancelled
+        if answering.cancelled():
+            raise OverloadedError(UNREACHABLE, retry_after=RETRY_SECONDS)
+        answer = answering.result()
+        if isinstance(answer, CredentialsRefused):
+            self._refused[digest] = (self._now() + REFUSED_SECONDS, answer)
+            raise refused_again(answer)
+        if isinstance(answer, OverloadedError):
+            raise OverloadedError(UNREACHABLE, retry_after=RETRY_SECONDS)
+        return answer
 
     def _check_issuer(self, token: str) -> None:
         """Refuse a JWT of another issuer, which is none of this one's business."""
@@ -265,17 +265,19 @@ class IntrospectionVerifier:
             raise CredentialsRefused("a token of another issuer", NOT_ACTIVE, is_foreign=True)
 
     async def close(self) -> None:
-        """End what is under way."""
-        for question in list(self._asking.values()):
-            await question.close()
+        """End what is under way in this event loop."""
+        loop = asyncio.get_running_loop()
+        await end([each for asked, each in self._asking.items() if asked[0] is loop])
         await self._client.close()
 
-    async def _answer(self, token: str, digest: bytes) -> AccessToken:
+    async def _answer(self, token: str, asked: _Asked) -> AccessToken | Refusal:
         """Ask about a token, which is under way until its answer is there."""
         try:
             return await self._ask(token)
+        except (CredentialsRefused, OverloadedError) as refusal:
+            return refusal
         finally:
-            self._asking.pop(digest, None)
+            self._asking.pop(asked, None)
 
     async def _ask(self, token: str) -> AccessToken:
         form = {"token": token, "token_type_hint": "access_token"}
@@ -305,37 +307,6 @@ class IntrospectionVerifier:
             keep_for=self._introspection.cache_for,
             leeway=self._rules.leeway,
         )
-
-
-class _Question:
-    """A question that is asked once, whatever becomes of its waiters."""
-
-    def __init__(self, ask: Callable[[], Awaitable[AccessToken]]) -> None:
-        self._ask = ask
-        self._found: AccessToken | None = None
-        self._error: Exception | None = None
-        self._flight = SingleFlight(self._run)
-
-    async def answer(self) -> AccessToken:
-        """Return the answer, or raise its error."""
-        await self._flight.join()
-        if self._found is not None:
-            return self._found
-        if isinstance(self._error, CredentialsRefused):
-            raise CredentialsRefused(
-                self._error.reason, self._error.description, is_foreign=self._error.is_foreign
-            )
-        raise OverloadedError(UNREACHABLE, retry_after=RETRY_SECONDS)
-
-    async def close(self) -> None:
-        """Cancel it."""
-        await self._flight.close()
-
-    async def _run(self) -> None:
-        try:
-            self._found = await self._ask()
-        except (CredentialsRefused, OverloadedError) as error:
-            self._error = error
 
 
 # -- oauth2 -----------------------------------------------------------------------------------
@@ -398,7 +369,7 @@ class OAuth2(TokenScheme):
             audiences=frozenset()
             if introspection is not None and audience == ""
             else audiences_of(audience, "OAuth2"),
-            leeway=checked_leeway(leeway),
+            leeway=leeway,
             accept_id_tokens=accept_id_tokens,
         )
         if introspection is not None:
@@ -435,21 +406,14 @@ class OAuth2(TokenScheme):
             raise ValueError(
                 "OAuth2 verifies tokens by issuer=, the iss of its JWTs, or by introspection="
             )
-        found: FixedKeys | IssuerClient
-        named = None
-        if keys is not None:
-            if jwks_url:
-                raise ValueError("OAuth2 takes jwks_url= or keys=, not both")
-            named = keys_of(keys)
-            found = FixedKeys(named)
-        else:
-            if jwks_url:
-                checked_url(jwks_url, "jwks_url=")
-            found = self._client(jwks_url=jwks_url)
+        if keys is not None and jwks_url:
+            raise ValueError("OAuth2 takes jwks_url= or keys=, not both")
+        if jwks_url:
+            checked_url(jwks_url, "jwks_url=")
         return JwtVerifier(
             issuers=[self._issuer],
-            keys=found,
-            algorithms=checked_algorithms(algorithms, named),
+            keys=self._client(jwks_url=jwks_url) if keys is None else keys,
+            algorithms=algorithms,
             rules=rules,
             now=self.now,
         )

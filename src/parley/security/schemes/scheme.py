@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
 from parley.model.cards import SecurityRequirement, SecurityScheme, StringList
-from parley.model.errors import UnauthenticatedError
+from parley.model.errors import UnauthenticatedError, an
 from parley.model.ids import RIGHT_NAME, may_be_name
 from parley.model.service import ANONYMOUS, Caller
 from parley.security.evidence import Evidence
@@ -60,11 +62,38 @@ class CredentialsRefused(Exception):
         self.is_foreign = is_foreign
 
 
+def refused_again(refusal: CredentialsRefused) -> CredentialsRefused:
+    """Return the same refusal for another request: an error is raised once."""
+    return CredentialsRefused(refusal.reason, refusal.description, is_foreign=refusal.is_foreign)
+
+
 class Proof(msgspec.Struct, frozen=True):
     """What credentials prove: the caller, and the scopes that they carry."""
 
     caller: Caller
     scopes: frozenset[str] = frozenset()
+
+
+def proof_of(caller: Caller, name: str, what: str) -> Proof:
+    """Return what credentials of a caller prove, by the scheme of a name.
+
+    Raises ``TypeError``, which begins with ``what``, for anything else than a caller.
+    """
+    if not isinstance(caller, Caller):
+        raise TypeError(f"{what} {an(type(caller).__name__)}")
+    caller = replace(caller, authenticated=True, issuer=caller.issuer or name)
+    return Proof(caller, caller.scopes)
+
+
+async def asked(
+    function: Callable[..., Caller | Awaitable[Caller | None] | None], *given: str
+) -> Caller | None:
+    """Return what an author's function returns; a plain ``def`` runs in a thread."""
+    if inspect.iscoroutinefunction(function):
+        found: Caller | None = await function(*given)
+        return found
+    returned = await asyncio.to_thread(function, *given)
+    return await returned if inspect.isawaitable(returned) else returned
 
 
 class Granted(dict["Scheme", frozenset[str]]):

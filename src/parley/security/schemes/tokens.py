@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import hashlib
 import hmac
-import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -15,23 +12,18 @@ from typing import Any, Protocol
 
 import msgspec
 
+from parley.model.bounded import Bounded
 from parley.model.errors import OverloadedError
 from parley.model.ids import may_be_name
 from parley.model.service import Caller
 from parley.security.evidence import Evidence
 from parley.security.issuers import IssuerClient, KeysUnavailable
-from parley.security.key_sets import ASYMMETRIC, SYMMETRIC, FixedKeys, VerificationKey
+from parley.security.key_sets import ASYMMETRIC, SYMMETRIC, FixedKeys, VerificationKey, keys_of
 from parley.security.outbound import Fetcher
-from parley.security.schemes.http import bearer_token
-from parley.security.schemes.scheme import (
-    CredentialsRefused,
-    Proof,
-    Scheme,
-    SchemeResources,
-    bearer_challenge,
-    checked_name,
-)
+from parley.security.schemes.http import BearerScheme, bearer_token
+from parley.security.schemes.scheme import CredentialsRefused, Proof, SchemeResources, checked_name
 from parley.security.signing.canonical import read_strict
+from parley.security.signing.keys import decode, encode
 
 # -- access token -----------------------------------------------------------------------------
 
@@ -64,7 +56,7 @@ class AccessToken(msgspec.Struct, frozen=True):
             own = ssl.PEM_cert_to_DER_cert(chain[0]) if chain else b""
         except ValueError:
             own = b""
-        made = base64.urlsafe_b64encode(hashlib.sha256(own).digest()).rstrip(b"=").decode()
+        made = encode(hashlib.sha256(own).digest())
         if not own or not hmac.compare_digest(made.encode(), self.thumbprint.encode()):
             raise CredentialsRefused(
                 "a token that is bound to another certificate",
@@ -73,11 +65,15 @@ class AccessToken(msgspec.Struct, frozen=True):
 
 
 class ClaimRules(msgspec.Struct, frozen=True, kw_only=True):
-    """The rules for the claims of a token. ``leeway`` is in seconds."""
+    """The rules for the claims of a token. ``leeway`` is in seconds. Raises ``ValueError``."""
 
     audiences: frozenset[str]
     leeway: float
     accept_id_tokens: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.leeway <= MAX_LEEWAY:
+            raise ValueError(f"leeway= is from 0 to {MAX_LEEWAY:g} seconds, not {self.leeway!r}")
 
     def check_kind(self, typ: str, claims: Mapping[str, Any]) -> None:
         """Refuse a JWT that is something else than an access token (RFC 9068 §4, RFC 8725 §3.11).
@@ -231,39 +227,12 @@ def _thumbprint(claims: Mapping[str, Any]) -> str:
     return thumbprint
 
 
-class VerifiedTokens:
-    """Valid tokens by their hashes, the last ``size`` that were used."""
-
-    def __init__(self, now: Callable[[], float], size: int = 4096) -> None:
-        self._now = now
-        self._size = size
-        self._kept: dict[bytes, AccessToken] = {}
-
-    def find(self, digest: bytes) -> AccessToken | None:
-        """Return a token whose time is not over."""
-        found = self._kept.pop(digest, None)
-        if found is None or self._now() >= found.until:
-            return None
-        self._kept[digest] = found  # the last ones are at the end
-        return found
-
-    def keep(self, digest: bytes, token: AccessToken) -> None:
-        """Keep a token, in place of the least recently used."""
-        self._kept[digest] = token
-        while len(self._kept) > self._size:
-            del self._kept[next(iter(self._kept))]
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-
 # -- jwt format -------------------------------------------------------------------------------
 
 MAX_TOKEN = 16 * 1024
 MAX_HEADER = 4 * 1024
 """The characters of a token, and of its header."""
 
-_PART = re.compile(r"[A-Za-z0-9_-]+")
 _MALFORMED = "the token is malformed"
 
 
@@ -311,16 +280,10 @@ def _object(part: str) -> dict[str, Any]:
 
 def _decoded(part: str) -> bytes:
     """Return what base64url stands for; each value has one spelling only."""
-    if not _PART.fullmatch(part):
-        raise _refused("a JWT whose parts are not base64url")
-    padded = part.replace("-", "+").replace("_", "/") + "=" * (-len(part) % 4)
     try:
-        value = binascii.a2b_base64(padded)
-    except binascii.Error:
+        return decode(part)
+    except ValueError:
         raise _refused("a JWT whose parts are not base64url") from None
-    if binascii.b2a_base64(value, newline=False).decode() != padded:
-        raise _refused("a JWT whose parts are not base64url")
-    return value
 
 
 def _refused(reason: str) -> CredentialsRefused:
@@ -328,6 +291,9 @@ def _refused(reason: str) -> CredentialsRefused:
 
 
 # -- token scheme -----------------------------------------------------------------------------
+
+MAX_VERIFIED = 4096
+"""How many verified tokens are kept: those that came last."""
 
 CACHE_SECONDS = 300.0
 """How long a verified JWT is not verified again: a key that is withdrawn counts so long."""
@@ -349,20 +315,18 @@ class TokenVerifier(Protocol):
         ...
 
 
-class TokenScheme(Scheme):
+class TokenScheme(BearerScheme):
     """A scheme whose credentials are access tokens, sent as bearer tokens (RFC 6750).
 
     A verified token is known by its hash until its time is over: no network and no signature is
     involved when it comes again.
     """
 
-    credential = "bearer"
-
     def __init__(self, *, name: str, description: str) -> None:
         self.name = checked_name(name)
         self._description = description
         self._now: Callable[[], float] = time.time
-        self._cache = VerifiedTokens(self.now)
+        self._verified: Bounded[bytes, AccessToken] = Bounded(MAX_VERIFIED)
         self._fetcher = Fetcher()
         self._users: Counter[asyncio.AbstractEventLoop] = Counter()
         self._verifier: TokenVerifier
@@ -374,31 +338,21 @@ class TokenScheme(Scheme):
         """Return the time of the server, in seconds since the epoch."""
         return self._now()
 
-    def is_presented(self, evidence: Evidence) -> bool:
-        """Return whether a request has a bearer token."""
-        return any(scheme == "bearer" for scheme, _ in evidence.authorization)
-
     def verify(self, evidence: Evidence) -> Proof | Awaitable[Proof]:
         """Return the token's proof. Raises ``CredentialsRefused``, ``OverloadedError``."""
         token = bearer_token(evidence)
         digest = hashlib.sha256(token.encode()).digest()
-        known = self._cache.find(digest)
-        if known is None:
+        known = self._verified.use(digest)
+        if known is None or self.now() >= known.until:
             return self._verify(token, digest, evidence)
         known.check_sender(evidence)
         return known.proof
 
     async def _verify(self, token: str, digest: bytes, evidence: Evidence) -> Proof:
         found = await self._verifier.verify(token)
-        self._cache.keep(digest, found)
+        self._verified[digest] = found
         found.check_sender(evidence)
         return found.proof
-
-    def challenge(
-        self, evidence: Evidence | None = None, *, error: str = "", scopes: Sequence[str] = ()
-    ) -> str:
-        """Return the value of ``WWW-Authenticate`` that asks for a token."""
-        return bearer_challenge(error=error, scopes=scopes)
 
     async def start(self, resources: SchemeResources) -> None:
         """Take the server's clock and egress policy; the issuer is asked on the first use."""
@@ -420,20 +374,24 @@ class TokenScheme(Scheme):
 
 
 class JwtVerifier:
-    """Verifies JWTs: form, algorithm, issuer, signature, claims (RFC 7519, RFC 8725, RFC 9068)."""
+    """Verifies JWTs: form, algorithm, issuer, signature, claims (RFC 7519, RFC 8725, RFC 9068).
+
+    ``keys`` are those that an operator names, or an issuer's. Raises ``ValueError``.
+    """
 
     def __init__(
         self,
         *,
         issuers: Sequence[str],
-        keys: FixedKeys | IssuerClient,
-        algorithms: Collection[str],
+        keys: Any,
+        algorithms: Collection[str] | None,
         rules: ClaimRules,
         now: Callable[[], float],
     ) -> None:
         self._issuers = tuple(issuers)
-        self._keys = keys
-        self._algorithms = frozenset(algorithms)
+        named = None if isinstance(keys, IssuerClient) else keys_of(keys)
+        self._keys: FixedKeys | IssuerClient = keys if named is None else FixedKeys(named)
+        self._algorithms = _checked_algorithms(algorithms, named)
         self._rules = rules
         self._now = now
 
@@ -485,14 +443,14 @@ def _of_another_issuer() -> CredentialsRefused:
     )
 
 
-def checked_algorithms(
+def _checked_algorithms(
     algorithms: Collection[str] | None, keys: Sequence[VerificationKey] | None
-) -> tuple[str, ...]:
+) -> frozenset[str]:
     """Return the algorithms to accept, of one kind. Raises ``ValueError``."""
     is_secret = keys is not None and all(key.algorithms <= frozenset(SYMMETRIC) for key in keys)
     kind = SYMMETRIC if is_secret else ASYMMETRIC
     if algorithms is None:
-        return kind
+        return frozenset(kind)
     if isinstance(algorithms, str):
         raise ValueError(f"algorithms= is a list, such as [{algorithms!r}]")
     wrong = [each for each in algorithms if each not in kind]
@@ -501,11 +459,4 @@ def checked_algorithms(
             f"algorithms= of {'a secret' if is_secret else 'public keys'} are of "
             f"{', '.join(kind)}; {wrong[0] if wrong else 'none'!r} is not"
         )
-    return tuple(algorithms)
-
-
-def checked_leeway(leeway: float) -> float:
-    """Return a leeway. Raises ``ValueError``."""
-    if not 0 <= leeway <= MAX_LEEWAY:
-        raise ValueError(f"leeway= is from 0 to {MAX_LEEWAY:g} seconds, not {leeway!r}")
-    return float(leeway)
+    return frozenset(algorithms)

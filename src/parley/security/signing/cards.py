@@ -243,35 +243,26 @@ def _match(signature: CardSignature, keys: Keys, forms: _Forms) -> tuple[CardFor
 
 
 def _read(number: int, given: Any, allowed: frozenset[str]) -> CardSignature:
-    try:
-        return _parsed(number, given, allowed)
-    except _Unusable as error:
-        return error.signature
+    """Return a signature that keys are looked for, or one with its problem."""
 
+    def unusable(problem: str) -> CardSignature:
+        return msgspec.structs.replace(found, problem=problem)
 
-class _Unusable(Exception):
-    def __init__(self, signature: CardSignature, problem: str) -> None:
-        super().__init__(problem)
-        self.signature = msgspec.structs.replace(signature, problem=problem)
-
-
-def _parsed(number: int, given: Any, allowed: frozenset[str]) -> CardSignature:
-    """Return a signature that keys are looked for. Raises ``_Unusable``."""
     found = CardSignature(number)
     if not isinstance(given, dict):
-        raise _Unusable(found, "it is no object")
+        return unusable("it is no object")
     protected, signature = given.get("protected"), given.get("signature")
     if not isinstance(protected, str) or not isinstance(signature, str):
-        raise _Unusable(found, "its protected header and its signature are not both texts")
+        return unusable("its protected header and its signature are not both texts")
     if len(protected) > MAX_PROTECTED or len(signature) > MAX_SIGNATURE:
-        raise _Unusable(found, "it is too long")
+        return unusable("it is too long")
     try:
         header = read_object(decode(protected), limit=MAX_PROTECTED, what="the protected header")
         value = decode(signature)
     except AmbiguousJson as error:
-        raise _Unusable(found, str(error)) from None
+        return unusable(str(error))
     except ValueError as error:
-        raise _Unusable(found, f"it {error}") from None
+        return unusable(f"it {error}")
     texts = {name: _text(header, name) for name in ("kid", "alg", "jku")}
     found = CardSignature(
         number,
@@ -281,10 +272,8 @@ def _parsed(number: int, given: Any, allowed: frozenset[str]) -> CardSignature:
     )
     for name, text in texts.items():
         if text is None:
-            raise _Unusable(found, f"the {name} of its protected header is no text, or too long")
-    if problem := _problem(found, header, given.get("header"), allowed):
-        raise _Unusable(found, problem)
-    return found
+            return unusable(f"the {name} of its protected header is no text, or too long")
+    return unusable(_problem(found, header, given.get("header"), allowed))
 
 
 def _problem(
