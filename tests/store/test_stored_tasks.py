@@ -19,9 +19,8 @@ from msgspec.structs import replace
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.struct import Timestamp, encode
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
-from parley.store.admin.export_format import export_to
-from parley.store.admin.importer import import_into, lines_in
 from parley.store.admin.sqlite import SqliteAdmin
+from parley.store.admin.transfer import export_to, import_into, lines_in
 from parley.store.events import TurnStarted
 from parley.store.fold import CONTINUES, Fold, fold
 from parley.store.memory import MemoryTaskStore
@@ -252,12 +251,10 @@ async def test_what_is_imported_is_answered_as_our_encoder_writes_it(tmp_path: P
     assert b"\\u0065" in b"".join(lines)
     ending = json.loads(trailer)
     ending["sha256"] = hashlib.sha256(b"".join(lines)).hexdigest()
-    target = SqliteAdmin(tmp_path / "target.db")
-    with target.writing() as writing:
-        edited = b"".join([*lines, json.dumps(ending, separators=(",", ":")).encode() + b"\n"])
-        import_into(writing, lines_in(io.BytesIO(edited)))
     store = SqliteTaskStore(tmp_path / "target.db")
     await store.open(lambda _: None)
+    edited = b"".join([*lines, json.dumps(ending, separators=(",", ":")).encode() + b"\n"])
+    await import_into(store, lines_in(io.BytesIO(edited)))
     record = await store.load("t")
     await store.close()
     assert record is not None

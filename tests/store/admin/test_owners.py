@@ -14,8 +14,7 @@ from parley.host.store_urls import open_admin, open_store
 from parley.model.service import Caller
 from parley.model.tasks import TaskState
 from parley.store.admin.admin import Owned, OwnerAssignment, StoreAdmin
-from parley.store.admin.export_format import export_to
-from parley.store.admin.importer import checked, lines_in
+from parley.store.admin.transfer import checked, export_to, lines_in
 from parley.store.events import Scope
 from parley.store.postgres.store import PostgresTaskStore
 from parley.store.protocols.claims import SHORTEST_LEASE
@@ -186,7 +185,8 @@ async def test_no_more_of_a_conversation_is_kept_than_of_others(kept: Kept) -> N
     with kept.admin.reading() as source:
         counts = export_to(source, file.write, by="a test")
     file.seek(0)
-    assert len(list(checked(lines_in(file)))) == 1 + counts.messages == 1 + HISTORY_KEPT
+    [context] = checked(lines_in(file))
+    assert len(context.parts) == counts.messages == HISTORY_KEPT
 
 
 async def test_a_store_in_use_is_left_alone(kept: Kept) -> None:

@@ -19,10 +19,8 @@ import pytest
 
 from parley.model.struct import encode
 from parley.model.tasks import TaskState
-from parley.store.admin.export_format import export_to
-from parley.store.admin.importer import import_into
-from parley.store.admin.postgres import PostgresAdmin
 from parley.store.admin.sqlite import SqliteAdmin
+from parley.store.admin.transfer import export_to, import_into
 from parley.store.events import RecordKind, Scope
 from parley.store.fold import fold
 from parley.store.postgres.store import PostgresTaskStore
@@ -190,17 +188,13 @@ async def test_an_export_of_before_is_imported(
     expected = json.loads(unpacked("sqlite-3.json.gz"))
     lines = unpacked("export-1.jsonl.gz").splitlines(keepends=True)
     store: TaskStore
-    admin: SqliteAdmin | PostgresAdmin
     if kind == "sqlite":
-        path = tmp_path / "new.db"
-        admin, store = SqliteAdmin(path), SqliteTaskStore(path)
+        store = SqliteTaskStore(tmp_path / "new.db")
     else:
-        url = request.getfixturevalue("postgres_url")
-        admin, store = PostgresAdmin(url), PostgresTaskStore(url)
-    with admin.writing() as target:
-        done = import_into(target, lines)
-    assert done.added.tasks == len(expected)
+        store = PostgresTaskStore(request.getfixturevalue("postgres_url"))
     async with opened(store):
+        done = await import_into(store, lines)
+        assert done.added.tasks == len(expected)
         await holds(store, expected)
         await goes_on(store, expected)
 

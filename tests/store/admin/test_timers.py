@@ -13,8 +13,7 @@ import pytest
 
 from parley.host.store_urls import open_admin, open_store
 from parley.store.admin.admin import Asleep, StoreAdmin
-from parley.store.admin.export_format import TransferError, export_to
-from parley.store.admin.importer import checked, import_into, lines_in
+from parley.store.admin.transfer import TransferError, checked, export_to, import_into, lines_in
 from parley.store.protocols.tables import NEVER, EventCompleted
 from parley.store.task_store import TaskStore
 from tests.polling import until
@@ -57,11 +56,14 @@ def exported(admin: StoreAdmin, **options: str) -> bytes:
     return file.getvalue()
 
 
-def imported(admin: StoreAdmin, file: bytes) -> None:
+async def bring(url: str, file: bytes) -> None:
+    """Import a file into a store."""
     for _ in checked(lines_in(io.BytesIO(file))):
         pass
-    with admin.writing() as target:
-        import_into(target, lines_in(io.BytesIO(file)))
+    store = open_store(url)
+    await store.open(lambda records: None)
+    await import_into(store, lines_in(io.BytesIO(file)))
+    await store.close()
 
 
 async def test_sleeping_tasks_and_events_move_to_another_store(new_url: Callable[[], str]) -> None:
@@ -72,8 +74,8 @@ async def test_sleeping_tasks_and_events_move_to_another_store(new_url: Callable
     await store.close()
     assert secret not in file
     second = new_url()
-    await asyncio.to_thread(imported, open_admin(second), file)
-    await asyncio.to_thread(imported, open_admin(second), file)  # what is there is left alone
+    await bring(second, file)
+    await bring(second, file)  # what is there is left alone
     assert await asyncio.to_thread(exported, open_admin(second)) == file
     moved = open_store(second)
     await moved.open(lambda records: None)
@@ -96,7 +98,7 @@ async def test_a_task_that_comes_to_where_its_event_is_complete_is_due(
     await there.open(lambda records: None)
     await there.complete_event(AGENT, "b", b"1")
     await there.close()
-    await asyncio.to_thread(imported, open_admin(second), file)
+    await bring(second, file)
     there = open_store(second)
     await there.open(lambda records: None)
     assert [due.task_id for due in await there.due_tasks(AGENT, 0, 9)] == ["event"]

@@ -6,7 +6,7 @@ import asyncio
 import io
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,12 +19,11 @@ from parley.host.store_urls import open_admin
 from parley.model.operations import TaskPushNotificationConfig
 from parley.model.service import TraceContext
 from parley.model.tasks import TaskState
-from parley.store.admin import export_format, importer
+from parley.store.admin import transfer
 from parley.store.admin.admin import StoreAdmin
-from parley.store.admin.export_format import TransferError, export_to
-from parley.store.admin.importer import checked, import_into, lines_in
 from parley.store.admin.postgres import PostgresAdmin
 from parley.store.admin.sqlite import SqliteAdmin
+from parley.store.admin.transfer import TransferError, checked, export_to, import_into, lines_in
 from parley.store.events import CancelRequested, LoggedEvent, Scope, StoredCaller
 from parley.store.postgres.store import PostgresTaskStore
 from parley.store.protocols.errors import StoreUnavailable
@@ -181,11 +180,19 @@ def exported(admin: StoreAdmin) -> bytes:
     return file.getvalue()
 
 
-def imported(admin: StoreAdmin, file: bytes) -> importer.Imported:
+def imported(store: Any, file: bytes) -> transfer.Imported:
     for _ in checked(lines_in(io.BytesIO(file))):
         pass
-    with admin.writing() as target:
-        return import_into(target, lines_in(io.BytesIO(file)))
+    return asyncio.run(brought(store, lines_in(io.BytesIO(file))))
+
+
+async def brought(store: Any, lines: Iterable[bytes]) -> transfer.Imported:
+    """Import lines into a store."""
+    await store.open(ignore)
+    try:
+        return await import_into(store, lines)
+    finally:
+        await store.close()
 
 
 async def seen(store: TaskStore) -> dict[str, Any]:
@@ -228,7 +235,7 @@ def test_a_store_that_is_moved_is_the_same_store(tasks: Any, contexts: Any) -> N
         first, second = Path(folder, "first.db"), Path(folder, "second.db")
         asyncio.run(fill(SqliteTaskStore(first, synchronous="NORMAL"), tasks, contexts))
         file = exported(SqliteAdmin(first))
-        done = imported(SqliteAdmin(second), file)
+        done = imported(SqliteTaskStore(second), file)
         assert done.added.tasks == len(tasks)
         assert exported(SqliteAdmin(second)) == file
         assert asyncio.run(seen(SqliteTaskStore(second))) == asyncio.run(
@@ -248,9 +255,9 @@ def test_a_store_moves_to_postgresql_and_back(postgres: Any, tasks: Any, context
         first, second = Path(folder, "first.db"), Path(folder, "second.db")
         asyncio.run(fill(SqliteTaskStore(first, synchronous="NORMAL"), tasks, contexts))
         file = exported(SqliteAdmin(first))
-        imported(PostgresAdmin(url), file)
+        imported(PostgresTaskStore(url), file)
         assert exported(PostgresAdmin(url)) == file
-        imported(SqliteAdmin(second), file)
+        imported(SqliteTaskStore(second), file)
         there = asyncio.run(seen(PostgresTaskStore(url)))
         assert there == asyncio.run(seen(SqliteTaskStore(second)))
 
@@ -316,7 +323,7 @@ def test_a_wrong_file_is_refused_with_what_is_wrong(content: bytes, words: str) 
         ("task", {"context_id": "another"}, "its context is another"),
         ("task", {"epoch": 0}, "its numbers are from 1"),
         ("task", {"base_url": "\0"}, "its base_url has the character"),
-        ("task", {"task_id": "other"}, "its log is that of"),
+        ("task", {"task_id": "other"}, "an event of task task-1 is not part of task other"),
         ("record", {"seq": 8}, "the record after"),
         ("record", {"kind": "task"}, r"record \(\d, 0\) is no task: Object contains"),
         ("webhook", {"cursor": 99}, "was told up to event 99"),
@@ -332,6 +339,14 @@ def test_what_breaks_the_rules_of_a_log_is_refused(
     found = [line for line in lines if line["is"] == kind]
     found[-1].update(change)
     with pytest.raises(TransferError, match=words):
+        list(checked([json.dumps(line).encode() + b"\n" for line in lines]))
+
+
+def test_what_an_append_would_refuse_is_refused(file: bytes) -> None:
+    lines = [json.loads(line) for line in file.splitlines()]
+    [*_, last] = [line for line in lines if line["is"] == "record"]
+    del last["payload"]["status"]["timestamp"]
+    with pytest.raises(TransferError, match=r"line \d+: .* its timestamp is missing"):
         list(checked([json.dumps(line).encode() + b"\n" for line in lines]))
 
 
@@ -360,14 +375,14 @@ def test_what_is_in_the_file_twice_is_refused(file: bytes, kind: str, words: str
 def test_an_import_that_was_broken_off_goes_on(
     file: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importer, "BATCH_LINES", 2)
-    admin = SqliteAdmin(tmp_path / "target.db")
+    monkeypatch.setattr(transfer, "BATCH_LINES", 2)
+    path = tmp_path / "target.db"
+    admin = SqliteAdmin(path)
     lines = file.splitlines(keepends=True)
     previous = 0
     for end in range(1, len(lines)):
-        with pytest.raises(TransferError, match="it was cut"), admin.writing() as target:
-            import_into(target, lines[:end])
-        path = tmp_path / "target.db"
+        with pytest.raises(TransferError, match="it was cut"):
+            asyncio.run(brought(SqliteTaskStore(path), lines[:end]))
         with sqlite3.connect(path) as connection:
             # A task is there with all its records, or not at all.
             wrong = connection.execute(
@@ -379,11 +394,11 @@ def test_an_import_that_was_broken_off_goes_on(
         assert wrong == 0
         assert count >= previous
         previous = count
-    done = imported(admin, file)
+    done = imported(SqliteTaskStore(path), file)
     assert done.added.tasks + done.skipped.tasks == 2
     assert exported(admin) == file
-    again = imported(admin, file)
-    assert (again.added, again.skipped.records) == (export_format.Counts(), 14)
+    again = imported(SqliteTaskStore(path), file)
+    assert (again.added, again.skipped.records) == (transfer.Counts(), 14)
 
 
 def test_what_a_store_has_already_stays_as_it_is(file: bytes, tmp_path: Path) -> None:
@@ -392,7 +407,7 @@ def test_what_a_store_has_already_stays_as_it_is(file: bytes, tmp_path: Path) ->
     tasks = [{**plan, "steps": [("chunk", "mine")], "ends": "failed"}]
     asyncio.run(fill(SqliteTaskStore(path), tasks, [(0, 1, "mine", b"mine")]))
     before = asyncio.run(seen(SqliteTaskStore(path)))
-    done = imported(SqliteAdmin(path), file)
+    done = imported(SqliteTaskStore(path), file)
     assert (done.added.tasks, done.skipped.tasks) == (1, 1)
     assert (done.added.contexts, done.skipped.contexts) == (1, 1)
     after = asyncio.run(seen(SqliteTaskStore(path)))
@@ -401,9 +416,7 @@ def test_what_a_store_has_already_stays_as_it_is(file: bytes, tmp_path: Path) ->
     assert after["task-1"][2] == 5
 
 
-def test_a_long_log_is_written_in_pieces_and_is_there_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_log_is_there_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = {
         "scope": 0,
         "released": True,
@@ -416,41 +429,46 @@ def test_a_long_log_is_written_in_pieces_and_is_there_whole(
     first = tmp_path / "first.db"
     asyncio.run(fill(SqliteTaskStore(first), tasks, []))
     file = exported(SqliteAdmin(first))
-    monkeypatch.setattr(importer, "BATCH_LINES", 7)
-    second = SqliteAdmin(tmp_path / "second.db")
-    imported(second, file)
-    assert exported(second) == file
-    assert imported(second, file).added == export_format.Counts()
+    monkeypatch.setattr(transfer, "BATCH_LINES", 7)
+    second = tmp_path / "second.db"
+    imported(SqliteTaskStore(second), file)
+    assert exported(SqliteAdmin(second)) == file
+    assert imported(SqliteTaskStore(second), file).added == transfer.Counts()
 
 
 def test_a_full_disk_leaves_what_was_committed_and_nothing_half(
     file: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importer, "BATCH_LINES", 2)
-    admin = SqliteAdmin(tmp_path / "target.db")
-    admin.migrate()
+    monkeypatch.setattr(transfer, "BATCH_LINES", 2)
+    path = tmp_path / "target.db"
+    admin = SqliteAdmin(path)
 
-    def fill_up() -> None:
-        with admin.writing() as target:
-            connection = target._connection
-            pages = connection.execute("PRAGMA page_count").fetchone()[0]
-            connection.execute(f"PRAGMA max_page_count = {pages}")
-            import_into(target, big(file))
+    async def fill_up() -> None:
+        store = SqliteTaskStore(path)
+        await store.open(ignore)
+        assert store._file is not None
+        connection = store._file.writer
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+        try:
+            await import_into(store, big(file))
+        finally:
+            await store.close()
 
     with pytest.raises(StoreUnavailable, match="the disk is full"):
-        fill_up()
+        asyncio.run(fill_up())
     found = exported(admin)
     list(checked(lines_in(io.BytesIO(found))))
-    imported(admin, file)
+    imported(SqliteTaskStore(path), file)
     assert len(exported(admin)) >= len(found)
 
 
 def big(file: bytes) -> list[bytes]:
     """The lines of a file, with a value that needs more pages than there are."""
     lines = file.splitlines(keepends=True)
-    value = export_format.ContextValue(key="big", value=bytes(1 << 20))
+    value = transfer.ContextValue(key="big", value=bytes(1 << 20))
     after = next(n for n, line in enumerate(lines) if b'"is":"value"' in line)
-    return [*lines[:after], export_format.encode_line(value) + b"\n", *lines[after:]]
+    return [*lines[:after], transfer.encode_line(value) + b"\n", *lines[after:]]
 
 
 def test_an_export_is_of_one_moment_while_others_write(tmp_path: Path) -> None:
@@ -501,7 +519,7 @@ def test_what_is_imported_beside_replicas_is_adopted_by_them(
     async def run() -> None:
         store = PostgresTaskStore(postgres_url)
         await store.open(ignore)
-        await asyncio.to_thread(imported, PostgresAdmin(postgres_url), file)
+        await asyncio.to_thread(imported, PostgresTaskStore(postgres_url), file)
         assert dict(await store.unclaimed()) == {"one": 1}
         [claimed] = await store.claim_batch("one", 10)
         assert claimed.task_id == "task-0"
@@ -521,7 +539,7 @@ def test_what_is_imported_beside_replicas_is_adopted_by_them(
 
 @pytest.mark.service
 def test_a_database_that_dies_spoils_nothing(file: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importer, "BATCH_LINES", 2)
+    monkeypatch.setattr(transfer, "BATCH_LINES", 2)
     lines = file.splitlines(keepends=True)
 
     with running() as server:
@@ -533,17 +551,16 @@ def test_a_database_that_dies_spoils_nothing(file: bytes, monkeypatch: pytest.Mo
                     server.kill()
                 yield line
 
-        def import_until_killed(count: int) -> None:
-            with admin.writing() as target:
-                import_into(target, killed_after(count))
+        def new_store() -> PostgresTaskStore:
+            return PostgresTaskStore(server.url(), timeout=1.0)
 
         for count in (4, 10, len(lines) - 3):
             with pytest.raises(StoreUnavailable, match="the database cannot be reached"):
-                import_until_killed(count)
+                asyncio.run(brought(new_store(), killed_after(count)))
             server.start()
             found = exported(admin)
             assert set(found.splitlines()[:-1]) <= set(file.splitlines())
-        imported(admin, file)
+        imported(new_store(), file)
         assert exported(admin) == file
 
         def export_until_killed() -> None:

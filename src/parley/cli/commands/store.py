@@ -210,9 +210,7 @@ def register(app: typer.Typer) -> None:
         age = parse_age(ended_before)
         with_admin(
             store,
-            lambda admin: prune(
-                output, admin, store, age=age, agent=agent, dry_run=dry_run, rate=rate
-            ),
+            lambda admin: prune(output, admin, age=age, agent=agent, dry_run=dry_run, rate=rate),
         )
 
     _register_webhooks(group)

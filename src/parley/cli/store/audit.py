@@ -28,9 +28,8 @@ from parley.store.audit.trail import (
     AuditPrune,
     Verification,
     Verifier,
-    canonical,
-    fields_of,
     line_in,
+    text_of,
 )
 from parley.store.audit.trail import verify as verify_lines
 
@@ -337,7 +336,7 @@ def _row(entry: AuditEntry) -> str:
 
 def _line(entry: AuditEntry) -> str:
     """Return an entry as a line of JSON; of a line of the audit, it is what its hash is of."""
-    return visible_json(canonical(fields_of(entry)).decode())
+    return visible_json(text_of(entry))
 
 
 def _plain(value: Any) -> str:

@@ -22,8 +22,16 @@ from parley.cli.output.streams import Output
 from parley.cli.output.text import parse_span
 from parley.cli.store.acts import act, record_act, require_agent, require_current
 from parley.store.admin.admin import StoreAdmin
-from parley.store.admin.export_format import Counts, ExportSource, TransferError, export_to
-from parley.store.admin.importer import Imported, checked, import_into, lines_in
+from parley.store.admin.transfer import (
+    Counts,
+    ExportSource,
+    Imported,
+    TransferError,
+    checked,
+    export_to,
+    import_into,
+    lines_in,
+)
 from parley.store.protocols.errors import PrunedElsewhere
 from parley.store.protocols.webhooks import SuspendedWebhook, WebhookFilter
 from parley.store.task_store import TaskStore
@@ -48,7 +56,7 @@ def parse_age(text: str) -> float:
 
 
 def prune(
-    output: Output, admin: StoreAdmin, url: str, *, age: float, agent: str, dry_run: bool, rate: int
+    output: Output, admin: StoreAdmin, *, age: float, agent: str, dry_run: bool, rate: int
 ) -> None:
     """Remove tasks that ended more than ``age`` seconds ago, or only report them."""
     require_current(admin)
@@ -56,7 +64,7 @@ def prune(
         require_agent(admin, agent)
     before = admin.now() - round(age * 1000)
     old = {each: admin.prunable(each, before) for each in ([agent] if agent else admin.agents())}
-    removed = {} if dry_run else asyncio.run(_remove(url, list(old), before, rate))
+    removed = {} if dry_run else asyncio.run(_remove(admin, list(old), before, rate))
     if not dry_run:
         details = {"endedBefore": before, "tasks": removed}
         record_act(admin, act("store.pruned", agent=agent, details=details))
@@ -85,22 +93,16 @@ def prune(
         output.text.field("Removed", "nothing")
 
 
-async def _remove(url: str, agents: list[str], before: int, rate: int) -> dict[str, int]:
+async def _remove(admin: StoreAdmin, agents: list[str], before: int, rate: int) -> dict[str, int]:
     """Remove old tasks of agents; return the counts by agent."""
-    from parley.host.store_urls import open_store
-
-    store = open_store(url)
-    await store.open(lambda records: None)
-    try:
-        removed = dict.fromkeys(agents, 0)
-        batch = min(BATCH_SIZE, rate)
+    removed = dict.fromkeys(agents, 0)
+    batch = min(BATCH_SIZE, rate)
+    async with admin.opened() as store:
         for agent in agents:
             while count := await _remove_batch(store, agent, before, batch):
                 removed[agent] += count
                 await asyncio.sleep(count / rate)
-        return removed
-    finally:
-        await store.close()
+    return removed
 
 
 async def _remove_batch(store: TaskStore, agent: str, before: int, batch: int) -> int:
@@ -125,25 +127,25 @@ def _count(n: int, what: str) -> str:
 def list_suspended(output: Output, admin: StoreAdmin, which: WebhookFilter) -> None:
     """Report the suspended webhooks and those that wait for their receivers, with the reasons."""
     _require(admin, which)
-    found = admin.suspended(which)
+    found, waiting = admin.suspended(which), admin.suspended(which, "waiting")
     if output.is_json:
-        lists = {"webhooks": _documents(found), "waiting": _documents(admin.waiting(which))}
+        lists = {"webhooks": _documents(found), "waiting": _documents(waiting)}
         output.document({"store": admin.name, **lists})
         return
     output.text.field("Store", admin.name)
     output.text.field("Suspended", _count(len(found), "webhook") if found else "none")
-    _write(output, "Webhook", found)
-    if waiting := admin.waiting(which):
+    _write(output, found)
+    if waiting:
         output.text.field("Waiting", _count(len(waiting), "webhook"))
-        _write(output, "Webhook", waiting)
+        _write(output, waiting)
 
 
-def _write(output: Output, name: str, webhooks: Sequence[SuspendedWebhook]) -> None:
+def _write(output: Output, webhooks: Sequence[SuspendedWebhook]) -> None:
     for each in webhooks:
         tenant = f", tenant {each.tenant}" if each.tenant else ""
         events = f"{each.behind} event{'' if each.behind == 1 else 's'} behind"
         webhook = f"{each.task_id}/{each.id} of {each.agent}{tenant} at {each.server}"
-        output.text.field(name, f"{webhook}, {events}: {each.note}")
+        output.text.field("Webhook", f"{webhook}, {events}: {each.note}")
 
 
 def resume(output: Output, admin: StoreAdmin, which: WebhookFilter, *, all: bool) -> None:
@@ -304,18 +306,23 @@ def import_from(output: Output, admin: StoreAdmin, file: str) -> None:
                 "PARLEY_ERR_FILE", f"{name}: {error}", hint="nothing was imported"
             ) from error
         stream.seek(0)
-        with admin.writing() as target:
-            done = import_into(target, lines_in(stream), _progress_reporter(output))
+        done = asyncio.run(_import(admin, stream, _progress_reporter(output)))
     details = {"imported": _plain(done.added), "thereAlready": _plain(done.skipped)}
     record_act(admin, act("store.imported", details=details))
     if output.is_json:
-        document = {"imported": _plain(done.added), "thereAlready": _plain(done.skipped)}
-        output.document({"store": admin.name, **document})
+        output.document({"store": admin.name, **details})
         return
     output.text.field("Store", admin.name)
     output.text.field("Imported", format_counts(done.added))
     if any(_plain(done.skipped).values()):
         output.text.field("There already", format_counts(done.skipped))
+
+
+async def _import(
+    admin: StoreAdmin, stream: IO[bytes], progress: Callable[[Imported], None]
+) -> Imported:
+    async with admin.opened() as store:
+        return await import_into(store, lines_in(stream), progress)
 
 
 @contextmanager

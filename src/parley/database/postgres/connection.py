@@ -11,7 +11,8 @@ import re
 import struct
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
@@ -211,6 +212,17 @@ class BoundedConnection:
         assert self._connection is not None
         # Without parameters, psycopg sends the text as it is.
         self._connection.execute(sql, prepare=False)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit what the block does, or undo it when it raises. Raises ``psycopg.Error``."""
+        self.execute("BEGIN")
+        try:
+            yield
+            self.execute("COMMIT")
+        except BaseException:
+            self.roll_back()
+            raise
 
     def stop(self) -> None:
         """Stop waiting for answers, now and later. Any thread may call it."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import re
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-import msgspec
 import psycopg
 
 from parley.database.database import BatchWriter, Database, Job, JobResult, Opened
@@ -35,7 +35,11 @@ BACKOFF = Backoff(0.05, 0.5, jitter=(0.5, 1.0))
 
 _SQL = SqlFiles("parley.database").queries("postgres", "transactions.sql")
 
+J = TypeVar("J", bound=Job)
 T = TypeVar("T")
+
+Written: TypeAlias = tuple[list[JobResult[J]], list[J]]
+"""Results, and the jobs to do again: another replica had changed what they change."""
 
 READ_BACKOFF = Backoff(0.02, 0.5)
 """The delay before a read is tried again, in seconds."""
@@ -121,6 +125,8 @@ class PostgresReadConnection:
             self._connection.timeout = max(1.0, deadline - time.monotonic())
             try:
                 result = function(self._connection)
+                self._failure = None
+                return result
             except psycopg.Error as error:
                 if not is_transient(error):
                     raise explain(error, self._address) from None
@@ -129,9 +135,6 @@ class PostgresReadConnection:
                 if time.monotonic() + pause > deadline:
                     self._failure = explain(error, self._address)
                     raise self._failure from None
-            else:
-                self._failure = None
-                return result
             time.sleep(pause)
 
     def close(self) -> None:
@@ -139,131 +142,151 @@ class PostgresReadConnection:
         self._connection.disconnect()
 
 
-class _Committing(msgspec.Struct, frozen=True):
-    """A transaction that was told to commit, and the results of its jobs if it did."""
+class RetryingWriter(BatchWriter[J]):
+    """A ``BatchWriter`` that writes a group again until it succeeds or times out.
 
-    id: str
-    results: list[JobResult[Job]]
-
-
-class PostgresGroupWriter(BatchWriter[Job]):
-    """A ``BatchWriter`` whose operations are called with the connection, inside the transaction.
-
-    When the connection is lost while a group commits, the server is asked for the outcome of the
-    transaction: a group is neither lost nor written twice. After a fail-over to a server that lacks
-    the last transactions, its answer is about the transactions that it has.
-
-    An operation lets the errors of the connection through, and may be called again after one. A job
-    waits ``timeout`` seconds for a database that is away.
+    A job waits ``timeout`` seconds for a database that is away. When the connection is lost while
+    a group commits, its outcome is found out first (``_settled``): a group is neither lost nor
+    written twice. Until then it is ``_in_doubt``.
     """
 
     def __init__(self, address: Address, *, timeout: float, session: str = INDEXED) -> None:
         self.connection = BoundedConnection(address, timeout=timeout, session=session)
         self._address = address
         self._timeout = timeout
-        self._in_doubt: _Committing | None = None
+        self._in_doubt: Any = None
 
     def close(self) -> None:
         """Disconnect."""
         self.connection.disconnect()
 
-    def write(self, group: Sequence[Job]) -> list[JobResult[Job]]:
-        """Do jobs together, or one by one when that fails, so that only a faulty one fails."""
-        results: list[JobResult[Job]] = []
-        self._write_retrying(list(group), results)
-        return results
+    @abstractmethod
+    def _settled(self) -> Written[J] | None:
+        """Return what follows from the group in doubt, if it was committed.
 
-    def _write_retrying(self, jobs: list[Job], results: list[JobResult[Job]]) -> None:
-        """Write jobs in one transaction, until it succeeds or they time out."""
+        Then it is no longer in doubt. Raises ``psycopg.Error`` while that is not known.
+        """
+
+    @abstractmethod
+    def _execute(self, jobs: Sequence[J], *, pessimistic: bool) -> Written[J]:
+        """Write jobs in one transaction.
+
+        Raises ``StoreError`` and ``psycopg.Error``: nothing was written then, or ``_in_doubt`` has
+        what may have been.
+        """
+
+    def _failed(self, job: J, error: StoreError) -> JobResult[J]:
+        """Return the result of a job that failed."""
+        return job, None, (), error.with_traceback(None)
+
+    def _write_all(self, jobs: list[J], results: list[JobResult[J]]) -> None:
+        """Write jobs pessimistically, until none of them is to be done again."""
+        while jobs:
+            jobs = self._write_retrying(jobs, results, pessimistic=True)
+
+    def _write_retrying(
+        self, jobs: list[J], results: list[JobResult[J]], *, pessimistic: bool
+    ) -> list[J]:
+        """Write jobs in one transaction, until it succeeds or they time out.
+
+        Return the jobs to do again pessimistically.
+        """
         failures = 0
         while jobs:
             oldest = min([job.submitted_at for job in jobs])
             self.connection.timeout = max(2.0, oldest + self._timeout - time.monotonic())
+            is_settled = False
             try:
-                done = self._settled() or self._write(jobs)
+                settled = self._settled()
+                is_settled = True
+                committed, missed = settled or self._execute(jobs, pessimistic=pessimistic)
+                results += committed  # readers get the records of jobs that timed out too
+                done = {id(job) for job, *_ in committed}
+                return missed if settled is None else [j for j in jobs if id(j) not in done]
             except psycopg.Error as error:
+                text = str(explain(error, self._address))
+                if is_settled and self.connection.is_connected:
+                    self._in_doubt = None  # the server answered: it did not commit
                 if not is_transient(error):
-                    return self._part(jobs, explain(error, self._address), results)
-                jobs = self._fail_timed_out(jobs, results, error)
+                    return self._part(jobs, StoreUnavailable(text), results, pessimistic)
+                if self._in_doubt is not None:
+                    text += "; it is not known whether it was written"
+                until = time.monotonic() - self._timeout
+                results += [
+                    self._failed(job, StoreUnavailable(text))
+                    for job in jobs
+                    if job.submitted_at <= until
+                ]
+                jobs = [job for job in jobs if job.submitted_at > until]
                 if jobs:
                     failures += 1
                     time.sleep(BACKOFF.delay(failures))
             except StoreError as error:
-                return self._part(jobs, error, results)
+                return self._part(jobs, error, results, pessimistic)
             except Exception:
                 logger.exception("%s: a group of %d failed", self._address.name, len(jobs))
+                self.connection.disconnect()
                 text = f"{self._address.name}: the store failed; its log says how"
-                return self._part(jobs, StoreUnavailable(text), results)
-            else:
-                left = {id(job) for job in jobs}
-                results += [each for each in done if id(each[0]) in left]
-                return None
-        self._in_doubt = None
-        return None
+                return self._part(jobs, StoreUnavailable(text), results, pessimistic)
+        return []
 
-    def _part(self, jobs: list[Job], error: StoreError, results: list[JobResult[Job]]) -> None:
+    def _part(
+        self, jobs: list[J], error: StoreError, results: list[JobResult[J]], pessimistic: bool
+    ) -> list[J]:
         """Fail one job; write each of several in a transaction of its own."""
-        if len(jobs) == 1:
-            results.append((jobs[0], None, (), error.with_traceback(None)))
-            return
+        if pessimistic and len(jobs) == 1:
+            results.append(self._failed(jobs[0], error))
+            return []
         logger.info("%s: a group of %d failed (%s)", self._address.name, len(jobs), error)
         for job in jobs:
-            self._write_retrying([job], results)
+            self._write_all([job], results)
+        return []
 
-    def _fail_timed_out(
-        self, jobs: list[Job], results: list[JobResult[Job]], error: psycopg.Error
-    ) -> list[Job]:
-        """Fail the jobs that timed out; return the others."""
-        until = time.monotonic() - self._timeout
-        for job in jobs:
-            if job.submitted_at <= until:
-                failure = explain(error, self._address)
-                if self._in_doubt is not None:
-                    failure = StoreUnavailable(f"{failure}; it is not known whether it was written")
-                results.append((job, None, (), failure))
-        return [job for job in jobs if job.submitted_at > until]
 
-    def _write(self, jobs: Sequence[Job]) -> list[JobResult[Job]]:
+class PostgresGroupWriter(RetryingWriter[Job]):
+    """A ``BatchWriter`` whose operations are called with the connection, inside the transaction.
+
+    What is in doubt is a transaction that was told to commit, and the results of its jobs: the
+    server is asked for its outcome. After a fail-over to a server that lacks the last
+    transactions, its answer is about the transactions that it has.
+
+    An operation lets the errors of the connection through, and may be called again after one.
+    """
+
+    def write(self, group: Sequence[Job]) -> list[JobResult[Job]]:
+        """Do jobs together, or one by one when that fails, so that only a faulty one fails."""
+        results: list[JobResult[Job]] = []
+        self._write_all(list(group), results)
+        self._in_doubt = None
+        return results
+
+    def _execute(self, jobs: Sequence[Job], *, pessimistic: bool) -> Written[Job]:
         connection = self.connection
         results: list[JobResult[Job]] = []
-        connection.execute("BEGIN")
-        try:
+        with connection.transaction():
             for job in jobs:
                 result, records = job.operation(connection)
                 results.append((job, result, records, None))
             [(id,)] = connection.rows(_SQL["own_transaction"])
             if not connection.in_transaction:
                 raise RuntimeError("an operation ended the transaction, or hid that it was lost")
-        except BaseException:
-            connection.roll_back()
-            raise
-        if id is not None:
-            self._in_doubt = _Committing(id, results)
-        try:
-            connection.execute("COMMIT")
-        except psycopg.Error:
-            if connection.is_connected:
-                self._in_doubt = None  # the server answered: it did not commit
-                connection.roll_back()
-            raise
+            self._in_doubt = (id, results) if id is not None else None
         self._in_doubt = None
-        return results
+        return results, []
 
-    def _settled(self) -> list[JobResult[Job]] | None:
-        """Return the results of the transaction in doubt, if it was committed.
-
-        Raises ``psycopg.Error`` while that is not known.
-        """
-        if (committing := self._in_doubt) is None:
+    def _settled(self) -> Written[Job] | None:
+        """Return the results of the transaction in doubt, if it was committed."""
+        if self._in_doubt is None:
             return None
+        id, results = self._in_doubt
         try:
-            [(outcome,)] = self.connection.rows(_SQL["outcome"], (committing.id,))
+            [(outcome,)] = self.connection.rows(_SQL["outcome"], (id,))
         except psycopg.errors.InvalidParameterValue:
             outcome = "aborted"  # the server that took the place of the other never had it
         if outcome not in ("committed", "aborted"):
             raise psycopg.OperationalError("a transaction is neither committed nor aborted")
         self._in_doubt = None
-        return committing.results if outcome == "committed" else None
+        return (results, []) if outcome == "committed" else None
 
 
 class Versions(NamedTuple):
@@ -345,17 +368,18 @@ class PostgresSchema:
         done: list[Migration] = []
         is_new = False
         while True:
-            connection.execute("BEGIN")
             try:
-                connection.execute(
-                    sql["lock_migrations"], (advisory_lock_key(address, "migrations"),)
-                )
-                [(exists,)] = connection.rows(sql["has_schema"])
-                if not exists:
-                    connection.execute(sql["create_schema"])
-                connection.execute(sql["create_versions"])
-                found, last, missing = self._inspect(connection, address)
-                if missing:
+                with connection.transaction():
+                    connection.execute(
+                        sql["lock_migrations"], (advisory_lock_key(address, "migrations"),)
+                    )
+                    [(exists,)] = connection.rows(sql["has_schema"])
+                    if not exists:
+                        connection.execute(sql["create_schema"])
+                    connection.execute(sql["create_versions"])
+                    found, last, missing = self._inspect(connection, address)
+                    if not missing:
+                        return done
                     version, name, script = missing[0]
                     if not found:
                         is_new = True
@@ -370,16 +394,11 @@ class PostgresSchema:
                     connection.execute_script(script.replace("{schema}", address.schema))
                     if (step := self._steps.get(version)) is not None:
                         step(connection, address)
-                    connection.execute(sql["add_version"], (version, name, _oldest(script)))
-                connection.execute("COMMIT")
+                    oldest = re.match(r"-- oldest: (\d+)\n", script)
+                    assert oldest, "a migration says which version of the schema code must know"
+                    connection.execute(sql["add_version"], (version, name, int(oldest[1])))
             except psycopg.errors.DeadlockDetected:
-                connection.roll_back()  # with a replica of the version before
-                continue
-            except BaseException:
-                connection.roll_back()
-                raise
-            if not missing:
-                return done
+                continue  # with a replica of the version before
             done.append(missing[0])
 
 
@@ -392,9 +411,3 @@ def _connected(address: Address, timeout: float) -> Iterator[BoundedConnection]:
         raise explain(error, address) from None
     finally:
         connection.disconnect()
-
-
-def _oldest(sql: str) -> int:
-    found = re.match(r"-- oldest: (\d+)\n", sql)
-    assert found is not None, "a migration says which version of the schema code must know"
-    return int(found[1])

@@ -6,12 +6,11 @@ import logging
 import os
 import sqlite3
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from parley.database.database import BatchWriter, Database, J, Job, JobResult, Opened
 from parley.database.errors import StoreError, StoreUnavailable
@@ -23,6 +22,7 @@ from parley.database.sqlite.file import (
     Synchronous,
     code_of,
     explain,
+    undone_on_error,
 )
 from parley.model.backoff import Backoff
 
@@ -68,8 +68,9 @@ class SqliteDatabase(Database[sqlite3.Connection]):
     def _open(self) -> Opened[sqlite3.Connection]:
         file = self._open_file()
         self._file, self.migrated = file, file.migrated
-        writer = SqliteGroupWriter(file, SqliteOperations(file.writer))
-        return writer, [SqliteReadConnection(connection, file) for connection in file.readers]
+        return SqliteOperations(file), [
+            SqliteReadConnection(connection, file) for connection in file.readers
+        ]
 
     def _release(self) -> None:
         if self._file is not None:
@@ -103,25 +104,6 @@ class SqliteReadConnection:
         self._connection.close()
 
 
-class SqliteJobs(ABC, Generic[J]):
-    """The work of an application's jobs on its file, on the writer's thread."""
-
-    @abstractmethod
-    def write(self, jobs: Sequence[J], *, pessimistic: bool) -> list[JobResult[J]]:
-        """Write the jobs that may be written in one transaction.
-
-        When it raises, nothing was written, and each job is tried by itself, ``pessimistic``.
-        """
-
-    def failed(self, job: J) -> None:
-        """Note that a job failed, and not by a result of ``write``."""
-        return
-
-    def needs_no_file(self, job: J) -> bool:
-        """Do a job that writes nothing, as a file is missing; return whether it is such a job."""
-        return False
-
-
 class SqliteGroupWriter(BatchWriter[J]):
     """A ``BatchWriter`` of a file, used by one thread.
 
@@ -129,9 +111,8 @@ class SqliteGroupWriter(BatchWriter[J]):
     between.
     """
 
-    def __init__(self, file: SqliteFile, jobs: SqliteJobs[J]) -> None:
+    def __init__(self, file: SqliteFile) -> None:
         self.connection = file.writer
-        self._jobs = jobs
         self._file = file
         self._path = file.path
         self._checked_at = self._check_at = self._truncate_at = 0.0
@@ -196,20 +177,20 @@ class SqliteGroupWriter(BatchWriter[J]):
         All fail when the check before or after the group finds the file unavailable.
         """
         watch = self._file.watch
-        results: list[JobResult[J]] = [(job, None, (), None) for job in group]
+        results: list[JobResult[J]] = []
         age = time.monotonic() - self._checked_at
         is_fresh = not watch.unavailable_reason and age < FRESH_SECONDS
         if is_fresh or not watch.check(data_only=True):
             results = self._write_group(group)
             watch.check(data_only=True)
         if (error := self._file.unavailable()) is not None:
-            return [self._refuse(job, error) for job, *_ in results]
+            return [self._refuse(job, error) for job in group]
         self._checked_at = time.monotonic()
         return results
 
     def _write_group(self, group: Sequence[J]) -> list[JobResult[J]]:
         try:
-            return self._jobs.write(group, pessimistic=False)
+            return self._execute(group, pessimistic=False)
         except sqlite3.Error as error:
             if code_of(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 # No job is at fault, and each further try would wait as long.
@@ -222,18 +203,24 @@ class SqliteGroupWriter(BatchWriter[J]):
         results: list[JobResult[J]] = []
         for job in group:
             try:
-                results += self._jobs.write([job], pessimistic=True)
+                results += self._execute([job], pessimistic=True)
             except Exception as error:
                 results.append(self._failed(job, error))
         return results
 
+    @abstractmethod
+    def _execute(self, jobs: Sequence[J], *, pessimistic: bool) -> list[JobResult[J]]:
+        """Write the jobs that may be written in one transaction.
+
+        When it raises, nothing was written, and each job is tried by itself, ``pessimistic``.
+        """
+
     def _refuse(self, job: J, error: StoreUnavailable) -> JobResult[J]:
-        if self._jobs.needs_no_file(job):
-            return job, None, (), None
+        """Return the result of a job while a file is missing."""
         return self._failed(job, error)
 
     def _failed(self, job: J, error: Exception) -> JobResult[J]:
-        self._jobs.failed(job)
+        """Return the result of a job that failed, and not by a result of ``_execute``."""
         if isinstance(error, StoreError):
             return job, None, (), error
         if isinstance(error, sqlite3.Error):
@@ -242,24 +229,15 @@ class SqliteGroupWriter(BatchWriter[J]):
         return job, None, (), StoreUnavailable(f"{self._path}: the store failed; its log says how")
 
 
-class SqliteOperations(SqliteJobs[Job]):
-    """``SqliteJobs`` whose operations are called with the connection, inside the transaction."""
+class SqliteOperations(SqliteGroupWriter[Job]):
+    """A writer whose operations are called with the connection, inside the transaction."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    def write(self, jobs: Sequence[Job], *, pessimistic: bool) -> list[JobResult[Job]]:
-        """Run the jobs, and commit: all of them, or none."""
-        connection = self._connection
+    def _execute(self, jobs: Sequence[Job], *, pessimistic: bool) -> list[JobResult[Job]]:
         results: list[JobResult[Job]] = []
-        connection.execute("BEGIN IMMEDIATE")
-        try:
+        with undone_on_error(self.connection):
+            self.connection.execute("BEGIN IMMEDIATE")
             for job in jobs:
-                result, records = job.operation(connection)
+                result, records = job.operation(self.connection)
                 results.append((job, result, records, None))
-            connection.execute("COMMIT")
-        except BaseException:
-            with suppress(sqlite3.Error):  # SQLite may have rolled back by itself
-                connection.execute("ROLLBACK")
-            raise
+            self.connection.execute("COMMIT")
         return results

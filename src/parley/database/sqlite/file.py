@@ -15,8 +15,8 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -125,23 +125,20 @@ class SqliteFile:
         self.path = path
         self.schema = schema
         self.readers: list[sqlite3.Connection] = []
+        self._opened: list[sqlite3.Connection] = []
         self.lock = _acquire_lock(path)
         try:
             identity = _make_private(path)
             self.writer = _open_writer(path, schema, synchronous, busy_timeout)
-            try:
-                self.migrated = _migrate(self.writer, path, schema)
-                if opened is not None:
-                    opened(self.writer)
-                for _ in range(readers):
-                    self.readers.append(_open_reader(path, schema))
-                self.watch = _watch(path, self.lock, identity)
-            except BaseException:
-                for connection in (*self.readers, self.writer):
-                    connection.close()
-                raise
+            self._opened.append(self.writer)
+            self.migrated = _migrate(self.writer, path, schema)
+            if opened is not None:
+                opened(self.writer)
+            for _ in range(readers):
+                self.readers.append(_open_reader(path, schema))
+            self.watch = _watch(path, self.lock, identity)
         except BaseException as error:
-            self.lock.release()
+            self.close()
             if isinstance(error, sqlite3.Error):
                 raise explain(error, path) from error
             raise
@@ -149,7 +146,7 @@ class SqliteFile:
     def close(self) -> None:
         """Close the connections and release the lock, when no thread uses them any more."""
         try:
-            for connection in (*self.readers, self.writer):
+            for connection in (*self.readers, *self._opened):
                 connection.close()
         finally:
             self.lock.release()
@@ -313,18 +310,26 @@ def _migrate(connection: sqlite3.Connection, path: Path, schema: SqliteSchema) -
     for version, name, sql in known:
         if version > current:
             logger.log(level, "%s: bringing the schema to version %d (%s)", path, version, name)
-            try:
+            with undone_on_error(connection):
                 connection.executescript(f"BEGIN IMMEDIATE;\n{sql}")
                 if (step := schema.steps.get(version)) is not None:
                     step(connection)
                 connection.execute(CONNECTION_SQL["add_version"], (version, name))
                 connection.execute("COMMIT")
-            except BaseException:
-                with suppress(sqlite3.Error):
-                    connection.execute("ROLLBACK")
-                raise
             migrated.append(f"{version} {name}")
     return migrated
+
+
+@contextmanager
+def undone_on_error(connection: sqlite3.Connection) -> Iterator[None]:
+    """Roll back the transaction, if there is one, when an error ends the block."""
+    try:
+        yield
+    except BaseException:
+        if connection.in_transaction:  # SQLite may have rolled back by itself
+            with suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+        raise
 
 
 def _one(connection: sqlite3.Connection, name: str) -> Any:
@@ -355,12 +360,9 @@ class FileWatch:
         """The size of the write-ahead log in bytes, at the last check."""
         self._data = [_file(path, role) for path, role in data.items()]
         self._all = self._data + [_file(path, role) for path, role in others.items()]
-        self._is_linked = False
-
-    @property
-    def identity(self) -> tuple[int, int]:
+        self.identity = self._data[0].identity
         """The device and the inode of the database."""
-        return self._data[0].identity
+        self._is_linked = False
 
     def check(self, *, data_only: bool = False) -> str:
         """Check all files, or the data files if all is well; return ``unavailable_reason``."""

@@ -7,10 +7,10 @@ Nothing here runs on an event loop.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -19,13 +19,14 @@ from parley.model.service import owned_by
 from parley.model.tasks import TaskState
 from parley.security.api_keys import ApiKeyRecord, checked
 from parley.security.limits.usage import UsageQuery, UsageRow
-from parley.store.admin.export_format import ExportSource, ImportTarget, Rows
+from parley.store.admin.transfer import ExportSource, Rows
 from parley.store.audit.reading import AuditReading, append_audit, prune_audit
 from parley.store.audit.trail import AuditEntry, AuditLine, AuditPrune
 from parley.store.protocols.claims import Replica
 from parley.store.protocols.tables import HISTORY_KEPT
 from parley.store.protocols.webhooks import PushState, SuspendedWebhook, WebhookFilter
 from parley.store.sql import queries
+from parley.store.sql.store import SqlTaskStore
 from parley.store.tables import TableRows, add_api_key, api_keys, end_api_key, find_usage, secret
 from parley.store.webhooks import suspended_of
 
@@ -158,14 +159,14 @@ class StoreAdmin(ABC):
     def now(self) -> int:
         """Return the time by the store's clock, in ms."""
 
-    def suspended(self, which: WebhookFilter) -> Sequence[SuspendedWebhook]:
-        """Return the suspended webhooks, in the order of their tasks' age, the oldest first."""
-        pages = suspended_of(partial(self._rows, "suspended"), which)
-        return [each for page in pages for each in page]
+    def suspended(
+        self, which: WebhookFilter, query: Literal["suspended", "waiting"] = "suspended"
+    ) -> Sequence[SuspendedWebhook]:
+        """Return the suspended webhooks, or the active ones that wait for their receivers, and why.
 
-    def waiting(self, which: WebhookFilter) -> Sequence[SuspendedWebhook]:
-        """Return the active webhooks that wait for their receivers, and why."""
-        pages = suspended_of(partial(self._rows, "waiting"), which)
+        They are in the order of their tasks' age, the oldest first.
+        """
+        pages = suspended_of(partial(self._rows, query), which)
         return [each for page in pages for each in page]
 
     @abstractmethod
@@ -230,9 +231,19 @@ class StoreAdmin(ABC):
     def reading(self) -> AbstractContextManager[ExportSource]:
         """Read the store as of the moment when this begins. The schema must be current."""
 
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[SqlTaskStore[Any]]:
+        """Use the store as one more replica, after bringing its schema up to date."""
+        store = self._store()
+        await store.open(lambda records: None)
+        try:
+            yield store
+        finally:
+            await store.close()
+
     @abstractmethod
-    def writing(self) -> AbstractContextManager[ImportTarget]:
-        """Write to the store, after bringing its schema up to date."""
+    def _store(self) -> Any:
+        """Return the store itself."""
 
     @abstractmethod
     def _change_rows(self, work: Callable[..., T], *arguments: Any) -> T:

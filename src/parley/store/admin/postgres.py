@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -23,11 +23,11 @@ from parley.store.admin.admin import (
     owner_statements,
     survey_of,
 )
-from parley.store.admin.export_format import ExportSource, ImportTarget
+from parley.store.admin.transfer import ExportSource
 from parley.store.audit.reading import AuditReading
 from parley.store.postgres.schema import SCHEMA, audit_sql, sql_for
+from parley.store.postgres.store import PostgresTaskStore
 from parley.store.postgres.tables import PostgresRows
-from parley.store.postgres.writer import WRITERS, Keys
 from parley.store.protocols.claims import Replica
 from parley.store.protocols.errors import StoreUnavailable
 from parley.store.protocols.tables import EventCompleted, checked_event
@@ -54,6 +54,8 @@ class PostgresAdmin(StoreAdmin):
     """
 
     def __init__(self, url: str) -> None:
+        self._url = url
+        self._cursors = 0
         self._address = Address.of(url)
         words = {"schema": f"{self._address.schema}."}
         read = {"waiting": "waiting > 0", "c": 'COLLATE "C"', "?": "%s"}
@@ -174,6 +176,9 @@ class PostgresAdmin(StoreAdmin):
             connection.commit()
             return result
 
+    def _store(self) -> PostgresTaskStore:
+        return PostgresTaskStore(self._url)
+
     def _read_rows(self, work: Callable[[PostgresRows], T]) -> T:
         with self._snapshot() as connection:
             now = _one(connection, self._sql["now"])
@@ -187,42 +192,28 @@ class PostgresAdmin(StoreAdmin):
     def audit(self) -> Iterator[AuditReading]:
         """Read who did what as of the moment when this begins."""
         with self._snapshot() as connection:
-
-            def rows(name: str, values: Sequence[Any]) -> Iterator[Sequence[Any]]:
-                with connection.cursor(name, binary=True) as cursor:
-                    cursor.itersize = ROWS_PER_FETCH
-                    cursor.execute(self._read_sql[name], values)
-                    yield from cursor
-
-            yield AuditReading(rows)
+            yield AuditReading(partial(self._streamed, connection))
 
     @contextmanager
     def reading(self) -> Iterator[ExportSource]:
         """Read the store as of the moment when this begins."""
         with self._snapshot() as connection:
+            yield ExportSource(partial(self._streamed, connection))
 
-            def rows(name: str) -> Iterator[Sequence[Any]]:
-                words = {"name": name, "query": self._read_sql[name], "count": ROWS_PER_FETCH}
-                sql = filled(_CURSOR, words)
-                connection.execute(sql["declare"])
-                while found := connection.execute(sql["fetch"], binary=True).fetchall():
-                    yield from found
-                connection.execute(sql["close"])
+    def _streamed(
+        self, connection: Connection, name: str, values: Values = ()
+    ) -> Iterator[Sequence[Any]]:
+        """Yield the rows of a query, of which a few are in memory at a time.
 
-            yield ExportSource(rows)
-
-    @contextmanager
-    def writing(self) -> Iterator[PostgresImportTarget]:
-        """Write to the store, after bringing its schema up to date."""
-        self.migrate()
-        with self._connected() as connection:
-            try:
-                yield PostgresImportTarget(connection, self._sql)
-            except psycopg.errors.UniqueViolation:
-                raise StoreUnavailable(
-                    f"{self.name}: a replica added the same at the same moment; do it again, and "
-                    "what is there by now is passed over"
-                ) from None
+        The cursor is closed with the transaction.
+        """
+        query = self._read_sql[name]
+        self._cursors += 1
+        words = {"name": f"c{self._cursors}", "query": query, "count": ROWS_PER_FETCH}
+        sql = filled(_CURSOR, words)
+        connection.execute(sql["declare"], values or None)
+        while found := connection.execute(sql["fetch"], binary=True).fetchall():
+            yield from found
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
@@ -240,60 +231,6 @@ class PostgresAdmin(StoreAdmin):
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.read_only = True
             yield connection
-
-
-class PostgresImportTarget(ImportTarget):
-    """A PostgreSQL store to import into."""
-
-    task_columns = (1,)  # the version of a head
-
-    def __init__(self, connection: Connection, sql: dict[str, str]) -> None:
-        super().__init__()
-        self._connection = connection
-        self._sql = sql
-        now = _one(connection, sql["now"])
-        self._new_keys = Keys(lambda: now)
-        self._new_keys.number = _one(connection, sql["writer_number"]) % WRITERS
-
-    def there(self, table: str, names: Sequence[tuple[str, ...]]) -> set[tuple[str, ...]]:
-        """Return the keys, out of some, that the rows of a table have."""
-        columns = [list(column) for column in zip(*names, strict=True)]
-        return set(_find(self._connection, self._sql[f"{table}_there"], columns))
-
-    def add(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Add new rows to a table."""
-        if rows:
-            sql = self._sql[f"add_{table}"]
-            with self._connection.cursor() as cursor, cursor.copy(sql) as copy:
-                for row in rows:
-                    copy.write_row(row)
-
-    def _context_keys(self, count: int) -> Iterable[int]:
-        return sorted([key for (key,) in self._execute("context_keys", (count,)).fetchall()])
-
-    def _task_key(self) -> int:
-        return self._new_keys.new()
-
-    def _add_waits(self, waits: Sequence[tuple[int, str, str]]) -> None:
-        # No replica completes these events between this look and the commit.
-        for agent in sorted({agent for _, agent, _ in waits}):
-            names = sorted({name for _, its_agent, name in waits if its_agent == agent})
-            self._execute("lock_events", (agent, names))
-        self.add("waits", waits)
-        self._execute("wake_for_events", (sorted({key for key, _, _ in waits}),))
-
-    def _set_stored(self, rows: Sequence[tuple[int, bool, int, int]]) -> None:
-        messages, has_status_message, seq, keys = ([*column] for column in zip(*rows, strict=True))
-        self._execute("set_stored", (keys, messages, has_status_message, seq))
-
-    def _commit(self, counts: Sequence[tuple[Any, ...]]) -> None:
-        # Last, and in order: replicas wait for the locks of these rows.
-        for row in counts:
-            self._execute("count_tasks", row)
-        self._connection.commit()
-
-    def _execute(self, name: str, values: Sequence[Any]) -> psycopg.Cursor[tuple[Any, ...]]:
-        return self._connection.execute(self._sql[name], values)
 
 
 def _find(connection: Connection, sql: str, values: Values) -> list[tuple[Any, ...]]:

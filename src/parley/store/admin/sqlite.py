@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
-
-import msgspec
 
 from parley.database.sql import Migration
 from parley.database.sqlite.file import CONNECTION_SQL, explain
@@ -25,21 +23,20 @@ from parley.store.admin.admin import (
     owner_statements,
     survey_of,
 )
-from parley.store.admin.export_format import ExportSource, ImportTarget
+from parley.store.admin.transfer import ExportSource
 from parley.store.audit.reading import AuditReading
 from parley.store.events import now_ms
 from parley.store.protocols.errors import StoreUnavailable
 from parley.store.protocols.tables import checked_event
 from parley.store.protocols.webhooks import SuspendedWebhook, WebhookFilter
-from parley.store.sql import queries
 from parley.store.sqlite.batch import SqliteBatch, change
 from parley.store.sqlite.file import ADMIN_SQL, APPLICATION_ID, AUDIT_SQL, SCHEMA, TaskFile
 from parley.store.sqlite.operator import ask, suspended_in
+from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.sqlite.tables import SqliteRows
 
 T = TypeVar("T")
 
-_WRITE = queries("sqlite", "admin.sql")
 _OWNERS = owner_statements(":{}", find="instr", chr="char", version="", slot="", schema="")
 
 BUSY_SECONDS = 5.0
@@ -159,6 +156,9 @@ class SqliteAdmin(StoreAdmin):
             lambda batch: work(batch.rows(), *arguments), work.__name__, *arguments
         )
 
+    def _store(self) -> SqliteTaskStore:
+        return SqliteTaskStore(self._path)
+
     def _read_rows(self, work: Callable[[SqliteRows], T]) -> T:
         with self._reading() as connection:
             return work(SqliteRows(connection, now_ms()))
@@ -168,15 +168,6 @@ class SqliteAdmin(StoreAdmin):
         """Read the store as of the moment when this begins."""
         with self._reading() as connection:
             yield ExportSource(lambda name: connection.execute(ADMIN_SQL[name]))
-
-    @contextmanager
-    def writing(self) -> Iterator[SqliteImportTarget]:
-        """Write to the store, after bringing its schema up to date."""
-        with self._open() as file:
-            try:
-                yield SqliteImportTarget(file)
-            except sqlite3.Error as error:
-                raise explain(error, self._path) from error
 
     @contextmanager
     def _open(self) -> Iterator[TaskFile]:
@@ -219,51 +210,6 @@ class SqliteAdmin(StoreAdmin):
                 connection.close()
         except sqlite3.Error as error:
             raise explain(error, self._path) from error
-
-
-class SqliteImportTarget(ImportTarget):
-    """A SQLite store to import into."""
-
-    def __init__(self, file: TaskFile) -> None:
-        super().__init__()
-        self._connection = file.writer
-        self._last_key = file.last_key
-        (self._last_context,) = self._connection.execute(_WRITE["last_context"]).fetchone()
-
-    def there(self, table: str, names: Sequence[tuple[str, ...]]) -> set[tuple[str, ...]]:
-        """Return the keys, out of some, that the rows of a table have."""
-        wanted = msgspec.json.encode(names).decode()
-        return set(self._connection.execute(_WRITE[f"{table}_there"], (wanted,)))
-
-    def add(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Add new rows to a table."""
-        self._execute(f"add_{table}", rows)
-
-    def _context_keys(self, count: int) -> Iterable[int]:
-        first = self._last_context + 1
-        self._last_context += count
-        return range(first, self._last_context + 1)
-
-    def _task_key(self) -> int:
-        self._last_key += 1
-        return self._last_key
-
-    def _add_waits(self, waits: Sequence[tuple[int, str, str]]) -> None:
-        self.add("waits", waits)
-        self._execute("wake_for_events", [(key,) for key in {key for key, _, _ in waits}])
-
-    def _set_stored(self, rows: Sequence[tuple[int, bool, int, int]]) -> None:
-        self._execute("set_stored", rows)
-
-    def _commit(self, counts: Sequence[tuple[Any, ...]]) -> None:
-        self._execute("count_tasks", counts)
-        if self._connection.in_transaction:
-            self._connection.execute("COMMIT")
-
-    def _execute(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        if rows and not self._connection.in_transaction:
-            self._connection.execute("BEGIN IMMEDIATE")
-        self._connection.executemany(_WRITE[name], rows)
 
 
 def _about_owners(connection: sqlite3.Connection) -> Execute:

@@ -102,10 +102,14 @@ class AuditReading:
 
 
 class AuditTable(TableRows, Protocol):
-    """A transaction in which the audit is read and written, by ``sql/shared/audit.sql``."""
+    """A transaction by the statements of ``sql/shared``: of the audit, and of imports."""
 
     def execute(self, name: str, values: Sequence[Any] = ()) -> Iterable[Sequence[Any]]:
         """Execute a statement; return its rows."""
+        ...
+
+    def insert(self, name: str, rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+        """Execute a statement for one row for many rows; return what it returns."""
         ...
 
 

@@ -20,7 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from parley.model.backoff import Backoff
-from parley.store.audit.trail import AuditEntry, AuditTrail, canonical, fields_of
+from parley.store.audit.trail import AuditEntry, AuditTrail, text_of
 from parley.store.protocols.errors import StoreError
 
 log = logging.getLogger("parley.audit")
@@ -114,7 +114,7 @@ class AuditRecorder:
         lines = await self._store.append_audit(entries)
         if _lines_log.isEnabledFor(logging.INFO):
             for line in lines:
-                _lines_log.info("%s", canonical(fields_of(line)).decode())
+                _lines_log.info("%s", text_of(line))
 
     async def _run(self) -> None:
         attempts = 0

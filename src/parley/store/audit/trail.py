@@ -238,9 +238,9 @@ def hash_of(line: AuditLine) -> str:
     return hashlib.sha256(canonical(fields)).hexdigest()
 
 
-def fields_of(entry: AuditEntry) -> dict[str, Any]:
-    """Return an entry or a line as a JSON object."""
-    return asdict(entry)
+def text_of(entry: AuditEntry) -> str:
+    """Return an entry or a line as JSON."""
+    return canonical(asdict(entry)).decode()
 
 
 def canonical(value: Any) -> bytes:

@@ -10,7 +10,9 @@ it says.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from urllib.parse import quote
 
@@ -230,3 +232,59 @@ class FrameReader:
         if not self._has_warned:
             self._has_warned = True
             logger.warning("the bus brings what cannot be read, and is ignored: %s", reason)
+
+
+class FrameBus(ABC):
+    """The part of a bus that is the same over every carrier: frames, and whether it fails."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._hints: LocalHints | None = None
+        self._buffer = FrameBuffer("")
+        self._reader: FrameReader | None = None
+        self._tried = asyncio.Event()
+        self._is_failing = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name}>"
+
+    def publish(self, records: Sequence[LoggedEvent]) -> None:
+        """Send the records of one append to the other replicas, at the next tick."""
+        if self._can_send() and records and self._buffer.add(records):
+            self._send_soon()
+
+    def publish_work(self, agent: str) -> None:
+        """Tell the other replicas that an agent has unclaimed work."""
+        if self._can_send() and self._buffer.add_work(agent):
+            self._send_soon()
+
+    @abstractmethod
+    def _can_send(self) -> bool:
+        """Return whether there is a connection to send by."""
+
+    @abstractmethod
+    def _send_soon(self) -> None:
+        """Send what is in the buffer, at the next tick."""
+
+    def _begin(self, hints: LocalHints, replica: str) -> None:
+        """Begin to pass on the frames of others, and to make this replica's."""
+        self._hints = hints
+        self._buffer = FrameBuffer(replica)
+        self._reader = FrameReader(hints)
+        self._tried.clear()
+
+    def _works(self) -> None:
+        """Note that the bus works."""
+        if self._is_failing:
+            self._is_failing = False
+            logger.warning("the bus at %s works again", self._name)
+
+    def _failed(self, error: Exception) -> None:
+        """Note that the bus does not work."""
+        if not self._is_failing:
+            self._is_failing = True
+            logger.warning(
+                "the bus at %s does not work, hints come late until it does: %s",
+                self._name,
+                " ".join(str(error).split()),
+            )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -21,9 +21,8 @@ import psycopg
 from parley.database.postgres.connection import Address, is_read_only
 from parley.model.backoff import Backoff
 from parley.model.concurrency import end
-from parley.store.bus.frames import FrameBuffer, FrameReader
+from parley.store.bus.frames import FrameBus
 from parley.store.bus.subscriptions import LocalHints
-from parley.store.events import LoggedEvent
 from parley.store.sql import queries
 
 logger = logging.getLogger(__name__)
@@ -35,6 +34,8 @@ FRAME_BYTES = 7900
 """Bytes of one notification; PostgreSQL takes 7,999."""
 
 TICK_SECONDS = 0.005
+"""The least time between two notifications."""
+
 HEARTBEAT_SECONDS = 3.0
 SILENCE_SECONDS = 10.0
 TIMEOUT_SECONDS = 5.0
@@ -44,34 +45,25 @@ FLUSH_SECONDS = 1.0
 _SQL = queries("postgres", "bus.sql")
 
 
-class PostgresBus:
+class PostgresBus(FrameBus):
     """A ``Bus`` over a PostgreSQL database, which need not be the store's.
 
     ``url`` leads to the server itself, not through a pooler: behind one nothing arrives. The bus is
-    up while this replica gets its own notifications back. ``tick`` is the least time between two
-    notifications, in seconds.
+    up while this replica gets its own notifications back.
     """
 
-    def __init__(self, url: str, *, tick: float = TICK_SECONDS) -> None:
+    def __init__(self, url: str) -> None:
         self._address = Address.of(url)
+        super().__init__(self._address.name)
         self._channel = f"{self._address.schema}_hints"[-63:]
-        self._tick = tick
-        self._hints: LocalHints | None = None
-        self._buffer = FrameBuffer("")
-        self._reader: FrameReader | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._connections: set[Connection] = set()
         self._wake = asyncio.Event()
-        self._tried = asyncio.Event()
         self._is_publishing = False
         self._is_closing = False
         self._is_up = False
-        self._is_failing = False
         self._echo_at = 0.0
         self._heartbeat_at = 0.0
-
-    def __repr__(self) -> str:
-        return f"<PostgresBus {self._address.name}>"
 
     @property
     def is_up(self) -> bool:
@@ -80,11 +72,8 @@ class PostgresBus:
 
     async def open(self, hints: LocalHints, replica: str) -> None:
         """Begin to connect, and wait a few seconds for it; the reconnect loops keep trying."""
-        self._hints = hints
-        self._buffer = FrameBuffer(replica)
-        self._reader = FrameReader(hints)
+        self._begin(hints, replica)
         self._is_closing = False
-        self._tried.clear()
         self._tasks = [
             asyncio.create_task(
                 self._reconnect_loop(self._subscriber), name="parley-bus-subscribe"
@@ -95,15 +84,11 @@ class PostgresBus:
             async with asyncio.timeout(TIMEOUT_SECONDS):
                 await self._tried.wait()
 
-    def publish(self, records: Sequence[LoggedEvent]) -> None:
-        """Send the records of one append to the other replicas, at the next tick."""
-        if self._is_publishing and records and self._buffer.add(records):
-            self._wake.set()
+    def _can_send(self) -> bool:
+        return self._is_publishing
 
-    def publish_work(self, agent: str) -> None:
-        """Tell the other replicas that an agent has unclaimed work."""
-        if self._is_publishing and self._buffer.add_work(agent):
-            self._wake.set()
+    def _send_soon(self) -> None:
+        self._wake.set()
 
     def watch(self, task_id: str, is_watched: bool) -> None:
         """Do nothing: every replica gets all notifications."""
@@ -141,7 +126,8 @@ class PostgresBus:
                     # Not ``close``, which says goodbye: the server may no longer answer.
                     connection.pgconn.finish()
             except (psycopg.Error, OSError) as error:
-                self._failed(error)
+                if not self._is_closing:
+                    self._failed(error)
             except Exception:
                 logger.exception("the bus at %s failed", self._address.name)
             self._tried.set()
@@ -181,7 +167,7 @@ class PostgresBus:
                 if not self._is_closing:
                     # Sent at once after a quiet tick, and together with later records in a busy
                     # tick.
-                    await asyncio.sleep(max(0.0, now + self._tick - loop.time()))
+                    await asyncio.sleep(max(0.0, now + TICK_SECONDS - loop.time()))
                 elif not self._buffer:
                     return
         finally:
@@ -255,18 +241,7 @@ class PostgresBus:
         if not self._is_up:
             self._is_up = True
             self._tried.set()
-            if self._is_failing:
-                self._is_failing = False
-                logger.warning("the bus at %s works again", self._address.name)
-
-    def _failed(self, error: Exception) -> None:
-        if not self._is_failing and not self._is_closing:
-            self._is_failing = True
-            logger.warning(
-                "the bus at %s does not work, hints come late until it does: %s",
-                self._address.name,
-                " ".join(str(error).split()),
-            )
+            self._works()
 
 
 async def _in_time(connection: Connection, work: Coroutine[Any, Any, Any]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING
 
@@ -20,10 +20,9 @@ from parley.model import backoff
 from parley.model.backoff import Backoff
 from parley.model.concurrency import check_cancelled, end
 from parley.store.bus import redis_url
-from parley.store.bus.frames import FrameBuffer, FrameReader
+from parley.store.bus.frames import FrameBus
 from parley.store.bus.redis_url import CONNECT_SECONDS, Node, RedisAddress
 from parley.store.bus.subscriptions import LocalHints
-from parley.store.events import LoggedEvent
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -52,7 +51,7 @@ WORKED_ON_DELAY = 0.25
 """How many seconds after the first interest a task is subscribed to."""
 
 
-class RedisBus:
+class RedisBus(FrameBus):
     """A ``Bus`` over Redis 6 or later, or Valkey; a cluster needs Redis 7.
 
     ``url`` has a form of ``redis_url.FORMS``; ``?prefix=`` begins the names of channels. A program
@@ -60,26 +59,18 @@ class RedisBus:
     ACL (``&parley:*``) or a Redis of its own.
     """
 
-    def __init__(self, url: str, *, tick: float = TICK_SECONDS) -> None:
+    def __init__(self, url: str) -> None:
         self._address = RedisAddress.of(url)
-        self._tick = tick
         self._task_prefix = f"{self._address.prefix}task:".encode()
         self._work = f"{self._address.prefix}work".encode()
-        self._hints: LocalHints | None = None
-        self._buffer = FrameBuffer("")
-        self._reader: FrameReader | None = None
+        super().__init__(self._address.name)
         self._interest: ChannelInterest | None = None
         self._connections: dict[Node, RedisConnection] = {}
         self._owners: list[Node] = []  # of a cluster's slots
         self._discovery: asyncio.Task[None] | None = None
         self._discover_again = asyncio.Event()
-        self._tried = asyncio.Event()
         self._timer: asyncio.Handle | None = None
         self._flushed_at = 0.0
-        self._is_failing = False
-
-    def __repr__(self) -> str:
-        return f"<RedisBus {self._address.name}>"
 
     @property
     def is_up(self) -> bool:
@@ -88,11 +79,8 @@ class RedisBus:
 
     async def open(self, hints: LocalHints, replica: str) -> None:
         """Begin to connect, and wait a few seconds for it; the reconnect loops keep trying."""
-        self._hints = hints
-        self._buffer = FrameBuffer(replica)
-        self._reader = FrameReader(hints)
+        self._begin(hints, replica)
         self._interest = ChannelInterest(hints, self._subscribe)
-        self._tried.clear()
         if self._address.kind == "server":
             self._use([self._address.nodes[0]])
         else:
@@ -100,16 +88,6 @@ class RedisBus:
         with suppress(TimeoutError):
             async with asyncio.timeout(CONNECT_SECONDS):
                 await self._tried.wait()
-
-    def publish(self, records: Sequence[LoggedEvent]) -> None:
-        """Send the records of one append on the task's channel, at the next tick."""
-        if self._connections and records and self._buffer.add(records):
-            self._flush_soon()
-
-    def publish_work(self, agent: str) -> None:
-        """Tell the other replicas that an agent has unclaimed work."""
-        if self._connections and self._buffer.add_work(agent):
-            self._flush_soon()
 
     def watch(self, task_id: str, is_watched: bool) -> None:
         """Subscribe to a task's channel after a delay, or unsubscribe."""
@@ -144,13 +122,16 @@ class RedisBus:
 
     # -- publishing ----------------------------------------------------------------------------
 
-    def _flush_soon(self) -> None:
+    def _can_send(self) -> bool:
+        return bool(self._connections)
+
+    def _send_soon(self) -> None:
         """Send at the next tick, or at once if the last one is over."""
         loop = asyncio.get_running_loop()
-        if loop.time() - self._flushed_at > self._tick:
+        if loop.time() - self._flushed_at > TICK_SECONDS:
             self._timer = loop.call_soon(self._flush)
         else:
-            self._timer = loop.call_later(self._tick, self._flush)
+            self._timer = loop.call_later(TICK_SECONDS, self._flush)
 
     def _flush(self) -> None:
         self._timer = None
@@ -206,19 +187,9 @@ class RedisBus:
             self._failed(error)
             self._discover_again.set()
         elif self._hints is not None:
-            if self.is_up and self._is_failing:
-                self._is_failing = False
-                logger.warning("the bus at %s works again", self._address.name)
+            if self.is_up:
+                self._works()
             self._hints.notify_lost()
-
-    def _failed(self, error: Exception) -> None:
-        if not self._is_failing:
-            self._is_failing = True
-            logger.warning(
-                "the bus at %s does not work, hints come late until it does: %s",
-                self._address.name,
-                error,
-            )
 
     # -- discovery of servers ------------------------------------------------------------------
 

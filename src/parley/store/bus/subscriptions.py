@@ -10,12 +10,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from parley.store.events import LoggedEvent
 from parley.store.protocols.task_log import LogPosition
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 BUFFER_RECORDS = 512
 """Twice the records that a writer appends at a time. In the same pass of the event loop a timer may
@@ -200,8 +202,8 @@ class LocalHints:
     def __init__(self) -> None:
         self.on_interest: Callable[[str, bool], None] | None = None
         self.on_lookup: Callable[[str | None], None] | None = None
-        self._readers: dict[str, set[Subscription]] = {}
-        self._listeners: dict[str, list[Listener]] = {}
+        self._readers: dict[str, dict[Subscription, None]] = {}
+        self._listeners: dict[str, dict[Listener, None]] = {}
         self._followers: dict[str, Follower] = {}
         self._workers: list[WorkListener] = []
 
@@ -296,64 +298,32 @@ class LocalHints:
 
     def subscribe(self, task_id: str) -> AbstractContextManager[Subscription]:
         """Buffer a task's public events, as long as the context lasts."""
-        return _Reading(self, task_id)
+        return _Interest(self, self._readers, task_id, Subscription())
 
-    def add_reader(self, task_id: str, subscription: Subscription) -> None:
-        """Put a task's public events into ``subscription``, until ``remove_reader``."""
-        readers = self._readers.get(task_id)
-        if readers is None:
-            is_first = not self.is_watched(task_id)
-            readers = self._readers[task_id] = set()
-            if is_first and self.on_interest is not None:
-                self.on_interest(task_id, True)
-        readers.add(subscription)
-
-    def remove_reader(self, task_id: str, subscription: Subscription) -> None:
-        """Put no more events of the task into ``subscription``."""
-        readers = self._readers[task_id]
-        readers.discard(subscription)
-        if not readers:
-            del self._readers[task_id]
-            self._end_interest(task_id)
-
-    def listen(self, task_id: str, listener: Listener) -> AbstractContextManager[None]:
+    def listen(self, task_id: str, listener: Listener) -> AbstractContextManager[Any]:
         """Pass a task's private records to ``listener``, as long as the context lasts."""
-        return _Listening(self, task_id, listener)
-
-    def add_listener(self, task_id: str, listener: Listener) -> None:
-        """Pass a task's private records to ``listener``, until ``remove_listener``."""
-        listeners = self._listeners.get(task_id)
-        if listeners is None:
-            is_first = not self.is_watched(task_id)
-            listeners = self._listeners[task_id] = []
-            if is_first and self.on_interest is not None:
-                self.on_interest(task_id, True)
-        listeners.append(listener)
-
-    def remove_listener(self, task_id: str, listener: Listener) -> None:
-        """Pass no more records of the task to ``listener``."""
-        listeners = self._listeners[task_id]
-        listeners.remove(listener)
-        if not listeners:
-            del self._listeners[task_id]
-            self._end_interest(task_id)
+        return _Interest(self, self._listeners, task_id, listener)
 
     def follow(self, task_id: str, follower: Follower) -> None:
         """Notify ``follower`` whenever a task's log may hold more, until ``unfollow``.
 
         A task has one follower. There may be very many tasks with a follower alone.
         """
-        is_first = not self.is_watched(task_id)
+        self.begin_interest(task_id)
         self._followers[task_id] = follower
-        if is_first and self.on_interest is not None:
-            self.on_interest(task_id, True)
 
     def unfollow(self, task_id: str) -> None:
         """Notify the follower of a task no more. Idempotent."""
         if self._followers.pop(task_id, None) is not None:
-            self._end_interest(task_id)
+            self.end_interest(task_id)
 
-    def _end_interest(self, task_id: str) -> None:
+    def begin_interest(self, task_id: str) -> None:
+        """Note that a task is about to get a subscriber."""
+        if self.on_interest is not None and not self.is_watched(task_id):
+            self.on_interest(task_id, True)
+
+    def end_interest(self, task_id: str) -> None:
+        """Note that a subscriber of a task has gone."""
         if self.on_interest is not None and not self.is_watched(task_id):
             self.on_interest(task_id, False)
 
@@ -367,36 +337,27 @@ class LocalHints:
             self._workers.remove(listener)
 
 
-class _Reading:
-    """Buffers a task's events, as long as the context lasts."""
+class _Interest(Generic[T]):
+    """A member of those who get something of a task, as long as the context lasts."""
 
-    __slots__ = ("_hints", "_subscription", "_task_id")
+    __slots__ = ("_hints", "_member", "_members", "_task_id")
 
-    def __init__(self, hints: LocalHints, task_id: str) -> None:
+    def __init__(
+        self, hints: LocalHints, members: dict[str, dict[T, None]], task_id: str, member: T
+    ) -> None:
         self._hints = hints
+        self._members = members
         self._task_id = task_id
-        self._subscription = Subscription()
+        self._member = member
 
-    def __enter__(self) -> Subscription:
-        self._hints.add_reader(self._task_id, self._subscription)
-        return self._subscription
+    def __enter__(self) -> T:
+        self._hints.begin_interest(self._task_id)
+        self._members.setdefault(self._task_id, {})[self._member] = None
+        return self._member
 
     def __exit__(self, *error: object) -> None:
-        self._hints.remove_reader(self._task_id, self._subscription)
-
-
-class _Listening:
-    """Passes a task's records to a listener, as long as the context lasts."""
-
-    __slots__ = ("_hints", "_listener", "_task_id")
-
-    def __init__(self, hints: LocalHints, task_id: str, listener: Listener) -> None:
-        self._hints = hints
-        self._task_id = task_id
-        self._listener = listener
-
-    def __enter__(self) -> None:
-        self._hints.add_listener(self._task_id, self._listener)
-
-    def __exit__(self, *error: object) -> None:
-        self._hints.remove_listener(self._task_id, self._listener)
+        members = self._members[self._task_id]
+        members.pop(self._member, None)
+        if not members:
+            del self._members[self._task_id]
+            self._hints.end_interest(self._task_id)

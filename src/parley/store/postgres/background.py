@@ -197,21 +197,16 @@ class Pruner:
         Raises ``PrunedElsewhere`` when another replica is pruning, or has locked the rows.
         """
         connection = self._connection
-        connection.execute("BEGIN")
         try:
-            if not connection.rows(self._sql["lock_pruning"], (self._lock,))[0][0]:
-                raise PrunedElsewhere
-            connection.execute(self._sql["limit_locks"], (f"{LOCK_SECONDS}s",))
-            [(count,)] = connection.rows(
-                self._sql[name], {**values, "slot": SLOTS, "records": PRUNED_RECORDS}
-            )
-            connection.execute("COMMIT")
+            with connection.transaction():
+                if not connection.rows(self._sql["lock_pruning"], (self._lock,))[0][0]:
+                    raise PrunedElsewhere
+                connection.execute(self._sql["limit_locks"], (f"{LOCK_SECONDS}s",))
+                [(count,)] = connection.rows(
+                    self._sql[name], {**values, "slot": SLOTS, "records": PRUNED_RECORDS}
+                )
         except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
-            connection.roll_back()
             raise PrunedElsewhere from None
-        except BaseException:
-            connection.roll_back()
-            raise
         removed: int = count
         return removed
 

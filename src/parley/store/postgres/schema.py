@@ -46,7 +46,7 @@ def audit_sql(address: Address) -> dict[str, str]:
     )
     ids = queries("postgres", "rows.sql")["listed"]
     words = {"schema": f"{address.schema}.", "?": "%s", "ids": ids, "facts": facts}
-    return filled(queries("shared", "audit.sql"), words)
+    return filled(queries("shared", "audit.sql", "import.sql"), words)
 
 
 def _store_tasks(connection: BoundedConnection, address: Address) -> None:

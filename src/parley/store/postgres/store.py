@@ -33,7 +33,6 @@ from parley.store.protocols.claims import Claimed, Lease, Replica
 from parley.store.protocols.errors import PrunedElsewhere, StoreUnavailable
 from parley.store.protocols.tables import EventCompleted, checked_event
 from parley.store.protocols.task_log import Committed, LogPosition, TaskPage, TaskQuery
-from parley.store.protocols.webhooks import DeliveryAttempt, PushRecord
 from parley.store.sql import queries
 from parley.store.sql.batch import FailedWriters, head_from_row
 from parley.store.sql.store import (
@@ -201,7 +200,7 @@ class PostgresTaskStore(SqlTaskStore[BoundedConnection]):
         )
 
     async def positions(self, task_ids: Sequence[str]) -> Sequence[LogPosition]:
-        """Return the positions of tasks' logs, without unknown tasks."""
+        """Return the ends of tasks' logs, without tasks that the store lacks."""
         return positions_from_rows(await self._rows("positions", (texts(task_ids),)))
 
     async def replicas(self) -> Sequence[Replica]:
@@ -250,15 +249,6 @@ class PostgresTaskStore(SqlTaskStore[BoundedConnection]):
             raise EventCompleted(agent, key)
         self._timers_changed(0)
         return is_first
-
-    async def save_delivery(
-        self, task_id: str, push: PushRecord, attempt: DeliveryAttempt | None = None
-    ) -> bool:
-        """Store a webhook's delivery state and an attempt, if this replica still holds it."""
-        is_moved: bool = await self._submit(
-            lambda batch: (batch.save_delivery(task_id, push, attempt), ())
-        )
-        return is_moved
 
     async def remove_push(self, task_id: str, push_id: str) -> None:
         """Remove a push notification configuration, if it is there."""

@@ -12,6 +12,7 @@ import psycopg
 
 from parley.database.postgres.connection import texts
 from parley.store.postgres.writer import PostgresBatchWriter
+from parley.store.sql.batch import statements_for
 from parley.store.tables import EXPIRED_PER_PUT, PAGE, Row
 
 Completed = tuple[bool, bytes | None]
@@ -36,6 +37,11 @@ class PostgresRows:
     def execute(self, name: str, values: Any = ()) -> psycopg.Cursor[tuple[Any, ...]]:
         """Execute a statement; return its rows."""
         return self._run(self._sql[name], values)
+
+    def insert(self, name: str, rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+        """Execute a statement for many rows; return what it returns."""
+        cursors = (self._run(*each) for each in statements_for(self._sql[name], rows))
+        return [row for cursor in cursors if cursor.description for row in cursor]
 
     def lock(self, table: str, keys: Iterable[str]) -> None:
         """Keep others from locking these keys until the transaction ends."""

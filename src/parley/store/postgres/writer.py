@@ -20,21 +20,20 @@ processor, and 0.64 ms when its plan is not kept (see connection.sql).
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
 import psycopg
 
-from parley.database.database import BatchWriter
-from parley.database.postgres.connection import Address, BoundedConnection, explain, is_transient
-from parley.model.backoff import Backoff
+from parley.database.postgres.connection import Address, BoundedConnection
+from parley.database.postgres.database import RetryingWriter, Written
 from parley.store.events import LoggedEvent
 from parley.store.head import Head
 from parley.store.postgres.batch import MovedPush, PostgresBatch, statement
-from parley.store.protocols.errors import StoreError, StoreUnavailable
+from parley.store.protocols.errors import StoreError
 from parley.store.sql.batch import HEADS_KEPT, StoreJob, StoreJobResult, WriterId
 
 logger = logging.getLogger(__name__)
@@ -45,12 +44,8 @@ KEY_EPOCH = 1_735_689_600_000
 WRITERS = 1 << 13
 KEYS_A_MS = 1 << 10
 
-BACKOFF = Backoff(0.05, 0.5, jitter=(0.5, 1.0))
 SLOTS = 16
 """How many rows each count of tasks is spread over, so that writers seldom wait for one another."""
-
-Written = tuple[list[StoreJobResult], list[StoreJob]]
-"""Results, and the jobs to do again: another replica had changed their tasks."""
 
 
 class Keys:
@@ -109,10 +104,10 @@ class _InDoubt(msgspec.Struct, frozen=True):
     """
 
     grp: int
-    on_commit: Callable[[Sequence[int], Sequence[int]], Written]
+    on_commit: Callable[[Sequence[int], Sequence[int]], Written[StoreJob]]
 
 
-class PostgresBatchWriter(BatchWriter[StoreJob]):
+class PostgresBatchWriter(RetryingWriter[StoreJob]):
     """Writes groups, on one thread. ``now`` returns milliseconds.
 
     A job waits ``timeout`` seconds for a database that is away.
@@ -128,22 +123,19 @@ class PostgresBatchWriter(BatchWriter[StoreJob]):
         now: Callable[[], int],
         timeout: float,
     ) -> None:
-        self.connection = BoundedConnection(address, timeout=timeout)
+        super().__init__(address, timeout=timeout)
         self.sql = sql
         self.replica = replica
         self.slot = 0
         self.generation = 0
         self.grp = 0
-        self._address = address
         self._lives_for = lives_for
         self._now = now
-        self._timeout = timeout
         self._keys = Keys(now)
         self._heads: dict[str, Head] = {}
         self._versions: dict[int, int] = {}
         self._failed_writers: set[WriterId] = set()
         self._is_fenced = True
-        self._in_doubt: _InDoubt | None = None
 
     def open(self) -> None:
         """Register this replica. Raises ``psycopg.Error``."""
@@ -181,98 +173,29 @@ class PostgresBatchWriter(BatchWriter[StoreJob]):
         together: list[StoreJob] = []
         for job in (*missed, *others):
             if isinstance(job.operation, BackgroundOperation):
-                self._write_pessimistically(together, results)
+                self._write_all(together, results)
                 together = []
-                self._write_retrying([job], results, pessimistic=True)
+                self._write_all([job], results)
             else:
                 together.append(job)
-        self._write_pessimistically(together, results)
+        self._write_all(together, results)
         return results
 
-    def _write_pessimistically(self, jobs: list[StoreJob], results: list[StoreJobResult]) -> None:
-        while jobs:
-            # Only tasks that another replica has just created are missed here.
-            jobs = self._write_retrying(jobs, results, pessimistic=True)
-
-    def _write_retrying(
-        self, jobs: list[StoreJob], results: list[StoreJobResult], *, pessimistic: bool
-    ) -> list[StoreJob]:
-        """Write jobs in one transaction, until it succeeds or they time out.
-
-        Return the jobs to do again pessimistically.
-        """
-        failures = 0
-        while jobs:
-            oldest = min([job.submitted_at for job in jobs])
-            self.connection.timeout = max(2.0, oldest + self._timeout - time.monotonic())
-            try:
-                if self._is_fenced or not self.connection.is_connected:
-                    recovered = self._start_generation()
-                    if recovered is not None:
-                        committed, missed = recovered
-                        results += committed
-                        done = {id(job) for job, *_ in committed}
-                        jobs = [job for job in jobs if id(job) not in done]
-                        again = {id(job) for job in missed}
-                        if pessimistic or not any([id(job) in again for job in jobs]):
-                            continue
-                        return jobs
-                committed, missed = self._execute(jobs, pessimistic=pessimistic)
-                results += committed
-                return missed
-            except StaleGeneration:
-                self._is_fenced = True
-            except psycopg.Error as error:
-                if self.connection.is_connected:
-                    self._in_doubt = None  # the server answered: it did not commit
-                if not is_transient(error):
-                    if pessimistic and len(jobs) == 1:
-                        results.append(self._failed(jobs[0], explain(error, self._address)))
-                        return []
-                    logger.info("%s: a group failed (%s)", self._address.name, error.sqlstate)
-                    return self._one_by_one(jobs, results)
-                jobs = self._fail_timed_out(jobs, results, error)
-                if jobs:
-                    failures += 1
-                    time.sleep(BACKOFF.delay(failures))
-            except Exception:
-                logger.exception("%s: a group failed", self._address.name)
-                self.connection.disconnect()
-                self._is_fenced = True
-                if pessimistic and len(jobs) == 1:
-                    text = f"{self._address.name}: the store failed; its log says how"
-                    results.append(self._failed(jobs[0], StoreUnavailable(text)))
-                    return []
-                return self._one_by_one(jobs, results)
-        return []
-
-    def _one_by_one(
-        self, jobs: Sequence[StoreJob], results: list[StoreJobResult]
-    ) -> list[StoreJob]:
-        """Write each job in a transaction of its own, so that only a faulty one fails."""
-        for job in jobs:
-            self._write_pessimistically([job], results)
-        return []
-
-    def _fail_timed_out(
-        self, jobs: Sequence[StoreJob], results: list[StoreJobResult], error: psycopg.Error
-    ) -> list[StoreJob]:
-        """Fail the jobs that timed out; return the others."""
-        until = time.monotonic() - self._timeout
-        for job in jobs:
-            if job.submitted_at <= until:
-                failure = explain(error, self._address)
-                if self._in_doubt is not None:
-                    failure = StoreUnavailable(f"{failure}; it is not known whether it was written")
-                results.append(self._failed(job, failure))
-        return [job for job in jobs if job.submitted_at > until]
-
-    def _failed(self, job: StoreJob, error: StoreUnavailable) -> StoreJobResult:
+    def _failed(self, job: StoreJob, error: StoreError) -> StoreJobResult:
         if job.writer is not None:
             self._failed_writers.add(job.writer)
-        return job, None, (), error
+        return super()._failed(job, error)
 
-    def _start_generation(self) -> Written | None:
+    def _settled(self) -> Written[StoreJob] | None:
+        """Return what follows from the group in doubt, if it was committed, in a new generation.
+
+        Raises ``psycopg.Error``.
+        """
+        if not self._is_fenced and self.connection.is_connected:
+            return None
+        return self._start_generation()
+
+    def _start_generation(self) -> Written[StoreJob] | None:
         """Give the writer's row a new generation, which fences earlier statements.
 
         Return what follows from the group in doubt, if it committed. Raises ``psycopg.Error``.
@@ -293,23 +216,19 @@ class PostgresBatchWriter(BatchWriter[StoreJob]):
             self._versions.clear()
         return recovered
 
-    def _execute(self, jobs: Sequence[StoreJob], *, pessimistic: bool) -> Written:
-        """Write what may be written of ``jobs``.
-
-        Raises ``StaleGeneration`` and ``psycopg.Error``: nothing was written then, or ``_in_doubt``
-        has what may have been.
-        """
-        if isinstance(jobs[0].operation, BackgroundOperation):
-            return self._run_background(jobs[0], jobs[0].operation), []
-        if not pessimistic:
-            return self._write(jobs, pessimistic=False)
-        self.connection.execute("BEGIN")
+    def _execute(self, jobs: Sequence[StoreJob], *, pessimistic: bool) -> Written[StoreJob]:
+        """Write what may be written of ``jobs``."""
         try:
-            self.connection.execute(self.sql["limit_locks"], ("5s",))
-            return self._write(jobs, pessimistic=True)
-        except BaseException:
-            self.connection.roll_back()
-            raise
+            if isinstance(jobs[0].operation, BackgroundOperation):
+                return self._run_background(jobs[0], jobs[0].operation), []
+            if not pessimistic:
+                return self._write(jobs, pessimistic=False)()
+            with self.transaction():
+                follows = self._write(jobs, pessimistic=True)
+            return follows()
+        except StaleGeneration:
+            self._is_fenced = True
+            return [], [*jobs]
 
     def _run_background(
         self, job: StoreJob, operation: BackgroundOperation
@@ -317,7 +236,7 @@ class PostgresBatchWriter(BatchWriter[StoreJob]):
         grp = self.grp + 1
         if (recover := operation.recover) is not None:
 
-            def on_commit(missed: Sequence[int], noted: Sequence[int]) -> Written:
+            def on_commit(missed: Sequence[int], noted: Sequence[int]) -> Written[StoreJob]:
                 return [(job, recover(self, noted), (), None)], []
 
             self._in_doubt = _InDoubt(grp, on_commit)
@@ -331,18 +250,19 @@ class PostgresBatchWriter(BatchWriter[StoreJob]):
             self._in_doubt = None
         return [(job, result, (), None)]
 
-    def _write(self, jobs: Sequence[StoreJob], *, pessimistic: bool) -> Written:
+    def _write(
+        self, jobs: Sequence[StoreJob], *, pessimistic: bool
+    ) -> Callable[[], Written[StoreJob]]:
+        """Send what may be written of jobs; return what follows from its commit."""
         batch, staged = self._stage(jobs, pessimistic=pessimistic)
         failed_before = self._failed_writers
 
-        def on_commit(missed: Sequence[int], noted: Sequence[int]) -> Written:
+        def on_commit(missed: Sequence[int], noted: Sequence[int]) -> Written[StoreJob]:
             return self._commit(batch, staged, failed_before, missed, noted)
 
         written = batch.values()
         if written is None:
-            if pessimistic:
-                self.connection.execute("COMMIT")
-            return on_commit((), ())
+            return partial(on_commit, (), ())
         pieces, values = written
         grp = self.grp + 1
         values |= {"replica": self.replica, "generation": self.generation, "grp": grp}
@@ -352,11 +272,13 @@ class PostgresBatchWriter(BatchWriter[StoreJob]):
         if not rows:
             self._in_doubt = None
             raise StaleGeneration
-        if pessimistic:
-            self.connection.execute("COMMIT")
-        self._in_doubt = None
-        self.grp = grp
-        return on_commit(*rows[0])
+
+        def follows() -> Written[StoreJob]:
+            self._in_doubt = None
+            self.grp = grp
+            return on_commit(*rows[0])
+
+        return follows
 
     def _stage(
         self, jobs: Sequence[StoreJob], *, pessimistic: bool
@@ -390,7 +312,7 @@ class PostgresBatchWriter(BatchWriter[StoreJob]):
         failed_before: set[WriterId],
         missed: Sequence[int],
         noted: Sequence[int],
-    ) -> Written:
+    ) -> Written[StoreJob]:
         """Cache the heads of a batch that committed. Return the results of its jobs."""
         again = {head.task_id for head in batch.heads.values() if head.key in missed}
         moved = batch.moved_pushes(noted)
@@ -419,14 +341,9 @@ class PostgresBatchWriter(BatchWriter[StoreJob]):
     @contextmanager
     def transaction(self) -> Iterator[BoundedConnection]:
         """A transaction of a background operation, which waits a few seconds for locks."""
-        self.connection.execute("BEGIN")
-        try:
+        with self.connection.transaction():
             self.connection.execute(self.sql["limit_locks"], ("5s",))
             yield self.connection
-            self.connection.execute("COMMIT")
-        except BaseException:
-            self.connection.roll_back()
-            raise
 
     def fenced_rows(self, name: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """Return the rows of a statement with a ``writer`` piece. Raises ``StaleGeneration``."""

@@ -7,10 +7,12 @@ A rejected job raises, and leaves nothing in the batch.
 from __future__ import annotations
 
 import asyncio
+import re
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -62,6 +64,19 @@ StoreJobResult = JobResult[StoreJob]
 
 HEADS_KEPT = 10_000
 """How many heads a writer keeps in memory."""
+
+
+ROWS_PER_STATEMENT = 256
+
+
+class WholeTask(msgspec.Struct, frozen=True):
+    """A task as another store had it: its head, all its records, and its stored form."""
+
+    head: Head
+    records: Sequence[LoggedEvent]
+    payload: Payload
+    pushes: Sequence[PushRecord]
+    waits_for: Sequence[str]
 
 
 class Batch(ABC):
@@ -138,17 +153,7 @@ class Batch(ABC):
             pushes = self._pushes_with(head, append.pushes, after=head.seq if before else 0)
         if append.receipts:
             self._check_receipts(head.scope, append.receipts)
-        if head.wakes_at is not None and self.is_complete(head.scope.agent, append.waits_for):
-            head = with_event(head)
-        head = self.put_head(head)
-        if append.wakes_at is not None:
-            self.set_waits(head, append.waits_for)
-        binary = self.binary
-        self._records += [
-            (head.key, r.seq, r.sub, r.turn, r.kind._value_, r.at, binary(r.payload))
-            for r in records
-        ]
-        self._add_stored_form(head, payload)
+        head = self._put_log(head, records, payload, append.waits_for)
         if append.receipts:
             self.add_receipts(head.scope, append.receipts, head.key)
         if pushes:
@@ -156,6 +161,32 @@ class Batch(ABC):
         if payload.exchange:
             self.add_exchange(head.scope, head.context_id, payload.exchange, head.key)
         return head.seq, records
+
+    def adopt(self, task: WholeTask) -> Applied:
+        """Add a task that does not exist, with its whole log."""
+        if (there := self.head(task.head.task_id)) is not None:
+            raise Conflict(there.task_id, 0, there.seq)
+        head = self._put_log(task.head, task.records, task.payload, task.waits_for)
+        for push in task.pushes:
+            self.put_push(head, push)
+        return head.seq, ()
+
+    def _put_log(
+        self, head: Head, records: Sequence[LoggedEvent], payload: Payload, waits_for: Sequence[str]
+    ) -> Head:
+        """Set a task's head, add the records that led to it, and return it as it is then."""
+        if head.wakes_at is not None and self.is_complete(head.scope.agent, waits_for):
+            head = with_event(head)
+        head = self.put_head(head)
+        if head.wakes_at is not None:
+            self.set_waits(head, waits_for)
+        binary = self.binary
+        self._records += [
+            (head.key, r.seq, r.sub, r.turn, r.kind._value_, r.at, binary(r.payload))
+            for r in records
+        ]
+        self._add_stored_form(head, payload)
+        return head
 
     def claim(self, task_id: str) -> Applied:
         """Claim a task for this replica. The result is the new epoch."""
@@ -393,3 +424,19 @@ def pushes_from_rows(rows: Sequence[Sequence[Any]]) -> list[PushRecord]:
             confirmed,
         ) in rows
     ]
+
+
+def statements_for(sql: str, rows: Sequence[Sequence[Any]]) -> Iterator[tuple[str, list[Any]]]:
+    """Yield a statement for one row as few statements for all rows, each with its values."""
+    done = 0
+    while done < len(rows):
+        count = min(ROWS_PER_STATEMENT, 1 << (len(rows) - done).bit_length() - 1)
+        yield _for_rows(sql, count), list(chain.from_iterable(rows[done : done + count]))
+        done += count
+
+
+@cache
+def _for_rows(sql: str, count: int) -> str:
+    """Return a statement for one row as one for ``count``, which is a power of two."""
+    before, row, after = re.split(r"(?<=VALUES )(\([?%s, ]+\))", sql)
+    return before + ", ".join([row] * count) + after

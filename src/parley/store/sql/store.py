@@ -28,12 +28,14 @@ from parley.store.snapshot import StoredTask, artifact_rows
 from parley.store.sql.batch import (
     Operation,
     StoreJob,
+    WholeTask,
     WriterId,
     owner_in,
     pushes_from_rows,
     scope_columns,
 )
 from parley.store.tables import SmallTables
+from parley.store.task_store import TaskStore
 from parley.store.webhooks import active_of, last_attempts
 
 UNLIMITED = 2**62
@@ -45,7 +47,7 @@ C = TypeVar("C")
 T = TypeVar("T")
 
 
-class SqlTaskStore(SmallTables, Generic[C]):
+class SqlTaskStore(SmallTables, TaskStore, Generic[C]):
     """A task store over jobs for a writer and named queries for readers.
 
     ``name`` is its location as shown to people. The store is open while there is a ``_loop``.
@@ -99,6 +101,19 @@ class SqlTaskStore(SmallTables, Generic[C]):
         if append.wakes_at is not None:
             future.add_done_callback(partial(self._asleep, append))
         return future
+
+    def adopt(self, task: WholeTask) -> asyncio.Future[int]:
+        """Add a task of another store, with its whole log; the result is the log's head.
+
+        Raises ``Conflict`` when it exists. Nobody has its lease.
+        """
+        return self._submit(
+            lambda batch: batch.adopt(task),
+            task_id=task.head.task_id,
+            creates=True,
+            size=sum([len(record.payload) for record in task.records]),
+            is_locked=True,  # so that tasks of one group keep their order
+        )
 
     def _asleep(self, append: Append, done: asyncio.Future[int]) -> None:
         if append.wakes_at is not None and not done.cancelled() and done.exception() is None:
@@ -291,6 +306,15 @@ class SqlTaskStore(SmallTables, Generic[C]):
         rows = await self._rows("active_pushes", values | {"after": after, "limit": limit})
         held = [(task, task_id, revision) for _, task, task_id, revision in rows[1:]]
         return active_of(bool(rows[0][0]), held, limit)
+
+    async def save_delivery(
+        self, task_id: str, push: PushRecord, attempt: DeliveryAttempt | None = None
+    ) -> bool:
+        """Store a webhook's delivery state and an attempt, if this replica still holds it."""
+        is_saved: bool = await self._submit(
+            lambda batch: (batch.save_delivery(task_id, push, attempt), ())
+        )
+        return is_saved
 
     async def put_push(self, task_id: str, push: PushRecord) -> PushRecord:
         """Store a push notification configuration of a task; return the stored one."""

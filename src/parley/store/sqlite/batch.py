@@ -11,21 +11,20 @@ created tasks a second, by chance. On one core, or with an idle loop, it is 12,0
 
 from __future__ import annotations
 
-import re
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import cache, partial
-from itertools import chain
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from parley.database.sqlite.database import SqliteJobs
+from parley.database.sqlite.database import SqliteGroupWriter
+from parley.database.sqlite.file import undone_on_error
 from parley.model.struct import encode
 from parley.store.head import Head, with_claim
 from parley.store.protocols.claims import Claimed
+from parley.store.protocols.errors import StoreUnavailable
 from parley.store.protocols.webhooks import (
     ATTEMPTS_KEPT,
     DeliveryAttempt,
@@ -43,13 +42,12 @@ from parley.store.sql.batch import (
     owner_column,
     pushes_from_rows,
     scope_columns,
+    statements_for,
 )
 from parley.store.sqlite.file import SQL, TaskFile
 from parley.store.sqlite.tables import SqliteTables, read_heads
 
 T = TypeVar("T")
-
-ROWS_PER_STATEMENT = 256
 
 
 class SqliteBatch(SqliteTables):
@@ -193,36 +191,24 @@ def _work_columns(head: Head) -> tuple[Any, ...]:
 
 def _write_rows(connection: sqlite3.Connection, name: str, rows: Sequence[Sequence[Any]]) -> None:
     """Write rows in as few statements as possible."""
-    done = 0
-    while done < len(rows):
-        count = min(ROWS_PER_STATEMENT, 1 << (len(rows) - done).bit_length() - 1)
-        values = list(chain.from_iterable(rows[done : done + count]))
-        connection.execute(_for_rows(name, count), values)
-        done += count
+    for sql, values in statements_for(SQL[name], rows):
+        connection.execute(sql, values)
 
 
-@cache
-def _for_rows(name: str, count: int) -> str:
-    """Return a statement for one row as one for ``count``, which is a power of two."""
-    before, row, after = re.split(r"(?<=VALUES )(\([?, ]+\))", SQL[name])
-    return before + ", ".join([row] * count) + after
-
-
-class SqliteStoreJobs(SqliteJobs[StoreJob]):
-    """The ``SqliteJobs`` of a task store. ``clock`` returns milliseconds."""
+class SqliteBatchWriter(SqliteGroupWriter[StoreJob]):
+    """The writer of a task store. ``clock`` returns milliseconds."""
 
     def __init__(self, file: TaskFile, *, clock: Callable[[], int], replica: str) -> None:
-        self._connection: sqlite3.Connection = file.writer
+        super().__init__(file)
         self._clock = clock
         self._replica = replica
         self._heads: dict[str, Head] = {}
         self._failed_writers: set[WriterId] = set()
         self._last_key = file.last_key
 
-    def write(self, jobs: Sequence[StoreJob], *, pessimistic: bool) -> list[StoreJobResult]:
-        """Write what may be written of ``jobs`` in one transaction."""
+    def _execute(self, jobs: Sequence[StoreJob], *, pessimistic: bool) -> list[StoreJobResult]:
         batch = SqliteBatch(
-            self._connection,
+            self.connection,
             known=self._heads,
             failed_writers=self._failed_writers,
             new_key=self._new_key,
@@ -231,7 +217,7 @@ class SqliteStoreJobs(SqliteJobs[StoreJob]):
             pessimistic=pessimistic,
         )
         batch.load_heads(jobs)
-        with undone_on_error(self._connection):
+        with undone_on_error(self.connection):
             results = batch.stage(jobs)
             batch.write()
         self._failed_writers = batch.failed_writers
@@ -243,32 +229,22 @@ class SqliteStoreJobs(SqliteJobs[StoreJob]):
             del self._heads[next(iter(self._heads))]
         return results
 
-    def failed(self, job: StoreJob) -> None:
-        """Reject what the job's writer writes next: it may build on this job."""
+    def _failed(self, job: StoreJob, error: Exception) -> StoreJobResult:
+        """Reject what the job's writer writes next too: it may build on this job."""
         if job.writer is not None:
             self._failed_writers.add(job.writer)
+        return super()._failed(job, error)
 
-    def needs_no_file(self, job: StoreJob) -> bool:
+    def _refuse(self, job: StoreJob, error: StoreUnavailable) -> StoreJobResult:
         """Let writers continue once the file is back, if the job is to do that."""
         if isinstance(job.operation, partial) and job.operation.func is clear_failures:
             self._failed_writers.difference_update(job.operation.keywords["writers"])
-            return True
-        return False
+            return job, None, (), None
+        return super()._refuse(job, error)
 
     def _new_key(self) -> int:
         self._last_key += 1
         return self._last_key
-
-
-@contextmanager
-def undone_on_error(connection: sqlite3.Connection) -> Iterator[None]:
-    """Roll back the transaction, if there is one, when an error ends the block."""
-    try:
-        yield
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
 
 
 def change(file: TaskFile, work: Callable[[SqliteBatch], T], at: int) -> T:

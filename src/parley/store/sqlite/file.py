@@ -20,7 +20,7 @@ from parley.store.sql.backfill import (
 APPLICATION_ID = 0x5041524C  # "PARL": a file of Parley's
 
 AUDIT_SQL = filled(
-    queries("shared", "audit.sql"),
+    queries("shared", "audit.sql", "import.sql"),
     {
         "schema": "",
         "?": "?",

@@ -168,11 +168,9 @@ class OperatorSocket:
             return _Answer(error=str(error), kind=type(error).__name__)
 
 
-def suspended_in(
-    connection: sqlite3.Connection, which: WebhookFilter, query: str = "suspended"
-) -> list[SuspendedWebhook]:
-    """Return the webhooks that are suspended, or that another query finds."""
-    sql = ADMIN_SQL[query]
+def suspended_in(connection: sqlite3.Connection, which: WebhookFilter) -> list[SuspendedWebhook]:
+    """Return the webhooks that are suspended."""
+    sql = ADMIN_SQL["suspended"]
     pages = suspended_of(lambda values: connection.execute(sql, values).fetchall(), which)
     return [each for page in pages for each in page]
 

@@ -14,20 +14,14 @@ from uuid import uuid4
 import msgspec
 
 from parley.database.database import GilYielder, GroupWriter, ReaderPool
-from parley.database.sqlite.database import SqliteGroupWriter, SqliteReadConnection
+from parley.database.sqlite.database import SqliteReadConnection
 from parley.store.audit.reading import AuditTable
 from parley.store.audit.trail import LAST
 from parley.store.events import Scope, now_ms
 from parley.store.protocols.claims import Claimed, Replica
 from parley.store.protocols.tables import checked_event
 from parley.store.protocols.task_log import Committed, LogPosition, TaskPage, TaskQuery
-from parley.store.protocols.webhooks import (
-    WEBHOOKS_PER_PAGE,
-    DeliveryAttempt,
-    PushRecord,
-    SuspendedWebhook,
-    WebhookFilter,
-)
+from parley.store.protocols.webhooks import WEBHOOKS_PER_PAGE, SuspendedWebhook, WebhookFilter
 from parley.store.snapshot import StoredTask
 from parley.store.sql.batch import FailedWriters
 from parley.store.sql.store import (
@@ -37,9 +31,9 @@ from parley.store.sql.store import (
     positions_from_rows,
     stored_task_from_row,
 )
-from parley.store.sqlite.batch import SqliteBatch, SqliteStoreJobs
+from parley.store.sqlite.batch import SqliteBatch, SqliteBatchWriter
 from parley.store.sqlite.file import SQL, TaskFile
-from parley.store.sqlite.operator import OperatorSocket, suspended_in
+from parley.store.sqlite.operator import CALLS, OperatorSocket, suspended_in
 from parley.store.sqlite.tables import SqliteRows
 
 T = TypeVar("T")
@@ -113,9 +107,8 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
         )
         yielder = GilYielder(loop)
         self._replica = uuid4().hex
-        store_jobs = SqliteStoreJobs(file, clock=self._clock, replica=self._replica)
         self._writing = GroupWriter(
-            SqliteGroupWriter(file, store_jobs),
+            SqliteBatchWriter(file, clock=self._clock, replica=self._replica),
             yielder=yielder,
             committed=committed,
             failed=FailedWriters().clear,
@@ -126,15 +119,10 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
         self._operator = OperatorSocket(
             file.path,
             {
-                "secret": self.secret,
-                "add_api_key": self.add_api_key,
+                **{name: getattr(self, name) for name in CALLS},
                 "end_api_key": lambda id, expires_at, revoked_at: self.end_api_key(
                     id, expires_at=expires_at, revoked_at=revoked_at
                 ),
-                "append_audit": self.append_audit,
-                "prune_audit": self.prune_audit,
-                "complete_event": self.complete_event,
-                "resume": self._resume,
             },
         )
         await self._operator.open()
@@ -161,7 +149,7 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
         return await self._change(lambda batch: batch.claim_batch(agent, limit))
 
     async def positions(self, task_ids: Sequence[str]) -> Sequence[LogPosition]:
-        """Return the positions of tasks' logs, without unknown tasks."""
+        """Return the ends of tasks' logs, without tasks that the store lacks."""
         rows = await self._rows("positions", (self._texts(task_ids),))
         return positions_from_rows(msgspec.json.decode(rows[0][0]))
 
@@ -193,12 +181,6 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
         self._timers_changed(0)
         return is_first
 
-    async def save_delivery(
-        self, task_id: str, push: PushRecord, attempt: DeliveryAttempt | None = None
-    ) -> bool:
-        """Store a webhook's delivery cursor and state, if this replica still holds it."""
-        return await self._change(lambda batch: batch.save_delivery(task_id, push, attempt))
-
     async def remove_push(self, task_id: str, push_id: str) -> None:
         """Remove a push notification configuration, if it is there."""
         await self._change(lambda batch: batch.remove_push(task_id, push_id))
@@ -228,7 +210,7 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
                 pass
         return removed
 
-    async def _resume(self, which: WebhookFilter) -> Sequence[SuspendedWebhook]:
+    async def resume(self, which: WebhookFilter) -> Sequence[SuspendedWebhook]:
         """Resume webhooks for an operator."""
         found = await self._read(lambda reading: suspended_in(reading, which))
         for begin in range(0, len(found), WEBHOOKS_PER_PAGE):

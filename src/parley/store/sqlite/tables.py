@@ -16,7 +16,7 @@ import msgspec
 from parley.store.events import Scope
 from parley.store.head import Head, with_event, with_wake
 from parley.store.protocols.tables import HISTORY_KEPT, EventCompleted, Receipt
-from parley.store.sql.batch import Batch, head_from_row, scope_columns
+from parley.store.sql.batch import Batch, head_from_row, scope_columns, statements_for
 from parley.store.sqlite.file import SQL
 from parley.store.tables import EXPIRED_PER_PUT, PAGE, Row
 
@@ -55,6 +55,14 @@ class SqliteRows:
     def execute(self, name: str, values: Values = ()) -> sqlite3.Cursor:
         """Execute a statement; return its rows."""
         return self._connection.execute(SQL[name], values)
+
+    def insert(self, name: str, rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+        """Execute a statement for many rows; return what it returns."""
+        return [
+            row
+            for sql, values in statements_for(SQL[name], rows)
+            for row in self._connection.execute(sql, values)
+        ]
 
     def lock(self, table: str, keys: Iterable[str]) -> None:
         """Do nothing: there is one writer."""

@@ -2,8 +2,8 @@
 -- {waiting} a truth value, {c} the order of texts by their bytes, {?} a parameter.
 
 -- name: contexts
-SELECT c.key, c.agent, c.tenant, c.owner, c.context_id, c.touched_at,
-    (SELECT count(*) FROM {schema}history h WHERE h.context = c.key)
+SELECT c.key, c.agent, c.tenant, c.owner, c.context_id,
+    (SELECT count(*) FROM {schema}history h WHERE h.context = c.key), c.touched_at
 FROM {schema}contexts c ORDER BY c.key;
 
 -- name: messages
