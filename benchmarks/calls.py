@@ -193,9 +193,8 @@ async def grpc_client(port: int):
     import grpc
 
     from parley.wire.protobuf.messages import Messages
-    from parley.wire.v1_0.grpc import SCHEMA
 
-    messages = Messages(SCHEMA)
+    messages = Messages("lf.a2a.v1")
     request = messages["SendMessageRequest"]()
     request.message.message_id = "m-1"
     request.message.role = 1
@@ -204,7 +203,7 @@ async def grpc_client(port: int):
     read = messages["SendMessageResponse"].FromString
     metadata = (("a2a-version", "1.0"),)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        send = channel.unary_unary(f"/{SCHEMA.package}.A2AService/SendMessage")
+        send = channel.unary_unary("/lf.a2a.v1.A2AService/SendMessage")
 
         async def call() -> None:
             check(read(await send(body, metadata=metadata)).message.parts[0].text)

@@ -13,12 +13,11 @@ import grpc
 import uvloop
 
 from parley.wire.protobuf.messages import Messages
-from parley.wire.v1_0.grpc import SCHEMA
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from processes import pin
 
-MESSAGES = Messages(SCHEMA)
+MESSAGES = Messages("lf.a2a.v1")
 Request = MESSAGES["SendMessageRequest"]
 Response = MESSAGES["SendMessageResponse"]
 ROLE_AGENT = 2
@@ -45,7 +44,7 @@ async def main(port: int) -> None:
         request_deserializer=Request.FromString,
         response_serializer=Response.SerializeToString,
     )
-    service = f"{SCHEMA.package}.A2AService"
+    service = "lf.a2a.v1.A2AService"
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler(service, {"SendMessage": handler}),)
     )

@@ -18,7 +18,6 @@ from parley.server.run import serving
 from parley.server.settings import GrpcOptions
 from parley.wire import versions
 from parley.wire.protobuf.messages import Messages
-from parley.wire.v1_0.grpc import SCHEMA
 from tests.client.bindings.test_grpc import answering
 from tests.client.scripted_server import Exchange, card, scripted
 from tests.client.talk import Agent, talk, task
@@ -250,7 +249,7 @@ async def test_a_stream_that_its_server_ends_in_an_unknown_state_is_over() -> No
 
 # -- gRPC ------------------------------------------------------------------------------------------
 
-MADE = Messages(SCHEMA)
+MADE = Messages("lf.a2a.v1")
 
 
 async def test_an_unknown_state_over_grpc_is_unspecified(caplog: Any) -> None:

@@ -54,7 +54,7 @@ def texts() -> list[Path]:
     files += [p for p in ROOT.glob("*") if p.suffix in (".md", ".toml") or p.name == "Makefile"]
     by_machines = {"__pycache__", "regressions"}  # the latter are bytes that the fuzzers found
     files = [p for p in files if not by_machines & set(p.parts)]
-    return [p for p in files if p.suffix not in (".db", ".gz", ".png")]
+    return [p for p in files if p.suffix not in (".binpb", ".db", ".gz", ".png")]
 
 
 # spelled apart, so that this file does not find itself

@@ -16,7 +16,7 @@ async def main(version: str) -> None:
     import parley
     from parley.server.run import serving
     from parley.server.settings import GrpcOptions
-    from parley.wire import versions
+    from parley.wire.protobuf.messages import POOL
 
     if version == "1.3":
         from a2a.types import a2a_pb2, a2a_pb2_grpc
@@ -66,7 +66,7 @@ async def main(version: str) -> None:
         assert (await remote.send("hello back")).text == "hello back"
     await server.stop(None)
 
-    ours = versions.dialect(spoken).grpc().pool.FindMessageTypeByName(f"{package}.Task")
+    ours = POOL.FindMessageTypeByName(f"{package}.Task")
     theirs = a2a_pb2.Task.DESCRIPTOR
     assert ours.full_name == theirs.full_name
     assert ours is not theirs

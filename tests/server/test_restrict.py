@@ -7,6 +7,7 @@ import asyncio
 import aiohttp
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2
 
 import parley
 from parley import Agent
@@ -14,10 +15,9 @@ from parley.model.errors import UnauthenticatedError
 from parley.model.service import Caller
 from parley.security import Bearer, anonymous
 from parley.server.app import Settings
-from parley.server.grpc.server import REFLECTION_SERVICES, SCHEMA
+from parley.server.grpc.server import REFLECTION_SERVICES
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions
-from parley.wire.protobuf.messages import Messages
 
 pytestmark = pytest.mark.anyio
 
@@ -209,7 +209,7 @@ async def test_services_of_grpc_are_restricted_too(name, restrict, metadata, sta
     async with serving(app, grpc=GrpcOptions(port=0)) as url:
         target = app.grpc.beside(url)
         for method in SERVICES[name]:
-            data = Messages(SCHEMA)["HealthCheckRequest"]().SerializeToString()
+            data = health_pb2.HealthCheckRequest().SerializeToString()
             assert await grpc_status(target, method, metadata, data) == status
 
 

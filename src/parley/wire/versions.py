@@ -172,13 +172,12 @@ class GrpcCodec(Codec, Protocol):
     """The messages of gRPC, serialized.
 
     ``service`` is the full name of the service; ``methods`` its rpcs, ``names`` the rpc of each
-    operation. ``pool`` holds the descriptors, for reflection.
+    operation.
     """
 
     service: str
     methods: Mapping[str, Operation]
     names: Mapping[str, str]
-    pool: Any
 
     def for_peer(self, peer: str) -> GrpcCodec:
         """Return the codec for a peer, by its ``User-Agent`` or ``Server``: some need their own."""

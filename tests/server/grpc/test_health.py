@@ -8,16 +8,14 @@ import grpc
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest, ServerReflectionResponse
 
-from parley.server.grpc import server
-from parley.server.grpc import server as reflection
-from parley.wire.protobuf.messages import Messages
 from tests.server.rpc import served
 from tests.server.scripted import app_of
 
 pytestmark = pytest.mark.anyio
 
-HEALTH = Messages(server.SCHEMA)
 SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 A2A = ("lf.a2a.v1.A2AService", "a2a.v1.A2AService")
 
@@ -29,11 +27,11 @@ async def channel():
 
 
 def asked(service: str) -> bytes:
-    return HEALTH["HealthCheckRequest"](service=service).SerializeToString()
+    return health_pb2.HealthCheckRequest(service=service).SerializeToString()
 
 
 def status(data: bytes) -> int:
-    return HEALTH.parse("HealthCheckResponse", data).status
+    return health_pb2.HealthCheckResponse.FromString(data).status
 
 
 @pytest.mark.parametrize("service", ["", *A2A])
@@ -54,7 +52,7 @@ async def test_a_service_that_there_is_not_has_no_health(channel):
 
 async def test_the_health_of_all_services_is_listed(channel):
     data = await channel.unary_unary("/grpc.health.v1.Health/List")(b"")
-    listed = HEALTH.parse("HealthListResponse", data).statuses
+    listed = health_pb2.HealthListResponse.FromString(data).statuses
     assert {name: listed[name].status for name in listed} == {name: SERVING for name in ("", *A2A)}
 
 
@@ -92,14 +90,13 @@ async def test_a_server_whose_store_is_away_does_not_serve_until_it_is_back():
 @pytest.fixture(params=["v1", "v1alpha"])
 def reflect(request, channel):
     """Asks one question, in either version of the service."""
-    messages = Messages(reflection._schema(request.param))
     path = f"/grpc.reflection.{request.param}.ServerReflection/ServerReflectionInfo"
 
     async def ask(**question):
-        made = messages["ServerReflectionRequest"](**question)
+        made = ServerReflectionRequest(**question)
         call = channel.stream_stream(path)(iter([made.SerializeToString()]))
         (data,) = [each async for each in call]
-        answer = messages.parse("ServerReflectionResponse", data)
+        answer = ServerReflectionResponse.FromString(data)
         assert answer.original_request == made
         return answer
 
@@ -109,10 +106,10 @@ def reflect(request, channel):
 async def test_every_service_is_listed(reflect):
     answer = await reflect(list_services="*")
     assert [each.name for each in answer.list_services_response.service] == [
-        *A2A,
+        "a2a.v1.A2AService",
         "grpc.health.v1.Health",
-        "grpc.reflection.v1.ServerReflection",
         "grpc.reflection.v1alpha.ServerReflection",
+        "lf.a2a.v1.A2AService",
     ]
 
 
@@ -158,6 +155,5 @@ async def test_a_message_has_no_extensions(reflect):
 async def test_bytes_that_are_no_question_are_refused(channel):
     path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
     (data,) = [each async for each in channel.stream_stream(path)(iter([b"\xff"]))]
-    messages = Messages(reflection._schema("v1"))
-    answer = messages.parse("ServerReflectionResponse", data)
+    answer = ServerReflectionResponse.FromString(data)
     assert answer.error_response.error_code == grpc.StatusCode.INVALID_ARGUMENT.value[0]

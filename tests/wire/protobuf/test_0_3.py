@@ -31,13 +31,12 @@ from parley.model.parts import Message, Part, Role
 from parley.model.service import StreamItem
 from parley.model.tasks import Task, TaskState, TaskStatus, TaskStatusUpdateEvent
 from parley.wire import versions
-from parley.wire.protobuf.messages import Messages
+from parley.wire.protobuf.messages import POOL, Messages
 from parley.wire.v0_3 import proto
-from parley.wire.v0_3.grpc import SCHEMA
 from tests.strategies import value_of
 
 CODEC = versions.dialect("0.3").grpc()
-MADE = Messages(SCHEMA)
+MADE = Messages("a2a.v1")
 SEND = BY_NAME["SendMessage"]
 ASKED = [BY_NAME[name] for name in CODEC.names]
 
@@ -146,7 +145,7 @@ def test_the_methods_have_their_names_of_0_3():
     assert CODEC.names["SubscribeToTask"] == "TaskSubscription"
     assert CODEC.names["GetExtendedAgentCard"] == "GetAgentCard"
     assert "ListTasks" not in CODEC.names
-    assert {*CODEC.methods} == {*SCHEMA.services["A2AService"]}
+    assert {*CODEC.methods} == {*POOL.FindServiceByName(CODEC.service).methods_by_name}
 
 
 def test_a_final_event_ends_a_stream():

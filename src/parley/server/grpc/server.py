@@ -8,15 +8,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
 import grpc
-from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+from grpc_reflection.v1alpha.reflection import aio
 
-from parley.model.errors import InvalidRequestError
 from parley.model.operations import Operation
 from parley.security.networks import is_loopback
 from parley.server.app import App
@@ -33,31 +35,13 @@ from parley.server.settings import GrpcOptions, Settings, TlsOptions
 from parley.server.sockets import ListenError, most_connections
 from parley.server.tls import ReloadingTls
 from parley.wire import versions
-from parley.wire.protobuf.errors import CODES
-from parley.wire.protobuf.messages import Messages, Schema
+from parley.wire.protobuf.messages import POOL
 
 # -- health -----------------------------------------------------------------------------------
 
-SCHEMA = Schema(
-    package="grpc.health.v1",
-    messages={
-        "HealthCheckRequest": "1 service string",
-        "HealthCheckResponse": "1 status ServingStatus",
-        "HealthListRequest": "",
-        "HealthListResponse": "1 statuses HealthCheckResponse{}",
-    },
-    enums={"ServingStatus": ("UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN")},
-    services={
-        "Health": {
-            "Check": ("HealthCheckRequest", "HealthCheckResponse"),
-            "List": ("HealthListRequest", "HealthListResponse"),
-            "Watch": ("HealthCheckRequest", "HealthCheckResponse[]"),
-        }
-    },
-)
-HEALTH_SERVICE = "grpc.health.v1.Health"
+HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 
-_SERVING, _NOT_SERVING, _SERVICE_UNKNOWN = 1, 2, 3
+_Status = health_pb2.HealthCheckResponse
 
 _POLL_SECONDS = 1.0
 """The interval at which Watch looks for a changed status."""
@@ -72,210 +56,99 @@ class Health:
         self._gate = gate
         self._lifecycle = lifecycle
         self._limits = limits
-        self._services = frozenset(services)
-        self._messages = Messages(SCHEMA)
+        self._services = ("", *services)
         self._changed = asyncio.Event()
-        self.pool = self._messages.pool
 
     def handler(self) -> Any:
-        """Return the service."""
-        return grpc.method_handlers_generic_handler(
-            HEALTH_SERVICE,
-            {
-                "Check": grpc.stream_unary_rpc_method_handler(self._check),
-                "List": grpc.stream_unary_rpc_method_handler(self._list),
-                "Watch": grpc.stream_stream_rpc_method_handler(self._watch),
-            },
-        )
+        """Return the service; older releases of grpcio-health-checking have no ``List``."""
+        methods = {
+            "Check": grpc.stream_unary_rpc_method_handler(self._check),
+            "Watch": grpc.stream_stream_rpc_method_handler(self._watch),
+        }
+        if hasattr(health_pb2, "HealthListResponse"):
+            methods["List"] = grpc.stream_unary_rpc_method_handler(self._list)
+        return grpc.method_handlers_generic_handler(HEALTH_SERVICE, methods)
 
     def drain(self) -> None:
         """Report to watchers that the server ends."""
         self._changed.set()
 
     async def _check(self, messages: object, context: Any) -> bytes:
-        await self._gate.admit(context)
-        service = self._service_of(await self._limits.receive_or_abort(context))
-        if not self._knows(service):
+        if await self._service(context) not in self._services:
             await context.abort(grpc.StatusCode.NOT_FOUND, "there is no such service here")
-        return self._response(self._status)
+        return _bytes(_Status(status=self._status))
 
     async def _list(self, messages: object, context: Any) -> bytes:
-        await self._gate.admit(context)
-        await self._limits.receive_or_abort(context)
-        response = self._messages["HealthListResponse"]()
-        for service in ("", *sorted(self._services)):
-            response.statuses[service].status = self._status
-        return response.SerializeToString()  # type: ignore[no-any-return]
+        await self._service(context)
+        status = _Status(status=self._status)
+        statuses = dict.fromkeys(self._services, status)
+        return _bytes(health_pb2.HealthListResponse(statuses=statuses))
 
     async def _watch(self, messages: object, context: Any) -> AsyncIterator[bytes]:
-        await self._gate.admit(context)
-        is_known = self._knows(self._service_of(await self._limits.receive_or_abort(context)))
-        sent = 0
+        is_known = await self._service(context) in self._services
+        sent = None
         while True:
             is_over = self._changed.is_set()
-            status = self._status if is_known or is_over else _SERVICE_UNKNOWN
+            status = self._status if is_known or is_over else _Status.SERVICE_UNKNOWN
             if status != sent:
                 sent = status
-                yield self._response(status)
+                yield _bytes(_Status(status=status))
             if is_over:
                 break
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_POLL_SECONDS):
                     await self._changed.wait()
 
+    async def _service(self, context: Any) -> str:
+        """Return the name of the service that a call asks about; empty for the server."""
+        await self._gate.admit(context)
+        data = await self._limits.receive_or_abort(context)
+        return str(health_pb2.HealthCheckRequest.FromString(data or b"").service)
+
     @property
     def _status(self) -> int:
         lifecycle = self._lifecycle
         is_over = lifecycle.draining or self._changed.is_set()
-        return _NOT_SERVING if is_over or lifecycle.unavailable_reason else _SERVING
-
-    def _knows(self, service: str) -> bool:
-        return not service or service in self._services
-
-    def _service_of(self, data: bytes | None) -> str:
-        return str(self._messages.parse("HealthCheckRequest", data or b"").service)
-
-    def _response(self, status: int) -> bytes:
-        message = self._messages["HealthCheckResponse"](status=status)
-        return message.SerializeToString()  # type: ignore[no-any-return]
+        is_serving = not (is_over or lifecycle.unavailable_reason)
+        return int(_Status.SERVING if is_serving else _Status.NOT_SERVING)
 
 
 # -- reflection -------------------------------------------------------------------------------
 
+REFLECTION_SERVICE = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"].full_name
 # The two versions differ only in name; tools ask for either.
-VERSIONS = ("v1", "v1alpha")
-REFLECTION_SERVICES = tuple(f"grpc.reflection.{version}.ServerReflection" for version in VERSIONS)
+REFLECTION_SERVICES = (REFLECTION_SERVICE.replace("v1alpha", "v1"), REFLECTION_SERVICE)
+
+for _file in (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
+    POOL.AddSerializedFile(_file.serialized_pb)
 
 
-def _schema(version: str) -> Schema:
-    return Schema(
-        package=f"grpc.reflection.{version}",
-        messages={
-            "ServerReflectionRequest": (
-                "1 host string, 3 file_by_filename string |message_request, "
-                "4 file_containing_symbol string |message_request, "
-                "5 file_containing_extension ExtensionRequest |message_request, "
-                "6 all_extension_numbers_of_type string |message_request, "
-                "7 list_services string |message_request"
-            ),
-            "ExtensionRequest": "1 containing_type string, 2 extension_number int32",
-            "ServerReflectionResponse": (
-                "1 valid_host string, 2 original_request ServerReflectionRequest, "
-                "4 file_descriptor_response FileDescriptorResponse |message_response, "
-                "5 all_extension_numbers_response ExtensionNumberResponse |message_response, "
-                "6 list_services_response ListServiceResponse |message_response, "
-                "7 error_response ErrorResponse |message_response"
-            ),
-            "FileDescriptorResponse": "1 file_descriptor_proto bytes[]",
-            "ExtensionNumberResponse": "1 base_type_name string, 2 extension_number int32[]",
-            "ListServiceResponse": "1 service ServiceResponse[]",
-            "ServiceResponse": "1 name string",
-            "ErrorResponse": "1 error_code int32, 2 error_message string",
-        },
-        services={
-            "ServerReflection": {
-                "ServerReflectionInfo": ("ServerReflectionRequest[]", "ServerReflectionResponse[]")
-            }
-        },
+def _reflection_handlers(
+    services: Collection[str], limits: GrpcLimits, gate: GrpcGate
+) -> tuple[Any, ...]:
+    """Return the service that describes ``services`` and itself, in each of its versions."""
+    servicer = aio.ReflectionServicer((*services, REFLECTION_SERVICE), pool=POOL)
+
+    async def questions(context: Any) -> AsyncIterator[Any]:
+        while (data := await limits.receive_or_abort(context)) is not None:
+            try:
+                yield reflection_pb2.ServerReflectionRequest.FromString(data)
+            except DecodeError:
+                yield reflection_pb2.ServerReflectionRequest()  # it asks for nothing
+
+    async def info(requests: object, context: Any) -> AsyncIterator[bytes]:
+        await gate.admit(context)
+        async for answer in servicer.ServerReflectionInfo(questions(context), context):
+            yield _bytes(answer)
+
+    handler = {"ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(info)}
+    return tuple(
+        grpc.method_handlers_generic_handler(name, handler) for name in REFLECTION_SERVICES
     )
 
 
-class Reflection:
-    """Describes ``services``, whose descriptors are in ``pools``, and itself."""
-
-    def __init__(
-        self, services: Collection[str], pools: Sequence[Any], limits: GrpcLimits, gate: GrpcGate
-    ) -> None:
-        self._gate = gate
-        self._limits = limits
-        self._messages = [Messages(_schema(version)) for version in VERSIONS]
-        self._pools = [*pools, *(messages.pool for messages in self._messages)]
-        self._services = (*services, *REFLECTION_SERVICES)
-
-    def handlers(self) -> tuple[Any, ...]:
-        """Return the service, in each of its versions."""
-        return tuple(
-            grpc.method_handlers_generic_handler(
-                service,
-                {
-                    "ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(
-                        _answering(self, messages, self._limits, self._gate)
-                    )
-                },
-            )
-            for service, messages in zip(REFLECTION_SERVICES, self._messages, strict=True)
-        )
-
-    def answer(self, messages: Messages, data: bytes) -> bytes:
-        """Return the answer to one question."""
-        response = messages["ServerReflectionResponse"]()
-        try:
-            request = messages.parse("ServerReflectionRequest", data)
-        except InvalidRequestError as error:
-            _set_error(response, "INVALID_ARGUMENT", error.message)
-            return response.SerializeToString()  # type: ignore[no-any-return]
-        response.valid_host = request.host
-        response.original_request.CopyFrom(request)
-        match request.WhichOneof("message_request"):
-            case "list_services":
-                for name in self._services:
-                    response.list_services_response.service.add(name=name)
-            case "file_by_filename":
-                self._describe(response, "FindFileByName", request.file_by_filename)
-            case "file_containing_symbol":
-                symbol = request.file_containing_symbol
-                self._describe(response, "FindFileContainingSymbol", symbol)
-            case "all_extension_numbers_of_type":
-                name = request.all_extension_numbers_of_type
-                if self._file("FindMessageTypeByName", name) is None:
-                    _set_error(response, "NOT_FOUND", f"there is no {name[:100]} here")
-                else:
-                    response.all_extension_numbers_response.base_type_name = name
-            case "file_containing_extension":
-                _set_error(response, "NOT_FOUND", "there are no extensions here")
-            case _:
-                _set_error(response, "INVALID_ARGUMENT", "the request asks for nothing")
-        return response.SerializeToString()  # type: ignore[no-any-return]
-
-    def _describe(self, response: Any, method: str, name: str) -> None:
-        file = self._file(method, name)
-        if file is None:
-            _set_error(response, "NOT_FOUND", f"there is no {name[:100]} here")
-            return
-        # With its dependencies, which saves the client a request for each.
-        files, pending = {}, [file]
-        while pending:
-            each = pending.pop()
-            if each.name not in files:
-                described = FileDescriptorProto()
-                each.CopyToProto(described)
-                files[each.name] = described.SerializeToString()
-                pending += each.dependencies
-        response.file_descriptor_response.file_descriptor_proto.extend(files.values())
-
-    def _file(self, method: str, name: str) -> Any:
-        for pool in self._pools:
-            try:
-                return getattr(pool, method)(name)
-            except KeyError:
-                continue
-        return None
-
-
-def _answering(
-    reflection: Reflection, messages: Messages, limits: GrpcLimits, gate: GrpcGate
-) -> Any:
-    async def info(requests: object, context: Any) -> AsyncIterator[bytes]:
-        await gate.admit(context)
-        while (data := await limits.receive_or_abort(context)) is not None:
-            yield reflection.answer(messages, data)
-
-    return info
-
-
-def _set_error(response: Any, status: str, words: str) -> None:
-    response.error_response.error_code = CODES[status]
-    response.error_response.error_message = words
+def _bytes(message: Any) -> bytes:
+    return message.SerializeToString()  # type: ignore[no-any-return]
 
 
 # -- server -----------------------------------------------------------------------------------
@@ -324,12 +197,6 @@ async def serving_grpc(
     health_gate = GrpcGate(app.gate("health"), http, HEALTH_SERVICE)
     docs_gate = GrpcGate(app.gate("docs"), http, REFLECTION_SERVICES[0])
     health = Health(app.lifecycle, services, limits, health_gate)
-    reflection = Reflection(
-        (*services, HEALTH_SERVICE),
-        [*(each.codec.pool for each in supported), health.pool],
-        limits,
-        docs_gate,
-    )
     server = grpc.aio.server(
         options=_channel(settings),
         maximum_concurrent_rpcs=(
@@ -340,7 +207,7 @@ async def serving_grpc(
         (
             *(_handler(agents, version, http) for version in supported),
             health.handler(),
-            *reflection.handlers(),
+            *_reflection_handlers((*services, HEALTH_SERVICE), limits, docs_gate),
         )
     )
     host = options.host if options.host is not None else host

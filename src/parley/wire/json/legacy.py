@@ -218,14 +218,19 @@ T = TypeVar("T")
 
 _ABOUT_ONE_TASK = (GetTaskRequest, CancelTaskRequest, SubscribeToTaskRequest)
 _MESSAGE_ID = ("messageId", "message_id")
-_ROLES_OF_0_3 = {"user": "ROLE_USER", "agent": "ROLE_AGENT"}
+LATEST_ROLES = {"user": "ROLE_USER", "agent": "ROLE_AGENT"}
 _CONFIGURATION_OF_0_3 = (b'"blocking"', b'"pushNotificationConfig"')
-_FILE_OF_0_3 = (
-    (("bytes", "fileWithBytes"), "raw"),
-    (("uri", "fileWithUri"), "url"),
-    (("name",), "filename"),
-    (("mimeType", "mime_type"), "mediaType"),
-)
+_LATEST_NAMES = {
+    "bytes": "raw",
+    "fileWithBytes": "raw",
+    "uri": "url",
+    "fileWithUri": "url",
+    "mimeType": "mediaType",
+    "mime_type": "mediaType",
+    "name": "filename",
+}
+"""The members of a file of 0.3, and of its proto, by their names in a part of 1.0."""
+
 _TASK_ID = ("taskId", "task_id")
 
 
@@ -279,9 +284,9 @@ def _to_latest(members: Any) -> dict[str, Any] | None:
         return None
     changed = dict(message)
     if isinstance(role := message.get("role"), str):
-        changed["role"] = _ROLES_OF_0_3.get(role, role)
+        changed["role"] = LATEST_ROLES.get(role, role)
     if isinstance(parts := message.get("parts"), list):
-        changed["parts"] = [_part_to_latest(part) for part in parts]
+        changed["parts"] = [part_to_latest(p) if isinstance(p, dict) else p for p in parts]
     latest = {**members, "message": changed}
     if isinstance(configuration := members.get("configuration"), dict):
         configuration = latest["configuration"] = dict(configuration)
@@ -292,14 +297,14 @@ def _to_latest(members: Any) -> dict[str, Any] | None:
     return None if latest == members else latest
 
 
-def _part_to_latest(part: Any) -> Any:
-    if not isinstance(part, dict):
-        return part
+def part_to_latest(part: Members) -> Members:
+    """Return the 1.0 form of a part of 0.3; a part of 1.0 is left unchanged."""
     changed = {name: value for name, value in part.items() if name not in ("kind", "type")}
-    if isinstance(file := changed.get("file"), dict):
+    file = changed.get("file")
+    if isinstance(file, dict):
         del changed["file"]
-        for names, latest in _FILE_OF_0_3:
-            if (value := _first_truthy(file, names)) is not None:
+        for name, latest in _LATEST_NAMES.items():
+            if value := file.get(name):
                 changed.setdefault(latest, value)
     return changed
 
@@ -328,7 +333,7 @@ def normalize_request(
         known = states.get(state) if isinstance(state, str) else None
         return None if known is None else {**members, "status": known}
     if task_ids and kind in _ABOUT_ONE_TASK and not members.get("id"):
-        task_id = _first_truthy(members, _TASK_ID)
+        task_id = _first(members, *_TASK_ID)
         return None if task_id is None else {**members, "id": task_id}
     return None
 
@@ -338,8 +343,8 @@ def _request_message(members: dict[str, Any], roles: Mapping[str, str]) -> dict[
     if not isinstance(message, dict):
         return None
     changed = dict(message)
-    beside = _first_truthy(members, _MESSAGE_ID)
-    if beside is not None and _first_truthy(message, _MESSAGE_ID) is None:
+    beside = _first(members, *_MESSAGE_ID)
+    if beside is not None and _first(message, *_MESSAGE_ID) is None:
         for name in _MESSAGE_ID:
             changed.pop(name, None)
         changed["messageId"] = beside
@@ -347,8 +352,3 @@ def _request_message(members: dict[str, Any], roles: Mapping[str, str]) -> dict[
     if isinstance(role, str) and role in roles:
         changed["role"] = roles[role]
     return None if changed == message else {**members, "message": changed}
-
-
-def _first_truthy(members: Mapping[str, Any], names: tuple[str, ...]) -> Any:
-    """Return the first member of these names that is not empty."""
-    return next((members[name] for name in names if members.get(name)), None)

@@ -115,9 +115,12 @@ def _readable(
 ) -> Iterator[tuple[Any, Any]]:
     for name, item in items:
         try:
-            yield name, read_below(name, read_item, item)
+            made = read_below(name, read_item, item)
         except InvalidValue as wrong:
             report(wrong.under(name))
+        else:
+            if made is not None:  # an item that says nothing
+                yield name, made
 
 
 # -- the likely meaning of a value of another kind, None if it has none ---------------------------

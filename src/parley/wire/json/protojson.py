@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
+from functools import cache, partial
 from itertools import islice
 from math import inf
 from typing import Any, NamedTuple, NoReturn, TypeVar
@@ -19,7 +20,7 @@ from msgspec import inspect
 
 from parley.model import struct
 from parley.model.errors import A2AError, FieldViolation, InvalidParamsError
-from parley.model.struct import InvalidField, Timestamp, encode
+from parley.model.struct import InvalidField, Timestamp, encode, to_wire
 from parley.model.tasks import TaskState
 from parley.wire.json import problems as tolerance
 from parley.wire.json.problems import (
@@ -34,15 +35,41 @@ from parley.wire.json.problems import (
 from parley.wire.json.syntax import Bytes, check_limits, not_json
 
 
-def strict_constructor(info: inspect.StructType) -> Callable[..., Any]:
+class VersionForms(msgspec.Struct, frozen=True, eq=False):
+    """The types of the data model that a version has in another form.
+
+    ``names`` has the names of fields, in Python and in JSON; ``None`` stands for a field that the
+    version does not have. ``types`` has structs in place of types: ``of()`` and ``to_model()``
+    translate. ``values`` has the JSON of enum members.
+    """
+
+    names: Mapping[type, Mapping[str, tuple[str, str] | None]] = {}
+    types: Mapping[type, Any] = {}
+    values: Mapping[Any, str] = {}
+
+    def fields(self, info: inspect.StructType) -> Iterator[tuple[inspect.Field, str, str]]:
+        """Yield the fields that the version has, with their names in Python and in JSON."""
+        names = self.names.get(info.cls, {})
+        for each in info.fields:
+            named = names.get(each.name, (each.name, each.encode_name))
+            if named is not None:
+                yield each, *named
+
+
+LATEST_FORMS = VersionForms()
+
+
+def strict_constructor(
+    info: inspect.StructType, forms: VersionForms = LATEST_FORMS
+) -> Callable[..., Any]:
     """Return what makes a struct, and raises ``InvalidValue`` if anything is wrong.
 
     It takes the fields, the problems with them so far and, for a hint at unknown members, the JSON
     object that holds them.
     """
     make = info.cls
-    wire = {each.name: each.encode_name for each in info.fields}
-    known = {*wire, *wire.values()}
+    wire = {each.name: name for each, _, name in forms.fields(info)}
+    known = {name for _, *names in forms.fields(info) for name in names}
     required = [(each.name, empty_value(each.type)) for each in _required(info)]
 
     def construct(
@@ -71,8 +98,8 @@ def strict_constructor(info: inspect.StructType) -> Callable[..., Any]:
 
 
 def tolerant_constructor(
-    info: inspect.StructType,
-) -> Callable[[dict[str, Any], list[Problem]], Any]:
+    info: inspect.StructType, forms: VersionForms = LATEST_FORMS
+) -> Callable[..., Any]:
     """Return what makes a struct of an answer from the fields that could be read.
 
     It leaves out the other fields, or fills required fields with a placeholder. Raises
@@ -84,9 +111,9 @@ def tolerant_constructor(
     identifying = set()
     if any(empty_value(each.type) is None for each in needs.values()):
         identifying = set(needs) if len(needs) > 1 else {each.name for each in info.fields}
-    wire = {each.name: each.encode_name for each in info.fields}
+    wire = {each.name: name for each, _, name in forms.fields(info)}
 
-    def construct(given: dict[str, Any], problems: list[Problem]) -> Any:
+    def construct(given: dict[str, Any], problems: list[Problem], _: object = None) -> Any:
         if identifying.isdisjoint(given) and identifying:
             raise InvalidValue(problems or [("", "it has none of the members that are due")])
         for name, field in needs.items():
@@ -155,31 +182,36 @@ def _required(info: inspect.StructType) -> list[inspect.Field]:
 
 Read = Callable[[Any], Any]
 
-_readers: dict[tuple[Any, bool], Read] = {}
+_readers: dict[tuple[Any, bool, VersionForms], Read] = {}
 
 
-def reader(kind: Any, *, tolerant: bool = False) -> Read:
+def reader(kind: Any, *, tolerant: bool = False, forms: VersionForms = LATEST_FORMS) -> Read:
     """Return the strict or the ``tolerant`` reader of a type of the data model."""
-    made = _readers.get((kind, tolerant))
+    made = _readers.get((kind, tolerant, forms))
     if made is None:
-        made = _readers[kind, tolerant] = _reader(inspect.type_info(kind), tolerant)
+        made = _reader(inspect.type_info(kind), tolerant, forms)
+        _readers[kind, tolerant, forms] = made
     return made
 
 
-def _reader(info: inspect.Type, tolerant: bool) -> Read:
+def _reader(info: inspect.Type, tolerant: bool, forms: VersionForms) -> Read:
     match info:
         case inspect.StructType():
-            return _struct(info, tolerant)
+            form = forms.types.get(info.cls)
+            if form is None:
+                return _struct(info, tolerant, forms)
+            read = reader(form, tolerant=tolerant, forms=forms)
+            return lambda value: read(value).to_model()
         case inspect.UnionType(types=types):
             cases = [case for case in types if not isinstance(case, inspect.NoneType)]
             if len(cases) == 1:  # the field is optional; its struct drops nulls
-                return _reader(cases[0], tolerant)
+                return _reader(cases[0], tolerant, forms)
         case inspect.VarTupleType(item_type=item, min_length=min_length):
-            return _tuple(_reader(item, tolerant), min_length or 0, tolerant)
+            return _tuple(_reader(item, tolerant, forms), min_length or 0, tolerant)
         case inspect.DictType(value_type=inspect.AnyType()):
             return _object
         case inspect.DictType(value_type=item):
-            return _map(_reader(item, tolerant), tolerant)
+            return _map(_reader(item, tolerant, forms), tolerant)
         case inspect.EnumType(cls=cls):
             return _tolerant(_enum(cls), tolerance.enum_guesser(cls), tolerant)
         case inspect.StrType(min_length=min_length):
@@ -224,18 +256,21 @@ def _tolerant(strict: Read, guess: Read, tolerant: bool) -> Read:
 
 class _Field(NamedTuple):
     name: str
+    spelled: str
     wire: str
     read: Read
     takes_null: bool
 
 
-def _struct(info: inspect.StructType, tolerant: bool) -> Read:
+def _struct(info: inspect.StructType, tolerant: bool, forms: VersionForms) -> Read:
     fields: dict[str, _Field] = {}
-    for each in info.fields:
+    for each, spelled, wire in forms.fields(info):
         takes_null = isinstance(each.type, inspect.AnyType)  # google.protobuf.Value has a null
-        field = _Field(each.name, each.encode_name, _reader(each.type, tolerant), takes_null)
-        fields[field.wire] = fields[field.name] = field
-    construct = strict_constructor(info)
+        read_field = _reader(each.type, tolerant, forms)
+        if tolerant:
+            read_field = partial(tolerance.read_below, wire, read_field)
+        fields[wire] = fields[spelled] = _Field(each.name, spelled, wire, read_field, takes_null)
+    construct = (tolerant_constructor if tolerant else strict_constructor)(info, forms)
 
     def read(value: Any) -> Any:
         given: dict[str, Any] = {}
@@ -244,56 +279,40 @@ def _struct(info: inspect.StructType, tolerant: bool) -> Read:
             field = fields.get(key)
             if field is None:
                 continue
-            name, wire, read_item, takes_null = field
+            name, spelled, wire, read_item, takes_null = field
             if item is None and not takes_null:
                 continue
             if name in given:
-                problems.append((wire, f"given twice, also as {name}"))
+                if not tolerant:
+                    problems.append((wire, f"given twice, also as {spelled}"))
                 continue
             try:
                 given[name] = read_item(item)
             except InvalidValue as wrong:
-                given[name] = None
                 problems += wrong.under(wire)
+                if not tolerant:
+                    given[name] = None
         return construct(given, problems, value)
 
-    construct_tolerantly = tolerant_constructor(info)
-
-    def read_tolerantly(value: Any) -> Any:
-        given: dict[str, Any] = {}
-        problems: list[Problem] = []
-        for key, item in _object(value).items():
-            field = fields.get(key)
-            if field is None or field.name in given or (item is None and not field.takes_null):
-                continue
-            try:
-                given[field.name] = tolerance.read_below(field.wire, field.read, item)
-            except InvalidValue as wrong:
-                problems += wrong.under(field.wire)
-        return construct_tolerantly(given, problems)
-
-    return read_tolerantly if tolerant else read
+    return read
 
 
 def _tuple(read_item: Read, min_length: int, tolerant: bool) -> Read:
     read_right = tolerance.tuple_reader(read_item)
 
-    def read_tolerantly(value: Any) -> tuple[Any, ...]:
+    def read(value: Any) -> tuple[Any, ...]:
         if type(value) is not list:
-            if not isinstance(value, str | dict):
+            if not tolerant or not isinstance(value, str | dict):
                 raise expected("an array", value)
             tolerance.report(expected("an array", value).problems)
             value = [value]
-        return read_right(value)
-
-    def read(value: Any) -> tuple[Any, ...]:
-        if type(value) is not list:
-            raise expected("an array", value)
+        if tolerant:
+            return read_right(value)
         if len(value) < min_length:
             raise InvalidValue([("", "must not be empty")])
         return tuple(read_items(enumerate(value), read_item))
 
-    return read_tolerantly if tolerant else read
+    return read
 
 
 def _map(read_item: Read, tolerant: bool) -> Read:
@@ -399,6 +418,7 @@ __all__ = [
     "decode",
     "decode_answer",
     "encode",
+    "members_of",
     "parse",
     "parse_answer",
     "read",
@@ -427,7 +447,12 @@ def decode(data: Bytes, kind: type[T]) -> T:
         return read(parse(data), kind)
 
 
-def read(value: Any, kind: type[T], wrong: Iterable[FieldViolation] = ()) -> T:
+def read(
+    value: Any,
+    kind: type[T],
+    wrong: Iterable[FieldViolation] = (),
+    forms: VersionForms = LATEST_FORMS,
+) -> T:
     """Return the ``kind`` that a parsed JSON value stands for, as ``decode`` does.
 
     ``wrong`` has problems that are already known; the error names these too.
@@ -435,7 +460,7 @@ def read(value: Any, kind: type[T], wrong: Iterable[FieldViolation] = ()) -> T:
     violations = list(wrong)
     known = {violation.field for violation in violations}
     try:
-        made = reader(kind)(value)
+        made = reader(kind, forms=forms)(value)
     except InvalidValue as problem:
         violations += [each for each in problem.violations if each.field not in known]
     if violations:
@@ -454,10 +479,10 @@ def decode_answer(data: Bytes, kind: type[T]) -> T:
         return read_answer(parse_answer(data), kind)
 
 
-def read_answer(value: Any, kind: type[T]) -> T:
+def read_answer(value: Any, kind: type[T], forms: VersionForms = LATEST_FORMS) -> T:
     """Return the ``kind`` that a parsed JSON value stands for, as ``decode_answer`` does."""
     try:
-        return reader(kind, tolerant=True)(value)  # type: ignore[no-any-return]
+        return reader(kind, tolerant=True, forms=forms)(value)  # type: ignore[no-any-return]
     except InvalidValue as wrong:
         refuse(wrong.violations)
 
@@ -515,6 +540,38 @@ def parse(data: Bytes) -> Any:
         refuse([FieldViolation(path, description) for path in paths or [""]])
     except ValueError as error:
         raise not_json(data, error) from None
+
+
+def members_of(value: Any, forms: VersionForms = LATEST_FORMS) -> Any:
+    """Return the JSON of a value of the data model, its objects as dicts."""
+    if type(value) in _PLAIN:
+        return value
+    if type(value) is tuple:
+        return [members_of(item, forms) for item in value]
+    if isinstance(value, bytes | Enum | Timestamp):
+        return forms.values.get(value) or msgspec.to_builtins(value, enc_hook=to_wire)
+    if not isinstance(value, msgspec.Struct):
+        return value
+    form, fields = _written(value.__class__, forms)
+    if form is not None:
+        value = form.of(value)
+    return {
+        wire: item if type(item) in _PLAIN else members_of(item, forms)
+        for name, wire, default in fields
+        if (item := getattr(value, name)) is not default
+    }
+
+
+_PLAIN = frozenset({str, int, bool, dict, type(None)})
+
+
+@cache
+def _written(kind: Any, forms: VersionForms) -> tuple[Any, list[tuple[str, str, Any]]]:
+    """Return the form of a type, and its fields with their defaults."""
+    form = forms.types.get(kind)
+    info = inspect.type_info(form or kind)
+    assert isinstance(info, inspect.StructType)
+    return form, [(each.name, wire, each.default) for each, _, wire in forms.fields(info)]
 
 
 def refuse(violations: list[FieldViolation]) -> NoReturn:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
@@ -24,7 +23,7 @@ from parley.model.errors import (
 )
 from parley.wire.errors import ERROR_INFO, STRUCT, details_of, error_of
 from parley.wire.json.problems import InvalidValue
-from parley.wire.protobuf.messages import Message, Messages, Schema
+from parley.wire.protobuf.messages import POOL, Message, Messages
 
 STATUS_KEY = "grpc-status-details-bin"
 """The trailing metadata that holds the details."""
@@ -32,18 +31,7 @@ STATUS_KEY = "grpc-status-details-bin"
 MAX_DETAILS_BYTES = 4000
 """The size that details are cut to: peers accept 8 KiB of metadata, encoded in base64."""
 
-_SCHEMA = Schema(
-    package="google.rpc",
-    messages={
-        "Status": "1 code int32, 2 message string, 3 details Any[]",
-        "ErrorInfo": "1 reason string, 2 domain string, 3 metadata string{}",
-        "BadRequest": "1 field_violations FieldViolation[]",
-        "FieldViolation": "1 field string, 2 description string",
-        "RetryInfo": "1 retry_delay Duration",
-        "QuotaFailure": "1 violations QuotaViolation[]",
-        "QuotaViolation": "1 subject string, 2 description string",
-    },
-)
+_MESSAGES = Messages("google.rpc")
 _TYPES = "type.googleapis.com/"
 
 _STATUSES = """
@@ -70,17 +58,12 @@ _ERRORS_BY_STATUS: dict[str, type[A2AError]] = {
 _BY_NAME = {error.__name__: error for error in ERRORS}
 
 
-@cache
-def _messages() -> Messages:
-    return Messages(_SCHEMA)
-
-
 def write_status(error: A2AError) -> bytes:
     """Return an error as a ``google.rpc.Status``.
 
     If it is too long, its last details are left out, but never the ErrorInfo.
     """
-    status = _messages()["Status"](code=CODES[error.grpc_status], message=error.message[:1000])
+    status = _MESSAGES["Status"](code=CODES[error.grpc_status], message=error.message[:1000])
     info, *others = details_of(error)
     cut = {key: value[:500] for key, value in info["metadata"].items()}
     for detail in ({**info, "metadata": cut}, *others):
@@ -96,7 +79,7 @@ _UNFIT = (ParseError, AttributeError, LookupError, TypeError, ValueError, Recurs
 
 def _is_packed(packed: Message, detail: Mapping[str, Any]) -> bool:
     try:
-        ParseDict(detail, packed, descriptor_pool=_messages().pool)
+        ParseDict(detail, packed, descriptor_pool=POOL)
     except _UNFIT:  # of an unknown type, or not of the type that a peer declares
         packed.Clear()
         return False
@@ -111,7 +94,7 @@ def _shorten(status: Message) -> None:
     """Remove half of the last detail's violations, or the whole detail."""
     last = status.details[-1]
     if last.type_url.endswith("BadRequest"):
-        given = _messages()["BadRequest"]()
+        given = _MESSAGES["BadRequest"]()
         last.Unpack(given)
         if len(given.field_violations) > 1:
             del given.field_violations[len(given.field_violations) // 2 :]
@@ -153,7 +136,7 @@ def _is_reason(detail: Mapping[str, Any]) -> bool:
 
 
 def _details(details: bytes | None) -> Any:
-    status = _messages()["Status"]()
+    status = _MESSAGES["Status"]()
     if details:
         try:
             status.ParseFromString(details)
@@ -164,7 +147,7 @@ def _details(details: bytes | None) -> Any:
 
 def _unpack(packed: Message) -> dict[str, Any]:
     try:
-        detail: dict[str, Any] = MessageToDict(packed, descriptor_pool=_messages().pool)
+        detail: dict[str, Any] = MessageToDict(packed, descriptor_pool=POOL)
     except (TypeError, ValueError, DecodeError):  # of an unknown type
         value = base64.b64encode(packed.value).decode()
         detail = {"@type": packed.type_url or f"{_TYPES}google.protobuf.Any", "value": value}

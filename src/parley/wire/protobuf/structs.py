@@ -1,26 +1,30 @@
 """Values of the data model as protobuf messages of 1.0, and back.
 
 Each type of the data model has a writer and a reader, made once from its struct: both sides have
-the specification's names. ``wire.json.problems`` describes problems. Versions with other messages
-go through plain values (``members_of`` and ``fill``).
+the specification's names, but for the ``VersionForms``. ``wire.json.problems`` describes
+problems.
 """
 
 from __future__ import annotations
 
-import base64
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
-from google.protobuf.descriptor import FieldDescriptor
 from msgspec import UNSET, inspect
 
 from parley.model.struct import A2AStruct, Timestamp, to_wire
 from parley.wire.json import problems as tolerance
 from parley.wire.json.problems import InvalidValue, Problem, read_items, read_members
-from parley.wire.json.protojson import strict_constructor, tolerant_constructor
+from parley.wire.json.protojson import (
+    LATEST_FORMS,
+    VersionForms,
+    strict_constructor,
+    tolerant_constructor,
+)
 from parley.wire.protobuf.messages import Message, Messages
 
 EXACT = 2**53
@@ -124,133 +128,6 @@ def read_timestamp(message: Message) -> Timestamp:
     raise InvalidValue([("", f"{seconds} s and {nanos} ns is no moment from year 1 to year 9999")])
 
 
-Members = dict[str, Any]
-
-_KNOWN_READERS: Mapping[str, Callable[[Any], Any]] = {
-    "google.protobuf.Struct": read_struct,
-    "google.protobuf.Value": read_value,
-    "google.protobuf.Timestamp": lambda message: str(read_timestamp(message)),
-}
-_KNOWN_WRITERS: Mapping[str, Callable[[Any, Any], None]] = {
-    "google.protobuf.Struct": write_struct,
-    "google.protobuf.Value": write_value,
-    "google.protobuf.Timestamp": lambda message, text: write_timestamp(
-        message, Timestamp.parse(text)
-    ),
-}
-
-
-def members_of(message: Message, *, tolerant: bool = False) -> Members:
-    """Return the members of a message. Raises ``InvalidValue``; ``tolerant`` reports instead."""
-    members: Members = {}
-    problems: list[Problem] = []
-    for field, value in message.ListFields():
-        try:
-            members[field.json_name] = _read_field(field, value, tolerant)
-        except InvalidValue as wrong:
-            problems += wrong.under(field.json_name)
-    if problems and not tolerant:
-        raise InvalidValue(problems)
-    tolerance.report(problems)
-    return members
-
-
-def _read_field(field: Any, value: Any, tolerant: bool) -> Any:
-    if _is_map(field):
-        item = field.message_type.fields_by_name["value"]
-        return {key: _read(item, value[key], tolerant, key) for key in value}
-    if field.is_repeated:
-        return [_read(field, item, tolerant, index) for index, item in enumerate(value)]
-    return _read(field, value, tolerant)
-
-
-def _read(field: Any, value: Any, tolerant: bool, name: str | int | None = None) -> Any:
-    if field.message_type is not None:
-        read = _KNOWN_READERS.get(field.message_type.full_name)
-        try:
-            return members_of(value, tolerant=tolerant) if read is None else read(value)
-        except InvalidValue as wrong:
-            raise InvalidValue(wrong.problems if name is None else wrong.under(name)) from None
-    return base64.b64encode(value).decode() if field.type == FieldDescriptor.TYPE_BYTES else value
-
-
-def fill(message: Message, members: Mapping[str, Any], *, bytes_as_text: bool = False) -> None:
-    """Fill a message with ``members``. ``bytes_as_text`` leaves bytes in base64.
-
-    Raises ``InvalidValue`` for a number that no double holds, ``ValueError`` or ``TypeError`` for
-    what does not fit its field.
-    """
-    for field, value in _given(message, members):
-        name = field.name
-        try:
-            if _is_map(field):
-                entries, item = getattr(message, name), field.message_type.fields_by_name["value"]
-                for key, each in value.items():
-                    if item.message_type is not None:
-                        _write(entries[key], each, bytes_as_text)
-                    else:
-                        entries[key] = each
-            elif field.message_type is None:
-                scalar = _SCALAR_WRITERS.get(field.type, _unchanged)
-                if scalar is _bytes and bytes_as_text:
-                    scalar = _text
-                if field.is_repeated:
-                    getattr(message, name).extend([scalar(field, each) for each in value])
-                else:
-                    setattr(message, name, scalar(field, value))
-            elif field.is_repeated:
-                for each in value:
-                    _write(getattr(message, name).add(), each, bytes_as_text)
-            else:
-                inner = getattr(message, name)
-                inner.SetInParent()
-                _write(inner, value, bytes_as_text)
-        except InvalidValue as wrong:
-            raise InvalidValue(wrong.under(field.json_name)) from None
-
-
-def _given(message: Message, members: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
-    for field in message.DESCRIPTOR.fields:
-        value = members.get(field.json_name)
-        if value is not None:
-            yield field, value
-
-
-def _write(message: Message, value: Any, bytes_as_text: bool) -> None:
-    write = _KNOWN_WRITERS.get(message.DESCRIPTOR.full_name)
-    if write is not None:
-        write(message, value)
-    else:
-        fill(message, value, bytes_as_text=bytes_as_text)
-
-
-def _is_map(field: Any) -> bool:
-    kind = field.message_type
-    return kind is not None and bool(kind.has_options and kind.GetOptions().map_entry)
-
-
-def _unchanged(field: Any, value: Any) -> Any:
-    return value
-
-
-def _enum_number(field: Any, value: Any) -> int:
-    return value if isinstance(value, int) else field.enum_type.values_by_name[value].number
-
-
-def _bytes(field: Any, value: Any) -> bytes:
-    return base64.b64decode(value)
-
-
-def _text(field: Any, value: Any) -> bytes:
-    return bytes(value, "ascii")
-
-
-_SCALAR_WRITERS: Mapping[int, Callable[[Any, Any], Any]] = {
-    FieldDescriptor.TYPE_ENUM: _enum_number,
-    FieldDescriptor.TYPE_BYTES: _bytes,
-}
-
-
 Read = Callable[[Any], Any]
 """Makes a value of the data model from the value of a field. Raises ``InvalidValue``."""
 
@@ -262,21 +139,24 @@ _SCALARS = (inspect.StrType, inspect.IntType, inspect.BoolType, inspect.BytesTyp
 
 
 class Structs:
-    """The data model in the messages of one schema, which have the names of its types."""
+    """The data model in the messages of one package, which have the names of its types.
 
-    def __init__(self, messages: Messages) -> None:
-        self.messages = messages
-        self._readers: dict[tuple[type, bool], Read] = {}
-        self._writers: dict[type, Write] = {}
+    ``forms`` are those of its version. Fields without a counterpart in a message are not written.
+    """
 
-    def encode(self, value: A2AStruct) -> bytes:
-        """Return a value as the bytes of its message.
+    def __init__(self, messages: Messages, forms: VersionForms = LATEST_FORMS) -> None:
+        self._messages = messages
+        self._forms = forms
+        self._readers: dict[tuple[type, str, bool], Read] = {}
+        self._writers: dict[tuple[type, str], Write] = {}
+
+    def encode(self, value: A2AStruct, name: str) -> bytes:
+        """Return a value as the bytes of the message ``name``.
 
         Raises ``InvalidValue`` for a number that no double holds.
         """
-        kind = type(value)
-        message = self.messages[kind.__name__]()
-        self._writer(kind)(message, value)
+        message = self._messages[name]()
+        self._writer(type(value), message.DESCRIPTOR)(message, value)
         return message.SerializeToString()  # type: ignore[no-any-return]
 
     def read(self, message: Message, kind: type[A2AStruct], *, tolerant: bool = False) -> Any:
@@ -284,27 +164,35 @@ class Structs:
 
         ``tolerant`` leaves out the fields that are wrong (``wire.json.problems``).
         """
-        return self._reader(kind, tolerant)(message)
+        return self._reader(kind, message.DESCRIPTOR, tolerant)(message)
 
     # -- writing -------------------------------------------------------------------------------
 
-    def _writer(self, kind: type) -> Write:
-        made = self._writers.get(kind)
+    def _writer(self, kind: type, descriptor: Any) -> Write:
+        made = self._writers.get((kind, descriptor.full_name))
         if made is None:
+            form = self._forms.types.get(kind)
+            if form is not None:
+                fill = self._writer(form, descriptor)
+                made = lambda message, value: fill(message, form.of(value))  # noqa: E731
+                self._writers[kind, descriptor.full_name] = made
+                return made
             writers: list[_FieldWriter] = []
             # Registered before it is complete: types refer to each other.
-            self._writers[kind] = made = _fill(writers)
+            self._writers[kind, descriptor.full_name] = made = _fill(writers)
             info = inspect.type_info(kind)
             assert isinstance(info, inspect.StructType)
             writers += [
-                (_kept(f), f.encode_name, _absent(f), self._field_writer(f)) for f in info.fields
+                (_kept(each), wire, _absent(each), self._field_writer(each.type, target))
+                for each, name, wire in self._forms.fields(info)
+                if (target := descriptor.fields_by_name.get(name)) is not None
             ]
         return made
 
-    def _field_writer(self, field: inspect.Field) -> Write:
-        """Return what writes the value of a struct's field into a message."""
-        name, info = field.name, _of_set_field(field.type)
-        has_presence = info is not field.type
+    def _field_writer(self, given: inspect.Type, target: Any) -> Write:
+        """Return what writes the value of a struct's field into the field ``target``."""
+        name, info = target.name, _of_set_field(given)
+        has_presence = info is not given
 
         def scalar(message: Message, value: Any) -> None:
             if value or has_presence:
@@ -312,7 +200,7 @@ class Structs:
 
         match info:
             case inspect.StructType(cls=cls):
-                fill = self._writer(cls)
+                fill = self._writer(cls, target.message_type)
 
                 def struct(message: Message, value: Any) -> None:
                     inner = getattr(message, name)
@@ -321,7 +209,7 @@ class Structs:
 
                 return struct
             case inspect.VarTupleType(item_type=inspect.StructType(cls=cls)):
-                fill_item = self._writer(cls)
+                fill_item = self._writer(cls, target.message_type)
 
                 def structs(message: Message, value: Any) -> None:
                     if value:
@@ -343,7 +231,7 @@ class Structs:
             case inspect.DictType(value_type=inspect.AnyType()):
                 return lambda message, value: write_struct(getattr(message, name), value)
             case inspect.DictType(value_type=inspect.StructType(cls=cls)):
-                fill_value = self._writer(cls)
+                fill_value = self._writer(cls, _in_map(target))
 
                 def struct_map(message: Message, value: Any) -> None:
                     entries = getattr(message, name)
@@ -366,36 +254,44 @@ class Structs:
 
     # -- reading -------------------------------------------------------------------------------
 
-    def _reader(self, kind: type, tolerant: bool) -> Read:
-        made = self._readers.get((kind, tolerant))
+    def _reader(self, kind: type, descriptor: Any, tolerant: bool) -> Read:
+        key = (kind, descriptor.full_name, tolerant)
+        made = self._readers.get(key)
         if made is None:
+            form = self._forms.types.get(kind)
+            if form is not None:
+                read_form = self._reader(form, descriptor, tolerant)
+                made = self._readers[key] = lambda message: read_form(message).to_model()
+                return made
             fields: dict[Any, _Field] = {}
             info = inspect.type_info(kind)
             assert isinstance(info, inspect.StructType)
-            made = (_read_tolerantly if tolerant else _read_strictly)(info, fields)
-            self._readers[kind, tolerant] = made
-            descriptor = self.messages[kind.__name__].DESCRIPTOR
-            for each in info.fields:
-                read = self._field_reader(_of_set_field(each.type), tolerant)
+            made = self._readers[key] = _message_reader(info, self._forms, tolerant, fields)
+            for each, name, wire in self._forms.fields(info):
                 # A descriptor is one and the same object for as long as it is held here.
-                key = descriptor.fields_by_name[each.name]
-                fields[key] = _Field(each.name, each.encode_name, read)
+                target = descriptor.fields_by_name.get(name)
+                if target is not None:
+                    read_field = self._field_reader(_of_set_field(each.type), target, tolerant)
+                    if tolerant and read_field is not None:
+                        read_field = partial(tolerance.read_below, wire, read_field)
+                    fields[target] = _Field(each.name, wire, read_field)
         return made
 
-    def _field_reader(self, info: inspect.Type, tolerant: bool) -> Read | None:
+    def _field_reader(self, info: inspect.Type, target: Any, tolerant: bool) -> Read | None:
         """Return what reads a field that is set; ``None`` where protobuf's value is ours."""
         match info:
             case inspect.StructType(cls=cls):
-                return self._reader(cls, tolerant)
+                return self._reader(cls, target.message_type, tolerant)
             case inspect.VarTupleType(item_type=inspect.StructType(cls=cls)):
-                read_item = self._reader(cls, tolerant)
+                read_item = self._reader(cls, target.message_type, tolerant)
                 return (tolerance.tuple_reader if tolerant else _tuple)(read_item)
             case inspect.VarTupleType(item_type=inspect.StrType()):
                 return tuple
             case inspect.DictType(value_type=inspect.AnyType()):
                 return read_struct
             case inspect.DictType(value_type=inspect.StructType(cls=cls)):
-                return (tolerance.map_reader if tolerant else _map)(self._reader(cls, tolerant))
+                read_item = self._reader(cls, _in_map(target), tolerant)
+                return (tolerance.map_reader if tolerant else _map)(read_item)
             case inspect.DictType(value_type=inspect.StrType()):
                 return dict
             case inspect.EnumType(cls=cls):
@@ -413,6 +309,11 @@ class _Field(NamedTuple):
     name: str
     wire: str
     read: Read | None
+
+
+def _in_map(field: Any) -> Any:
+    """Return the descriptor of the messages in a map."""
+    return field.message_type.fields_by_name["value"].message_type
 
 
 def _of_set_field(info: inspect.Type) -> inspect.Type:
@@ -450,8 +351,10 @@ def _fill(writers: list[_FieldWriter]) -> Write:
     return fill
 
 
-def _read_strictly(info: inspect.StructType, fields: dict[Any, _Field]) -> Read:
-    construct = strict_constructor(info)
+def _message_reader(
+    info: inspect.StructType, forms: VersionForms, tolerant: bool, fields: dict[Any, _Field]
+) -> Read:
+    construct = (tolerant_constructor if tolerant else strict_constructor)(info, forms)
 
     def read_message(message: Message) -> Any:
         given: dict[str, Any] = {}
@@ -461,25 +364,9 @@ def _read_strictly(info: inspect.StructType, fields: dict[Any, _Field]) -> Read:
             try:
                 given[name] = item if read is None else read(item)
             except InvalidValue as wrong:
-                given[name] = None
                 problems += wrong.under(wire)
-        return construct(given, problems)
-
-    return read_message
-
-
-def _read_tolerantly(info: inspect.StructType, fields: dict[Any, _Field]) -> Read:
-    construct = tolerant_constructor(info)
-
-    def read_message(message: Message) -> Any:
-        given: dict[str, Any] = {}
-        problems: list[Problem] = []
-        for descriptor, item in message.ListFields():
-            name, wire, read = fields[descriptor]
-            try:
-                given[name] = item if read is None else tolerance.read_below(wire, read, item)
-            except InvalidValue as wrong:
-                problems += wrong.under(wire)
+                if not tolerant:
+                    given[name] = None
         return construct(given, problems)
 
     return read_message

@@ -1,7 +1,8 @@
 """HTTP+JSON in version 0.3 (0.3 §3.2.3, §3.5.3).
 
 Bodies are the JSON of the proto. A message may also have the form of JSON-RPC, which the text of
-0.3 shows, and which callers of the legacy paths send.
+0.3 shows, and which callers of the legacy paths send. 0.3 leaves the form of error bodies open, and
+official clients read different ones: a body has all of them, side by side.
 """
 
 from __future__ import annotations
@@ -12,8 +13,17 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import urlencode
 
+import msgspec
+
 from parley.model.cards import AgentCard
-from parley.model.errors import A2AError, FieldViolation, InvalidAgentResponseError
+from parley.model.errors import (
+    ERRORS_BY_CODE,
+    A2AError,
+    FieldViolation,
+    InternalError,
+    InvalidAgentResponseError,
+    InvalidParamsError,
+)
 from parley.model.operations import (
     CancelTaskRequest,
     Empty,
@@ -27,8 +37,9 @@ from parley.model.operations import (
     TaskPushNotificationConfig,
 )
 from parley.model.service import StreamItem
-from parley.model.struct import A2AStruct, decode, encode
+from parley.model.struct import A2AStruct, encode
 from parley.model.tasks import Event, Task
+from parley.wire.errors import ERRORS_BY_STATUS, details_of, error_of, status_of
 from parley.wire.json import legacy, protojson
 from parley.wire.json.problems import logging_problems
 from parley.wire.json.syntax import Bytes
@@ -44,6 +55,34 @@ _PATHS = {
     for route in reversed(operations.ROUTES)
     if not route.alias
 }
+
+
+class _ErrorBody(msgspec.Struct):
+    message: str
+    code: int | None = None
+    data: Any = None
+    details: Any = None
+    type: Any = None
+    error: Any = None
+
+    @property
+    def typed(self) -> list[Any]:
+        """The typed details, under either name."""
+        given = self.details if self.data is None else self.data
+        return given if isinstance(given, list) else [given] * (given is not None)
+
+    @property
+    def named(self) -> type[A2AError] | None:
+        """The error by its class name: alone (Python), or behind its package (Java)."""
+        name = self.type if isinstance(self.type, str) else self.error
+        if not isinstance(name, str):
+            return None
+        return _BY_NAME.get(name.rpartition(".")[2].removesuffix("_v0_3"))
+
+
+_BY_NAME = {error.__name__: error for error in ERRORS_BY_CODE.values()}
+_error_body = msgspec.json.Decoder(_ErrorBody).decode
+_wrapped = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class HttpJson:
@@ -82,7 +121,7 @@ class HttpJson:
             return legacy.read_with_fallback(
                 _object(body),
                 lambda members: _normalize_message(route, members),
-                lambda members: _read_message(members, is_legacy=route.alias),
+                lambda members: _read_message(route, members),
             )
         if kind is GetExtendedAgentCardRequest:
             return GetExtendedAgentCardRequest()
@@ -146,7 +185,7 @@ class HttpJson:
             return encode(cards.members_of(answer, with_latest=True))
         if self._is_python_peer:
             answer = with_base64_text(answer)
-        return encode(proto.result_of(operation, answer))
+        return encode(proto.write_result(operation, answer))
 
     def read_result(self, operation: Operation, data: Bytes) -> Any:
         """Read the answer to an operation."""
@@ -172,7 +211,7 @@ class HttpJson:
     def write_event(self, item: StreamItem) -> bytes:
         """Write one event of a stream."""
         event = with_base64_text(item[0]) if self._is_python_peer else item[0]
-        return encode(proto.Response.of(event))
+        return encode(proto.write_event(event))
 
     def read_event(self, data: Bytes) -> Any:
         """Read one event of a stream. Raises the error that it holds instead."""
@@ -181,7 +220,7 @@ class HttpJson:
                 return _read_event(data)
         except (A2AError, ValueError, RecursionError) as problem:
             try:
-                error = operations.read_error(500, data)
+                error = self.read_error(500, data)
             except InvalidAgentResponseError:
                 kind = StreamResponse
                 raise invalid_answer("an event of a stream", kind, problem) from None
@@ -192,25 +231,50 @@ class HttpJson:
         return values.ends_stream(event)
 
     def write_error(self, error: A2AError) -> bytes:
-        """Write the body of an error."""
-        return operations.write_error(error)
+        """Write the body of an error, in the forms of all official clients.
+
+        ``code``, ``message`` and ``data`` are the error of JSON-RPC without its envelope
+        (JavaScript), ``type`` is the name of the error (Python), ``error`` the form of 1.0 (Go).
+        """
+        error = operations.with_wire_names(error, proto=True)
+        kind = ERRORS_BY_CODE.get(error.code, InternalError)
+        return encode(
+            {
+                "code": error.code,
+                "message": error.message,
+                "data": details_of(error),
+                "type": kind.__name__,
+                "error": status_of(error),
+            }
+        )
 
     def read_error(self, status: int, body: Bytes) -> A2AError:
-        """Read the body of an error: by its code, else by its status.
+        """Read the body of an error: by its details, code or name, else by its status.
 
         Raises ``InvalidAgentResponseError`` for a body that no agent writes.
         """
-        return operations.read_error(status, body)
+        try:
+            try:
+                given = _error_body(body)
+            except msgspec.ValidationError:
+                given = _error_body(_wrapped(body)["error"])
+        except (ValueError, RecursionError, KeyError) as problem:
+            raise InvalidAgentResponseError(f"the answer is not a refusal: {problem}") from None
+        code = given.code
+        if code is None or code >= 0:
+            # Agents on the official Python SDK send no code.
+            kind = given.named or (
+                InvalidParamsError if status == 422 else ERRORS_BY_STATUS.get(status)
+            )
+            code = kind.code if kind else None
+        return error_of(code, given.message, given.typed)
 
 
 def _read_event(data: Bytes) -> Any:
-    try:
-        return decode(data, proto.Response).to_model()
-    except (ValueError, RecursionError):
-        members = protojson.parse_answer(data)
+    members = protojson.parse_answer(data)
     if not _is_of_jsonrpc(members):
         try:
-            return protojson.read_answer(members, proto.Response).to_model()
+            return proto.read_event(members)
         except (A2AError, ValueError):
             with suppress(A2AError, ValueError):
                 return read_value(data, in_stream=True)
@@ -250,14 +314,14 @@ def _object(body: Bytes) -> dict[str, Any]:
     return members
 
 
-def _read_message(members: dict[str, Any], *, is_legacy: bool) -> Any:
+def _read_message(route: Route, members: dict[str, Any]) -> Any:
     """Read a message with ``content``, as in the proto, or ``parts``, as in JSON-RPC."""
     message = members.get("message", members.get("request"))
     has = message.keys() if isinstance(message, dict) else ()
-    if "content" in has or not (is_legacy or "parts" in has):
-        return protojson.read(members, proto.SendMessageParams).to_model()
+    if "content" in has or not (route.alias or "parts" in has):
+        return proto.read_request(route.operation, members)
     members = {**members, "message": message}
-    if is_legacy:
+    if route.alias:
         return protojson.read(members, values.LegacyTaskSendParams).to_model()
     return protojson.read(members, values.MessageSendParams).to_model()
 

@@ -39,10 +39,6 @@ _PARAMS: dict[type[A2AStruct], Any] = {
     operations.ListTaskPushNotificationConfigsRequest: values.ListConfigsParams,
     operations.DeleteTaskPushNotificationConfigRequest: values.DeleteConfigParams,
 }
-_OUTGOING_PARAMS: dict[type[A2AStruct], Any] = {
-    **_PARAMS,
-    SendMessageRequest: values.OutgoingMessageSendParams,
-}
 """The requests that have their own parameters in 0.3; others have the data model's."""
 
 _OTHER_STATES = {
@@ -61,24 +57,6 @@ _RESULTS: dict[type[A2AStruct], Any] = {
 }
 
 
-def read_params(operation: Operation, data: Bytes) -> Any:
-    """Read the parameters of a request. Raises ``A2AError`` that names the wrong fields."""
-    kind = operation.request
-    is_legacy = kind is SendMessageRequest and operation.aliases
-    named = values.LegacyTaskSendParams if is_legacy else _PARAMS.get(kind)
-    given: Any
-    try:
-        given = protojson.decode(data, named or kind)
-    except InvalidParamsError as error:
-        given = legacy.read_with_fallback(
-            protojson.parse(data),
-            lambda members: normalize_params(operation, members, is_legacy=bool(operation.aliases)),
-            lambda members: protojson.read(members, named or kind),
-            error,
-        )
-    return without_tenant(given) if named is None else given.to_model()
-
-
 def normalize_params(
     operation: Operation, members: Any, *, is_legacy: bool
 ) -> dict[str, Any] | None:
@@ -90,12 +68,6 @@ def normalize_params(
     return legacy.normalize_request(
         operation, members, states=_OTHER_STATES, roles=roles, task_ids=True
     )
-
-
-def write_params(request: A2AStruct) -> bytes:
-    """Write the parameters of a request."""
-    named = _OUTGOING_PARAMS.get(type(request))
-    return encode(without_tenant(request) if named is None else named.of(request))
 
 
 def without_tenant(request: Any) -> Any:
@@ -271,11 +243,27 @@ class JsonRpc(Json):
 
     def read_request(self, operation: Operation, params: Bytes) -> Any:
         """Read the parameters of a request."""
-        return read_params(operation, params)
+        kind = operation.request
+        is_legacy = kind is SendMessageRequest and operation.aliases
+        named = values.LegacyTaskSendParams if is_legacy else _PARAMS.get(kind)
+        given: Any
+        try:
+            given = protojson.decode(params, named or kind)
+        except InvalidParamsError as error:
+            given = legacy.read_with_fallback(
+                protojson.parse(params),
+                lambda members: normalize_params(
+                    operation, members, is_legacy=bool(operation.aliases)
+                ),
+                lambda members: protojson.read(members, named or kind),
+                error,
+            )
+        return without_tenant(given) if named is None else given.to_model()
 
     def write_request(self, operation: Operation, request: A2AStruct) -> bytes:
         """Write the parameters of a request."""
-        return write_params(request)
+        named = _PARAMS.get(type(request))
+        return encode(without_tenant(request) if named is None else named.of(request))
 
     def write_error(self, error: A2AError) -> bytes:
         """Write the error object of a response.

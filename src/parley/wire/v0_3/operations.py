@@ -1,28 +1,13 @@
-"""The names, verbs and paths of operations in 0.3 and in older texts (0.3 §3.5.6), and errors.
-
-0.3 leaves the form of error bodies in HTTP+JSON open, and official clients read different ones: a
-body has all of them, side by side.
-"""
+"""The names, verbs and paths of operations in 0.3 and in older texts (0.3 §3.5.6)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
-from parley.model.errors import (
-    ERRORS_BY_CODE,
-    A2AError,
-    InternalError,
-    InvalidAgentResponseError,
-    InvalidParamsError,
-    PeerError,
-)
+from parley.model.errors import A2AError, PeerError
 from parley.model.operations import BY_NAME, Operation
-from parley.model.struct import encode
-from parley.wire.errors import ERRORS_BY_STATUS, details_of, error_of, status_of
-from parley.wire.json.syntax import Bytes
 from parley.wire.versions import Route
 
 # The names in 0.3 of fields that an agent may reject after a request was read.
@@ -67,75 +52,6 @@ def with_wire_names(error: A2AError, *, proto: bool = False) -> A2AError:
         details=error.details,
         retry_after=error.retry_after,
     )
-
-
-class _ErrorBody(msgspec.Struct):
-    message: str
-    code: int | None = None
-    data: Any = None
-    details: Any = None
-    type: Any = None
-    error: Any = None
-
-    @property
-    def typed(self) -> list[Any]:
-        """The typed details, under either name."""
-        given = self.details if self.data is None else self.data
-        return given if isinstance(given, list) else [given] * (given is not None)
-
-    @property
-    def named(self) -> type[A2AError] | None:
-        """The error by its class name: alone (Python), or behind its package (Java)."""
-        name = self.type if isinstance(self.type, str) else self.error
-        if not isinstance(name, str):
-            return None
-        return _BY_NAME.get(name.rpartition(".")[2].removesuffix("_v0_3"))
-
-
-_BY_NAME = {error.__name__: error for error in ERRORS_BY_CODE.values()}
-_error_body = msgspec.json.Decoder(_ErrorBody).decode
-_wrapped = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-
-
-def write_error(error: A2AError) -> bytes:
-    """Write the body of an error, in the forms of all official clients.
-
-    ``code``, ``message`` and ``data`` are the error of JSON-RPC without its envelope (JavaScript).
-    ``type`` is the name of the error (Python), ``error`` the form of 1.0 (Go).
-    """
-    error = with_wire_names(error, proto=True)
-    kind = ERRORS_BY_CODE.get(error.code, InternalError)
-    return encode(
-        {
-            "code": error.code,
-            "message": error.message,
-            "data": details_of(error),
-            "type": kind.__name__,
-            "error": status_of(error),
-        }
-    )
-
-
-def read_error(status: int, body: Bytes) -> A2AError:
-    """Read the body of an error: by its details, code or name, else by its status.
-
-    Raises ``InvalidAgentResponseError`` for a body that no agent writes.
-    """
-    try:
-        try:
-            given = _error_body(body)
-        except msgspec.ValidationError:
-            given = _error_body(_wrapped(body)["error"])
-    except (ValueError, RecursionError, KeyError) as problem:
-        raise InvalidAgentResponseError(f"the answer is not a refusal: {problem}") from None
-    code = given.code
-    if code is None or code >= 0:
-        # Agents on the official Python SDK send no code.
-        kind = given.named or (
-            InvalidParamsError if status == 422 else ERRORS_BY_STATUS.get(status)
-        )
-        code = kind.code if kind else None
-    return error_of(code, given.message, given.typed)
 
 
 NAMES: Mapping[str, str] = {

@@ -12,11 +12,9 @@ to expect text.
 from __future__ import annotations
 
 import binascii
-from enum import Enum
-from typing import Annotated, Any, Self
+from typing import Any, ClassVar, Self
 
 import msgspec
-from msgspec import Meta
 from msgspec.structs import replace
 
 from parley.model import operations
@@ -32,14 +30,14 @@ from parley.model.operations import (
     SendMessageResponse,
 )
 from parley.model.parts import Role
-from parley.model.struct import A2AStruct, Int32, InvalidField, NonEmpty, encode
+from parley.model.struct import A2AStruct, Int32, InvalidField, NonEmpty
 from parley.model.tasks import Event
 from parley.wire.json import problems, protojson
+from parley.wire.json.protojson import VersionForms
 from parley.wire.v0_3 import cards
 from parley.wire.v0_3.json import Configs, invalid_answer
 from parley.wire.v0_3.values import (
     DEFAULT_CONFIG_ID,
-    ArtifactForm,
     Form,
     ListTasksParams,
     MessageForm,
@@ -47,7 +45,6 @@ from parley.wire.v0_3.values import (
     explicit_length,
     is_final,
     optional_length,
-    parse_answer_timestamp,
     repair_file,
     unwrap,
     wrap,
@@ -110,50 +107,19 @@ def decode_content(given: bytes, media_type: str) -> bytes:
 
 def with_base64_text(value: Any) -> Any:
     """Return a message, an answer or an event with base64 text for the bytes of its files."""
-    match value:
-        case core_parts.Part(raw=bytes() as raw):
-            return replace(value, raw=binascii.b2a_base64(raw, newline=False))
-        case core_parts.Message() | core_parts.Artifact():
-            return replace(value, parts=_each(value.parts))
-        case core_tasks.TaskStatus(message=core_parts.Message()):
-            return replace(value, message=with_base64_text(value.message))
-        case core_tasks.TaskStatusUpdateEvent():
-            return replace(value, status=with_base64_text(value.status))
-        case core_tasks.TaskArtifactUpdateEvent():
-            return replace(value, artifact=with_base64_text(value.artifact))
-        case SendMessageRequest():
-            return replace(value, message=with_base64_text(value.message))
-        case core_tasks.Task():
-            return replace(
-                value,
-                status=with_base64_text(value.status),
-                artifacts=_each(value.artifacts),
-                history=_each(value.history),
-            )
-        case ListTasksResponse():
-            return replace(value, tasks=_each(value.tasks))
-    return value
+    if isinstance(value, tuple):
+        return tuple([with_base64_text(each) for each in value])
+    if isinstance(value, core_parts.Part):
+        raw = value.raw
+        return value if raw is None else replace(value, raw=binascii.b2a_base64(raw, newline=False))
+    held = _WITH_PARTS.intersection(getattr(value, "__struct_fields__", ()))
+    if not held:
+        return value
+    return replace(value, **{name: with_base64_text(getattr(value, name)) for name in held})
 
 
-def _each(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple([with_base64_text(value) for value in values])
-
-
-class State(Enum):
-    """A task's state, in the order of its numbers. 1.0 spells CANCELLED with one L."""
-
-    UNSPECIFIED = "TASK_STATE_UNSPECIFIED"
-    SUBMITTED = "TASK_STATE_SUBMITTED"
-    WORKING = "TASK_STATE_WORKING"
-    COMPLETED = "TASK_STATE_COMPLETED"
-    FAILED = "TASK_STATE_FAILED"
-    CANCELED = "TASK_STATE_CANCELLED"
-    INPUT_REQUIRED = "TASK_STATE_INPUT_REQUIRED"
-    REJECTED = "TASK_STATE_REJECTED"
-    AUTH_REQUIRED = "TASK_STATE_AUTH_REQUIRED"
-
-
-_STATE_OF = {state: State[state.name] for state in core_tasks.TaskState}
+_WITH_PARTS = frozenset({"message", "parts", "status", "artifact", "artifacts", "history", "tasks"})
+"""The fields that hold parts, or values with parts."""
 
 
 class ProtoForm(Form, frozen=True, kw_only=True):
@@ -254,57 +220,17 @@ class Message(MessageForm, ProtoForm, frozen=True, kw_only=True):
     context_id: str = ""
     task_id: str = ""
     role: Role = Role.UNSPECIFIED
-    content: tuple[Part, ...] = ()
+    content: tuple[core_parts.Part, ...] = ()
     metadata: dict[str, Any] | None = None
     extensions: tuple[str, ...] = ()
 
 
-class RequestMessage(Message, frozen=True, kw_only=True):
-    """A message in a request."""
+class InnerMessage(Message, frozen=True, kw_only=True):
+    """A message of a task or of a status."""
 
-    message_id: NonEmpty
-    role: Role
-    content: Annotated[tuple[Part, ...], Meta(min_length=1)]
-
-    def __post_init__(self) -> None:
-        if self.role is Role.UNSPECIFIED:
-            raise InvalidField("role", "expected ROLE_USER or ROLE_AGENT")
-
-
-class Artifact(ArtifactForm, ProtoForm, frozen=True, kw_only=True):
-    """An artifact, or a chunk of one."""
-
-    parts: tuple[Part, ...] = ()
-    metadata: dict[str, Any] | None = None
-    extensions: tuple[str, ...] = ()
-
-
-class TaskStatus(ProtoForm, frozen=True, kw_only=True):
-    """A task's status."""
-
-    MODEL = core_tasks.TaskStatus
-    NAMES = {"update": "message"}
-
-    state: State = State.UNSPECIFIED
-    update: Message | None = msgspec.field(default=None, name="message")
-    timestamp: str | None = None
-
-    def to_model(self, **_: Any) -> Any:
-        """Return the status of the data model. Raises ``ValueError``."""
-        return super().to_model(timestamp=parse_answer_timestamp(self.timestamp))
-
-
-class Task(ProtoForm, frozen=True, kw_only=True):
-    """A task."""
-
-    MODEL = core_tasks.Task
-
-    id: NonEmpty
-    context_id: str = ""
-    status: TaskStatus
-    artifacts: tuple[Artifact, ...] = ()
-    history: tuple[Message, ...] = ()
-    metadata: dict[str, Any] | None = None
+    def to_model(self, **others: Any) -> Any:
+        """Return the message of the data model, ``None`` for one without parts."""
+        return None if self.is_empty else super().to_model(**others)
 
 
 class TaskStatusUpdateEvent(ProtoForm, frozen=True, kw_only=True):
@@ -314,7 +240,7 @@ class TaskStatusUpdateEvent(ProtoForm, frozen=True, kw_only=True):
 
     task_id: NonEmpty
     context_id: str = ""
-    status: TaskStatus
+    status: core_tasks.TaskStatus
     final: bool = False
     metadata: dict[str, Any] | None = None
 
@@ -324,26 +250,13 @@ class TaskStatusUpdateEvent(ProtoForm, frozen=True, kw_only=True):
         return super().of(event, final=is_final(event.status))
 
 
-class TaskArtifactUpdateEvent(ProtoForm, frozen=True, kw_only=True):
-    """A new artifact, or a further chunk of one."""
-
-    MODEL = core_tasks.TaskArtifactUpdateEvent
-
-    task_id: NonEmpty
-    context_id: str = ""
-    artifact: Artifact
-    append: bool = False
-    last_chunk: bool = False
-    metadata: dict[str, Any] | None = None
-
-
 class Response(A2AStruct, frozen=True, kw_only=True):
     """Exactly one event: the answer to a message, or an event of a stream."""
 
-    task: Task | None = None
+    task: core_tasks.Task | None = None
     msg: Message | None = msgspec.field(default=None, name="message")
-    status_update: TaskStatusUpdateEvent | None = None
-    artifact_update: TaskArtifactUpdateEvent | None = None
+    status_update: core_tasks.TaskStatusUpdateEvent | None = None
+    artifact_update: core_tasks.TaskArtifactUpdateEvent | None = None
 
     def __post_init__(self) -> None:
         given = (self.task, self.msg, self.status_update, self.artifact_update)
@@ -351,26 +264,31 @@ class Response(A2AStruct, frozen=True, kw_only=True):
             raise ValueError("exactly one of task, message, statusUpdate and artifactUpdate is set")
 
     @classmethod
-    def of(cls, event: Event) -> Response:
-        """Return the 0.3 form of an event."""
-        return cls(**{_EVENTS[type(event)]: ProtoForm.form(event)})
+    def of(cls, response: SendMessageResponse | operations.StreamResponse) -> Response:
+        """Return the 0.3 form of an answer or an event."""
+        event: Any = response.payload
+        if isinstance(event, core_parts.Message):
+            event = Message.of(event)
+        return cls(**{_EVENTS[type(event)]: event})
 
     def to_model(self) -> Event:
-        """Return the event of the data model. Raises ``ValueError``."""
-        event = self.artifact_update or self.status_update or self.task or self.msg
+        """Return the event of the data model."""
+        if self.msg is not None:
+            return self.msg.to_model()  # type: ignore[no-any-return]
+        event = self.artifact_update or self.status_update or self.task
         assert event is not None  # __post_init__ ensures it
-        return event.to_model()  # type: ignore[no-any-return]
+        return event
 
 
-_EVENTS = {
+_EVENTS: dict[type, str] = {
     core_tasks.Task: "task",
-    core_parts.Message: "msg",
+    Message: "msg",
     core_tasks.TaskStatusUpdateEvent: "status_update",
     core_tasks.TaskArtifactUpdateEvent: "artifact_update",
 }
 
 
-class SendMessageConfiguration(ProtoForm, frozen=True, kw_only=True):
+class SendMessageConfiguration(Form, frozen=True, kw_only=True):
     """Options for the answer. A missing ``blocking`` is false."""
 
     MODEL = operations.SendMessageConfiguration
@@ -398,54 +316,58 @@ class SendMessageConfiguration(ProtoForm, frozen=True, kw_only=True):
         )
 
 
-class SendMessageParams(Form, frozen=True, kw_only=True):
-    """A message for the agent."""
-
-    MODEL = SendMessageRequest
-    NAMES = {"request": "message"}
-
-    request: RequestMessage = msgspec.field(name="message")
-    configuration: SendMessageConfiguration | None = None
-    metadata: dict[str, Any] | None = None
-
-
-class OutgoingSendMessageParams(ProtoForm, frozen=True, kw_only=True):
-    """A message for the agent, as a client sends it: always with a configuration."""
-
-    MODEL = SendMessageRequest
-    NAMES = SendMessageParams.NAMES
-
-    request: Message = msgspec.field(name="message")
-    configuration: SendMessageConfiguration
-    metadata: dict[str, Any] | None = None
-
-    @classmethod
-    def of(cls, request: SendMessageRequest, /, **_: Any) -> Self:
-        """Return the 0.3 form of a request."""
-        configuration = request.configuration or operations.SendMessageConfiguration()
-        return super().of(request, configuration=cls.form(configuration))
-
-
 class NamedRequest(A2AStruct, frozen=True, kw_only=True):
-    """A request about a task or about its webhook."""
+    """A request about a task, or about a webhook of a task."""
+
+    MODEL: ClassVar[Any]
 
     name: str
-    history_length: Int32 | None = None
 
     def __post_init__(self) -> None:
-        _parse_name(self.name)
-
-
-class NamedConfigRequest(NamedRequest, frozen=True, kw_only=True):
-    """A request about a webhook of a task."""
-
-    def __post_init__(self) -> None:
-        if not _parse_name(self.name)[1]:
+        _, config_id = _parse_name(self.name)
+        if not config_id and "task_id" in self.MODEL.__struct_fields__:
             words = f"expected the name of a task{_CONFIGS} and an id, got {self.name[:60]!r}"
             raise InvalidField("name", words)
 
+    @classmethod
+    def of(cls, request: Any) -> Self:
+        """Return the 0.3 form of a request."""
+        if hasattr(request, "task_id"):
+            return cls(name=config_name(request.task_id, request.id))
+        return cls(name=task_name(request.id))
 
-class ParentRequest(A2AStruct, frozen=True, kw_only=True):
+    def to_model(self) -> Any:
+        """Return the request of the data model."""
+        task_id, config_id = _parse_name(self.name)
+        if "task_id" in self.MODEL.__struct_fields__:
+            return self.MODEL(task_id=task_id, id=config_id)
+        return self.MODEL(id=task_id)
+
+
+def _named(model: Any) -> Any:
+    return msgspec.defstruct(
+        model.__name__, (), bases=(NamedRequest,), namespace={"MODEL": model}, frozen=True
+    )
+
+
+class GetTaskRequest(NamedRequest, frozen=True, kw_only=True):
+    """A request for a task. It always has a history length."""
+
+    MODEL = operations.GetTaskRequest
+
+    history_length: Int32 | None = None
+
+    @classmethod
+    def of(cls, request: operations.GetTaskRequest) -> Self:
+        """Return the 0.3 form of a request."""
+        return replace(super().of(request), history_length=explicit_length(request.history_length))
+
+    def to_model(self) -> Any:
+        """Return the request of the data model."""
+        return replace(super().to_model(), history_length=optional_length(self.history_length))
+
+
+class ListConfigsRequest(A2AStruct, frozen=True, kw_only=True):
     """A request about all webhooks of a task."""
 
     parent: str
@@ -454,6 +376,20 @@ class ParentRequest(A2AStruct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _parse_name(self.parent, "parent")
+
+    @classmethod
+    def of(cls, request: operations.ListTaskPushNotificationConfigsRequest) -> Self:
+        """Return the 0.3 form of a request."""
+        parent = task_name(request.task_id)
+        return cls(parent=parent, page_size=request.page_size, page_token=request.page_token)
+
+    def to_model(self) -> Any:
+        """Return the request of the data model."""
+        return operations.ListTaskPushNotificationConfigsRequest(
+            task_id=_parse_name(self.parent)[0],
+            page_size=self.page_size,
+            page_token=self.page_token,
+        )
 
 
 class TaskPushNotificationConfig(A2AStruct, frozen=True, kw_only=True):
@@ -508,125 +444,73 @@ class CreateConfig(A2AStruct, frozen=True, kw_only=True):
         return replace(config, id=webhook.id or self.config_id or DEFAULT_CONFIG_ID)
 
 
-class ListConfigsResponse(A2AStruct, frozen=True, kw_only=True):
-    """A page of webhooks."""
-
-    configs: tuple[TaskPushNotificationConfig, ...] = ()
-    next_page_token: str = ""
-
-
-class ListTasksResult(ProtoForm, frozen=True, kw_only=True):
-    """A page of tasks: 0.3 has no message for it, so this is the page of 1.0 with tasks of 0.3."""
-
-    MODEL = ListTasksResponse
-
-    tasks: tuple[Task, ...]
-    next_page_token: str
-    page_size: Int32
-    total_size: Int32
-
-
-ProtoForm.FORMS.update(
-    Form.FORMS
-    | {
-        core_tasks.TaskState: _STATE_OF.__getitem__,
-        Role: Role,
-        core_parts.Part: Part.of,
-        core_parts.Message: Message.of,
-        core_parts.Artifact: Artifact.of,
-        core_tasks.TaskStatus: TaskStatus.of,
-        core_tasks.Task: Task.of,
-        core_tasks.TaskStatusUpdateEvent: TaskStatusUpdateEvent.of,
-        core_tasks.TaskArtifactUpdateEvent: TaskArtifactUpdateEvent.of,
-        operations.SendMessageConfiguration: SendMessageConfiguration.of,
-    }
+REQUESTS = VersionForms(
+    names={
+        SendMessageRequest: {"message": ("request", "message"), "tenant": None},
+        core_parts.Message: {"parts": ("content", "content"), "reference_task_ids": None},
+        operations.GetExtendedAgentCardRequest: {"tenant": None},
+    },
+    types={
+        core_parts.Part: Part,
+        operations.SendMessageConfiguration: SendMessageConfiguration,
+        operations.TaskPushNotificationConfig: CreateConfig,
+        operations.GetTaskRequest: GetTaskRequest,
+        **{
+            model: _named(model)
+            for model in (
+                operations.CancelTaskRequest,
+                operations.SubscribeToTaskRequest,
+                operations.GetTaskPushNotificationConfigRequest,
+                operations.DeleteTaskPushNotificationConfigRequest,
+            )
+        },
+        operations.ListTaskPushNotificationConfigsRequest: ListConfigsRequest,
+        operations.ListTasksRequest: ListTasksParams,
+    },
 )
+"""The forms of requests."""
+
+ANSWERS = VersionForms(
+    names={core_tasks.TaskStatus: {"message": ("update", "message")}},
+    types={
+        core_parts.Part: Part,
+        core_parts.Message: InnerMessage,
+        core_tasks.TaskStatusUpdateEvent: TaskStatusUpdateEvent,
+        SendMessageResponse: Response,
+        operations.StreamResponse: Response,
+        operations.TaskPushNotificationConfig: TaskPushNotificationConfig,
+    },
+    values={core_tasks.TaskState.CANCELED: "TASK_STATE_CANCELLED"},
+)
+"""The forms of answers and events. 0.3 has no page of tasks, so that is the page of 1.0."""
+
+
+def outgoing(request: Any) -> Any:
+    """Return a request as a client sends it: a message always with a configuration."""
+    if isinstance(request, SendMessageRequest) and request.configuration is None:
+        return replace(request, configuration=operations.SendMessageConfiguration())
+    return request
 
 
 def read_request(operation: Operation, members: Members) -> Any:
     """Read the members of a request. Raises ``A2AError`` with the fields that are wrong."""
-    kind = operation.request
-    if kind is SendMessageRequest:
-        return protojson.read(members, SendMessageParams).to_model()
-    if kind is operations.TaskPushNotificationConfig:
-        return protojson.read(members, CreateConfig).to_model()
-    if kind is operations.ListTasksRequest:
-        return protojson.read(members, ListTasksParams).to_model()
-    if kind is operations.GetExtendedAgentCardRequest:
-        return operations.GetExtendedAgentCardRequest()
-    if kind is operations.ListTaskPushNotificationConfigsRequest:
-        below = protojson.read(members, ParentRequest)
-        return operations.ListTaskPushNotificationConfigsRequest(
-            task_id=_parse_name(below.parent)[0],
-            page_size=below.page_size,
-            page_token=below.page_token,
-        )
-    if kind in (
-        operations.GetTaskPushNotificationConfigRequest,
-        operations.DeleteTaskPushNotificationConfigRequest,
-    ):
-        task_id, config_id = _parse_name(protojson.read(members, NamedConfigRequest).name)
-        return kind(task_id=task_id, id=config_id)
-    named = protojson.read(members, NamedRequest)
-    task_id = _parse_name(named.name)[0]
-    if kind is operations.GetTaskRequest:
-        length = optional_length(named.history_length)
-        return operations.GetTaskRequest(id=task_id, history_length=length)
-    return kind(id=task_id)
+    return protojson.read(members, operation.request, forms=REQUESTS)
 
 
 def write_request(operation: Operation, request: Any) -> Members:
     """Return the members of a request."""
-    return _members(_request(request))
-
-
-def _request(request: Any) -> A2AStruct:
-    match request:
-        case SendMessageRequest():
-            return OutgoingSendMessageParams.of(request)
-        case operations.TaskPushNotificationConfig():
-            return CreateConfig.of(request)
-        case operations.ListTasksRequest():
-            return ListTasksParams.of(request)
-        case operations.GetExtendedAgentCardRequest():
-            return Empty()
-        case operations.ListTaskPushNotificationConfigsRequest():
-            parent = task_name(request.task_id)
-            size, token = request.page_size, request.page_token
-            return ParentRequest(parent=parent, page_size=size, page_token=token)
-        case (
-            operations.GetTaskPushNotificationConfigRequest()
-            | operations.DeleteTaskPushNotificationConfigRequest()
-        ):
-            return NamedConfigRequest(name=config_name(request.task_id, request.id))
-        case operations.GetTaskRequest():
-            length = explicit_length(request.history_length)
-            return NamedRequest(name=task_name(request.id), history_length=length)
-    return NamedRequest(name=task_name(request.id))
+    members: Members = protojson.members_of(outgoing(request), REQUESTS)
+    return members
 
 
 def write_result(operation: Operation, answer: Any) -> Members:
     """Return the members of the answer to an operation."""
     if isinstance(answer, AgentCard):
         return cards.proto_members_of(answer)
-    return _members(result_of(operation, answer))
-
-
-def result_of(operation: Operation, answer: Any) -> A2AStruct:
-    """Return the message of the answer to an operation other than a card."""
-    match answer:
-        case ListTasksResponse():
-            return ListTasksResult.of(answer)
-        case operations.TaskPushNotificationConfig():
-            return TaskPushNotificationConfig.of(answer)
-        case operations.ListTaskPushNotificationConfigsResponse():
-            found = tuple([TaskPushNotificationConfig.of(config) for config in answer.configs])
-            return ListConfigsResponse(configs=found, next_page_token=answer.next_page_token)
-        case Empty():
-            return answer
     if operation.response is SendMessageResponse:
-        return Response.of(answer)
-    return Task.of(answer)
+        answer = SendMessageResponse.of(answer)
+    members: Members = protojson.members_of(answer, ANSWERS)
+    return members
 
 
 def read_result(operation: Operation, members: Any) -> Any:
@@ -645,39 +529,20 @@ def _read_result(kind: type, members: Any) -> Any:
         return Empty()
     if kind is AgentCard:
         return cards.read_card(protojson.read_answer(members, dict))
-    if kind is core_tasks.Task:
-        return protojson.read_answer(members, Task).to_model()
-    if kind is SendMessageResponse:
-        return protojson.read_answer(members, Response).to_model()
-    if kind is operations.TaskPushNotificationConfig:
-        return protojson.read_answer(members, TaskPushNotificationConfig).to_model()
     # Some agents send null for an empty list, or the items without the page around them.
-    name = "configs" if kind is Configs else "tasks"
-    if members is None or isinstance(members, list):
-        members = {name: members or []}
-    if kind is Configs:
-        page = protojson.read_answer(members, ListConfigsResponse)
-        return Configs(
-            configs=tuple([config.to_model() for config in page.configs]),
-            next_page_token=page.next_page_token,
-        )
-    return protojson.read_answer(members, ListTasksResult).to_model()
+    if kind in (Configs, ListTasksResponse) and (members is None or isinstance(members, list)):
+        members = {"configs" if kind is Configs else "tasks": members or []}
+    return protojson.read_answer(members, kind, ANSWERS)
 
 
 def write_event(event: Event) -> Members:
     """Return the members of one event of a stream."""
-    return _members(Response.of(event))
+    members: Members = protojson.members_of(operations.StreamResponse.of(event), ANSWERS)
+    return members
 
 
 def read_event(members: Any) -> Event:
-    """Read one event of a stream. Raises ``InvalidAgentResponseError``."""
-    try:
-        with problems.logging_problems("an event of a stream"):
-            return protojson.read_answer(members, Response).to_model()
-    except (A2AError, ValueError, RecursionError) as error:
-        raise invalid_answer("an event of a stream", operations.StreamResponse, error) from None
-
-
-def _members(message: A2AStruct) -> Members:
-    members: Members = protojson.parse(encode(message))
-    return members
+    """Read one event of a stream. Raises ``A2AError``."""
+    response: Any = protojson.read_answer(members, operations.StreamResponse, ANSWERS)
+    event: Event = response
+    return event

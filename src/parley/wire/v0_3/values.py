@@ -231,21 +231,6 @@ class MessageForm(Form, frozen=True, kw_only=True):
 _USERS = dict.fromkeys((Role.USER, core_parts.Role.USER), core_parts.Role.USER)
 
 
-class ArtifactForm(Form, frozen=True, kw_only=True):
-    """An artifact, or a chunk of one, in JSON or in the proto."""
-
-    MODEL = core_parts.Artifact
-
-    artifact_id: NonEmpty
-    name: str = ""
-    description: str = ""
-
-    def to_model(self, **others: Any) -> Any:
-        """Return the artifact of the data model."""
-        id = self.artifact_id or problems.UNNAMED_ARTIFACT
-        return super().to_model(artifact_id=id, **others)
-
-
 class File(Form, frozen=True, kw_only=True):
     """A file, by its bytes or its URI."""
 
@@ -403,9 +388,12 @@ class RequestMessage(LegacyMessage, frozen=True, kw_only=True):
     message_id: NonEmpty
 
 
-class Artifact(ArtifactForm, frozen=True, kw_only=True):
+class Artifact(Form, frozen=True, kw_only=True):
     """An artifact, or a chunk of one."""
 
+    artifact_id: NonEmpty
+    name: str = ""
+    description: str = ""
     parts: tuple[Part, ...]
     metadata: dict[str, Any] | None = None
     extensions: tuple[str, ...] = ()
@@ -651,16 +639,6 @@ class MessageSendParams(Form, frozen=True, kw_only=True):
     MODEL = operations.SendMessageRequest
 
     message: RequestMessage
-    configuration: MessageSendConfiguration | None = None
-    metadata: dict[str, Any] | None = None
-
-
-class OutgoingMessageSendParams(Form, frozen=True, kw_only=True):
-    """A message for the agent, as a client sends it."""
-
-    MODEL = operations.SendMessageRequest
-
-    message: Message
     configuration: MessageSendConfiguration | None = None
     metadata: dict[str, Any] | None = None
 

@@ -169,34 +169,15 @@ def _read_other(data: Bytes, kind: type) -> Any:
     return protojson.decode_answer(data, kind)
 
 
-def _part(part: dict[str, Any]) -> dict[str, Any]:
-    """Return the 1.0 form of a part of 0.3; a part of 1.0 is left unchanged."""
-    file = part.get("file")
-    if not isinstance(file, dict):
-        return part
-    made = {name: item for name, item in part.items() if name not in ("kind", "type", "file")}
-    made.update({_FILE[name]: item for name, item in file.items() if name in _FILE and item})
-    return made
-
-
-_FILE = {
-    "bytes": "raw",
-    "fileWithBytes": "raw",
-    "uri": "url",
-    "fileWithUri": "url",
-    "mimeType": "mediaType",
-    "name": "filename",
-}
-
 SPELLING = legacy.Spelling(
     states={
         **{state.name.lower().replace("_", "-"): state.value for state in TaskState},
         "unknown": TaskState.UNSPECIFIED.value,
         **_OTHER_STATES,
     },
-    roles={"user": Role.USER.value, "agent": Role.AGENT.value},
+    roles=legacy.LATEST_ROLES,
     agent=Role.AGENT.value,
-    part=_part,
+    part=legacy.part_to_latest,
 )
 """The spellings of 1.0, by the spellings of older texts and of 0.3."""
 
