@@ -187,14 +187,20 @@ class ReplyWait:
         self._over: Callable[[ReplyWait], object] | None = over
         self._ends_at: float | None = None
         self._own_timer: asyncio.TimerHandle | None = None
-        self._look()
+        if handle.is_logged or handle.done:
+            self._look()
+        else:
+            handle.on_change(self._look)
 
     def _look(self) -> None:
         """Look at the handle, now and after each of its changes."""
         handle = self.handle
-        if self._ends_at is None and handle.is_logged and not handle.done:
+        if handle.done:
+            self.end()
+            return
+        if self._ends_at is None and handle.is_logged:
             self._begin_timeout()
-        if handle.done or handle.delegate is not None:
+        if handle.delegate is not None:
             self.end()
         elif self._over is not None:
             handle.on_change(self._look)

@@ -18,7 +18,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing
-from functools import cached_property
+from functools import cached_property, partial
 from types import CoroutineType
 from typing import Any, Protocol, TypeVar, cast
 
@@ -253,24 +253,12 @@ class ServiceCall(msgspec.Struct, frozen=True):
     def _ask_bounded(self, service: Any, limiter: ConcurrencyLimiter, done: Done) -> None:
         """Send a message whose reply is waited for, within the number of such requests."""
         caller = (self.context.tenant, self.context.caller.owner)
-
-        def answered(outcome: Any) -> None:
-            if type(outcome) is CoroutineType:
-                outcome = bounded(outcome)
-            else:
-                limiter.release(caller)
-            done(outcome)
-
-        async def bounded(answer: Awaitable[Any]) -> Any:
-            try:
-                return await answer
-            finally:
-                limiter.release(caller)
-
         limiter.acquire(caller)
+        begin = getattr(service, "begin_message", None)
+        answered = partial(_released, limiter, caller, done)
         try:
-            if hasattr(service, "begin_message"):
-                service.begin_message(self.request, self.context, answered)
+            if begin is not None:
+                begin(self.request, self.context, answered)
             else:
                 answered(service.send_message(self.request, self.context))
         except BaseException:
@@ -300,6 +288,26 @@ class ServiceCall(msgspec.Struct, frozen=True):
         if isinstance(items, ItemStream):
             return ItemStream(_counted(self.grant, items.batches))
         return _counted(self.grant, items)
+
+
+def _released(
+    limiter: ConcurrencyLimiter, caller: tuple[str, str], done: Done, outcome: Any
+) -> None:
+    """Release the slot of a message that is answered, or will be when the outcome is awaited."""
+    if type(outcome) is CoroutineType:
+        outcome = _bounded(limiter, caller, outcome)
+    else:
+        limiter.release(caller)
+    done(outcome)
+
+
+async def _bounded(
+    limiter: ConcurrencyLimiter, caller: tuple[str, str], answer: Awaitable[Any]
+) -> Any:
+    try:
+        return await answer
+    finally:
+        limiter.release(caller)
 
 
 async def _counted(grant: LimitGrant, steps: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:

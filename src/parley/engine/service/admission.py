@@ -45,7 +45,11 @@ from parley.model.errors import (
 )
 from parley.model.extensions import CALL_CHAIN, IDEMPOTENT_SEND, PUSH_DELIVERY
 from parley.model.ids import new_id
-from parley.model.operations import SendMessageConfiguration, SendMessageRequest
+from parley.model.operations import (
+    SendMessageConfiguration,
+    SendMessageRequest,
+    TaskPushNotificationConfig,
+)
 from parley.model.parts import Message, Role
 from parley.model.service import ANONYMOUS, CallContext
 from parley.model.struct import decode, encode
@@ -69,7 +73,7 @@ from parley.store.task_store import TaskStore
 log = logging.getLogger("parley.engine")
 
 
-class IncomingMessage(msgspec.Struct):
+class IncomingMessage(msgspec.Struct, gc=False):
     """A message on its way to the executor, and what the steps of its admission found out.
 
     ``logged``: the task is in the log before the function runs. ``with_task``: the reply's handle
@@ -133,10 +137,7 @@ class Admission:
         self.steps = [*self._steps_of(agent)]
 
     def _steps_of(self, agent: AgentDescription) -> Iterator[AdmissionStep]:
-        yield check_message
-        yield self._read_webhook
-        yield self._receive_extensions
-        yield self._find_task
+        yield self._read_request
         if self._gates:
             yield self._pass_gates  # before a router is asked
         if agent.handoffs is not None:
@@ -146,12 +147,14 @@ class Admission:
             yield partial(self._authorize, agent.authorization)
         if self._hidden is not None:
             yield partial(_check_joined_skill, self._hidden)
-        yield self._check_modes
-        if self._limits is not None:
+        if self._limits is None:
+            yield self._check_content
+        else:
+            yield self._check_modes
             yield partial(_count, self._limits)
-        yield self._read_inputs
+            yield self._read_inputs
         if self._files is not None:
-            yield partial(self._attach_files, self._files)
+            yield self._attach_files
         if self._gates:
             yield self._pass_gates_of_skill
 
@@ -161,28 +164,37 @@ class Admission:
         It is done now, or in the coroutine that is returned. Raises ``A2AError`` for a message that
         is refused, and ``StoreError``.
         """
-        for at, step in enumerate(self.steps, 1):
+        for step in self.steps:
             if (pending := step(m)) is not None:
-                return self._admit_later(m, pending, at)
+                return self._admit_later(m, pending, step)
         return self._submit(m) if m.joined is None else self._join(m, m.joined)
 
     async def _admit_later(
-        self, m: IncomingMessage, pending: Awaitable[None], at: int
+        self, m: IncomingMessage, pending: Awaitable[None], begun: AdmissionStep
     ) -> ReplyHandle:
         await pending
-        for step in self.steps[at:]:
+        for step in self.steps[self.steps.index(begun) + 1 :]:
             if (later := step(m)) is not None:
                 await later
         return self._submit(m) if m.joined is None else await self._join(m, m.joined)
 
     # -- the steps -----------------------------------------------------------------------------
 
-    def _read_webhook(self, m: IncomingMessage) -> None:
-        """Check the webhook that comes with a message."""
-        configuration = m.request.configuration
-        config = configuration and configuration.task_push_notification_config
-        if not config:
-            return
+    def _read_request(self, m: IncomingMessage) -> Awaitable[None] | None:
+        """Refuse a message that no agent accepts; read its webhook, extensions and task."""
+        check_message(m)
+        configuration, extensions, profile = m.request.configuration, m.context.extensions, None
+        if configuration is not None and configuration.task_push_notification_config:
+            self._read_webhook(m, configuration.task_push_notification_config)
+        if extensions:
+            profile = self._executor.output_filters.profiles.of(extensions)
+            if profile is not None and not profile.has_receivers:
+                profile = None
+        if profile is not None or m.request.message.task_id or CALL_CHAIN in extensions:
+            return self._prepare(m, profile)
+        return None
+
+    def _read_webhook(self, m: IncomingMessage, config: TaskPushNotificationConfig) -> None:
         if not self._agent.push_notifications:
             raise PushNotificationNotSupportedError(
                 "this agent sends no push notifications; leave out "
@@ -200,18 +212,8 @@ class Admission:
             if options is not None:
                 m.push = replace(m.push, options=options)
 
-    def _receive_extensions(self, m: IncomingMessage) -> Awaitable[None] | None:
-        """Have the active extensions take the message, and check its chain of calls."""
-        extensions = m.context.extensions
-        if not extensions:
-            return None
-        profile = self._executor.output_filters.profiles.of(extensions)
-        receives = profile is not None and profile.has_receivers
-        if receives or CALL_CHAIN in extensions:
-            return self._received(m, profile if receives else None)
-        return None
-
-    async def _received(self, m: IncomingMessage, profile: Profile | None) -> None:
+    async def _prepare(self, m: IncomingMessage, profile: Profile | None) -> None:
+        """Have active extensions take the message, check its chain of calls, load its task."""
         context = m.context
         if profile is not None:
             m.request = await profile.receive(m.request, replace(context, once=self._once))
@@ -219,10 +221,8 @@ class Admission:
             if context.deadline is not None:
                 m.request = with_deadline(m.request, context.deadline)
             m.chain = await self._chains.admit(m.request)
-
-    def _find_task(self, m: IncomingMessage) -> Awaitable[None] | None:
-        """Load the task that a message names, with its skill."""
-        return self._load_task(m) if m.request.message.task_id else None
+        if m.request.message.task_id:
+            await self._load_task(m)
 
     async def _load_task(self, m: IncomingMessage) -> None:
         message, configuration = m.request.message, m.request.configuration
@@ -300,6 +300,10 @@ class Admission:
         )
         return rules.permit(access)
 
+    def _check_content(self, m: IncomingMessage) -> None:
+        self._check_modes(m)
+        self._read_inputs(m)
+
     def _check_modes(self, m: IncomingMessage) -> None:
         if not m.is_elsewhere:
             check_modes(m.request, m.skill, self._agent)
@@ -307,11 +311,13 @@ class Admission:
     def _read_inputs(self, m: IncomingMessage) -> None:
         if m.joined is not None:
             self._executor.check_capacity()
-        elif not (m.is_elsewhere or m.skill.inputs is None):
+        elif m.skill.inputs is not None and not m.is_elsewhere:
             m.inputs = read_inputs(m.request.message, m.skill)
 
-    def _attach_files(self, files: TurnFiles, m: IncomingMessage) -> Awaitable[None] | None:
+    def _attach_files(self, m: IncomingMessage) -> Awaitable[None] | None:
         """Keep the files that a message names with its task, before the task has the message."""
+        files = self._files
+        assert files is not None
         for part in m.request.message.parts:
             if part.url is not None and files.is_own(part):
                 m.task_id = m.task_id or new_id(self._store.now())
@@ -461,11 +467,10 @@ class Admission:
 
 def check_message(m: IncomingMessage) -> None:
     """Refuse a message that no agent accepts. Raises ``InvalidParamsError``."""
-    configuration = m.request.configuration
     if m.request.message.role is not Role.USER:
         raise invalid("message.role", "a message to an agent has the role ROLE_USER")
-    if configuration is not None:
-        check_history(configuration.history_length, "configuration.historyLength")
+    if m.request.configuration is not None:
+        check_history(m.request.configuration.history_length, "configuration.historyLength")
 
 
 def _check_joined_skill(hidden: HiddenSkills, m: IncomingMessage) -> None:

@@ -188,21 +188,22 @@ class AgentService:
     def _wait_for_reply(
         self, handle: ReplyHandle, context: CallContext, length: int | None, done: Done
     ) -> None:
-        def over(wait: ReplyWait) -> None:
-            if not handle.done:
-                done(self._find_reply(wait, length))
-                return
-            try:
-                reply = self._reply(handle, length)
-            except A2AError as error:
-                done(error)
-            else:
-                done(reply)
-
         timeout = context.reply_timeout
         if timeout is not None and timeout >= self._executor.options.blocking_timeout:
             timeout = None
+        over = partial(self._reply_is_there, length, done)
         ReplyWait(handle, self._executor.blocking_timer, over, timeout)
+
+    def _reply_is_there(self, length: int | None, done: Done, wait: ReplyWait) -> None:
+        if not wait.handle.done:
+            done(self._find_reply(wait, length))
+            return
+        try:
+            reply = self._reply(wait.handle, length)
+        except A2AError as error:
+            done(error)
+        else:
+            done(reply)
 
     async def _find_reply(self, wait: ReplyWait, length: int | None) -> Task | Message:
         """Return a reply that another process gives, or the task after the timeout."""

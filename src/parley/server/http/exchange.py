@@ -145,7 +145,7 @@ class HeadFields:
         self.address: str | None = None
 
 
-class HttpAnswer(msgspec.Struct):
+class HttpAnswer(msgspec.Struct, gc=False):
     """An answer: its status, and its body if it has one, or the ``items`` of a stream."""
 
     status: int
@@ -176,6 +176,8 @@ class Exchange(ABC):
     doing = "a request"
     context = CallContext()
     answers_message = False
+    _call: ServiceCall | None = None
+    _done: Callable[[LaterAnswer], object] | None = None
 
     def __init__(
         self,
@@ -216,10 +218,12 @@ class Exchange(ABC):
 
         It does not raise. The coroutine has to be awaited, though the client has gone.
         """
+        self._done = done
         try:
-            call = self.read(body if self.takes_body else b"", caller)
-            call.begin(partial(self._conclude, call, done))
+            self._call = call = self.read(body if self.takes_body else b"", caller)
+            call.begin(self._conclude)
         except (Exception, asyncio.CancelledError) as error:
+            self._call = self._done = None
             refusal = self.refusal(error)
         else:
             return
@@ -239,10 +243,12 @@ class Exchange(ABC):
             self.response_headers.append((name.encode(), active))
         return call
 
-    def _conclude(
-        self, call: ServiceCall, done: Callable[[LaterAnswer], object], outcome: Any
-    ) -> None:
-        """Write the outcome of the call."""
+    def _conclude(self, outcome: Any) -> None:
+        """Answer with the outcome of the call, which nothing keeps any more."""
+        call, done = self._call, self._done
+        self._call = self._done = None
+        assert call is not None
+        assert done is not None
         if self.is_notification and isinstance(outcome, AsyncIterator):
             outcome = _begun(outcome)
         if type(outcome) is CoroutineType:

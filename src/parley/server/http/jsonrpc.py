@@ -64,10 +64,8 @@ class JsonRpcBinding(AgentHandler):
         """Return the requests to the agent with the head of a scope."""
         if scope["method"] != "POST":
             return None
-        served, tenant = self._served, self._tenant
-        return AgentRequests(
-            served, scope, lambda fields: JsonRpcExchange(served, scope, tenant, fields)
-        )
+        exchange = partial(JsonRpcExchange, self._served, scope, self._tenant)
+        return AgentRequests(self._served, scope, exchange)
 
 
 class JsonRpcExchange(Exchange):

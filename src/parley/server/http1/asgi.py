@@ -117,20 +117,21 @@ class DirectExchange:
         except Exception as failure:  # such as a challenge that no header can have
             _log.error("the app failed at a request", exc_info=failure)
             self._write_failure(500)
-        else:
-            self._end(status, written)
-
-    def _write_failure(self, status: int) -> None:
-        """Say that there is no answer, as is said of any ASGI app, and close."""
-        self._connection.keeps_alive = False
-        if not self._is_gone:
-            self._end(status, whole_response(status, *failure_of(status)))
-
-    def _end(self, status: int, written: bytes) -> None:
-        connection = self._connection
+            return
         if connection.logs_access:
             log_request(self._scope, status)
         connection.write(written)
+        connection.answered()
+
+    def _write_failure(self, status: int) -> None:
+        """Say that there is no answer, as is said of any ASGI app, and close."""
+        connection = self._connection
+        if self._is_gone:
+            return
+        if connection.logs_access:
+            log_request(self._scope, status)
+        connection.keeps_alive = False
+        connection.write(whole_response(status, *failure_of(status)))
         connection.answered()
 
     # -- what the connection calls ---------------------------------------------------------------
