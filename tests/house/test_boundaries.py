@@ -112,7 +112,6 @@ BOUNDARIES = {
     ("store/bus/postgres_bus.py", "readable"): LOOP,
     ("store/bus/redis_bus.py", "_reconnect_loop"): LOOP,
     ("store/postgres/background.py", "_run"): STORE_THREAD,
-    ("store/postgres/writer.py", "_write_retrying"): STORE_THREAD,
     ("database/postgres/database.py", "_write_retrying"): STORE_THREAD,
     ("database/database.py", "_run"): STORE_THREAD,
     ("database/sqlite/database.py", "_write_group"): STORE_THREAD,
