@@ -344,7 +344,7 @@ def callbacks(data: bytes) -> None:
     try:
         value = value_of(read_content(media_type, body, max_depth=100))
     except CallbackRefused as refused:
-        assert refused.status in (400, 413, 415)
+        assert refused.http_status in (400, 413, 415)
         assert 0 < len(refused.message) <= LONGEST_REFUSAL
         return
     assert event_value(json.loads(value)) == value
