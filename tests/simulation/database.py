@@ -86,6 +86,8 @@ class SimulatedStore:
     Appends of a replica stay in order.
     """
 
+    reads_at_once = False
+
     def __init__(self, database: Database, *, lease: Lease, is_shared: bool) -> None:
         self._database = database
         self._world = database.world

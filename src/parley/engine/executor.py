@@ -168,8 +168,7 @@ class AgentExecutor:
 
         ``logged`` makes its task durable before its function runs. ``holds``: the caller waits for
         the reply, so a task that its function makes and ends in time is appended once, at its end;
-        if the process dies before, the caller's connection breaks, and nobody knew of it. So is a
-        ``logged`` one in a store that ends with the process.
+        if the process dies before, the caller's connection breaks, and nobody knew of it.
         ``push`` is a webhook for the task's events, or for the direct reply. ``task_id`` is the
         task's id, if it was needed before. Raises ``OverloadedError`` without capacity.
         """
@@ -188,7 +187,7 @@ class AgentExecutor:
         runner.receipts = receipts
         if push is not None:
             runner.push = push
-        elif holds and not (receipts or task_id or (logged and self.store.is_durable)):
+        elif holds and not (logged or receipts or task_id):
             runner.holds = True
         handle = ReplyHandle(runner)
         runner.waiters.current.append(handle)

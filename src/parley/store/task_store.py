@@ -39,11 +39,6 @@ class TaskStore(
         ...
 
     @property
-    def is_durable(self) -> bool:
-        """Whether tasks outlive the process."""
-        ...
-
-    @property
     def has_operators(self) -> bool:
         """Whether ``parley store`` can change the store while it is open."""
         ...

@@ -354,7 +354,7 @@ class Admission:
             scope=m.scope,
             context_id=message.context_id or new_id(),
             logged=skill.replies == "task" or (m.logged and skill.replies is None),
-            holds=not (m.with_task or m.logged),
+            holds=not m.with_task,
             receipts=m.receipts,
             push=m.push,
             task_id=m.task_id,

@@ -146,7 +146,7 @@ class TaskRunner:
         sets no limit.
         """
         loop = asyncio.get_running_loop()
-        if timer is not None and (self.writer is None or self.holds):
+        if timer is not None and self.writer is None:
             self._direct_reply_timer = timer
             timer.add(self, loop)
         self._main = loop.create_task(self._run(attempt))
@@ -156,7 +156,7 @@ class TaskRunner:
             if attempt is not None:
                 if self.executor.deadlines.are_set or attempt.request.chain is not None:
                     self.deadline = self.executor.deadlines.for_new_task(attempt.request.chain)
-                if self.writer is not None and not self.holds:
+                if self.writer is not None:
                     await self.writer.flush()
                     if any([handle.awaits_task for handle in self.waiters.current]):
                         await handed_over()  # before the function, which may keep the loop busy

@@ -85,11 +85,6 @@ class MemoryTaskStore(MemoryTables):
         return self._replica
 
     @property
-    def is_durable(self) -> bool:
-        """Whether other replicas have the tasks, too."""
-        return self._is_shared
-
-    @property
     def is_shared(self) -> bool:
         """Whether other replicas may use the store at the same time."""
         return self._is_shared

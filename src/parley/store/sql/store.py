@@ -54,7 +54,6 @@ class SqlTaskStore(SmallTables, TaskStore, Generic[C]):
     """
 
     reads_at_once = False
-    is_durable = True
 
     def __init__(self, name: str) -> None:
         super().__init__()
