@@ -9,7 +9,8 @@ import logging
 import pytest
 
 from parley.model.bounded import Bounded
-from parley.model.concurrency import KeyedLocks, Periodic
+from parley.model.concurrency import Done, KeyedLocks, Periodic, outcome_of
+from tests.polling import until
 
 pytestmark = pytest.mark.anyio
 
@@ -86,3 +87,26 @@ async def test_a_lock_that_is_not_held_takes_no_memory() -> None:
         assert not locks.of("b").locked()
     gc.collect()
     assert len(locks._locks) == 0
+
+
+@pytest.mark.parametrize("first", ["outcome", "cancellation"])
+async def test_a_coroutine_that_its_caller_did_not_live_to_await_is_run_to_its_end(
+    first: str,
+) -> None:
+    begun: list[Done] = []
+    ended = asyncio.Event()
+
+    async def outcome() -> None:
+        ended.set()  # it would release what the work holds
+
+    waiting = asyncio.create_task(outcome_of(begun.append))
+    await until(lambda: bool(begun))
+    if first == "cancellation":
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    begun[0](outcome())
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert waiting.cancelled()
+    async with asyncio.timeout(10):
+        await ended.wait()

@@ -201,21 +201,32 @@ async def outcome_of(begin: Callable[[Done], object]) -> Any:
     answered = asyncio.get_running_loop().create_future()
 
     def done(outcome: Any) -> None:
-        if not answered.cancelled():
+        if answered.cancelled():
+            _end_alone(outcome)
+        else:
             answered.set_result(outcome)
-        elif type(outcome) is CoroutineType:  # its caller has gone: it ends all the same
-            left = asyncio.gather(outcome, return_exceptions=True)
-            _left.add(left)
-            left.add_done_callback(_left.discard)
 
     begin(done)
     del begin  # it may hold a large request, and the outcome take hours
-    outcome = await answered
+    try:
+        outcome = await answered
+    except asyncio.CancelledError:
+        if not answered.cancelled():  # the outcome came in the same pass of the event loop
+            _end_alone(answered.result())
+        raise
     if type(outcome) is CoroutineType:
         return await outcome
     if isinstance(outcome, BaseException):
         raise outcome
     return outcome
+
+
+def _end_alone(outcome: Any) -> None:
+    """Run an outcome that is a coroutine to its end: its caller has gone, what it holds has not."""
+    if type(outcome) is CoroutineType:
+        left = asyncio.gather(outcome, return_exceptions=True)
+        _left.add(left)
+        left.add_done_callback(_left.discard)
 
 
 _left: set[asyncio.Future[Any]] = set()
