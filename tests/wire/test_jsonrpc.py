@@ -88,12 +88,12 @@ def test_an_id_is_echoed_byte_for_byte(id):
 def test_a_request_without_an_id_is_a_notification():
     request = jsonrpc.parse_request(b'{"jsonrpc":"2.0","method":"CancelTask"}')
     assert request.is_notification
-    assert request.id is None
+    assert request.id == msgspec.Raw()
 
 
 @pytest.mark.parametrize("params", [{}, {"params": "null"}])
 def test_parameters_may_be_absent_or_null(params):
-    assert jsonrpc.parse_request(call(**params)).params is None
+    assert not jsonrpc.parse_request(call(**params)).params
 
 
 def test_members_that_are_unknown_are_passed_over():

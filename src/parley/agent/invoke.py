@@ -51,7 +51,7 @@ async def call(services: TurnServices, attempt: Attempt, *, is_own: bool = False
     try:
         if form is Form.COROUTINE:
             value = await function(*arguments)
-            if type(value) is str:
+            if value is None or type(value) is str:
                 return value
         elif form is Form.PLAIN:
             value = await attempt.runner.in_thread(function, *arguments)

@@ -149,8 +149,9 @@ class AgentExecutor:
     def _may_start(self) -> bool:
         """Whether a further turn starts here at once: there is capacity, and no queue."""
         queue = self.queue
-        is_queued = queue.backlog or queue.enqueuing
-        return self.runs_turns and not (is_queued or self.closing) and self.has_capacity
+        if not self.runs_turns or self.closing or queue.backlog or queue.enqueuing:
+            return False
+        return len(self._active) + self.claimer.reserved < self.options.max_running
 
     def submit(
         self,
@@ -415,11 +416,12 @@ class AgentExecutor:
     def remove(self, runner: TaskRunner) -> None:
         """Forget a runner that has ended, and use its capacity."""
         self._active.discard(runner)
-        self._abandoned.discard(runner)
-        if runner.has_id and self._runners.get(runner.task_id) is runner:
-            del self._runners[runner.task_id]
+        if runner.abandoned:
+            self._abandoned.discard(runner)
+        if runner.has_id and self._runners.get(task_id := runner.task_id) is runner:
+            del self._runners[task_id]
             if runner.successor_epoch > runner.epoch:
-                self._start(runner.task_id, runner.successor_epoch)
+                self._start(task_id, runner.successor_epoch)
         if self.closing:
             if self._idle is not None and not self._active:
                 self._idle.set()

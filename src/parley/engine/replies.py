@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
-from parley.model.concurrency import outcome_of
+from parley.model.concurrency import Done, outcome_of
 from parley.model.errors import (
     A2AError,
     OverloadedError,
@@ -81,7 +81,7 @@ class ReplyHandle:
         self.delegate: RemoteReplies | None = None
         self._reply: Task | StoredTask | Message | None = None
         self._error: A2AError | None = None
-        self._watchers: list[Callable[[], object]] = []
+        self._watchers: tuple[Callable[[], object], ...] = ()
 
     @property
     def task_id(self) -> str:
@@ -119,13 +119,13 @@ class ReplyHandle:
         self._wake()
 
     def _wake(self) -> None:
-        watchers, self._watchers = self._watchers, []
+        watchers, self._watchers = self._watchers, ()
         for watcher in watchers:
             watcher()
 
     def on_change(self, watcher: Callable[[], object]) -> None:
         """Call ``watcher`` once, from within the next change. It must not raise."""
-        self._watchers.append(watcher)
+        self._watchers += (watcher,)
 
     def on_settled(self, watcher: Callable[[], object]) -> None:
         """Call ``watcher`` once, when there is a reply or a delegate. It must not raise."""
@@ -134,9 +134,9 @@ class ReplyHandle:
             if self.is_settled:
                 watcher()
             else:
-                self._watchers.append(changed)
+                self.on_change(changed)
 
-        self._watchers.append(changed)
+        self.on_change(changed)
 
     @property
     def is_settled(self) -> bool:
@@ -161,7 +161,7 @@ class ReplyHandle:
         """Wait until the message's task is in the log, or there is a reply."""
         self.awaits_task = True
         while not (self.is_logged or self.done):
-            await outcome_of(lambda done: self._watchers.append(lambda: done(None)))
+            await outcome_of(lambda done: self.on_change(lambda: done(None)))
 
 
 class ReplyWait:
@@ -169,10 +169,14 @@ class ReplyWait:
 
     The timeout begins once the message's task is in the log: before, the caller could not look for
     the task later. ``timer`` is shared by all callers that wait as long as the agent lets them;
-    others have a ``timeout`` of their own (seconds).
+    others have a ``timeout`` of their own (seconds). For ``over``: the caller asked for
+    ``history_length`` messages of a task's history, and ``done`` takes the reply.
     """
 
-    __slots__ = ("_ends_at", "_over", "_own_timer", "_timeout", "_timer", "handle")
+    __slots__ = (
+        "_ends_at", "_over", "_own_timer", "_timeout", "_timer", "done", "handle",
+        "history_length",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -180,8 +184,12 @@ class ReplyWait:
         timer: SharedTimer[ReplyWait],
         over: Callable[[ReplyWait], object],
         timeout: float | None = None,
+        history_length: int | None = None,
+        done: Done | None = None,
     ) -> None:
         self.handle = handle
+        self.history_length = history_length
+        self.done = done
         self._timer = timer
         self._timeout = timeout
         self._over: Callable[[ReplyWait], object] | None = over
@@ -253,7 +261,7 @@ class Waiters:
         self._arriving = arriving
         self.current: list[ReplyHandle] = []
         self.pending: dict[str, ReplyHandle] = {}
-        self._taken: set[str] = set()
+        self._taken: set[str] | None = None
 
     @property
     def are_left(self) -> bool:
@@ -265,6 +273,7 @@ class Waiters:
 
         The log does not have that yet, and may never: then a turn of another replica takes it.
         """
+        self._taken = self._taken or set()
         self._taken.add(received.entry)
         handle = self.pending.pop(received.entry, None) or self._arriving.pop(received.entry, None)
         if handle is not None:
@@ -276,7 +285,7 @@ class Waiters:
         while found := await store.waiting_messages(task_id, skip=skip):
             received = found[0].event
             assert isinstance(received, MessageReceived)
-            if received.entry not in self._taken:
+            if not self._taken or received.entry not in self._taken:
                 return received
             skip += 1  # a turn has taken it, and the log does not have that yet
         return None

@@ -25,12 +25,6 @@ class _Series:
         self.prefix = ""
         self.counter = 0
 
-    def begin(self, milliseconds: int) -> None:
-        """Continue at another millisecond."""
-        self.milliseconds = milliseconds
-        self.prefix = f"{milliseconds:012x}7"
-        self.counter = 0
-
 
 # The counter's digits with the version's after them, for most of the ids of a millisecond.
 _COUNTERS = tuple([f"{counter:03x}8" for counter in range(256)])
@@ -54,13 +48,11 @@ def new_id(at: int | None = None) -> str:
     with _lock:
         if not _random:
             _draw()
-        last = series.milliseconds
-        counter = series.counter + 1
-        if milliseconds > last or milliseconds < last - MAX_CLOCK_STEP:
-            series.begin(milliseconds)
-            counter = 0
-        elif counter > 0xFFF:
-            series.begin(last + 1)
+        last, counter = series.milliseconds, series.counter + 1
+        if last - MAX_CLOCK_STEP <= milliseconds <= last:
+            milliseconds = last if counter <= 0xFFF else last + 1
+        if milliseconds != last:
+            series.milliseconds, series.prefix = milliseconds, f"{milliseconds:012x}7"
             counter = 0
         series.counter = counter
         digits = _COUNTERS[counter] if counter < 256 else f"{counter:03x}8"

@@ -124,10 +124,16 @@ class Timestamp(datetime):
             raise ValueError(f"{text[:40]!r} is not a timestamp such as 2026-01-31T12:00:00.000Z")
         return moment if moment.tzinfo is UTC and not moment.microsecond % 1000 else cls.of(moment)
 
-    @classmethod
-    def from_milliseconds(cls, milliseconds: int) -> Self:
+    @staticmethod
+    def from_milliseconds(milliseconds: int) -> Timestamp:
         """Return the time ``milliseconds`` after 1970-01-01T00:00:00Z."""
-        return cls(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
+        global _second
+        seconds, rest = divmod(milliseconds, 1000)
+        moment = _EPOCH + timedelta(0, seconds, rest * 1000)
+        if _second[0] != seconds:
+            _second = (seconds, moment.isoformat()[:19])
+        moment._text = f"{_second[1]}.{rest:03d}Z"
+        return moment
 
     @property
     def milliseconds(self) -> int:
@@ -143,6 +149,7 @@ class Timestamp(datetime):
 
 
 _EPOCH = Timestamp(1970, 1, 1, tzinfo=UTC)
+_second = (0, "1970-01-01T00:00:00")  # the last second of which there was a time, and its text
 
 
 T = TypeVar("T")
@@ -151,7 +158,7 @@ T = TypeVar("T")
 def to_wire(value: Any) -> Any:
     """Return the JSON form of a value that msgspec does not know by itself."""
     if isinstance(value, Timestamp):
-        return str(value)
+        return value._text or str(value)
     raise TypeError(f"{an(type(value).__name__)} cannot be written as JSON")
 
 

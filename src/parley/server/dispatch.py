@@ -18,7 +18,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing
-from functools import cached_property, partial
+from functools import cached_property
 from types import CoroutineType
 from typing import Any, Protocol, TypeVar, cast
 
@@ -174,7 +174,7 @@ It returns what has to be awaited, or nothing, and raises ``A2AError`` to refuse
 """
 
 
-class ServiceCall(msgspec.Struct, frozen=True):
+class ServiceCall(msgspec.Struct):
     """A request that is checked and ready for its agent's service.
 
     ``steps`` come before the service. ``limiter`` bounds the requests that wait for a turn to end,
@@ -191,12 +191,8 @@ class ServiceCall(msgspec.Struct, frozen=True):
     limiter: ConcurrencyLimiter | None = None
     grant: LimitGrant | None = None
     takes_json: bool = False
-
-    @property
-    def service(self) -> Any:
-        """What answers: the agent's service, or its like that leaves stored tasks as JSON."""
-        service = self.endpoint.service
-        return getattr(service, "in_json", service) if self.takes_json else service
+    _done: Done | None = None
+    _waiter: tuple[str, str] = ("", "")
 
     async def answer(self) -> Any:
         """Return the answer of the service: of a streaming operation, its items.
@@ -224,14 +220,14 @@ class ServiceCall(msgspec.Struct, frozen=True):
         return await outcome_of(self._ask)
 
     def _ask(self, done: Done) -> None:
-        operation, service = self.operation, self.service
+        operation, service = self.operation, self.endpoint.service
+        if self.takes_json:
+            service = getattr(service, "in_json", service)
         kind = operation.request
         if operation.streaming:
             done(self._stream(service))
-        elif self.limiter is not None:
-            self._ask_bounded(service, self.limiter, done)
-        elif kind is SendMessageRequest and hasattr(service, "begin_message"):
-            service.begin_message(self.request, self.context, done)
+        elif kind is SendMessageRequest:
+            self._send(service, done)
         elif kind is GetExtendedAgentCardRequest:
             done(self._card())
         elif kind in _READ and getattr(service, "reads_at_once", False):
@@ -250,20 +246,33 @@ class ServiceCall(msgspec.Struct, frozen=True):
         reading.close()
         return read(self.request, self.context)
 
-    def _ask_bounded(self, service: Any, limiter: ConcurrencyLimiter, done: Done) -> None:
-        """Send a message whose reply is waited for, within the number of such requests."""
-        caller = (self.context.tenant, self.context.caller.owner)
-        limiter.acquire(caller)
-        begin = getattr(service, "begin_message", None)
-        answered = partial(_released, limiter, caller, done)
+    def _send(self, service: Any, done: Done) -> None:
+        """Send a message; if its reply is waited for, within the number of such requests."""
+        context, limiter = self.context, self.limiter
+        if limiter is not None:
+            self._waiter = (context.tenant, context.caller.owner)
+            limiter.acquire(self._waiter)
+            self._done, done = done, self._conclude
         try:
-            if begin is not None:
-                begin(self.request, self.context, answered)
+            if hasattr(service, "begin_message"):
+                service.begin_message(self.request, context, done)
             else:
-                answered(service.send_message(self.request, self.context))
+                done(service.send_message(self.request, context))
         except BaseException:
-            limiter.release(caller)
+            if limiter is not None and self._done is not None:
+                limiter.release(self._waiter)
             raise
+
+    def _conclude(self, outcome: Any) -> None:
+        """Release the slot of a message, whose outcome is an answer or the coroutine of one."""
+        done, limiter, self._done = self._done, self.limiter, None
+        assert done is not None
+        assert limiter is not None
+        if type(outcome) is CoroutineType:
+            outcome = _bounded(limiter, self._waiter, outcome)
+        else:
+            limiter.release(self._waiter)
+        done(outcome)
 
     async def _card(self) -> AgentCard:
         assert self.endpoint.service is not None
@@ -290,17 +299,6 @@ class ServiceCall(msgspec.Struct, frozen=True):
         return _counted(self.grant, items)
 
 
-def _released(
-    limiter: ConcurrencyLimiter, caller: tuple[str, str], done: Done, outcome: Any
-) -> None:
-    """Release the slot of a message that is answered, or will be when the outcome is awaited."""
-    if type(outcome) is CoroutineType:
-        outcome = _bounded(limiter, caller, outcome)
-    else:
-        limiter.release(caller)
-    done(outcome)
-
-
 async def _bounded(
     limiter: ConcurrencyLimiter, caller: tuple[str, str], answer: Awaitable[Any]
 ) -> Any:
@@ -318,7 +316,7 @@ async def _counted(grant: LimitGrant, steps: AsyncGenerator[T, None]) -> AsyncGe
                 yield step
 
 
-class MethodCall(ServiceCall, frozen=True, kw_only=True):
+class MethodCall(ServiceCall, kw_only=True):
     """A call of an extension method."""
 
     handle: Callable[..., Awaitable[Any]]
@@ -432,7 +430,11 @@ class Dispatcher:
         )
         if operation.extension:
             return agent.method_call(operation, request, context, parameters.addresses, grant)
-        limiter = self._limiter if _is_blocking(operation, request) else None
+        limiter = None
+        if begins_turn and not operation.streaming:
+            configuration = request.configuration
+            if configuration is None or not configuration.return_immediately:
+                limiter = self._limiter
         return ServiceCall(
             agent.endpoint,
             operation,
@@ -473,14 +475,6 @@ class Dispatcher:
         return agent
 
 
-def _is_blocking(operation: Operation, request: Any) -> bool:
-    """Return whether the answer to a request waits for the end of a turn."""
-    if operation.request is not SendMessageRequest or operation.streaming:
-        return False
-    configuration = request.configuration
-    return configuration is None or not configuration.return_immediately
-
-
 def _wrong_tenant(description: str) -> InvalidParamsError:
     return InvalidParamsError(
         f"tenant: {description}", violations=(FieldViolation("tenant", description),)
@@ -517,7 +511,8 @@ class _CheckedEndpoint:
         extensions = self.extensions.negotiate(parameters.extensions)
         if operation.extension:
             self.extensions.require(operation.extension, extensions)
-        operation.check(self.capabilities)
+        if operation.capability:
+            operation.check(self.capabilities)
         return extensions
 
     def begin(

@@ -25,28 +25,22 @@ _ABSENT = msgspec.Raw()
 _NULL = msgspec.Raw(b"null")
 
 
-class RpcRequest(msgspec.Struct, frozen=True, gc=False):
+class RpcRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """One call.
 
-    ``id`` is echoed byte for byte; ``None`` when the request has none, ``null`` when it is null.
-    ``params`` is ``None`` when they are absent or null.
+    ``id`` is echoed byte for byte; empty when the request has none. ``params`` is empty when they
+    are absent or null.
     """
 
-    id: msgspec.Raw | None
-    method: str
-    params: msgspec.Raw | None
-
-    @property
-    def is_notification(self) -> bool:
-        """Whether the request must not be answered."""
-        return self.id is None
-
-
-class _Request(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     jsonrpc: Literal["2.0"]
     method: str
     id: msgspec.Raw = _ABSENT
     params: msgspec.Raw = _ABSENT
+
+    @property
+    def is_notification(self) -> bool:
+        """Whether the request must not be answered."""
+        return not self.id
 
 
 class MismatchedId(InvalidAgentResponseError):
@@ -73,7 +67,7 @@ class _Error(msgspec.Struct):
     data: Any = None
 
 
-_request = msgspec.json.Decoder(_Request).decode
+_request = msgspec.json.Decoder(RpcRequest).decode
 _response = msgspec.json.Decoder(_Response).decode
 _error = msgspec.json.Decoder(_Error).decode
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -91,17 +85,18 @@ def parse_request(body: bytes) -> RpcRequest:
         call = _request(body)
     except (ValueError, RecursionError):
         call = _explain(body)
-    return RpcRequest(
-        id=_check_id(call.id, body),
-        method=call.method,
-        params=call.params if call.params and call.params != _NULL else None,
-    )
+    if call.id:
+        call.id = _checked_id(call.id, body)
+    if call.params == _NULL:
+        call.params = _ABSENT
+    return call
 
 
 def request_id(body: bytes) -> msgspec.Raw | None:
     """Return the id of a request that ``parse_request`` rejected, if it can be read."""
     try:
-        return _check_id(_members(body).get("id", _ABSENT), body)
+        found = _members(body).get("id")
+        return found and _checked_id(found, body)
     except (ValueError, RecursionError, A2AError):
         return None
 
@@ -222,7 +217,7 @@ def _repaired(body: Bytes, problem: ValueError) -> bytes:
         raise problem from None
 
 
-def _explain(body: bytes) -> _Request:
+def _explain(body: bytes) -> RpcRequest:
     """Read a request again, with unknown members allowed, or raise what is wrong with it."""
     try:
         members = _members(body)
@@ -240,7 +235,7 @@ def _explain(body: bytes) -> _Request:
     method = _value(members.get("method", _ABSENT))
     if not isinstance(method, str):
         raise InvalidRequestError("method must be a string: the name of an operation")
-    return _Request(
+    return RpcRequest(
         jsonrpc="2.0",
         method=method,
         id=members.get("id", _ABSENT),
@@ -268,9 +263,7 @@ def _value(raw: msgspec.Raw) -> Any:
         return None
 
 
-def _check_id(raw: msgspec.Raw, body: bytes) -> msgspec.Raw | None:
-    if not raw:
-        return None
+def _checked_id(raw: msgspec.Raw, body: bytes) -> msgspec.Raw:
     # A copy: a view would keep the whole body alive for as long as a stream lasts.
     id = bytes(raw)
     if id.isdigit() or id == b"null" or (id.startswith(b'"') and id.isascii()):

@@ -147,12 +147,10 @@ class Admission:
             yield partial(self._authorize, agent.authorization)
         if self._hidden is not None:
             yield partial(_check_joined_skill, self._hidden)
-        if self._limits is None:
-            yield self._check_content
-        else:
-            yield self._check_modes
+        yield self._check_modes
+        if self._limits is not None:
             yield partial(_count, self._limits)
-            yield self._read_inputs
+        yield self._read_inputs
         if self._files is not None:
             yield self._attach_files
         if self._gates:
@@ -270,7 +268,14 @@ class Admission:
                 self._agent, m.request.message, m.request.metadata, self._hidden, m.context.caller
             )
         else:
-            skill = self._skill_of(m)
+            skill = skill_of(
+                self._agent,
+                m.request.message,
+                m.request.metadata,
+                self._hidden,
+                m.context.caller,
+                self._log_unclear,
+            )
         if skill is None:
             return self._route(m)
         m.skill = skill
@@ -299,10 +304,6 @@ class Admission:
             skill="" if m.skill is None else m.skill.id,
         )
         return rules.permit(access)
-
-    def _check_content(self, m: IncomingMessage) -> None:
-        self._check_modes(m)
-        self._read_inputs(m)
 
     def _check_modes(self, m: IncomingMessage) -> None:
         if not m.is_elsewhere:
@@ -346,7 +347,7 @@ class Admission:
                 accepted_output_modes=configuration.accepted_output_modes if configuration else (),
                 metadata=request.metadata,
                 extensions=context.extensions,
-                base_url=self._base_url(context),
+                base_url=context.base_url if self._keeps_addresses else "",
                 trace=context.trace,
                 inputs=m.inputs,
                 chain=m.chain,
@@ -363,17 +364,6 @@ class Admission:
         for gate in self._gates:
             gate.hold(skill.id, handle)
         return handle
-
-    def _skill_of(self, m: IncomingMessage) -> Skill | None:
-        """Return the skill of a message, ``None`` if the router chooses it."""
-        return skill_of(
-            self._agent,
-            m.request.message,
-            m.request.metadata,
-            self._hidden,
-            m.context.caller,
-            self._log_unclear,
-        )
 
     def _log_unclear(self) -> None:
         """Say once in the log that a message did not say which of several skills it is for."""
@@ -406,9 +396,6 @@ class Admission:
         if (pending := self._authorize(authorization, m)) is not None:
             await pending
 
-    def _base_url(self, context: CallContext) -> str:
-        return context.base_url if self._keeps_addresses else ""
-
     async def _join(self, m: IncomingMessage, record: TaskRecord) -> ReplyHandle:
         """Log a message for the task that it names (E2)."""
         request, context = m.request, m.context
@@ -421,7 +408,7 @@ class Admission:
             accepted_output_modes=configuration.accepted_output_modes if configuration else (),
             extensions=tuple(sorted(context.extensions)),
             caller=record_of(kept(context.caller, self._agent.retention.claims)),
-            base_url=self._base_url(context),
+            base_url=context.base_url if self._keeps_addresses else "",
             metadata=_metadata_of(request),
             chain=_chain_of(request, context),
             trace=context.trace or None,

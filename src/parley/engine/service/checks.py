@@ -50,7 +50,8 @@ def check_modes(request: SendMessageRequest, skill: Skill, agent: AgentDescripti
 
     Raises ``ContentTypeNotSupportedError``.
     """
-    _check_parts(request.message, skill.input_modes or agent.input_modes)
+    if modes := skill.input_modes or agent.input_modes:
+        _check_parts(request.message, modes)
     if request.configuration is not None and request.configuration.accepted_output_modes:
         _check_output(request.configuration, skill.output_modes or agent.output_modes)
 

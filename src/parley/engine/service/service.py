@@ -154,7 +154,8 @@ class AgentService:
         except StoreError as error:
             raise self._executor.unavailable(error) from error
         if isinstance(admitted, ReplyHandle) and not immediate:
-            self._wait_for_reply(admitted, context, _history_length(request), done)
+            length = None if configuration is None else configuration.history_length
+            self._wait_for_reply(admitted, context, length, done)
         else:
             done(self._reply_later(m, admitted))
 
@@ -188,13 +189,14 @@ class AgentService:
     def _wait_for_reply(
         self, handle: ReplyHandle, context: CallContext, length: int | None, done: Done
     ) -> None:
-        timeout = context.reply_timeout
-        if timeout is not None and timeout >= self._executor.options.blocking_timeout:
+        timeout, executor = context.reply_timeout, self._executor
+        if timeout is not None and timeout >= executor.options.blocking_timeout:
             timeout = None
-        over = partial(self._reply_is_there, length, done)
-        ReplyWait(handle, self._executor.blocking_timer, over, timeout)
+        ReplyWait(handle, executor.blocking_timer, self._reply_is_there, timeout, length, done)
 
-    def _reply_is_there(self, length: int | None, done: Done, wait: ReplyWait) -> None:
+    def _reply_is_there(self, wait: ReplyWait) -> None:
+        length, done = wait.history_length, wait.done
+        assert done is not None
         if not wait.handle.done:
             done(self._find_reply(wait, length))
             return
@@ -220,9 +222,9 @@ class AgentService:
     def _reply(self, handle: ReplyHandle, length: int | None) -> Task | Message:
         """Return a reply that is there. Raises ``A2AError`` if the message was refused."""
         reply = handle.stored_reply
-        if length is None and isinstance(reply, StoredTask):
-            return self._shown(reply)
-        return _with_history(handle.reply, length)
+        if isinstance(reply, StoredTask):
+            reply = self._shown(reply) if length is None else reply.task()
+        return reply if length is None else _with_history(reply, length)
 
     def send_streaming_message(
         self, request: SendMessageRequest, context: CallContext
@@ -549,9 +551,9 @@ def _history_length(request: SendMessageRequest) -> int | None:
     return configuration.history_length if configuration is not None else None
 
 
-def _with_history(reply: Task | Message, length: int | None) -> Task | Message:
+def _with_history(reply: Task | Message, length: int) -> Task | Message:
     """Return a reply; a task with ``length`` of its last messages (§3.2.4)."""
-    if length is None or isinstance(reply, Message) or length >= len(reply.history):
+    if isinstance(reply, Message) or length >= len(reply.history):
         return reply
     return replace(reply, history=reply.history[-length:] if length else ())
 

@@ -20,6 +20,7 @@ from parley.engine.skill import Skill
 from parley.engine.turn.task_writer import TaskWriter
 from parley.engine.turn.waits import Waits
 from parley.extensions.call_chain import Chain
+from parley.model.errors import A2AError
 from parley.model.ids import new_id
 from parley.model.operations import SendMessageRequest
 from parley.model.parts import Artifact, Message, Role
@@ -137,14 +138,14 @@ class Attempt:
     """One attempt at one turn.
 
     Everything that it says goes through the task's writer, in the order of the calls. ``ending`` is
-    how the function has ended the turn, whatever it catches, says or returns afterwards.
+    how the turn ends, whatever the function catches, says or returns afterwards.
     ``is_canceling``: the function is called because its task is canceled while no turn runs (see
     ``Skill.runs_on_cancel``).
     """
 
     # Defaults of the class, which most attempts never change: that makes a direct reply cheap.
     finished = False
-    ending: Rejected | Failed | None = None
+    ending: Rejected | Failed | A2AError | None = None
     is_canceling = False
     parked = False
     asleep = False

@@ -48,7 +48,7 @@ from parley.engine.turn.usage import TaskMeter
 from parley.model.errors import A2AError, InternalError, shutting_down
 from parley.model.ids import log_incident, new_id
 from parley.model.parts import Message
-from parley.model.tasks import TaskState
+from parley.model.tasks import TERMINAL_STATES, TaskState
 from parley.store.events import CancelRequested, LoggedEvent, MessageReceived, Scope, TurnStarted
 from parley.store.fold import Fold
 from parley.store.protocols.errors import Fenced, StoreError
@@ -90,7 +90,6 @@ class TaskRunner:
     asleep = False
     holds = False  # its caller waits for the reply, and knows alone of the task
     timeout_reason = ""
-    abort_error: A2AError | None = None
     deadline: Deadline | None = None
     receipts: Sequence[Receipt] = ()
     push: PushRecord | None = None
@@ -135,6 +134,11 @@ class TaskRunner:
         """Whether the task's id was needed yet."""
         return bool(self._task_id)
 
+    @property
+    def _has_ended(self) -> bool:
+        """Whether this runner has written the task's end."""
+        return self.writer is not None and self.writer.fold.status.state in TERMINAL_STATES
+
     # -- start, claim, turns, end --------------------------------------------------------------
 
     def start(
@@ -161,7 +165,7 @@ class TaskRunner:
                     if any([handle.awaits_task for handle in self.waiters.current]):
                         await handed_over()  # before the function, which may keep the loop busy
                 await self._run_turn(attempt)
-            if attempt is None or not (self.writer is None or self.abandoned):
+            if attempt is None or not (self.writer is None or self._has_ended or self.abandoned):
                 await self._run_logged_turns()
         except StoreError as error:
             self.waiters.store_failed(error, self.task_id, self.executor.unavailable)
@@ -198,7 +202,7 @@ class TaskRunner:
                 if self.releasing or not self.cancel_requested:
                     return
                 await self._claim_again()
-            if self.writer is not None and self.writer.fold.status.state.is_terminal:
+            if self._has_ended:
                 return
             self.woken = False
             if self.writer is None:
@@ -355,7 +359,7 @@ class TaskRunner:
         try:
             writer.status(TaskState.WORKING, metadata=metadata)
         except A2AError as error:
-            self.abort_error = error
+            attempt.ending = error
 
     async def _cancel_at_rest(self, record: TaskRecord) -> None:
         """Cancel a task of which no turn runs; a skill that handles it is called first."""
@@ -415,8 +419,6 @@ class TaskRunner:
         elif self.timeout_reason:
             await self._finish(attempt, None, Failed(self.timeout_reason))
         else:
-            if self.abort_error is not None:
-                failure, self.abort_error = self.abort_error, None
             if failure is not None and (unavailable := store_failure(failure)) is not None:
                 raise unavailable  # its turn is run again, which counts as an attempt
             await self._finish(attempt, value, failure)
@@ -427,7 +429,7 @@ class TaskRunner:
         seconds = None
         if self.deadline is not None:
             seconds = max(0, self.deadline.at - self.store.now()) / 1000
-        invoke = self.executor.invoke if self.abort_error is None else None
+        invoke = self.executor.invoke if attempt.ending is None else None
         assert self._main is not None
         try:
             return await self._function.run(
@@ -470,10 +472,11 @@ class TaskRunner:
         if isinstance(outcome, A2AError):
             self.waiters.refuse(outcome)
             return
-        exchange = self._exchange(attempt, outcome)
-        receipt = receipt_of(outcome, self.receipts)
-        if receipt is not None or exchange:
-            await self.store.keep(self.scope, self.context_id, receipt=receipt, exchange=exchange)
+        if self.receipts or self.executor.retention.history:
+            exchange = self._exchange(attempt, outcome)
+            kept = receipt_of(outcome, self.receipts)
+            if kept is not None or exchange:
+                await self.store.keep(self.scope, self.context_id, receipt=kept, exchange=exchange)
         if self.push is not None:
             self.executor.push.deliver_reply(self.push, outcome, self.scope)
         self.waiters.resolve(outcome)
@@ -490,7 +493,8 @@ class TaskRunner:
         """Write the task's last status, wait until it is durable, and reply to every waiter."""
         writer, attempt = self.writer, self.attempt
         assert writer is not None
-        await self._settle_elsewhere(attempt, state)
+        if attempt is None or attempt.results:
+            await self._settle_elsewhere(attempt, state)
         if isinstance(message, str):
             message = agent_message(message, self)
         try:
@@ -555,7 +559,7 @@ class TaskRunner:
         """Release the lease of a task of which no turn runs."""
         writer, seq = self.writer, record.seq
         if writer is not None:
-            if writer.fold.status.state.is_terminal:
+            if self._has_ended:
                 return
             await writer.flush()
             seq = writer.seq
@@ -639,15 +643,15 @@ class TaskRunner:
             )
         if not self.holds:
             self._stop_direct_reply_timer()
-        at, skills = self.store.now(), len(self.executor.skills)
+        at, skills, task_id = self.store.now(), len(self.executor.skills), self.task_id
         self.epoch = 1
         is_held = self.holds or self.attempt is None  # the runner flushes before the function runs
         writer = self.writer = self._open_writer(Fold(strict=True), 0, 1, since=at, is_held=is_held)
         writer.output_filter = self._filter_of(request)
-        writer.write(*first_events(request, self.task_id, self.context_id, skills=skills, at=at))
+        writer.write(*first_events(request, task_id, self.context_id, skills=skills, at=at))
         writer.open_turn(
             base_url=request.base_url,
-            receipts=first_turn_receipts(self.receipts, self.task_id),
+            receipts=first_turn_receipts(self.receipts, task_id),
             pushes=(self.push,) if self.push is not None else (),
         )
         self.executor.register(self)
@@ -693,9 +697,10 @@ class TaskRunner:
     def promote(self) -> None:
         """Create the task of a message that the function did not answer in time."""
         self.show_task()
-        if self.writer is None and self.attempt is not None and not self.attempt.finished:
+        attempt = self.attempt
+        if self.writer is None and attempt is not None and not (attempt.finished or attempt.ending):
             try:
-                self.attempt.working()
+                attempt.working()
             except A2AError as error:
                 self.abort(error)
 
@@ -742,7 +747,8 @@ class TaskRunner:
 
     def abort(self, error: A2AError) -> None:
         """Cancel the function, and end the turn with an error."""
-        self.abort_error = error
+        assert self.attempt is not None
+        self.attempt.ending = error
         self._function.cancel()
 
     def stop_soon(self) -> None:

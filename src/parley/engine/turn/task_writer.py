@@ -65,6 +65,15 @@ class TaskWriter:
     and may refuse it.
     """
 
+    error: StoreError | None = None
+    output_filter: OutputFilter | None = None
+    is_first = True
+    _has_warned = False
+    _batching = False
+    _in_flight = 0
+    _unsaved_bytes = 0
+    _save = False
+
     def __init__(
         self,
         store: TaskStore,
@@ -90,25 +99,17 @@ class TaskWriter:
         self.seq = seq
         self.turn = turn
         self.epoch = epoch
-        self.error: StoreError | None = None
-        self.output_filter: OutputFilter | None = None
         self._store = store
         self._hints = hints
         self._is_held = is_held
-        self.is_first = True
         self._on_created = on_created
         self._on_error = on_error
         self._measure = measure
         self._loop = asyncio.get_running_loop()
         self._pending: list[TaskEvent | PrivateEvent] = []
         self._payloads: list[bytes] = []
-        self._has_warned = False
         self._options: dict[str, Any] = {}
-        self._batching = False
-        self._in_flight = 0
         self._waiters: list[asyncio.Future[None]] = []
-        self._unsaved_bytes = 0
-        self._save = False
         stamp = fold.status.timestamp
         self._last_status = stamp.milliseconds if stamp is not None else since
 
@@ -196,12 +197,15 @@ class TaskWriter:
         """
         self.is_first = True
         self._has_warned = False
-        self._options["turn_open"] = True
+        options = self._options
+        options["turn_open"] = True
         if base_url:
-            self._options["base_url"] = base_url
-        self._options["taken"] = self._options.get("taken", 0) + taken
-        self._option("receipts", receipts)
-        self._option("pushes", pushes)
+            options["base_url"] = base_url
+        if taken:
+            options["taken"] = options.get("taken", 0) + taken
+        if receipts or pushes:
+            self._option("receipts", receipts)
+            self._option("pushes", pushes)
 
     def release(self) -> None:
         """Release the lease with the batch so far: any replica may claim the task then."""

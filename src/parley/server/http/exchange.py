@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import aclosing
 from functools import partial
 from types import CoroutineType
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -376,10 +376,8 @@ class Exchange(ABC):
 
     # -- for the bindings ----------------------------------------------------------------------
 
-    def check_media_type(self) -> None:
-        """Raise ``NotJson`` for a body that is not declared as JSON."""
-        if self.fields.is_json:
-            return
+    def refuse_media_type(self) -> NoReturn:
+        """Raise ``NotJson``: the body is not declared as JSON."""
         declared = self.fields.headers.get(b"content-type", b"")
         named = (
             f"Content-Type {declared[:60].decode('latin-1')!r}" if declared else "no Content-Type"

@@ -195,7 +195,8 @@ class HttpJsonExchange(Exchange):
     ) -> ServiceCall:
         self._check_version(target)
         if body:
-            self.check_media_type()
+            if not self.fields.is_json:
+                self.refuse_media_type()
             settings = self.served.settings
             protojson.check_limits(body, settings.max_depth, settings.max_parts)
         operation = target.route.operation

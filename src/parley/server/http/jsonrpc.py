@@ -81,13 +81,16 @@ class JsonRpcExchange(Exchange):
 
     def parse(self, body: bytes, caller: Caller) -> ServiceCall:
         """Return the call that the request asks for. Raises ``A2AError``."""
-        self.check_media_type()
+        if not self.fields.is_json:
+            self.refuse_media_type()
         try:
             rpc = jsonrpc.parse_request(body)
         except A2AError:
             self._id = jsonrpc.request_id(body)
             raise
-        self._id, self.is_notification = rpc.id, rpc.is_notification
+        self._id = rpc.id
+        if not rpc.id:
+            self.is_notification = True
         settings = self.served.settings
         protojson.check_limits(body, settings.max_depth, settings.max_parts)
         operation, version = self._operation(rpc.method)

@@ -369,7 +369,7 @@ class HttpConnection(asyncio.Protocol):
                 self._transport.close()
             return
         if self._exchange is None and not (
-            self._buffer or self.is_write_paused or self._is_in_body
+            self._buffer or self.is_write_paused or self._rest or self._body is not None
         ):
             # Most requests come in one piece, which need not be collected.
             if self._known is not None and self._repeat(self._known, data):
@@ -593,8 +593,9 @@ class HttpConnection(asyncio.Protocol):
         if not self.keeps_alive:
             self.close()
             return
-        self._resume_reading()
-        if self._is_in_body:
+        if self._is_reading_paused:
+            self._resume_reading()
+        if self._rest or self._body is not None:
             # The app did not read all of the body; the rest is dropped.
             self.is_expecting = False
             self._await_body()
