@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -10,7 +11,22 @@ from typing import Any
 
 import pytest
 
-from parley import Agent, CallContext, Caller, Execution, Message, Retention, Task, TaskState, Turn
+from parley import (
+    Agent,
+    BlockingFile,
+    BlockingTurn,
+    CallContext,
+    Caller,
+    Execution,
+    Message,
+    Retention,
+    Task,
+    TaskState,
+    Turn,
+    TurnFile,
+)
+from parley.agent.artifact_stream import ArtifactStream, BlockingStream
+from parley.agent.tools.turn_tools import BlockingTools, TurnTools
 from parley.engine.turn.task_runner import ATTEMPT_KEY
 from parley.model.errors import (
     InvalidParamsError,
@@ -785,3 +801,26 @@ async def test_a_server_that_ends_gives_senders_in_line_the_task_that_was_logged
     assert (await asyncio.wait_for(running, 5)).history[0].text == "1"
     task = await asyncio.wait_for(in_line, 5)
     assert (task.state, task.history[0].text) == (TaskState.SUBMITTED, "2")
+
+
+TWINS = [
+    (Turn, BlockingTurn, ("update", "shared")),
+    (ArtifactStream, BlockingStream, ("close", "finish", "put", "write_buffered")),
+    (TurnFile, BlockingFile, ("of",)),
+    (TurnTools, BlockingTools, ("open", "close", "next_key")),
+]
+
+
+@pytest.mark.parametrize(("original", "twin", "others"), TWINS)
+def test_a_thread_has_the_methods_of_the_loop_with_their_signatures(
+    original: type, twin: type, others: tuple[str, ...]
+) -> None:
+    for name, member in vars(original).items():
+        if name[0] == "_" or name in (*others, "aclose") or not inspect.isfunction(member):
+            continue
+        blocking = getattr(twin, name)
+        if name != "file":
+            assert inspect.signature(blocking) == inspect.signature(member)
+        assert not inspect.iscoroutinefunction(blocking)
+        assert "await " not in blocking.__doc__
+        assert "async with" not in blocking.__doc__

@@ -25,6 +25,7 @@ from parley import (
 )
 from parley.client import SyncRemoteAgent
 from parley.compose import Budget, Composition, sequence
+from parley.model.tasks import Event
 from parley.server.app import App
 from parley.testing import ScriptedAgent, TestedAgent, assert_events, client, completed, submitted
 
@@ -116,6 +117,11 @@ def blocking(turn: BlockingTurn) -> dict[str, int]:
     with turn.connect("http://localhost:9999") as other:
         assert_type(other.send("Hi", pass_questions=True), Task | Message)
         assert_type(turn.delegate(other, "Hi", artifacts=True), Task | Message)
+        assert_type(next(other.stream("Hi", key="again")), Event)
+    with turn.stream("report", media_type="text/plain") as report:
+        assert_type(report.write("Done"), None)
+    for message in turn.messages():
+        assert_type(message, Message)
     assert_type(turn.artifact("Done", name="report"), str)
     assert_type(turn.step("double", double, 2), int)
     assert_type(turn.step("slowly", slowly, 2), int)

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from parley.client.sync import SyncProxy, blocking
 from parley.engine.content import check_metadata, check_text, to_parts
 from parley.engine.turn.attempt import Attempt, TurnOver
 from parley.model.errors import A2AError
@@ -187,3 +188,25 @@ class ArtifactStream:
                 continues=begun and self._continues,
                 buffered=True,
             )
+
+
+class BlockingStream(SyncProxy[ArtifactStream]):
+    """An artifact that a thread writes chunk by chunk; a context manager."""
+
+    def __init__(self, turn: SyncProxy[Any], stream: ArtifactStream) -> None:
+        super().__init__(stream, turn._thread)
+        self.artifact_id = stream.artifact_id
+
+    write = blocking(ArtifactStream.write)
+
+    def __enter__(self) -> Self:
+        self._run(self._target.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._run(self._target.__aexit__(kind, error, traceback))

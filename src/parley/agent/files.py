@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar
 
 from msgspec.structs import asdict
 
-from parley.agent.remote.bound_agent import TurnThread, Wait
 from parley.agent.services import TurnServices
 from parley.client.errors import ClientError, FileLimitExceeded
 from parley.client.files.stream import MAX_READ, Chunks, FileFacts, FileStream, open_part
-from parley.client.sync import SyncFileStream
+from parley.client.sync import SyncFileStream, SyncProxy, blocking, wrapping
 from parley.engine.content import to_part
 from parley.engine.turn.attempt import Attempt
 from parley.files.objects import FileError
 from parley.files.turn_files import StoredFile
 from parley.model.parts import Part
 from parley.store.events import Scope
+
+T = TypeVar("T")
 
 Open = Callable[[Part, int | None], FileStream]
 """Opens a part, up to a limit of bytes."""
@@ -75,20 +76,14 @@ class FileAccess:
 class _AccessedPart(Part, frozen=True, kw_only=True, dict=True):
     """A part that can be opened. It compares and serializes like the part."""
 
-    @classmethod
-    def of(cls, part: Part, access: Open) -> Self:
-        """Return the same part, opened by ``access``. Raises ``ValueError`` if it is no file."""
-        if not part.is_file:
-            access(part, None)  # which says what the part is
-        file = cls(**asdict(part))
-        file.__dict__["access"] = access
-        return file
-
-    def _stream(self, limit: int | None) -> FileStream:
-        access: Open | None = self.__dict__.get("access")
-        if access is None:
-            raise RuntimeError("this file is a copy; read one of turn.files, or turn.file(part)")
-        return access(self._part(), limit)
+    @property
+    def _access(self) -> Any:
+        try:
+            return self.__dict__["access"]
+        except KeyError:
+            raise RuntimeError(
+                "this file is a copy; read one of turn.files, or turn.file(part)"
+            ) from None
 
     def _part(self) -> Part:
         return Part(**asdict(self))
@@ -117,56 +112,58 @@ class TurnFile(_AccessedPart, frozen=True, kw_only=True, dict=True):
     public and not allowed, ``FileLimitExceeded``, ``FileMismatch``, ``Unreachable`` and others.
     """
 
+    @classmethod
+    def of(cls, part: Part, access: Open) -> Self:
+        """Return the same part, opened by ``access``. Raises ``ValueError`` if it is no file."""
+        if not part.is_file:
+            access(part, None)  # which says what the part is
+        file = cls(**asdict(part))
+        file.__dict__["access"] = access
+        return file
+
     def open(self, *, limit: int | None = None) -> FileStream:
         """Return the bytes as a stream: ``async with file.open() as stream: async for ...``.
 
         More bytes than ``limit`` (as for the server's own files, 5 GiB) raise
         ``FileLimitExceeded``.
         """
-        return self._stream(limit)
+        stream: FileStream = self._access(self._part(), limit)
+        return stream
 
     async def read(self, *, limit: int = MAX_READ) -> bytes:
         """Return all bytes, up to ``limit`` (64 MiB). Raises ``FileLimitExceeded`` for more."""
-        return await self._stream(limit).read(limit=limit)
+        return await self.open(limit=limit).read(limit=limit)
 
     async def save(self, path: str | Path, *, limit: int | None = None) -> Path:
         """Write the bytes to a file, and return its path.
 
         The file appears when it is complete. In a folder it gets the name of the part, made safe.
         """
-        return await self._stream(limit).save(path)
-
-
-class BlockingFileStream(SyncFileStream):
-    """The bytes of a file, for a thread: an iterator of chunks, and a context manager."""
-
-    def __init__(self, stream: FileStream, wait: Wait) -> None:
-        super().__init__(cast("Any", TurnThread(wait)), stream)
+        return await self.open(limit=limit).save(path)
 
 
 class BlockingFile(_AccessedPart, frozen=True, kw_only=True, dict=True):
     """A file part of a message, for a function that runs in a thread: see ``TurnFile``."""
 
     @classmethod
-    def blocking(cls, part: Part, file: TurnFile, wait: Wait) -> Self:
-        """Return the same part, opened as ``file`` is."""
-        blocking = cls.of(part, lambda _, limit: file.open(limit=limit))
-        blocking.__dict__["wait"] = wait
+    def of_turn(cls, file: TurnFile, turn: SyncProxy[Any]) -> Self:
+        """Return the same part, read by the loop of a turn."""
+        blocking = cls(**asdict(file))
+        blocking.__dict__["access"] = (file, turn)
         return blocking
 
-    def open(self, *, limit: int | None = None) -> BlockingFileStream:
-        """Return the bytes as a stream: ``with file.open() as stream: for chunk in stream``."""
-        return BlockingFileStream(self._stream(limit), self.__dict__["wait"])
+    @property
+    def _target(self) -> TurnFile:
+        file: TurnFile = self._access[0]
+        return file
 
-    def read(self, *, limit: int = MAX_READ) -> bytes:
-        """Return all bytes, up to ``limit`` (64 MiB). Raises ``FileLimitExceeded`` for more."""
-        content: bytes = self.__dict__["wait"](self._stream(limit).read(limit=limit))
-        return content
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        turn: SyncProxy[Any] = self._access[1]
+        return turn._run(coroutine)
 
-    def save(self, path: str | Path, *, limit: int | None = None) -> Path:
-        """Write the bytes to a file, and return its path."""
-        saved: Path = self.__dict__["wait"](self._stream(limit).save(path))
-        return saved
+    open = wrapping(TurnFile.open, SyncFileStream)
+    read = blocking(TurnFile.read)
+    save = blocking(TurnFile.save)
 
 
 MAX_INLINE_BYTES = 32 * 1024 * 1024

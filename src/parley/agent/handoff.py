@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from parley.agent.remote.callees import UsableAgent, address_of, referred
+from parley.agent.remote.callees import Connectable, UsableAgent, address_of, referred
 from parley.agent.services import TurnServices
 from parley.agent.turn import Turn
 from parley.client.errors import ClientError, RemoteTaskFailed, Timeout
@@ -391,24 +391,10 @@ class _Turns:
         await writer.flush()
 
 
-@runtime_checkable
-class Connectable(Protocol):
-    """An agent with the options of its connection: ``parley.compose.part(address, bearer=...)``."""
-
-    @property
-    def target(self) -> Any:
-        """The agent, or its address."""
-        ...
-
-    @property
-    def connection(self) -> Mapping[str, Any]:
-        """The options of ``parley.connect``."""
-        ...
-
-
 def _key(agent: Any) -> str:
     """Return the name under which records know an agent: its key, or its address."""
-    return address_of(referred(agent.target if isinstance(agent, Connectable) else agent)[0])
+    target: Any = agent.target if isinstance(agent, Connectable) else agent
+    return address_of(referred(target)[0])
 
 
 def _called(agent: Any) -> str:

@@ -21,19 +21,19 @@ from parley.agent.authorization import (
     authorize,
     need_of,
 )
-from parley.agent.context import AgentContext
-from parley.agent.files import FileAccess, TurnFile, base_url, referred
-from parley.agent.remote.bound_agent import BoundAgent, MessageOptions, TurnConnection, delegate
+from parley.agent.files import FileAccess, TurnFile, referred
+from parley.agent.remote.bound_agent import BoundAgent, MessageOptions
 from parley.agent.remote.callees import Callee
-from parley.agent.remote.exchange import TurnCalls
-from parley.agent.services import S, TurnServices
+from parley.agent.remote.delegation import BlockingAgent, TurnConnection, delegate
+from parley.agent.remote.turn_calls import TurnCalls
+from parley.agent.services import S
 from parley.agent.tools.tool import ToolSource
 from parley.agent.tools.turn_tools import TurnToolsOpening
 from parley.agent.turn_facts import TurnFacts
 from parley.agent.typed_questions import ask_typed
 from parley.client.message import Sendable
 from parley.engine.content import check_metadata, check_text, checked, kept, read, to_parts
-from parley.engine.turn.attempt import Answer, Attempt
+from parley.engine.turn.attempt import Answer
 from parley.engine.turn.task_writer import active
 from parley.engine.turn.waits import seconds_of
 from parley.model.cards import SecurityScheme
@@ -60,37 +60,6 @@ class Turn(TurnFacts):
 
     _calls: TurnCalls | None = None
     _tool_calls: Counter[str] | None = None
-
-    def __init__(self, attempt: Attempt, services: TurnServices) -> None:
-        super().__init__(attempt)
-        self._services = services
-
-    @property
-    def base_url(self) -> str:
-        """The agent's public address, without a trailing slash.
-
-        That is the ``url`` of the server; without one, the address that this turn's message was
-        sent to. Empty if neither is known: over gRPC, and in process.
-        """
-        return base_url(self._services, self._attempt)
-
-    @property
-    def _context(self) -> AgentContext:
-        return self._services.contexts.of(self._attempt.runner)
-
-    @property
-    def state(self) -> Any:
-        """The value of the agent's lifespan, which opened it before its turns run.
-
-        Raises ``RuntimeError`` for an agent without one.
-        """
-        lifespan = self._services.lifespan
-        if lifespan is None:
-            raise RuntimeError(
-                "turn.state is the value of the agent's lifespan, and this agent has none; "
-                "give it one: Agent(..., lifespan=...)"
-            )
-        return lifespan.value
 
     # -- files ---------------------------------------------------------------------------------
 
@@ -505,7 +474,7 @@ class Turn(TurnFacts):
             self._calls = TurnCalls(self._attempt, self._services.connections)
         return self._calls
 
-    def connect(self, agent: Callee, **options: Any) -> TurnConnection:
+    def connect(self, /, agent: Callee, **options: Any) -> TurnConnection:
         """Connect to another agent: ``async with turn.connect(url) as remote``.
 
         ``remote`` is the client that ``parley.connect`` returns, with the same options, bound to
@@ -515,14 +484,15 @@ class Turn(TurnFacts):
         with a message; the caller does not. See ``BoundAgent``. ``agent`` may also be an ``Agent``
         that this one ``uses``: it is called in this process, as the caller of this turn.
 
-        It can be awaited too. Turns share connections; this one is released when the block, or the
-        turn, ends. Opening it raises what ``parley.connect`` raises.
+        ``remote = await turn.connect(url)`` opens it without a block. Turns share connections; this
+        one is released when the block, or the turn, ends. Opening it raises what ``parley.connect``
+        raises.
         """
         return TurnConnection(self._remote_calls, agent, options)
 
     async def delegate(
         self,
-        agent: Callee | BoundAgent,
+        agent: Callee | BoundAgent | BlockingAgent,
         message: Sendable | None = None,
         *,
         key: str | None = None,
@@ -566,7 +536,8 @@ class Turn(TurnFacts):
 
         ``await tools.call("name", {...})`` calls one once in the life of the task: further attempts
         take the result from the log. A source may ask the caller of this turn meanwhile.
-        ``progress`` shows the progress of calls as progress of the task. It can be awaited too.
+        ``progress`` shows the progress of calls as progress of the task. ``tools = await
+        turn.tools(source)`` opens them without a block.
 
         Opening it raises what its sources raise: ``ToolsUnavailable``, and ``ImportError`` where a
         package is not installed.

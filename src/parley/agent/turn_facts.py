@@ -6,6 +6,9 @@ import logging
 from collections.abc import MutableMapping
 from typing import Any, NoReturn
 
+from parley.agent.context import AgentContext
+from parley.agent.files import base_url
+from parley.agent.services import TurnServices
 from parley.engine.content import accepts
 from parley.engine.handoff import HandedConversation
 from parley.engine.turn.attempt import Attempt, Failed, Rejected
@@ -29,8 +32,36 @@ class _TurnLog(logging.LoggerAdapter[logging.Logger]):
 class TurnFacts:
     """The request, the caller and the task of one turn."""
 
-    def __init__(self, attempt: Attempt) -> None:
+    def __init__(self, attempt: Attempt, services: TurnServices) -> None:
         self._attempt = attempt
+        self._services = services
+
+    @property
+    def _context(self) -> AgentContext:
+        return self._services.contexts.of(self._attempt.runner)
+
+    @property
+    def base_url(self) -> str:
+        """The agent's public address, without a trailing slash.
+
+        That is the ``url`` of the server; without one, the address that this turn's message was
+        sent to. Empty if neither is known: over gRPC, and in process.
+        """
+        return base_url(self._services, self._attempt)
+
+    @property
+    def state(self) -> Any:
+        """The value of the agent's lifespan, which opened it before its turns run.
+
+        Raises ``RuntimeError`` for an agent without one.
+        """
+        lifespan = self._services.lifespan
+        if lifespan is None:
+            raise RuntimeError(
+                "turn.state is the value of the agent's lifespan, and this agent has none; "
+                "give it one: Agent(..., lifespan=...)"
+            )
+        return lifespan.value
 
     @property
     def message(self) -> Message:

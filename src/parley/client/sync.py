@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import concurrent.futures
+import re
 import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
@@ -17,6 +18,7 @@ from typing import (
     Concatenate,
     Generic,
     ParamSpec,
+    Protocol,
     Self,
     TypeVar,
     cast,
@@ -97,15 +99,59 @@ class LoopThread:
             self._thread.join()
 
 
-class SyncProxy(Generic[A]):
-    """An async object, and the loop thread that runs its methods."""
+class CallThread(Protocol):
+    """Runs coroutines on a loop, for another thread."""
 
-    def __init__(self, target: A, thread: LoopThread) -> None:
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Return what ``coroutine`` returns."""
+
+
+class SyncProxy(Generic[A]):
+    """An async object, and what runs its methods on its loop."""
+
+    def __init__(self, target: A, thread: CallThread) -> None:
         self._target = target
         self._thread = thread
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self._thread.run(coroutine)
+
+
+def blocking(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], T]:
+    """Return a coroutine method as a method of a ``SyncProxy``, which waits for its result."""
+
+    @wraps(method)
+    def call(self: SyncProxy[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._run(method(self._target, *args, **kwargs))
+
+    call.__doc__ = _without_async(method)
+    return call
+
+
+def wrapping(
+    method: Callable[Concatenate[Any, P], A], proxy: Callable[[Any, A], T]
+) -> Callable[Concatenate[Any, P], T]:
+    """Return a method whose result is async as a method that returns a blocking ``proxy`` of it."""
+
+    @wraps(method)
+    def call(self: SyncProxy[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        async def made() -> A:
+            return method(self._target, *args, **kwargs)
+
+        return proxy(self, self._run(made()))
+
+    call.__doc__ = _without_async(method)
+    return call
+
+
+def _without_async(method: Callable[..., Any]) -> str:
+    return _CODE.sub(lambda code: _ASYNC.sub("", code[0]), method.__doc__ or "")
+
+
+_CODE = re.compile("``[^`]+``")
+_ASYNC = re.compile(r"\b(?:async|await) ")
 
 
 _END: Any = object()
@@ -219,46 +265,6 @@ class SyncFileStream(SyncIterator[bytes]):
         return self._owner._run(self._stream.save(path))
 
 
-def _call(
-    method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[SyncProxy[A], P], T]:
-    @wraps(method)
-    def call(self: SyncProxy[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._run(method(self._target, *args, **kwargs))
-
-    return call
-
-
-def _stream(
-    method: Callable[Concatenate[A, P], EventStream],
-) -> Callable[Concatenate[SyncProxy[A], P], SyncEventStream]:
-    @wraps(method)
-    def call(self: SyncProxy[A], /, *args: P.args, **kwargs: P.kwargs) -> SyncEventStream:
-        return SyncEventStream(self, method(self._target, *args, **kwargs))
-
-    return call
-
-
-def _open(
-    method: Callable[Concatenate[A, P], FileStream],
-) -> Callable[Concatenate[SyncProxy[A], P], SyncFileStream]:
-    @wraps(method)
-    def call(self: SyncProxy[A], /, *args: P.args, **kwargs: P.kwargs) -> SyncFileStream:
-        return SyncFileStream(self, method(self._target, *args, **kwargs))
-
-    return call
-
-
-def _iterate(
-    method: Callable[Concatenate[A, P], AsyncIterator[T]],
-) -> Callable[Concatenate[SyncProxy[A], P], SyncIterator[T]]:
-    @wraps(method)
-    def call(self: SyncProxy[A], /, *args: P.args, **kwargs: P.kwargs) -> SyncIterator[T]:
-        return SyncIterator(self, method(self._target, *args, **kwargs))
-
-    return call
-
-
 class SyncRemotePushConfigs(SyncProxy[RemotePushConfigs]):
     """``RemotePushConfigs`` with blocking methods."""
 
@@ -266,13 +272,13 @@ class SyncRemotePushConfigs(SyncProxy[RemotePushConfigs]):
         super().__init__(agent._target.push, agent._thread)
         self._agent = agent  # keeps it from being collected first
 
-    create = _call(RemotePushConfigs.create)
-    get = _call(RemotePushConfigs.get)
-    page = _call(RemotePushConfigs.page)
-    list = _iterate(RemotePushConfigs.list)
-    set_events = _call(RemotePushConfigs.set_events)
-    history = _call(RemotePushConfigs.history)
-    delete = _call(RemotePushConfigs.delete)
+    create = blocking(RemotePushConfigs.create)
+    get = blocking(RemotePushConfigs.get)
+    page = blocking(RemotePushConfigs.page)
+    list = wrapping(RemotePushConfigs.list, SyncIterator)
+    set_events = blocking(RemotePushConfigs.set_events)
+    history = blocking(RemotePushConfigs.history)
+    delete = blocking(RemotePushConfigs.delete)
 
 
 class SyncRemoteAgent(SyncProxy[RemoteAgent]):
@@ -287,21 +293,21 @@ class SyncRemoteAgent(SyncProxy[RemoteAgent]):
         # Also closes a connection that is never closed, as in a notebook, and at interpreter exit.
         self._close = weakref.finalize(self, thread.close)
 
-    send = _call(RemoteAgent.send)
-    stream = _stream(RemoteAgent.stream)
-    get = _call(RemoteAgent.get)
-    list = _call(RemoteAgent.list)
-    tasks = _iterate(RemoteAgent.tasks)
-    cancel = _call(RemoteAgent.cancel)
-    subscribe = _stream(RemoteAgent.subscribe)
-    wait = _call(RemoteAgent.wait)
-    authorize = _call(RemoteAgent.authorize)
-    upload = _call(RemoteAgent.upload)
-    read = _call(RemoteAgent.read)
-    call = _call(RemoteAgent.call)
-    refresh_card = _call(RemoteAgent.refresh_card)
-    extended_card = _call(RemoteAgent.extended_card)
-    open = _open(RemoteAgent.open)
+    send = blocking(RemoteAgent.send)
+    stream = wrapping(RemoteAgent.stream, SyncEventStream)
+    get = blocking(RemoteAgent.get)
+    list = blocking(RemoteAgent.list)
+    tasks = wrapping(RemoteAgent.tasks, SyncIterator)
+    cancel = blocking(RemoteAgent.cancel)
+    subscribe = wrapping(RemoteAgent.subscribe, SyncEventStream)
+    wait = blocking(RemoteAgent.wait)
+    authorize = blocking(RemoteAgent.authorize)
+    upload = blocking(RemoteAgent.upload)
+    read = blocking(RemoteAgent.read)
+    call = blocking(RemoteAgent.call)
+    refresh_card = blocking(RemoteAgent.refresh_card)
+    extended_card = blocking(RemoteAgent.extended_card)
+    open = wrapping(RemoteAgent.open, SyncFileStream)
     if TYPE_CHECKING:
 
         @overload
@@ -323,7 +329,7 @@ class SyncRemoteAgent(SyncProxy[RemoteAgent]):
             ...
 
     else:
-        download = _call(RemoteAgent.download)
+        download = blocking(RemoteAgent.download)
 
     @property
     def push(self) -> SyncRemotePushConfigs:

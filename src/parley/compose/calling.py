@@ -13,9 +13,9 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from parley.agent.remote.bound_agent import delegate
 from parley.agent.remote.connections import cancel_calls
-from parley.agent.remote.exchange import CallTerms, said_by
+from parley.agent.remote.delegation import delegate
+from parley.agent.remote.turn_calls import CallTerms, said_by
 from parley.agent.turn import Turn
 from parley.client.errors import ClientError, RemoteTaskFailed, Timeout
 from parley.client.message import Sendable, to_message

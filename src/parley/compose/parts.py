@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from dataclasses import replace as with_changes
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 from parley.agent.agent import Agent, slug
 from parley.agent.blocking_turn import BlockingTurn
-from parley.agent.remote.callees import Callee, UsableAgent, address_of, referred
+from parley.agent.remote.callees import Callee, Connectable, UsableAgent, address_of, referred
 from parley.agent.turn import Turn
 from parley.client.card.resolver import CatalogReference, ForeignCard
 from parley.engine.skill import form_of
@@ -25,7 +25,7 @@ Function = Callable[..., Any]
 
 
 @dataclass(frozen=True, eq=False)
-class CompositionPart:
+class CompositionPart(Connectable):
     """A part of a composition. ``part`` makes it.
 
     ``target`` is the agent to call; without one, ``function`` is called with the message's text, as
@@ -35,11 +35,9 @@ class CompositionPart:
     """
 
     name: str
-    target: Callee | None = None
     function: Function | None = None
     timeout: float | None = None
     pass_questions: bool = True
-    connection: Mapping[str, Any] = field(default_factory=dict)
     key: str = ""
 
     @property

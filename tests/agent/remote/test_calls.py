@@ -28,7 +28,7 @@ from parley import (
     TaskStatusUpdateEvent,
     Turn,
 )
-from parley.agent.remote.exchange import LOGGED_BYTES
+from parley.agent.remote.bound_agent import LOGGED_BYTES
 from parley.client.errors import Timeout
 from parley.server.run import serving
 from parley.store.events import RecordKind, StepResult
@@ -613,7 +613,7 @@ async def test_turns_share_one_connection_and_the_card_is_fetched_once(
     for _ in range(3):
         assert (await remote.send("go")).text == "Other did one"
     assert len({id(each._interfaces) for each in opened}) == 1
-    await until(lambda: all(each._link.shared is None for each in opened))
+    await until(lambda: all(each._shared is None for each in opened))
     with pytest.raises(parley.ClientError, match=r"call turn.connect again"):
         await opened[0].send("late", key="late")
     assert len(other.runs) == 3

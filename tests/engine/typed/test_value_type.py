@@ -16,13 +16,7 @@ import pydantic
 import pytest
 
 from parley.engine.typed.value_type import ValueType
-from parley.engine.typed.violations import (
-    MAX_CHECKED_VALUES,
-    MAX_VIOLATIONS,
-    Mismatch,
-    UnsupportedType,
-    violations_of,
-)
+from parley.engine.typed.violations import MAX_VIOLATIONS, Mismatch, UnsupportedType
 
 T = TypeVar("T")
 
@@ -66,6 +60,10 @@ class Camel(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if self.first_name == "Nobody":
             raise ValueError("nobody is called Nobody")
+
+
+class Renamed(msgspec.Struct):
+    ab: int = msgspec.field(name="a.b")
 
 
 class Point(NamedTuple):
@@ -132,26 +130,27 @@ def test_json_is_read_into_the_type(kind: Any, data: Any, value: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "data", "violations"),
     [
-        (
-            Trip,
-            {
-                "stops": [{"city": 1, "nights": 0}, {"nights": 2}, 3],
-                "currency": "GBP",
-                "when": "soon",
-                "prices": {"tea": "dear"},
-                "home": {"city": []},
-            },
-            [
-                ("stops[0].city", "expected text, got a number"),
-                ("stops[0].nights", "expected an integer >= 1"),
-                ("stops[1].city", "required: text"),
-                ("stops[2]", "expected an object, got a number"),
-                ("currency", 'expected one of "EUR", "USD"'),
-                ("when", "expected a date and time such as 2026-01-31T12:00:00Z"),
-                ("prices.tea", "expected a number, got text"),
-                ("home.city", "expected text, got a list"),
-            ],
-        ),
+        (Trip, {"stops": [{"city": 1}]}, [("stops[0].city", "expected text, got a number")]),
+        (Trip, {"stops": [{"city": "x", "nights": 0}]},
+         [("stops[0].nights", "expected an integer >= 1")]),
+        (Trip, {"stops": [{"city": "x"}, {"nights": 2}]},
+         [("stops[1].city", "required: text")]),
+        (Trip, {"stops": [3]}, [("stops[0]", "expected an object, got a number")]),
+        (Trip, {"stops": [{"city": 1}, {"city": 2}], "currency": "GBP"},
+         [("stops[0].city", "expected text, got a number")]),
+        (Trip, {"prices": {}}, [
+            ("stops", "required: a list"),
+            ("currency", 'required: one of "EUR", "USD"'),
+            ("when", "required: a date and time such as 2026-01-31T12:00:00Z"),
+        ]),
+        (Trip, {"currency": "GBP"}, [("currency", 'expected one of "EUR", "USD"')]),
+        (Trip, {"currency": 1}, [("currency", 'expected one of "EUR", "USD", got a number')]),
+        (Trip, {"when": "soon"},
+         [("when", "expected a date and time such as 2026-01-31T12:00:00Z")]),
+        (Trip, {"prices": {"tea": "dear"}}, [("prices[...]", "expected a number, got text")]),
+        (Trip, {"home": {"city": []}}, [("home.city", "expected text, got a list")]),
+        (dict[str, Stop], {"a": {}}, [("[...].city", "required: text")]),
+        (dict[int, int], {"a": 1}, [("$", "a key: expected an integer, got text")]),
         (Trip, [], [("$", "expected an object, got a list")]),
         (Model, {"amount": 0, "stop": {}},
          [("amount", "Input should be greater than 0"), ("stop.city", "Field required")]),
@@ -165,12 +164,15 @@ def test_json_is_read_into_the_type(kind: Any, data: Any, value: Any) -> None:
         (tuple[int, str], [1], [("$", "expected a list of length 2, got 1")]),
         (int | str, [], [("$", "expected an integer or text, got a list")]),
         (bool, 1, [("$", "expected true or false, got a number")]),
-        (Literal["only"], "x", [("$", 'expected "only", got text')]),
+        (Literal["only"], "x", [("$", 'expected "only"')]),
+        (Cat | Dog, {"type": "Cow"}, [("type", 'expected "Cat" or "Dog"')]),
+        (Renamed, {"a.b": "x"}, [("a.b", "expected an integer, got text")]),
+        (Renamed, {"a.b": {"b": 1}}, [("a.b", "expected an integer, got an object")]),
         (Annotated[str, msgspec.Meta(pattern="^a$")], "b",
          [("$", "expected text matching regex '^a$'")]),
     ],
 )  # fmt: skip
-def test_every_violation_says_where_it_is_and_what_was_expected(
+def test_a_violation_says_where_it_is_and_what_was_expected(
     kind: Any, data: Any, violations: list[tuple[str, str]]
 ) -> None:
     assert wrong(kind, data) == violations
@@ -181,16 +183,20 @@ def test_a_pydantic_model_within_a_struct_speaks_for_itself() -> None:
         model: Model
         kind: Literal["a", "b"]
 
-    assert wrong(Order, {"model": {"amount": 0, "stop": {"city": "x"}}, "kind": "c"}) == [
+    assert wrong(Order, {"model": {"amount": 0, "stop": {}}, "kind": "c"}) == [
         ("model.amount", "Input should be greater than 0"),
-        ("kind", 'expected one of "a", "b"'),
+        ("model.stop.city", "Field required"),
+    ]
+    assert wrong(Order, {"model": {"amount": 1, "stop": {"city": "x"}}, "kind": "c"}) == [
+        ("kind", 'expected one of "a", "b"')
     ]
     assert ValueType(Order).schema["properties"]["model"]["required"] == ["amount", "stop"]
     assert "Stop" in ValueType(Order).schema["$defs"]
 
 
 def test_violations_are_bounded() -> None:
-    assert len(wrong(list[int], ["x"] * 10_000)) == MAX_VIOLATIONS
+    many = msgspec.defstruct("Many", [(f"field_{number}", int) for number in range(100)])
+    assert len(wrong(many, {})) == MAX_VIOLATIONS
     assert len(wrong(list[Model], [{}] * 100)) == MAX_VIOLATIONS
 
 
@@ -303,25 +309,6 @@ def test_pydantic_results_are_written_by_alias_and_with_what_is_computed() -> No
     assert kind.dump(Priced(netPrice=2)) == {"netPrice": 2, "gross": 4}
     assert kind.output_schema["required"] == ["netPrice", "gross"]
     assert kind.schema["required"] == ["netPrice"]
-
-
-def test_a_value_with_many_items_is_not_looked_at_item_by_item() -> None:
-    looked = 0
-
-    def convert(data: Any, kind: Any) -> Any:
-        nonlocal looked
-        looked += 1
-        return msgspec.convert(data, kind)
-
-    for kind, data in (
-        (list[int], [1] * 50_000 + ["x"]),
-        (dict[str, int], {str(number): number for number in range(50_000)} | {"last": "x"}),
-    ):
-        looked = 0
-        (violation,) = violations_of(kind, data, convert, lambda kind, data: None)
-        assert violation.description.startswith("expected an integer, got text - at `$[")
-        assert looked < 2 * MAX_CHECKED_VALUES
-    assert len(violations_of(list[int], ["x"] * 50_000, convert, lambda *_: None)) == MAX_VIOLATIONS
 
 
 def test_more_errors_of_pydantic_than_can_be_shown_are_counted() -> None:

@@ -1,55 +1,54 @@
 """``BoundAgent``: the client of another agent, bound to a turn by ``turn.connect``.
 
-``BlockingAgent`` is the same for a turn in a thread.
+A ``MessageExchange`` is one message and its answer, once in the life of the task.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Self, TypedDict, TypeVar, Unpack, cast
+from typing import Any, TypedDict, Unpack, cast
 
 from msgspec import UnsetType
 from msgspec.structs import replace
 
-from parley.agent.remote.callees import (
-    Callee,
-    LocalAgent,
-    LocalFiles,
-    UsableAgent,
-    address_of,
-    card_of,
-    not_used,
-    referred,
-)
-from parley.agent.remote.connections import CANCEL_SECONDS, SharedConnection
-from parley.agent.remote.exchange import (
+from parley.agent.remote.callees import LocalAgent, LocalFiles, UsableAgent, address_of, card_of
+from parley.agent.remote.connections import SharedConnection
+from parley.agent.remote.turn_calls import (
+    IDENTIFY_SECONDS,
     NO_TERMS,
-    POLL_SECONDS,
+    CallOptions,
     CallTerms,
-    MessageExchange,
     Passing,
-    RemoteLink,
     TurnCalls,
 )
-from parley.client.calls.service import RemoteService, Unopened, awaited
-from parley.client.calls.stream_reader import EventStream
+from parley.client.calls.follow import turn_events
+from parley.client.calls.service import RemoteService, awaited
+from parley.client.calls.stream_reader import EventStream, StreamReader, with_final_text
 from parley.client.card.interface import declares
 from parley.client.card.resolver import Reference
-from parley.client.errors import ClientError, RemoteTaskFailed, Timeout
+from parley.client.errors import ConnectionClosed, Disconnected, Timeout, Unreachable
 from parley.client.message import Push, Sendable, to_config
 from parley.client.remote_agent import RemoteAgent
-from parley.client.sync import SyncEventStream, SyncRemoteAgent
+from parley.engine.caller import record_of
+from parley.engine.turn.attempt import RemoteCall, TurnOver
 from parley.extensions.call_chain import CallChain, ChainBudget
 from parley.extensions.questions import auth_request
-from parley.model.errors import A2AError, TaskNotCancelableError
+from parley.model.errors import (
+    A2AError,
+    InvalidParamsError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
 from parley.model.extensions import CALL_CHAIN
-from parley.model.operations import SendMessageRequest, TaskPushNotificationConfig
+from parley.model.operations import SendMessageConfiguration, SendMessageRequest
 from parley.model.parts import Message, Part
 from parley.model.service import A2AService
-from parley.model.tasks import Task, TaskState
+from parley.model.struct import encode
+from parley.model.tasks import Event, Task, TaskState, TaskStatusUpdateEvent
+from parley.wire import versions
 
 
 class MessageOptions(TypedDict, total=False):
@@ -103,8 +102,9 @@ class BoundAgent(RemoteAgent):
         self._remote = RemoteService(self._interfaces, agent.card, self._retry)
         self.service = cast("A2AService", self._remote)
         self._calls = calls
-        self._address = address_of(reference)
-        self._link = RemoteLink(self, self._address, card_of(reference, agent), calls, shared)
+        self.address = address_of(reference)
+        self._shared: SharedConnection | None = shared
+        self._logged_card = card_of(reference, agent)
         self._chains = declares(agent.card, CALL_CHAIN)
         extensions = agent.context.extensions
         self.context = replace(
@@ -113,18 +113,13 @@ class BoundAgent(RemoteAgent):
             trace=calls.trace(),
         )
 
-    @property
-    def address(self) -> str:
-        """The name under which the log knows the agent."""
-        return self._address
-
     async def aclose(self) -> None:
         """Give the connection back. Idempotent; the turn's end does it too."""
         self.release()
 
     def release(self) -> None:
         """Give the connection back. Idempotent."""
-        shared, self._link.shared = self._link.shared, None
+        shared, self._shared = self._shared, None
         self._calls.closed(self.release)
         if shared is not None:
             self._calls.connections.release(shared)
@@ -132,10 +127,10 @@ class BoundAgent(RemoteAgent):
     def for_call(self, name: str) -> BoundAgent:
         """Return the agent as the call ``name`` of an earlier turn was made, else this one."""
         agent, reference = self._bound_to
-        local, shared = self._calls.connections.local, self._link.shared
+        local, shared = self._calls.connections.local, self._shared
         if local is None or shared is None or not isinstance(agent, LocalAgent):
             return self
-        client = local.caller_of(agent, self._calls.logged(name, self._address))
+        client = local.caller_of(agent, self._calls.logged(name, self.address))
         return self if client is agent else BoundAgent(client, reference, self._calls, shared)
 
     # -- calls ---------------------------------------------------------------------------------
@@ -166,97 +161,71 @@ class BoundAgent(RemoteAgent):
         is what the other agent may spend, instead of what the caller of this turn has said. The
         other options belong to ``RemoteAgent.send``.
         """
-        name = self._calls.begin(self._address, key)
-        return await self.for_call(name).answer(
-            name,
-            message,
+        name = self._calls.begin(self.address, key)
+        call = CallOptions(
             context_key=(key or "") if context_key is None else context_key,
             pass_questions=pass_questions,
             progress=progress,
             artifacts=artifacts,
             cancel_remote=cancel_remote,
             return_immediately=return_immediately,
-            timeout=timeout,
             terms=NO_TERMS if budget is None else CallTerms(budget=self._calls.left_of(budget)),
-            **options,
         )
+        return await self.for_call(name).answer(name, message, options, call, timeout=timeout)
 
     async def answer(
         self,
         name: str,
         message: Sendable | None,
+        options: MessageOptions,
+        call: CallOptions,
         *,
-        context_key: str = "",
-        pass_questions: bool = False,
-        progress: bool = False,
-        artifacts: bool = False,
-        cancel_remote: bool = True,
-        return_immediately: bool = False,
         timeout: float | None = None,
         began: float | None = None,
-        terms: CallTerms = NO_TERMS,
-        **options: Unpack[MessageOptions],
     ) -> Task | Message:
         """Send the message of a call whose name is known, and return the answer.
 
-        ``began`` is when the call began, by the event loop, if that was not now. ``terms`` are
-        those of a composition.
+        ``began`` is when the call began, by the event loop, if that was not now.
         """
-        if pass_questions and return_immediately:
+        if call.pass_questions and call.return_immediately:
             raise ValueError(
                 "pass_questions waits for the remote task, and return_immediately does not: "
                 "give one of them"
             )
-
-        def exchange(
-            turn: str,
-            message: Sendable | None,
-            options: MessageOptions,
-            *,
-            follows: Task | None = None,
-        ) -> MessageExchange:
-            passing = Passing(
-                self._calls.attempt, name, progress=progress, artifacts=artifacts, asker=terms.asker
-            )
-            return MessageExchange(
-                self._link,
-                turn,
-                lambda: self._request_for(message, context_key, options, terms),
-                passing=passing if progress or artifacts else None,
-                cancel=cancel_remote,
-                context_key=context_key,
-                push=_push_in(options),
-                immediate=return_immediately,
-                history_length=options.get("history_length"),
-                replays=turn == name,
-                follows=follows,
-            )
-
+        asker = call.terms.asker
         turn, questions = name, 0
         try:
             async with time_limit(timeout, began):
-                answer = await exchange(name, message, options).run()
-                while pass_questions and isinstance(answer, Task) and answer.state.is_interrupted:
+                answer = await MessageExchange(self, name, message, options, call).run()
+                while (
+                    call.pass_questions and isinstance(answer, Task) and answer.state.is_interrupted
+                ):
                     questions += 1
                     turn = f"{name}/{questions}"
                     self._calls.attempt.begin_call(turn)
                     if auth_request(answer) is not None:  # it takes a credential, and no message
-                        await self._wait_for_authorization(answer, turn, terms.asker)
+                        await self._wait_for_authorization(answer, turn, asker)
                         left, said = True, []
                     else:
-                        said = list((await self._calls.ask(answer, turn, terms.asker)).parts)
+                        said = list((await self._calls.ask(answer, turn, asker)).parts)
                         left = await self._has_gone_on(answer, turn)
-                    answer = await exchange(
-                        turn, said, _joining(answer, options), follows=answer if left else None
+                    answer = await MessageExchange(
+                        self,
+                        turn,
+                        said,
+                        _joining(answer, options),
+                        call,
+                        joins=answer,
+                        follows=left,
                     ).run()
                 return answer
         except TimeoutError:
             if timeout is None:
                 raise
-            call = self._calls.logged(turn, self._address)
+            logged = self._calls.logged(turn, self.address)
             raise Timeout(
                 f"{self.card.name} did not answer within {timeout:g} s",
-                task_id="" if call is None else call.task_id,
+                task_id="" if logged is None else logged.task_id,
             ) from None
 
     def stream(
@@ -272,26 +241,16 @@ class BoundAgent(RemoteAgent):
         A further attempt at the turn gets the events again if the agent numbers them, else the
         task as it is; of a call that is finished, the task or the message that was its answer.
         """
-        name = self._calls.begin(self._address, key)
-        exchange = MessageExchange(
-            self._link,
-            name,
-            lambda: self._request_for(message, key or "", options),
-            passing=None,
-            cancel=cancel_remote,
-            context_key=key or "",
-            push=_push_in(options),
-            immediate=False,
-            history_length=options.get("history_length"),
-            replays=True,
-        )
+        name = self._calls.begin(self.address, key)
+        call = CallOptions(context_key=key or "", cancel_remote=cancel_remote)
+        exchange = MessageExchange(self, name, message, options, call)
         return EventStream(exchange.events(), exchange.reader)
 
     # -- seams of exchanges --------------------------------------------------------------------
 
     async def _has_gone_on(self, task: Task, turn: str) -> bool:
         """Return whether a task was authorised out of band (§7.6), and needs no message."""
-        if task.state is not TaskState.AUTH_REQUIRED or self._calls.logged(turn, self._address):
+        if task.state is not TaskState.AUTH_REQUIRED or self._calls.logged(turn, self.address):
             return False
         with self._calls.attempt.waits.busy():
             task = await self.get(task.id, history_length=0)
@@ -303,7 +262,7 @@ class BoundAgent(RemoteAgent):
         The credential goes to the agent that asks for it, not through this one.
         """
         calls = self._calls
-        if calls.logged(turn, self._address) is not None:
+        if calls.logged(turn, self.address) is not None:
             return
         with calls.attempt.waits.busy():
             waited = 0
@@ -315,24 +274,295 @@ class BoundAgent(RemoteAgent):
             calls.shown()
 
     async def _request_for(
-        self,
-        message: Sendable | None,
-        context_key: str,
-        options: MessageOptions,
-        terms: CallTerms = NO_TERMS,
+        self, message: Sendable | None, options: MessageOptions, call: CallOptions
     ) -> SendMessageRequest:
         """Return the request to log and to send, without its webhook, which may have secrets."""
         options = {**options, "push": None}
         if not (options.get("context_id") or options.get("task_id") or options.get("task")):
-            context_id = await self._calls.context_id(self._address, context_key)
+            context_id = await self._calls.context_id(self.address, call.context_key)
             if context_id:
                 options = {**options, "context_id": context_id}
         if self._chains:
-            chain = CallChain.says(await self._calls.chain(terms))
+            chain = CallChain.says(await self._calls.chain(call.terms))
             options = {**options, "metadata": {**(options.get("metadata") or {}), **chain}}
         request = self._activation.apply(await self._compose(message, **options))
         files = self._files
         return await files.lend(request) if isinstance(files, LocalFiles) else request
+
+
+POLL_SECONDS = 2.0
+"""How often an agent is asked for a task whose events it may not be asked for again."""
+
+LOGGED_BYTES = 1024 * 1024
+"""How large an answer may be to be kept in the log; a larger task is fetched again."""
+
+
+class MessageExchange:
+    """One message to another agent and its answer, once in the life of the task.
+
+    ``joins`` is the remote task whose question the message answers; with ``follows`` that task
+    needs no message, and continues by itself.
+    """
+
+    def __init__(
+        self,
+        agent: BoundAgent,
+        name: str,
+        message: Sendable | None,
+        options: MessageOptions,
+        call: CallOptions,
+        *,
+        joins: Task | None = None,
+        follows: bool = False,
+    ) -> None:
+        self.reader = StreamReader(numbered=agent._numbered)
+        self.answer: Task | Message | None = None
+        self._agent = agent
+        self._name = name
+        self._message = message
+        self._options = options
+        self._call = call
+        self._joins = joins
+        self._follows = follows
+        push = options.get("push")
+        self._push = None if push is None else to_config(push)
+        self._history_length = options.get("history_length")
+        self._known = asyncio.Event()
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """Call the agent, and yield the events of its answer.
+
+        The log gets what a further attempt at the turn needs, so that it does not call again.
+        """
+        agent, calls, name = self._agent, self._agent._calls, self._name
+        attempt, connections = calls.attempt, calls.connections
+        if agent._shared is None:
+            raise ConnectionClosed("this connection was closed; call turn.connect again")
+
+        # Look in the journal.
+        call = calls.logged(name, agent.address)
+        if call is not None and call.answered:
+            answer = call.message or call.task  # a large task is not in the log
+            if answer is None:
+                answer = await agent.get(call.task_id, history_length=self._history_length)
+            self.answer = answer
+            yield self.reader.deliver(answer)
+            return
+
+        # Else log the call, before its message is sent.
+        is_new = call is None
+        with attempt.waits.busy():
+            if call is None:
+                call = await self._begun()
+            if is_new or call.ended:  # an ended one was refused, and is sent again
+                call = replace(call, ended=False)
+                await attempt.log_call(name, call)
+        connections.note(attempt.runner.task_id, name, agent._shared)
+
+        # Send it, unless an earlier attempt did, and follow its task.
+        sending = calls.sending()
+        event: Event | None = None
+        said: Message | None = None
+        passes = self._call.progress or self._call.artifacts
+        passing = Passing(attempt, name, self._call) if passes else None
+        try:
+            if call.request is None:
+                source = self._followed(call.task_id, replays=self._joins is None)
+            elif is_new or not call.task_id or await self._is_lost(call.task_id, call.request):
+                source = self._sent(call.request)
+            else:
+                source = self._followed(call.task_id, replays=False)
+            async with aclosing(source) as events:
+                async for event in events:
+                    call = await self._identified(call, event)
+                    calls.identified(sending)
+                    self._known.set()
+                    if passing is not None:
+                        await passing.pass_on(event)
+                    if isinstance(event, Message):
+                        self.answer = event
+                    elif isinstance(event, Task | TaskStatusUpdateEvent):
+                        said = event.status.message or said
+                    yield event
+                    if self.answer is not None or self._call.return_immediately:
+                        break
+                    if self.reader.is_settled:
+                        break
+        except (A2AError, Unreachable) as error:
+            if isinstance(error, Unreachable) and agent._shared is not None:
+                connections.retire(agent._shared)
+            if not call.task_id:  # refused, or not sent: there is nothing to cancel
+                await attempt.log_call(name, replace(call, ended=True), durable=False)
+                connections.forget(attempt.runner.task_id, name)
+            raise
+        finally:
+            calls.identified(sending)
+        if event is None:
+            raise Disconnected(f"{agent.card.name} ended the answer before its first event")
+
+        # Log the answer.
+        if self.answer is None and self._call.return_immediately and isinstance(event, Task):
+            self.answer = event
+        elif self.answer is None:
+            task = await agent.wait(call.task_id, history_length=self._history_length)
+            self.answer = with_final_text(task, said, self.reader.before)
+        call = _answered(call, self.answer)
+        await attempt.log_call(name, call)
+        if call.ended:
+            connections.forget(attempt.runner.task_id, name)
+
+    async def _begun(self) -> RemoteCall:
+        """Return the record of a call that is about to be made."""
+        agent, request = self._agent, None
+        ids = self._joins if self._follows else None
+        task_id, context_id = (ids.id, ids.context_id) if ids is not None else ("", "")
+        if ids is None:
+            request = await agent._request_for(self._message, self._options, self._call)
+            task_id, context_id = request.message.task_id, request.message.context_id
+        return RemoteCall(
+            address=agent.address,
+            card=agent._logged_card,
+            request=request,
+            task_id=task_id,
+            context_id=context_id,
+            cancel=self._call.cancel_remote,
+            caller=record_of(agent.context.caller),
+            tenant=agent.context.tenant,
+        )
+
+    async def _identified(self, call: RemoteCall, event: Event) -> RemoteCall:
+        """Log the remote task's id once it is known, and remember its context."""
+        agent, before = self._agent, call.context_id
+        if isinstance(event, Message):
+            task_id = call.task_id
+        else:
+            task_id = event.id if isinstance(event, Task) else event.task_id
+        if task_id != call.task_id:
+            call = replace(call, request=None, task_id=task_id, context_id=event.context_id)
+            await agent._calls.attempt.log_call(self._name, call, durable=False)
+        elif not isinstance(event, Message):
+            return call
+        if event.context_id and event.context_id != before:
+            key = self._call.context_key
+            await agent._calls.keep_context(agent.address, key, event.context_id)
+        return call
+
+    async def _is_lost(self, task_id: str, request: SendMessageRequest) -> bool:
+        """Return whether to send a message again to a task that may have got it, or not."""
+        if self._agent._repeatable:
+            return True
+        task = await self._agent.get(task_id)
+        sent = request.message.message_id
+        has_message = any(message.message_id == sent for message in task.history)
+        return task.state.is_interrupted and not has_message
+
+    async def _sent(self, request: SendMessageRequest) -> AsyncGenerator[Event, None]:
+        """Send the message, and yield the events of its turn."""
+        agent, immediate = self._agent, self._call.return_immediately
+        if immediate or self._push is not None:
+            configuration = replace(
+                request.configuration or SendMessageConfiguration(),
+                return_immediately=immediate,
+                task_push_notification_config=self._push,
+            )
+            request = replace(request, configuration=configuration)
+        if immediate:
+            yield self.reader.deliver(await agent.service.send_message(request, agent.context))
+            return
+
+        async def composed() -> SendMessageRequest:
+            return request
+
+        events = turn_events(
+            agent.service,
+            agent.context,
+            composed,
+            self.reader,
+            streams=agent._streams,
+            repeatable=agent._repeatable,
+            retry=agent._retry,
+        )
+        async with aclosing(events):
+            async for event in events:
+                yield event
+
+    async def _followed(self, task_id: str, *, replays: bool) -> AsyncGenerator[Event, None]:
+        """Yield the events of a remote task from an earlier attempt, as far as they are left."""
+        agent = self._agent
+        if self._call.return_immediately:
+            yield self.reader.deliver(await agent.get(task_id))
+            return
+        after = 0 if replays and agent._numbered else None
+        # An agent of an older version may add to its task once for each of its readers, and the
+        # connection that broke may be one still.
+        is_alone = agent._numbered or agent.version == versions.LATEST
+        if is_alone and agent._streams and (after == 0 or not await self._has_ended(task_id)):
+            try:
+                async with agent.subscribe(task_id, after=after) as stream:
+                    async for event in stream:
+                        yield self.reader.deliver(event)
+                        if self.reader.is_settled:
+                            return
+            except (UnsupportedOperationError, InvalidParamsError, TaskNotFoundError):
+                pass  # it has ended meanwhile: agents differ in how they say so
+        yield self.reader.deliver(
+            await agent.wait(task_id, poll=None if is_alone else POLL_SECONDS)
+        )
+
+    async def _has_ended(self, task_id: str) -> bool:
+        return (await self._agent.get(task_id, history_length=0)).state.is_terminal
+
+    async def run(self) -> Task | Message:
+        """Return the answer. If that is cancelled, the remote task's id is still waited for.
+
+        The turn stays awake meanwhile, also if another branch of it sleeps: what the agent asks
+        must not wait until that wakes up. A turn that ends meanwhile, as it does with a question
+        beside the call, cancels it: the next attempt waits for the answer.
+        """
+        attempt = self._agent._calls.attempt
+        was_over = attempt.finished
+        with attempt.waits.busy():
+            try:
+                await self._shielded()
+            except TurnOver:
+                if was_over:
+                    raise
+                raise asyncio.CancelledError from None
+        assert self.answer is not None
+        return self.answer
+
+    async def _shielded(self) -> None:
+        work = asyncio.create_task(self._consume())
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            if not (self._known.is_set() or self._agent._calls.attempt.finished):
+                waits = {asyncio.ensure_future(self._known.wait()), work}
+                await asyncio.wait(
+                    waits, timeout=IDENTIFY_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                )
+            raise
+        finally:
+            self._known.set()
+            if not work.done():
+                work.cancel()
+                await asyncio.wait({work})
+            if not work.cancelled():
+                work.exception()  # marks it as seen: the call may be cancelled
+
+    async def _consume(self) -> None:
+        async with aclosing(self.events()) as events:
+            async for _ in events:
+                pass
+
+
+def _answered(call: RemoteCall, answer: Task | Message) -> RemoteCall:
+    """Return the record of a call with its answer."""
+    call = replace(call, request=None, answered=True)
+    if isinstance(answer, Message):
+        return replace(call, message=answer, ended=True)
+    fits = len(encode(answer)) <= LOGGED_BYTES
+    return replace(call, task=answer if fits else None, ended=answer.state.is_terminal)
 
 
 def time_limit(timeout: float | None, began: float | None = None) -> asyncio.Timeout:
@@ -340,11 +570,6 @@ def time_limit(timeout: float | None, began: float | None = None) -> asyncio.Tim
     if timeout is None:
         return asyncio.timeout(None)
     return asyncio.timeout_at((began or asyncio.get_running_loop().time()) + timeout)
-
-
-def _push_in(options: MessageOptions) -> TaskPushNotificationConfig | None:
-    push = options.get("push")
-    return None if push is None else to_config(push)
 
 
 def _joining(task: Task, options: MessageOptions) -> MessageOptions:
@@ -355,216 +580,3 @@ def _joining(task: Task, options: MessageOptions) -> MessageOptions:
     if "history_length" in options:
         kept["history_length"] = options["history_length"]
     return kept
-
-
-log = logging.getLogger("parley.agent")
-
-
-class TurnConnection(Unopened):
-    """A connection to be opened: ``async with`` it, or ``await`` it.
-
-    It is closed with the turn, if not before.
-    """
-
-    def __init__(self, calls: TurnCalls, agent: Callee, options: Mapping[str, Any]) -> None:
-        self._calls = calls
-        self._reference, of_registry = referred(agent)
-        is_own = options.get("http") is not None or options.get("egress") is not None
-        self._options = options if is_own else {**options, **of_registry}
-        self._agent: BoundAgent | None = None
-
-    def __await__(self) -> Generator[Any, None, BoundAgent]:
-        return self._open().__await__()
-
-    async def __aenter__(self) -> BoundAgent:
-        self._agent = await self._open()
-        return self._agent
-
-    async def __aexit__(self, *error: object) -> None:
-        if self._agent is not None:
-            self._agent.release()
-
-    async def _open(self) -> BoundAgent:
-        calls, reference = self._calls, self._reference
-        if isinstance(reference, UsableAgent):
-            local = calls.connections.local
-            if local is None:
-                raise not_used(calls.agent_name, reference)
-            client = local.of_turn(reference, calls.attempt, self._options)
-            own = SharedConnection(client, ("", {}))  # not shared: it has the turn's caller
-            own.users = 1
-            return BoundAgent(client, reference, calls, own)
-        with calls.attempt.waits.busy():  # another branch that sleeps does not hold up the call
-            shared = await calls.connections.acquire(reference, self._options)
-        agent = BoundAgent(shared.agent, reference, calls, shared)
-        calls.opened(agent.release)
-        return agent
-
-
-async def delegate(
-    calls: TurnCalls,
-    agent: Callee | BoundAgent,
-    message: Sendable | None,
-    *,
-    key: str | None,
-    pass_questions: bool,
-    progress: bool,
-    artifacts: bool,
-    cancel_remote: bool,
-    timeout: float | None,
-    terms: CallTerms = NO_TERMS,
-    connection: Mapping[str, Any] = {},
-    context_key: str | None = None,
-    **options: Unpack[MessageOptions],
-) -> Task | Message:
-    """Delegate to another agent, and return its answer (``turn.delegate``).
-
-    ``terms`` belong to a composition, ``connection`` has the options of the connection. When the
-    seconds of the terms are over, the remote task is canceled. Calls with one ``context_key``, by
-    default ``key``, share a context of the other agent.
-    """
-    began = asyncio.get_running_loop().time()
-    if isinstance(agent, BoundAgent):
-        name, opened = calls.begin(agent.address, key), agent
-    else:  # the name depends on the order of the calls, so it is taken before anything is awaited
-        address = address_of(referred(agent)[0])
-        name = calls.begin(address, key)
-        try:
-            async with time_limit(timeout, began) as limit:
-                opened = await TurnConnection(calls, agent, connection)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise Timeout(f"no connection to {address} within {timeout:g} s") from None
-    try:
-        answer = await opened.for_call(name).answer(
-            name,
-            message,
-            context_key=(key or "") if context_key is None else context_key,
-            pass_questions=pass_questions,
-            progress=progress,
-            artifacts=artifacts,
-            cancel_remote=cancel_remote,
-            timeout=timeout,
-            began=began,
-            terms=terms,
-            **options,
-        )
-    except Timeout as late:
-        if terms.seconds is not None and late.task_id:
-            await _cancel_late(opened.for_call(name), late.task_id)
-        raise
-    finally:
-        if opened is not agent:
-            opened.release()
-    if isinstance(answer, Task) and answer.state in _FAILURES:
-        raise RemoteTaskFailed(
-            f"the task {answer.id} of {opened.card.name} {_FAILURES[answer.state]}: "
-            f"{answer.text[:500]}",
-            task=answer,
-        )
-    return answer
-
-
-async def _cancel_late(agent: BoundAgent, task_id: str) -> None:
-    """Cancel a remote task whose time is over. What fails is logged."""
-    try:
-        async with asyncio.timeout(CANCEL_SECONDS):
-            await agent.cancel(task_id)
-    except TaskNotCancelableError:
-        pass  # it has ended: it knew how long it had
-    except (A2AError, ClientError, TimeoutError) as error:
-        log.warning("the task %s of %s is not canceled: %s", task_id, agent.card.name, error)
-
-
-_FAILURES = {
-    TaskState.FAILED: "failed",
-    TaskState.CANCELED: "was canceled",
-    TaskState.REJECTED: "was rejected",
-}
-
-
-T = TypeVar("T")
-
-Wait = Callable[[Coroutine[Any, Any, Any]], Any]
-"""Runs a coroutine on the loop of the turn, and returns its result in the turn's thread."""
-
-
-class TurnThread:
-    """The thread of a turn, in the place of the blocking client's: the turn's loop runs calls."""
-
-    def __init__(self, wait: Wait) -> None:
-        self._wait = wait
-        self.on_close: Any = None
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Return the result of a coroutine."""
-        return cast("T", self._wait(coroutine))
-
-    _run = run
-
-    def close(self) -> None:
-        """Do nothing: the turn ends its thread."""
-
-
-class BlockingAgent(SyncRemoteAgent):
-    """``BoundAgent`` with blocking methods, for a function that runs in a thread.
-
-    Concurrent calls from several threads need keys: their order is not certain.
-    """
-
-    def __init__(self, agent: BoundAgent, wait: Wait) -> None:
-        super().__init__(cast("Any", TurnThread(wait)), agent)
-        self._bound = agent
-
-    def send(
-        self,
-        message: Sendable | None = None,
-        *,
-        key: str | None = None,
-        pass_questions: bool = False,
-        progress: bool = False,
-        artifacts: bool = False,
-        cancel_remote: bool = True,
-        return_immediately: bool = False,
-        timeout: float | None = None,
-        **options: Unpack[MessageOptions],
-    ) -> Task | Message:
-        """Send a message once in the life of the task, and return the answer."""
-        return self._run(
-            self._bound.send(
-                message,
-                key=key,
-                pass_questions=pass_questions,
-                progress=progress,
-                artifacts=artifacts,
-                cancel_remote=cancel_remote,
-                return_immediately=return_immediately,
-                timeout=timeout,
-                **options,
-            )
-        )
-
-    def stream(
-        self,
-        message: Sendable | None = None,
-        *,
-        key: str | None = None,
-        cancel_remote: bool = True,
-        **options: Unpack[MessageOptions],
-    ) -> SyncEventStream:
-        """Send a message once in the life of the task, and iterate over the events of its turn."""
-        stream = self._bound.stream(message, key=key, cancel_remote=cancel_remote, **options)
-        return SyncEventStream(self, stream)
-
-    @property
-    def bound(self) -> BoundAgent:
-        """The agent that ``turn.delegate`` takes."""
-        return self._bound
-
-    def __enter__(self) -> Self:
-        return self
-
-    def close(self) -> None:
-        """Give the connection back. Idempotent; the turn's end does it too."""
-        self._run(self._bound.aclose())

@@ -19,6 +19,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
@@ -124,6 +125,14 @@ class UsableAgent:
 
 Callee = Reference | CatalogReference | UsableAgent
 """Whom a turn may call."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Connectable:
+    """An agent with the options of its connection: ``parley.compose.part(address, bearer=...)``."""
+
+    target: Callee | None = None
+    connection: Mapping[str, Any] = field(default_factory=dict)
 
 
 def checked_uses(

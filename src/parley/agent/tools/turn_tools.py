@@ -16,6 +16,7 @@ from parley.agent.tools.tool import (
     source_name,
     tool_name,
 )
+from parley.client.sync import SyncProxy, blocking
 
 
 class TurnTool:
@@ -168,15 +169,16 @@ class TurnToolsOpening:
         self._tools = TurnTools(turn, counts)
 
     def __await__(self) -> Generator[Any, None, TurnTools]:
-        return self._open().__await__()
+        return self.open().__await__()
 
     async def __aenter__(self) -> TurnTools:
-        return await self._open()
+        return await self.open()
 
     async def __aexit__(self, *error: object) -> None:
         await self._tools.aclose()
 
-    async def _open(self) -> TurnTools:
+    async def open(self) -> TurnTools:
+        """Open all sources. Raises the first error of a source."""
         tools, attempt = self._tools, self._tools.turn._attempt
         with attempt.waits.busy():
             await tools.open(self._sources, self._options)
@@ -184,38 +186,19 @@ class TurnToolsOpening:
         return tools
 
 
-class BlockingTools:
+class BlockingTools(SyncProxy[TurnTools]):
     """``TurnTools`` with blocking methods, for a function that runs in a thread."""
 
-    def __init__(self, opening: TurnToolsOpening, wait: Any) -> None:
-        self._wait = wait
-        self._opening = opening
-
-        async def opened() -> TurnTools:
-            return await opening
-
-        self.tools: TurnTools = wait(opened())
+    def __init__(self, turn: SyncProxy[Any], opening: TurnToolsOpening) -> None:
+        super().__init__(turn._run(opening.open()), turn._thread)
 
     @property
     def list(self) -> tuple[TurnTool, ...]:
         """The tools; call them by their names."""
-        return self.tools.list
+        return self._target.list
 
-    def call(
-        self,
-        name: str,
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        key: str = "",
-        timeout: float = 0.0,
-    ) -> ToolResult:
-        """Call a tool by its name, once in the life of the task."""
-        result: ToolResult = self._wait(self.tools.call(name, arguments, key=key, timeout=timeout))
-        return result
-
-    def close(self) -> None:
-        """Close the sources. Idempotent; the turn's end does it too."""
-        self._wait(self.tools.aclose())
+    call = blocking(TurnTools.call)
+    close = blocking(TurnTools.aclose)
 
     def __enter__(self) -> Self:
         return self

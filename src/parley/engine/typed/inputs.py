@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -157,14 +158,15 @@ class Inputs:
         Wrong values are left out; objects are merged. A text that is no JSON object is the value
         of the only field that was asked for.
         """
-        kept = _without(data, [each.path for each in problems])
+        fields = {_names(each.path) for each in problems}
+        kept = _without(data, fields)
         added = data_of(answer)
         if added is UNSET:
-            fields = {each.path for each in problems}
             text = answer.text.strip()
             if len(fields) != 1 or () in fields or not text:
                 return kept
-            return _with(kept, next(iter(fields)), self._as_text(kept, next(iter(fields)), text))
+            [field] = fields
+            return _with(kept, field, self._as_text(kept, field, text))
         if (
             self._only is not None
             and not self._is_whole
@@ -194,11 +196,16 @@ class Inputs:
 
 
 def _missing(field: Field) -> Violation:
-    return Violation((field.name,), f"required: {expected(field.type.kind)}")
+    return Violation((field.name,), f"required: {expected(field.type.schema)}")
 
 
 def _under(name: str, violations: tuple[Violation, ...]) -> tuple[Violation, ...]:
     return tuple(Violation((name, *each.path), each.description) for each in violations)
+
+
+def _names(path: Path) -> Path:
+    """Return the way to a field that an answer names: a wrong item makes its list wrong."""
+    return tuple(itertools.takewhile(lambda step: isinstance(step, str), path))
 
 
 def _guess(text: str) -> Any:
@@ -206,20 +213,15 @@ def _guess(text: str) -> Any:
     return text if found is UNSET else found
 
 
-def _without(data: Any, paths: list[Path]) -> Any:
+def _without(data: Any, paths: set[Path]) -> Any:
     """Return a copy of ``data`` without the members at some paths."""
-    if () in paths or not isinstance(data, dict):
-        return {}
     made: dict[str, Any] = {}
+    if () in paths or not isinstance(data, dict):
+        return made
     for name, value in data.items():
-        below = [path[1:] for path in paths if path[0] == name]
-        if () in below:
-            continue
-        # A list with a wrong item is wrong: its items have no names to merge by.
-        if not below:
-            made[name] = value
-        elif isinstance(value, dict):
-            made[name] = _without(value, below)
+        below = {path[1:] for path in paths if path[0] == name}
+        if () not in below:
+            made[name] = _without(value, below) if below else value
     return made
 
 
@@ -228,8 +230,6 @@ def _with(data: Any, path: Path, value: Any) -> Any:
     if not path:
         return value
     step, *rest = path
-    if isinstance(step, int):
-        return value
     below = data.get(step) if isinstance(data, dict) else None
     return {**(data if isinstance(data, dict) else {}), step: _with(below, tuple(rest), value)}
 

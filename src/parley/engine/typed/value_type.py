@@ -63,7 +63,7 @@ class ValueType:
         return _whole(self._reader.schema(output=True))
 
     def read(self, data: Any) -> Any:
-        """Return JSON data as a value. Raises ``Mismatch`` that names every field."""
+        """Return JSON data as a value. Raises ``Mismatch`` that names the first wrong fields."""
         try:
             return self._reader.read(data)
         except RecursionError:
@@ -82,7 +82,7 @@ class _MsgspecType:
         self._has_dataclasses = any(dataclasses.is_dataclass(class_of(k)) for k in parts_of(kind))
         try:
             self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind, dec_hook=_decode)
-            self.schema(output=False)
+            self._schema = self.schema(output=False)
         except (TypeError, ValueError) as error:
             if isinstance(error, UnsupportedType):
                 raise
@@ -119,8 +119,8 @@ class _MsgspecType:
             data = _with_integers(data)  # 1.0 is an integer in JSON Schema
         try:
             return self._whole(_convert(data, self.kind))
-        except msgspec.ValidationError:
-            raise Mismatch(violations_of(self.kind, data, _convert, _foreign)) from None
+        except msgspec.ValidationError as error:
+            raise Mismatch(violations_of(error, data, self._schema)) from None
 
     def _whole(self, value: Any) -> Any:
         if self._has_dataclasses:
@@ -177,18 +177,6 @@ def _decode(kind: Any, data: Any) -> Any:
 def _encode(value: Any) -> Any:
     pydantic = hooked(type(value))
     return to_wire(value) if pydantic is None else pydantic.dump(value)
-
-
-def _foreign(kind: Any, data: Any) -> tuple[Violation, ...] | None:
-    """Return the violations of a pydantic model within a type that msgspec reads."""
-    pydantic = hooked(plain(kind))
-    if pydantic is None:
-        return None
-    try:
-        pydantic.read(data)
-    except Mismatch as mismatch:
-        return mismatch.violations
-    return ()
 
 
 def _with_integers(data: Any) -> Any:
