@@ -47,6 +47,53 @@ def test_importing_parley_loads_no_server_no_client_and_no_command_line() -> Non
     assert set(loaded.stdout.split()) & HEAVY == set()
 
 
+SERVED = r"""
+import os, socket, sys, threading
+import parley
+
+agent = parley.Agent("Echo", description="Says it again")
+
+@agent.skill
+async def echo(text: str) -> str:
+    return text
+
+def ask(address):
+    body = b'{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{"message":' \
+        b'{"messageId":"m","role":"ROLE_USER","parts":[{"text":"hi"}]}}}'
+    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nA2A-Version: 1.0\r\n" \
+        b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+    answer = b""
+    try:
+        with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))) as line:
+            line.sendall(head + body)
+            answer = line.recv(65536)
+    finally:
+        print(*sys.modules, flush=True)
+        os._exit(b'{"text":"hi"}' not in answer)
+
+def listening(address):
+    threading.Thread(target=ask, args=(address,)).start()
+
+parley.serve(agent, port=0, store="memory:", on_listening=listening)
+"""
+"""Serves an agent, asks it once, and prints the modules that are loaded then."""
+LEFT_OUT = {
+    *("aiohttp", "anyio", "cryptography", "html", "joserfc", "multiprocessing", "pydantic"),
+    *("starlette.requests", "starlette.responses", "websockets"),
+    *("parley.agent.remote", "parley.client", "parley.database.postgres", "parley.push.receiving"),
+    *("parley.envelope.server", "parley.registry.client", "parley.registry.served.catalog"),
+}
+MOST_MODULES = 220
+
+
+def test_a_server_of_an_agent_that_calls_nobody_loads_what_it_uses() -> None:
+    loaded = run("-c", SERVED)
+    assert loaded.returncode == 0, loaded.stderr
+    modules = set(loaded.stdout.split())
+    assert modules & LEFT_OUT == set()
+    assert len([name for name in modules if name.partition(".")[0] == "parley"]) <= MOST_MODULES
+
+
 def texts() -> list[Path]:
     """Return every text file that people write here."""
     rooms = ("src", "tests", "examples", "benchmarks", "deploy", "docs", ".ci")

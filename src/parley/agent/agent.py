@@ -11,8 +11,8 @@ from typing import Any, TypeVar, overload
 
 from parley.agent.blocking_turn import BlockingTurn
 from parley.agent.lifespan import checked_lifespan
-from parley.agent.remote.callees import UsableAgent, checked_uses
 from parley.agent.turn import Turn
+from parley.agent.uses import UsableAgent, checked_uses
 from parley.engine.agent_options import (
     NO_RULES,
     AgentRules,

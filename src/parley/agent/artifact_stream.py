@@ -8,9 +8,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from parley.client.sync import SyncProxy, blocking
 from parley.engine.content import check_metadata, check_text, to_parts
 from parley.engine.turn.attempt import Attempt, TurnOver
+from parley.model.blocking import SyncProxy, blocking
 from parley.model.errors import A2AError
 from parley.model.parts import Artifact, Part
 from parley.store.protocols.errors import StoreError

@@ -148,7 +148,6 @@ T = TypeVar("T")
 
 log = logging.getLogger("parley.agent")
 
-DEFAULT_EXPIRY = timedelta(hours=1)
 MAX_EXPIRY = timedelta(days=30)
 
 PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)

@@ -14,20 +14,23 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from parley.agent.artifact_stream import BlockingStream
-from parley.agent.authorization import TaskCredential
 from parley.agent.files import BlockingFile
-from parley.agent.remote.delegation import BlockingAgent
-from parley.agent.tools.turn_tools import BlockingTools
 from parley.agent.turn import Turn
 from parley.agent.turn_facts import TurnFacts
-from parley.client.sync import SyncIterator, SyncProxy, blocking, wrapping
 from parley.engine.turn.attempt import Answer, Attempt
+from parley.model.blocking import SyncProxy, blocking, wrapping
 from parley.model.cards import SecurityScheme
 from parley.model.parts import Part
 from parley.security.schemes.scheme import Scheme
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from parley.agent.authorization import TaskCredential
+    from parley.agent.remote.delegation import BlockingAgent, TurnConnection
+    from parley.agent.tools.turn_tools import BlockingTools, TurnToolsOpening
     from parley.client.auth import AuthorizationCode
+    from parley.client.sync import SyncIterator
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -78,6 +81,24 @@ class TurnThread:
                 attempt.calls -= {task}
 
         return asyncio.run_coroutine_threadsafe(called(), self.loop)
+
+
+def _agent(turn: BlockingTurn, opening: TurnConnection) -> BlockingAgent:
+    from parley.agent.remote.delegation import BlockingAgent
+
+    return BlockingAgent(turn, opening)
+
+
+def _tools(turn: BlockingTurn, opening: TurnToolsOpening) -> BlockingTools:
+    from parley.agent.tools.turn_tools import BlockingTools
+
+    return BlockingTools(turn, opening)
+
+
+def _iterator(turn: BlockingTurn, items: AsyncIterator[T]) -> SyncIterator[T]:
+    from parley.client.sync import SyncIterator
+
+    return SyncIterator(turn, items)
 
 
 class BlockingTurn(TurnFacts, SyncProxy[Turn]):
@@ -169,10 +190,10 @@ class BlockingTurn(TurnFacts, SyncProxy[Turn]):
     sleep = blocking(Turn.sleep)
     wait_event = blocking(Turn.wait_event)
     callback = blocking(Turn.callback)
-    connect = wrapping(Turn.connect, BlockingAgent)
+    connect = wrapping(Turn.connect, _agent)
     delegate = blocking(Turn.delegate)
-    tools = wrapping(Turn.tools, BlockingTools)
-    messages = wrapping(Turn.messages, SyncIterator)
+    tools = wrapping(Turn.tools, _tools)
+    messages = wrapping(Turn.messages, _iterator)
     history = blocking(Turn.history)
     recall = blocking(Turn.recall)
 

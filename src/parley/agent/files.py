@@ -6,25 +6,26 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from msgspec.structs import asdict
 
 from parley.agent.services import TurnServices
-from parley.client.errors import ClientError, FileLimitExceeded
-from parley.client.files.stream import MAX_READ, Chunks, FileFacts, FileStream, open_part
-from parley.client.sync import SyncFileStream, SyncProxy, blocking, wrapping
 from parley.engine.content import to_part
 from parley.engine.turn.attempt import Attempt
 from parley.files.objects import FileError
 from parley.files.turn_files import StoredFile
-from parley.model.parts import Part
+from parley.model.blocking import SyncProxy, blocking, wrapping
+from parley.model.parts import MAX_READ, Part
 from parley.store.events import Scope
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from parley.client.files.stream import Chunks, FileFacts, FileStream
+    from parley.client.sync import SyncFileStream
 
-Open = Callable[[Part, int | None], FileStream]
-"""Opens a part, up to a limit of bytes."""
+    Open = Callable[[Part, int | None], FileStream]
+
+T = TypeVar("T")
 
 
 class FileAccess:
@@ -40,9 +41,13 @@ class FileAccess:
 
     def open(self, part: Part, limit: int | None = None) -> FileStream:
         """Return the bytes of a file part as a stream. Raises ``ValueError`` for any other part."""
+        from parley.client.files.stream import open_part
+
         return open_part(part, lambda url, facts: self._chunks(part, url, facts, limit))
 
     async def _chunks(self, part: Part, url: str, facts: FileFacts, limit: int | None) -> Chunks:
+        from parley.client.errors import ClientError, FileLimitExceeded
+
         services = self._services
         limit = services.remote_files.max_bytes if limit is None else limit
         try:
@@ -142,6 +147,12 @@ class TurnFile(_AccessedPart, frozen=True, kw_only=True, dict=True):
         return await self.open(limit=limit).save(path)
 
 
+def _stream_of(file: BlockingFile, stream: FileStream) -> SyncFileStream:
+    from parley.client.sync import SyncFileStream
+
+    return SyncFileStream(file._turn, stream)
+
+
 class BlockingFile(_AccessedPart, frozen=True, kw_only=True, dict=True):
     """A file part of a message, for a function that runs in a thread: see ``TurnFile``."""
 
@@ -157,11 +168,15 @@ class BlockingFile(_AccessedPart, frozen=True, kw_only=True, dict=True):
         file: TurnFile = self._access[0]
         return file
 
-    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    @property
+    def _turn(self) -> SyncProxy[Any]:
         turn: SyncProxy[Any] = self._access[1]
-        return turn._run(coroutine)
+        return turn
 
-    open = wrapping(TurnFile.open, SyncFileStream)
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._turn._run(coroutine)
+
+    open = wrapping(TurnFile.open, _stream_of)
     read = blocking(TurnFile.read)
     save = blocking(TurnFile.save)
 

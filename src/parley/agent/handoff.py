@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from parley.agent.remote.callees import Connectable, UsableAgent, address_of, referred
+from parley.agent.remote.callees import Connectable, address_of, referred
 from parley.agent.services import TurnServices
 from parley.agent.turn import Turn
+from parley.agent.uses import UsableAgent
 from parley.client.errors import ClientError, RemoteTaskFailed, Timeout
 from parley.engine.content import to_parts
 from parley.engine.handoff import (

@@ -13,7 +13,6 @@ from typing import Any
 from parley.agent.artifact_stream import ArtifactStream
 from parley.agent.blocking_turn import BlockingTurn
 from parley.agent.files import referred
-from parley.agent.handoff import ended, in_turns
 from parley.agent.services import TurnServices
 from parley.agent.turn import Turn
 from parley.agent.typed_questions import ask_inputs
@@ -37,6 +36,8 @@ async def call(services: TurnServices, attempt: Attempt, *, is_own: bool = False
     skill = attempt.request.skill
     turn_egress.set(services.egress)
     if services.handoffs is not None and not is_own and skill.replies != "message":
+        from parley.agent.handoff import in_turns
+
         return await in_turns(services, attempt, _call)
     form = skill.form
     function = skill.function
@@ -72,6 +73,8 @@ async def call(services: TurnServices, attempt: Attempt, *, is_own: bool = False
     if type(value) is str:
         return value
     if isinstance(value, Handoff):
+        from parley.agent.handoff import ended
+
         return value if is_own else ended(attempt, value)
     return await referred(services, attempt, value)
 

@@ -5,22 +5,13 @@ them to turns.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from msgspec.structs import replace
-
 from parley.agent.context import AgentContexts
 from parley.agent.lifespan import Lifespan
-from parley.agent.remote.connections import Connections
-from parley.client.bindings.http import HttpTransport
-from parley.client.connection import Connection, connect
-from parley.client.files.download import Download, FetchRoute, Limits
-from parley.client.files.stream import FileFacts
-from parley.client.remote_agent import RemoteAgent
-from parley.client.retry import Retry
 from parley.engine.authorizations import Authorizations, Callbacks
 from parley.engine.handoff import Handoffs
 from parley.files.turn_files import TurnFiles
@@ -28,8 +19,16 @@ from parley.security.authorization import Authorization
 from parley.security.egress import Egress, lookup_caller
 
 if TYPE_CHECKING:
+    from parley.agent.remote.connections import Connections
     from parley.client.auth import AuthorizationCode
     from parley.client.auth.issuers import Issuers
+    from parley.client.bindings.http import HttpTransport
+    from parley.client.connection import Connection
+    from parley.client.files.download import FetchRoute
+    from parley.client.files.stream import FileFacts
+    from parley.client.remote_agent import RemoteAgent
+    from parley.client.retry import Retry
+    from parley.engine.turn.attempt import RemoteCall
 
 
 MAX_ISSUERS = 16
@@ -80,8 +79,6 @@ class TurnIssuers:
 MAX_FILE_BYTES = 5 * 1024 * 1024 * 1024
 """The size of a file, unless the server has another limit or the author gives one."""
 
-_RETRY = Retry(calls=2, streams=8)
-
 
 class RemoteFiles:
     """Fetches files from addresses that ``egress`` allows: without credentials and proxies.
@@ -96,7 +93,7 @@ class RemoteFiles:
         egress: Egress | None = None,
         *,
         max_bytes: int = MAX_FILE_BYTES,
-        retry: Retry = _RETRY,
+        retry: Retry | None = None,
         idle: float = 30.0,
         min_rate: int = 1024,
         grace: float = 60.0,
@@ -104,7 +101,7 @@ class RemoteFiles:
         self.max_bytes = max_bytes
         self._egress = egress or Egress(option="allow_private_files")
         self._retry = retry
-        self._limits = Limits(idle=idle, min_rate=min_rate, grace=grace)
+        self._pace: dict[str, Any] = {"idle": idle, "min_rate": min_rate, "grace": grace}
         self._http: HttpTransport | None = None
 
     async def close(self) -> None:
@@ -117,9 +114,13 @@ class RemoteFiles:
         self, url: str, facts: FileFacts, *, limit: int, caller: str
     ) -> AsyncGenerator[bytes, None]:
         """Yield the bytes at an address, on behalf of a caller. Raises ``ClientError``."""
+        from parley.client.files.download import Download, Limits
+        from parley.client.retry import Retry
+
         lookup_caller.set(caller)
-        limits = replace(self._limits, max_bytes=limit)
-        download = Download(url, facts, route=self._route, retry=self._retry, limits=limits)
+        limits = Limits(max_bytes=limit, **self._pace)
+        retry = self._retry or Retry(calls=2, streams=8)
+        download = Download(url, facts, route=self._route, retry=retry, limits=limits)
         chunks = download.chunks()
         try:
             async for chunk in chunks:
@@ -128,6 +129,9 @@ class RemoteFiles:
             await chunks.aclose()
 
     def _route(self, url: str) -> FetchRoute:
+        from parley.client.bindings.http import HttpTransport
+        from parley.client.files.download import FetchRoute
+
         if self._http is None or self._http.closed:
             self._http = HttpTransport(egress=self._egress, bound_to_turns=False)
         return FetchRoute(self._http, url, {}, is_own=False)
@@ -158,7 +162,7 @@ class TurnServices:
     ``callbacks`` makes addresses at which others complete events, ``authorizations`` those for
     credentials. ``address`` returns the agent's
     public address for a tenant, if one is configured. ``connect`` makes the connections to other
-    agents: the client's function, unless a test replaces it. ``connections`` shares them.
+    agents: the client's function, unless a test gives another. ``connections`` shares them.
     ``files`` keeps files by reference, ``None`` on a server without a place for them. A file
     of more than ``inline_bytes`` becomes a reference. ``remote_files`` fetches files from other
     addresses. ``authorization`` has the policy that ``turn.authorize`` asks. ``egress`` is the
@@ -175,24 +179,40 @@ class TurnServices:
     inline_bytes: int = INLINE_BYTES
     remote_files: RemoteFiles = field(default_factory=RemoteFiles)
     authorization: Authorization | None = None
-    connect: Callable[..., Connection] = connect
+    connect: Callable[..., Connection] | None = None
     egress: Egress | None = None
     name: str = "agent"
     handoffs: Handoffs | None = None
-    connections: Connections = field(init=False)
     issuers: TurnIssuers = field(init=False)
+    _connections: Connections | None = field(init=False, default=None)
     _shared: dict[Callable[[], Any], Any] = field(init=False, default_factory=dict)
     _open_resources: AsyncExitStack = field(init=False, default_factory=AsyncExitStack)
 
     def __post_init__(self) -> None:
-        self.connections = Connections(self._open, self.egress, self.name)
         self.issuers = TurnIssuers(self.egress)
+
+    @property
+    def connections(self) -> Connections:
+        """The connections to other agents. The first access loads the client."""
+        if self._connections is None:
+            from parley.agent.remote.connections import Connections
+
+            self._connections = Connections(self._open, self.egress, self.name)
+        return self._connections
+
+    async def cancel_calls(self, task_id: str, calls: Mapping[str, RemoteCall]) -> None:
+        """Cancel the remote tasks of calls that a task made. What fails is logged."""
+        from parley.agent.remote.connections import cancel_calls
+
+        await cancel_calls(self.connections, task_id, calls)
 
     def allow(self, places: Iterable[str]) -> None:
         """Let the client dial more, before the first turn."""
         if self.egress is not None:
             self.egress = self.egress.adding(places)
-            self.connections.egress = self.issuers.egress = self.egress
+            self.issuers.egress = self.egress
+            if self._connections is not None:
+                self._connections.egress = self.egress
 
     def shared(self, make: Callable[[], S]) -> S:
         """Return the resource that ``make`` makes once for all turns, until ``aclose``."""
@@ -209,10 +229,13 @@ class TurnServices:
 
     async def aclose(self) -> None:
         """Close all that turns have opened. The next turn opens new ones."""
-        await self.connections.aclose()
+        if self._connections is not None:
+            await self._connections.aclose()
         await self.issuers.aclose()
         self._shared.clear()
         await self._open_resources.pop_all().aclose()
 
     async def _open(self, *args: Any, **options: Any) -> RemoteAgent:
-        return await self.connect(*args, **options)
+        from parley.client.connection import connect
+
+        return await (self.connect or connect)(*args, **options)

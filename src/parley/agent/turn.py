@@ -14,24 +14,10 @@ import msgspec
 
 from parley.agent import context
 from parley.agent.artifact_stream import ArtifactStream
-from parley.agent.authorization import (
-    DEFAULT_EXPIRY,
-    CredentialRequests,
-    TaskCredential,
-    authorize,
-    need_of,
-)
 from parley.agent.files import FileAccess, TurnFile, referred
-from parley.agent.remote.bound_agent import BoundAgent, MessageOptions
-from parley.agent.remote.callees import Callee
-from parley.agent.remote.delegation import BlockingAgent, TurnConnection, delegate
-from parley.agent.remote.turn_calls import TurnCalls
 from parley.agent.services import S
-from parley.agent.tools.tool import ToolSource
-from parley.agent.tools.turn_tools import TurnToolsOpening
 from parley.agent.turn_facts import TurnFacts
 from parley.agent.typed_questions import ask_typed
-from parley.client.message import Sendable
 from parley.engine.content import check_metadata, check_text, checked, kept, read, to_parts
 from parley.engine.turn.attempt import Answer
 from parley.engine.turn.task_writer import active
@@ -43,7 +29,18 @@ from parley.model.tasks import Task, TaskState
 from parley.security.schemes.scheme import Scheme
 
 if TYPE_CHECKING:
+    from parley.agent.authorization import TaskCredential
+    from parley.agent.remote.bound_agent import BoundAgent, MessageOptions
+    from parley.agent.remote.callees import Callee
+    from parley.agent.remote.delegation import BlockingAgent, TurnConnection
+    from parley.agent.remote.turn_calls import TurnCalls
+    from parley.agent.tools.tool import ToolSource
+    from parley.agent.tools.turn_tools import TurnToolsOpening
     from parley.client.auth import AuthorizationCode
+    from parley.client.message import Sendable
+
+DEFAULT_EXPIRY = timedelta(hours=1)
+"""How long a credential is waited for."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -312,6 +309,8 @@ class Turn(TurnFacts):
         if scheme is not None or scopes or oauth is not None:
             if until is not None:
                 raise ValueError("a credential is waited for by itself: leave out until=")
+            from parley.agent.authorization import CredentialRequests, need_of
+
             need = need_of(
                 content,
                 scheme,
@@ -351,6 +350,8 @@ class Turn(TurnFacts):
         Raises ``NotAuthorized`` if it is not allowed, which ends the task as REJECTED unless it is
         caught, and ``RuntimeError`` for an agent without a policy.
         """
+        from parley.agent.authorization import authorize
+
         await authorize(self._services, self._attempt, action, resource, key)
 
     # -- time ----------------------------------------------------------------------------------
@@ -471,6 +472,8 @@ class Turn(TurnFacts):
     @property
     def _remote_calls(self) -> TurnCalls:
         if self._calls is None:
+            from parley.agent.remote.turn_calls import TurnCalls
+
             self._calls = TurnCalls(self._attempt, self._services.connections)
         return self._calls
 
@@ -488,6 +491,8 @@ class Turn(TurnFacts):
         one is released when the block, or the turn, ends. Opening it raises what ``parley.connect``
         raises.
         """
+        from parley.agent.remote.delegation import TurnConnection
+
         return TurnConnection(self._remote_calls, agent, options)
 
     async def delegate(
@@ -516,6 +521,8 @@ class Turn(TurnFacts):
         Raises ``RemoteTaskFailed`` if the task ends without success, ``A2AError`` and
         ``ClientError`` as ``RemoteAgent.send`` does.
         """
+        from parley.agent.remote.delegation import delegate
+
         return await delegate(
             self._remote_calls,
             agent,
@@ -542,6 +549,8 @@ class Turn(TurnFacts):
         Opening it raises what its sources raise: ``ToolsUnavailable``, and ``ImportError`` where a
         package is not installed.
         """
+        from parley.agent.tools.turn_tools import TurnToolsOpening
+
         if self._tool_calls is None:
             self._tool_calls = Counter()
         counts = self._tool_calls

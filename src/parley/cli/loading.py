@@ -132,7 +132,7 @@ def _slug(name: str) -> str:
 
 def _found(target: AgentTarget) -> Agent | Mapping[str, Agent]:
     from parley import Agent
-    from parley.agent.remote.callees import with_used
+    from parley.agent.uses import with_used
 
     module = _import_file(target) if target.is_file else _import_module(target)
     known = _served_in(module, Agent)

@@ -36,7 +36,7 @@ from parley.client.card.trust import CardCheck
 from parley.client.card.verification import ConnectionCards
 from parley.client.errors import ClientError, timeout_error
 from parley.client.extensions import Activation, call_method
-from parley.client.files.stream import MAX_READ, FileStream, Progress
+from parley.client.files.stream import FileStream, Progress
 from parley.client.files.transfer import AgentFiles
 from parley.client.files.upload import Uploadable
 from parley.client.message import Push, Sendable, compose
@@ -55,7 +55,7 @@ from parley.model.operations import (
     SendMessageRequest,
     SubscribeToTaskRequest,
 )
-from parley.model.parts import Artifact, Message, Part
+from parley.model.parts import MAX_READ, Artifact, Message, Part
 from parley.model.service import A2AService, CallContext
 from parley.model.struct import Timestamp, encode
 from parley.model.tasks import Event, Task, TaskState, TaskStatusUpdateEvent

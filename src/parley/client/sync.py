@@ -5,40 +5,28 @@ from __future__ import annotations
 import asyncio
 import builtins
 import concurrent.futures
-import re
 import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from functools import partial, wraps
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Concatenate,
-    Generic,
-    ParamSpec,
-    Protocol,
-    Self,
-    TypeVar,
-    cast,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, cast, overload
 
 from parley.client.calls.stream_reader import EventStream
 from parley.client.card.trust import CardCheck
 from parley.client.connection import connect
 from parley.client.errors import ConnectionClosed
-from parley.client.files.stream import MAX_READ, FileStream, Progress
+from parley.client.files.stream import FileStream, Progress
 from parley.client.push import RemotePushConfigs
 from parley.client.remote_agent import RemoteAgent
+from parley.model.blocking import SyncProxy, blocking, wrapping
 from parley.model.cards import AgentCard, AgentInterface
-from parley.model.parts import Artifact, Message, Part
+from parley.model.parts import MAX_READ, Artifact, Message, Part
 from parley.model.tasks import Event, Task, TaskState
 
 P = ParamSpec("P")
 T = TypeVar("T")
-A = TypeVar("A")
 
 # Seconds between checks of a blocked call; Windows handles Ctrl-C only between waits.
 _CHECK_INTERVAL = 0.5
@@ -97,61 +85,6 @@ class LoopThread:
         # The garbage collector may call this on any thread, also on the loop's.
         if threading.current_thread() is not self._thread:
             self._thread.join()
-
-
-class CallThread(Protocol):
-    """Runs coroutines on a loop, for another thread."""
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Return what ``coroutine`` returns."""
-
-
-class SyncProxy(Generic[A]):
-    """An async object, and what runs its methods on its loop."""
-
-    def __init__(self, target: A, thread: CallThread) -> None:
-        self._target = target
-        self._thread = thread
-
-    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return self._thread.run(coroutine)
-
-
-def blocking(
-    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[Any, P], T]:
-    """Return a coroutine method as a method of a ``SyncProxy``, which waits for its result."""
-
-    @wraps(method)
-    def call(self: SyncProxy[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._run(method(self._target, *args, **kwargs))
-
-    call.__doc__ = _without_async(method)
-    return call
-
-
-def wrapping(
-    method: Callable[Concatenate[Any, P], A], proxy: Callable[[Any, A], T]
-) -> Callable[Concatenate[Any, P], T]:
-    """Return a method whose result is async as a method that returns a blocking ``proxy`` of it."""
-
-    @wraps(method)
-    def call(self: SyncProxy[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        async def made() -> A:
-            return method(self._target, *args, **kwargs)
-
-        return proxy(self, self._run(made()))
-
-    call.__doc__ = _without_async(method)
-    return call
-
-
-def _without_async(method: Callable[..., Any]) -> str:
-    return _CODE.sub(lambda code: _ASYNC.sub("", code[0]), method.__doc__ or "")
-
-
-_CODE = re.compile("``[^`]+``")
-_ASYNC = re.compile(r"\b(?:async|await) ")
 
 
 _END: Any = object()

@@ -10,8 +10,9 @@ Each is an agent: ``parley.serve(report)`` serves it, and it can be a part of an
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from parley.model.distribution import loaded_when_used
 
 if TYPE_CHECKING:
     from parley.compose.calling import Calling
@@ -25,29 +26,15 @@ if TYPE_CHECKING:
     from parley.extensions.usage import Spent
 
 _HOMES = {
-    "Budget": "parley.compose.outcome",
-    "Calling": "parley.compose.calling",
-    "Composition": "parley.compose.composition",
-    "CompositionPart": "parley.compose.parts",
-    "Edge": "parley.compose.drawing",
-    "HandedConversation": "parley.engine.handoff",
-    "Handoff": "parley.engine.handoff",
-    "Handoffs": "parley.engine.handoff",
-    "Outcome": "parley.compose.outcome",
-    "PartFailed": "parley.compose.outcome",
-    "PartFailure": "parley.compose.outcome",
-    "Spent": "parley.extensions.usage",
-    "broadcast": "parley.compose.concurrent",
-    "fallback": "parley.compose.sequential",
-    "handoff": "parley.engine.handoff",
-    "map_reduce": "parley.compose.concurrent",
-    "may_pass": "parley.compose.sequential",
-    "parallel": "parley.compose.concurrent",
-    "part": "parley.compose.parts",
-    "quorum": "parley.compose.concurrent",
-    "retry": "parley.compose.sequential",
-    "route": "parley.compose.sequential",
-    "sequence": "parley.compose.sequential",
+    "parley.compose.calling": "Calling",
+    "parley.compose.composition": "Composition",
+    "parley.compose.concurrent": "broadcast map_reduce parallel quorum",
+    "parley.compose.drawing": "Edge",
+    "parley.compose.outcome": "Budget Outcome PartFailed PartFailure",
+    "parley.compose.parts": "CompositionPart part",
+    "parley.compose.sequential": "fallback may_pass retry route sequence",
+    "parley.engine.handoff": "HandedConversation Handoff Handoffs handoff",
+    "parley.extensions.usage": "Spent",
 }
 
 __all__ = [
@@ -76,16 +63,4 @@ __all__ = [
     "sequence",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Load a public name when it is first used."""
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'parley.compose' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = loaded_when_used(__name__, _HOMES)

@@ -13,8 +13,9 @@ from weakref import WeakValueDictionary
 
 from parley.agent.agent import Agent, slug
 from parley.agent.blocking_turn import BlockingTurn
-from parley.agent.remote.callees import Callee, Connectable, UsableAgent, address_of, referred
+from parley.agent.remote.callees import Callee, Connectable, address_of, referred
 from parley.agent.turn import Turn
+from parley.agent.uses import UsableAgent
 from parley.client.card.resolver import CatalogReference, ForeignCard
 from parley.engine.skill import form_of
 from parley.engine.typed.function import parameters_of

@@ -9,8 +9,9 @@ docs/envelope/client.md has the rest.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from parley.model.distribution import loaded_when_used
 
 if TYPE_CHECKING:
     from parley.client.bindings.websocket import SocketRefused
@@ -46,33 +47,21 @@ if TYPE_CHECKING:
     from parley.envelope.signatures import EnvelopeKey
 
 _HOMES = {
-    "Envelope": "parley.envelope.messages",
-    "EnvelopeAnswer": "parley.envelope.client.session",
-    "EnvelopeCard": "parley.envelope.cards",
-    "EnvelopeClient": "parley.envelope.client.client",
-    "EnvelopeCounts": "parley.envelope.server.services",
-    "EnvelopeEvent": "parley.envelope.client.session",
-    "EnvelopeFailed": "parley.envelope.client.session",
-    "EnvelopeKey": "parley.envelope.signatures",
-    "EnvelopeBinding": "parley.envelope.binding",
-    "EnvelopeStream": "parley.envelope.client.client",
-    "EnvelopeTooLarge": "parley.envelope.client.session",
-    "HeartbeatAnswer": "parley.envelope.client.client",
-    "HeartbeatSettings": "parley.envelope.server.services",
-    "IncomingRequest": "parley.envelope.client.session",
-    "LinkSettings": "parley.envelope.client.session",
-    "MessageContext": "parley.envelope.server.services",
-    "NotFromAgent": "parley.envelope.client.session",
-    "Priority": "parley.envelope.messages",
-    "RegistrationSettings": "parley.envelope.registration",
-    "ResponsePayload": "parley.envelope.messages",
-    "RoutingLimits": "parley.envelope.routing",
-    "RoutingStrategy": "parley.envelope.messages",
-    "SocketRefused": "parley.client.bindings.websocket",
-    "Status": "parley.envelope.messages",
-    "SubType": "parley.envelope.messages",
-    "Target": "parley.envelope.messages",
-    "connect": "parley.envelope.client.client",
+    "parley.client.bindings.websocket": "SocketRefused",
+    "parley.envelope.binding": "EnvelopeBinding",
+    "parley.envelope.cards": "EnvelopeCard",
+    "parley.envelope.client.client": "EnvelopeClient EnvelopeStream HeartbeatAnswer connect",
+    "parley.envelope.client.session": (
+        "EnvelopeAnswer EnvelopeEvent EnvelopeFailed EnvelopeTooLarge IncomingRequest "
+        "LinkSettings NotFromAgent"
+    ),
+    "parley.envelope.messages": (
+        "Envelope Priority ResponsePayload RoutingStrategy Status SubType Target"
+    ),
+    "parley.envelope.registration": "RegistrationSettings",
+    "parley.envelope.routing": "RoutingLimits",
+    "parley.envelope.server.services": "EnvelopeCounts HeartbeatSettings MessageContext",
+    "parley.envelope.signatures": "EnvelopeKey",
 }
 
 __all__ = [
@@ -105,16 +94,4 @@ __all__ = [
     "connect",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Load a name when it is first used: servers import what agents declare, and no client."""
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'parley.envelope' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = loaded_when_used(__name__, _HOMES)

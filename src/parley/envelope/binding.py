@@ -1,15 +1,13 @@
-"""The envelope protocol as a binding of a server: its options and its parts.
+"""The envelope protocol as a binding of a server: its options, and the parts that its agents share.
 
-The protocol itself is loaded with the first message: a server without such messages does
-without.
+What answers is loaded with the first request: a server without such requests does without.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -18,35 +16,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parley.engine.description import AgentDescription
 from parley.envelope.declared import KEYS_VARIABLE, EnvelopeSettings
-from parley.envelope.messages import BINDING, PATH, SUBPROTOCOL, Source
-from parley.envelope.server.card import CardTimes, EnvelopeCardPage, SchemaPage
-from parley.envelope.server.services import (
-    HANDLER_TIMEOUT,
-    EnvelopeHandler,
-    EnvelopeHandlers,
-    HeartbeatSettings,
-    MessageContext,
-    QueueLimits,
-    RequestQueue,
-)
+from parley.envelope.messages import BINDING, PATH
 from parley.host.bindings import ServerParts
-from parley.model.errors import A2AError, InvalidRequestError, an
-from parley.model.service import ANONYMOUS, NO_TRACE, Caller, TraceContext
-from parley.security.networks import client_address
+from parley.model.errors import A2AError, an
 from parley.server.added_bindings import BindingPlace
 from parley.server.app import App, Endpoint
-from parley.server.dispatch import read_trace
-from parley.server.http.open_credentials import open_credentials
-from parley.server.http.responses import NO_STORE, refuse_method
-from parley.server.log import failure_of
-from parley.server.websocket.admission import as_http, refused_by
-from parley.server.websocket.socket import ServerSocket
 from parley.store.protocols.errors import StoreError
 
 if TYPE_CHECKING:
     from parley.envelope.registration import RegistrationSettings, SocketRegistrations
     from parley.envelope.routing import RegistryAgents, RoutingLimits
-    from parley.envelope.server.conversation import Exchanges
     from parley.envelope.server.guard import (
         EnvelopeGuard,
         EnvelopeKeys,
@@ -54,14 +33,37 @@ if TYPE_CHECKING:
         KnownCallers,
         Nonces,
     )
-    from parley.envelope.server.services import EnvelopeServices, EnvelopeStatistics
+    from parley.envelope.server.services import (
+        EnvelopeHandler,
+        EnvelopeServices,
+        EnvelopeStatistics,
+        HeartbeatSettings,
+        RequestQueue,
+    )
     from parley.registry.served.binding import ServerCatalog
 
 
-_HINT = (
-    "this is the address of an agent in the envelope protocol: send it messages with POST, or open "
-    f"a WebSocket with the subprotocol {SUBPROTOCOL}"
-)
+class LoadedHandler:
+    """A handler that ``load`` makes at the first request."""
+
+    takes_sockets = True
+
+    def __init__(self, load: Callable[[], ASGIApp]) -> None:
+        self._load = load
+
+    @cached_property
+    def _app(self) -> ASGIApp:
+        return self._load()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        await self._app(scope, receive, send)
+
+
+class LoadedPage(LoadedHandler):
+    """The same for a page, which takes no WebSocket."""
+
+    takes_sockets = False
 
 
 class AgentEnvelope:
@@ -84,12 +86,27 @@ class AgentEnvelope:
 
     def handler(self, place: BindingPlace) -> ASGIApp:
         """Return what takes messages at an address of the agent."""
-        return EnvelopeEndpoint(self, place)
+
+        def endpoint() -> ASGIApp:
+            from parley.envelope.server.endpoint import EnvelopeEndpoint
+
+            server = self.server
+            return EnvelopeEndpoint(
+                place, self.settings, server.services, server.requests, self.guard
+            )
+
+        return LoadedHandler(endpoint)
 
     def pages(self, place: BindingPlace) -> Mapping[str, ASGIApp]:
         """Return the envelope card, and the schema of messages."""
-        card = EnvelopeCardPage(place, self.settings, CardTimes(self.server.store))
-        return {"/card": place.restricted("card", card), "/schema.json": self.server.schema_page}
+
+        def card() -> ASGIApp:
+            from parley.envelope.server.card import CardTimes, EnvelopeCardPage
+
+            return EnvelopeCardPage(place, self.settings, CardTimes(self.server.store))
+
+        page = place.restricted("card", LoadedPage(card))
+        return {"/card": page, "/schema.json": self.server.schema_page}
 
     @property
     def refuses_unsigned(self) -> bool:
@@ -104,120 +121,6 @@ class AgentEnvelope:
             "the data of this agent is restricted, so it takes signed messages of the envelope "
             "protocol alone: its card has their address (urn:parley:envelope:v1)"
         )
-
-
-class EnvelopeEndpoint:
-    """Takes messages to one agent, or to one tenant of an endpoint, at a place of a server."""
-
-    takes_sockets = True
-
-    def __init__(self, agent: AgentEnvelope, place: BindingPlace) -> None:
-        self._agent = agent
-        self._place = place
-        self._served = place.served
-        self._endpoint = place.agent
-        self._tenant = place.tenant
-        self._server = agent.server
-
-    @cached_property
-    def exchanges(self) -> Exchanges:
-        """What answers the messages. The first access loads the protocol."""
-        from parley.envelope.server.answering import Answering, Calls
-        from parley.envelope.server.conversation import Exchanges
-
-        services = self._server.services
-        answering = Answering(
-            Calls(self._served, self._endpoint, self._tenant), services, self._source
-        )
-        return Exchanges(
-            self._served, answering, services, self._server.requests, self._agent.guard
-        )
-
-    @property
-    def _source(self) -> Source:
-        agent_type = self._agent.settings.agent_type
-        return Source(agent_id=self._endpoint.key or "agent", agent_type=agent_type)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a POST, or serve a WebSocket."""
-        is_socket = scope["type"] == "websocket"
-        asked = as_http(scope) if is_socket else scope
-        gate, elsewhere = self._place.gate, self._place.elsewhere
-        if gate is not None and not gate.is_visible(asked):
-            elsewhere = refused_by(elsewhere) if is_socket else elsewhere
-            await elsewhere(scope, receive, send)
-        elif is_socket:
-            await self._serve_socket(asked, ServerSocket(scope, receive, send))
-        elif scope["method"] != "POST":
-            await refuse_method(scope, send, "POST", _HINT)
-        else:
-            from parley.envelope.server.conversation import EnvelopePost
-
-            await EnvelopePost(self.exchanges, self._context(scope, ANONYMOUS)).run(receive, send)
-
-    async def _serve_socket(self, asked: Scope, socket: ServerSocket) -> None:
-        with ExitStack() as held:
-            try:
-                caller = await self._place.caller(asked)
-                self._check_subprotocol(socket)
-                context = self._context(asked, caller)
-                held.enter_context(self._served.sockets.slot_of((self._tenant, caller.owner)))
-                guard = self._agent.guard
-                sender = held.enter_context(guard.open_socket(caller, context.address))
-            except Exception as error:
-                failure = failure_of(error, "the upgrade to a WebSocket")
-                await self._refuse(socket, asked, failure)
-                return
-            credentials = open_credentials(self._served.identify, asked, caller)
-            from parley.envelope.server.conversation import Conversation
-
-            try:
-                await socket.accept(SUBPROTOCOL if socket.subprotocols else None)
-            except OSError:
-                return  # the client has gone
-            await Conversation(self.exchanges, context, socket, sender, credentials).run()
-
-    def _check_subprotocol(self, socket: ServerSocket) -> None:
-        """Raise ``InvalidRequestError`` for other subprotocols; v1 is meant where none is named."""
-        if socket.subprotocols and SUBPROTOCOL not in socket.subprotocols:
-            offered = ", ".join(socket.subprotocols)[:100]
-            raise InvalidRequestError(
-                f"a WebSocket to an agent has the subprotocol {SUBPROTOCOL} "
-                f"(Sec-WebSocket-Protocol); this one offers {offered}"
-            )
-
-    async def _refuse(self, socket: ServerSocket, asked: Scope, error: A2AError) -> None:
-        from parley.envelope.answers import error_response
-        from parley.envelope.codec import write_message
-
-        body = write_message(error_response("", error, source=self._source))
-        headers = [
-            (b"content-type", b"application/json"),
-            NO_STORE,
-            *self._served.error_headers(error, asked),
-        ]
-        await socket.refuse(error.http_status, headers, body)
-
-    def _context(self, asked: Scope, caller: Caller) -> MessageContext:
-        trust_proxy = self._served.settings.trust_proxy
-        return MessageContext(
-            caller=caller,
-            agent=self._endpoint.key,
-            names=self._agent.guard.names,
-            tenant=self._tenant,
-            scope=asked,
-            address=client_address(asked, trust_proxy=trust_proxy),
-            trace=_trace_of(asked),
-        )
-
-
-def _trace_of(asked: Scope) -> TraceContext:
-    values: dict[bytes, list[str]] = {b"traceparent": [], b"tracestate": []}
-    for name, value in asked["headers"]:
-        if name in values:
-            values[name].append(value.decode("latin-1"))
-    parents = values[b"traceparent"]
-    return read_trace(parents, values[b"tracestate"]) if parents else NO_TRACE
 
 
 log = logging.getLogger("parley.envelope")
@@ -245,7 +148,7 @@ class EnvelopeBinding(msgspec.Struct, frozen=True, kw_only=True):
     heartbeats: HeartbeatSettings | None = None
     registration: RegistrationSettings | None = None
     routing: RoutingLimits | None = None
-    handler_timeout: float = HANDLER_TIMEOUT
+    handler_timeout: float = 30.0
     max_requests: int = 10_000
     max_requests_per_socket: int = 64
     max_requests_waiting: int = 256
@@ -273,13 +176,17 @@ class EnvelopeBinding(msgspec.Struct, frozen=True, kw_only=True):
                 "handler_timeout of EnvelopeBinding is a number of seconds above 0, not "
                 f"{timeout!r:.100}"
             )
-        EnvelopeHandlers(self.handler)
+        if self.handler is not None:
+            from parley.envelope.server.services import EnvelopeHandlers
+
+            EnvelopeHandlers(self.handler)
         if self.heartbeats or self.registration or self.routing:
             self._check_kinds()
 
     def _check_kinds(self) -> None:
         from parley.envelope.registration import RegistrationSettings
         from parley.envelope.routing import RoutingLimits
+        from parley.envelope.server.services import HeartbeatSettings
 
         kinds: dict[str, type] = {
             "heartbeats": HeartbeatSettings,
@@ -306,7 +213,7 @@ class ServerEnvelope:
     """The envelope protocol of one server (``BoundBinding``).
 
     Its bindings share ``services``: handlers, directory and measurements. They are made at the
-    first use. ``requests`` is the queue of all.
+    first use.
     """
 
     def __init__(self, binding: EnvelopeBinding, parts: ServerParts) -> None:
@@ -320,15 +227,7 @@ class ServerEnvelope:
         self._registrations: SocketRegistrations | None = None
         self._remote: RegistryAgents | None = None
         self._agents: dict[str, AgentEnvelope] = {}
-        self.schema_page = SchemaPage()
-        self.requests = RequestQueue(
-            QueueLimits(
-                total=binding.max_requests,
-                in_flight=binding.max_requests_per_socket,
-                waiting=binding.max_requests_waiting,
-                share=parts.settings.caller_share,
-            )
-        )
+        self.schema_page = LoadedPage(_schema_page)
         for agent in parts.agents.values():
             if (settings := settings_of(agent)) is not None:
                 has_keys = self._keys is not None and bool(self._keys.owners)
@@ -366,6 +265,20 @@ class ServerEnvelope:
         if self._keys is not None:
             await self._keys.close()
 
+    @cached_property
+    def requests(self) -> RequestQueue:
+        """The queue of all requests."""
+        from parley.envelope.server.services import QueueLimits, RequestQueue
+
+        binding = self._binding
+        limits = QueueLimits(
+            total=binding.max_requests,
+            in_flight=binding.max_requests_per_socket,
+            waiting=binding.max_requests_waiting,
+            share=self._parts.settings.caller_share,
+        )
+        return RequestQueue(limits)
+
     @property
     def services(self) -> EnvelopeServices:
         """What plug-ins, routing and measurements there are."""
@@ -376,7 +289,12 @@ class ServerEnvelope:
     def _made(self) -> EnvelopeServices:
         from parley.envelope.registration import SocketRegistrations
         from parley.envelope.routing import ConnectedAgents, HostDirectory, HostedAgent
-        from parley.envelope.server.services import EnvelopeServices, ServerLoad
+        from parley.envelope.server.services import (
+            EnvelopeHandlers,
+            EnvelopeServices,
+            HeartbeatSettings,
+            ServerLoad,
+        )
 
         binding, parts, app = self._binding, self._parts, self._app
         assert app is not None
@@ -463,6 +381,12 @@ class ServerEnvelope:
                 log.warning("it cannot be told whether %s knows a caller: %s", scheme.name, error)
                 return True
         return False
+
+
+def _schema_page() -> ASGIApp:
+    from parley.envelope.server.card import SchemaPage
+
+    return SchemaPage()
 
 
 def settings_of(agent: AgentDescription) -> EnvelopeSettings | None:

@@ -24,8 +24,9 @@ from msgspec.structs import replace
 from starlette.types import ASGIApp
 from starlette.types import Message as AsgiMessage
 
-from parley.agent.remote.callees import UsableAgent, referred
+from parley.agent.remote.callees import referred
 from parley.agent.remote.connections import Connections
+from parley.agent.uses import UsableAgent
 from parley.client.card.interface import declares
 from parley.client.errors import (
     AddressNotAllowed,

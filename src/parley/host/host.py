@@ -9,7 +9,6 @@ import asyncio
 import inspect
 import itertools
 import logging
-import multiprocessing
 import os
 import re
 import shlex
@@ -18,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from msgspec.structs import replace
 
@@ -26,9 +25,7 @@ from parley.agent.agent import Agent, slug
 from parley.agent.context import AgentContexts
 from parley.agent.invoke import call
 from parley.agent.lifespan import Lifespan
-from parley.agent.remote.connections import cancel_calls
 from parley.agent.services import RemoteFiles, TurnServices
-from parley.client.connection import Connection, connect
 from parley.engine.authorizations import Authorizations, Callbacks
 from parley.engine.capacity import ThreadPool
 from parley.engine.description import AgentDescription
@@ -67,6 +64,9 @@ from parley.store.bus.subscriptions import Bus, LocalHints
 from parley.store.events import LoggedEvent
 from parley.store.memory import MemoryTaskStore
 from parley.store.task_store import TaskStore
+
+if TYPE_CHECKING:
+    from parley.client.connection import Connection
 
 # -- startup log ------------------------------------------------------------------------------
 #
@@ -150,7 +150,8 @@ def several_workers(environ: Mapping[str, str] = os.environ) -> str:
 
     Empty if it is the only one, or if that is unknown: a reloader is a second process too.
     """
-    child = multiprocessing.parent_process() and multiprocessing.current_process()
+    processes = sys.modules.get("multiprocessing")  # which has made this one, if it is a child
+    child = processes and processes.parent_process() and processes.current_process()
     # uvicorn passes its configuration to the process; there is no other way to read it.
     config: Any = (getattr(child, "_kwargs", None) or {}).get("config")
     if type(config).__module__ == "uvicorn.config":
@@ -265,7 +266,7 @@ class Host:
         poll_interval: float = 1.0,
         retry_policy: RetryPolicy | None = None,
         authenticates: bool = False,
-        connect: Callable[..., Connection] = connect,
+        connect: Callable[..., Connection] | None = None,
         webhooks: WebhookTransport | None = None,
         authenticator: type[Authenticator] = Authenticator,
     ) -> None:
@@ -384,7 +385,7 @@ class Host:
             push=self.push,
             invoke=invoke,
             meter=meter,
-            cancel_calls=partial(cancel_calls, services.connections),
+            cancel_calls=services.cancel_calls,
             notify=self.poller.publish_work,
             hints=self.hints,
             runs_turns=self._runs_turns,

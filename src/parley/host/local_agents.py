@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from parley.agent.agent import Agent
 from parley.agent.files import FileAccess, base_url, referred
-from parley.agent.remote.callees import LocalAgents, LocalService, with_used
 from parley.agent.services import TurnServices
-from parley.client.files.stream import FileStream
+from parley.agent.uses import with_used
 from parley.engine.authorizations import Authorizations, CallbackClaim, Callbacks
 from parley.engine.executor import AgentExecutor
 from parley.engine.service.service import AgentService
@@ -18,6 +17,10 @@ from parley.engine.turn.attempt import Attempt
 from parley.model.parts import Part
 from parley.security.sealing import TokenExpired, TokenInvalid
 from parley.server.endpoint import CallbackReceiver, CredentialReceiver
+
+if TYPE_CHECKING:
+    from parley.agent.remote.callees import LocalService
+    from parley.client.files.stream import FileStream
 
 
 def hosted(agents: Iterable[Agent]) -> list[Agent]:
@@ -147,6 +150,8 @@ def connect_local(
     for agent, of_turns in zip(agents, turns, strict=True):
         if not agent.uses:
             continue
+        from parley.agent.remote.callees import LocalAgents
+
         used = {each.key: _local(each, services, executors) for each in agent.uses}
         of_turns.connections.local = LocalAgents(
             agent.name,
@@ -161,6 +166,8 @@ def connect_local(
 def _local(
     agent: object, services: Mapping[str, AgentService], executors: Mapping[str, AgentExecutor]
 ) -> LocalService:
+    from parley.agent.remote.callees import LocalService
+
     assert isinstance(agent, Agent)
     service, executor = services[agent.key], executors[agent.key]
     described = service.agent

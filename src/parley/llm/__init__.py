@@ -9,8 +9,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from parley.model.distribution import loaded_when_used
 
 if TYPE_CHECKING:
     from parley.agent.tools.tool import Tool, ToolResult, ToolSource
@@ -34,31 +35,18 @@ if TYPE_CHECKING:
     from parley.llm.tool_calls import AgentSkills
 
 _HOMES = {
-    "parley.agent.tools.tool": ("Tool", "ToolResult", "ToolSource"),
-    "parley.llm.function_tools": ("FunctionTool", "ToolFailed"),
+    "parley.agent.tools.tool": "Tool ToolResult ToolSource",
+    "parley.llm.function_tools": "FunctionTool ToolFailed",
     "parley.llm.model": (
-        "Model",
-        "ModelChunk",
-        "ModelFailed",
-        "ModelRequest",
-        "ModelToolCall",
-        "ModelUsage",
-        "Script",
-        "ScriptedModel",
-        "ScriptedReply",
+        "Model ModelChunk ModelFailed ModelRequest ModelToolCall ModelUsage Script "
+        "ScriptedModel ScriptedReply"
     ),
-    "parley.llm.model_loop": ("ModelLoop", "answered", "llm_agent"),
-    "parley.llm.openai_model": ("OpenAIModel",),
-    "parley.llm.remote_skills": ("RemoteQuestion", "RemoteSkill"),
-    "parley.llm.run_output": ("RunOutput",),
-    "parley.llm.token_budget": (
-        "BudgetExceeded",
-        "ModelRefused",
-        "Price",
-        "RunStopped",
-        "TokenBudget",
-    ),
-    "parley.llm.tool_calls": ("AgentSkills",),
+    "parley.llm.model_loop": "ModelLoop answered llm_agent",
+    "parley.llm.openai_model": "OpenAIModel",
+    "parley.llm.remote_skills": "RemoteQuestion RemoteSkill",
+    "parley.llm.run_output": "RunOutput",
+    "parley.llm.token_budget": "BudgetExceeded ModelRefused Price RunStopped TokenBudget",
+    "parley.llm.tool_calls": "AgentSkills",
 }
 
 __all__ = [
@@ -91,16 +79,4 @@ __all__ = [
     "llm_agent",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Load a public name when it is first used."""
-    home = next((each for each, names in _HOMES.items() if name in names), None)
-    if home is None:
-        raise AttributeError(f"module 'parley.llm' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = loaded_when_used(__name__, _HOMES)

@@ -13,9 +13,10 @@ from typing import Any
 
 import msgspec
 
-from parley.agent.remote.callees import Callee, UsableAgent
+from parley.agent.remote.callees import Callee
 from parley.agent.tools.tool import Tool, ToolResult, ToolSource, call_once, failed, source_name
 from parley.agent.turn import Turn
+from parley.agent.uses import UsableAgent
 from parley.client.card.resolver import CatalogReference
 from parley.engine.turn.attempt import TOOL_PREFIX
 from parley.llm.conversation import shortened

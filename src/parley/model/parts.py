@@ -11,6 +11,9 @@ from msgspec import UNSET, Meta
 
 from parley.model.struct import A2AStruct, InvalidField, NonEmpty, freeze
 
+MAX_READ = 64 * 1024 * 1024
+"""The bytes of a file that a ``read`` holds in memory, unless its caller says otherwise."""
+
 
 class Role(Enum):
     """The sender of a message: the client (user) or the agent (specification §4.1.5)."""

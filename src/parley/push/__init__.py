@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from parley.model.distribution import loaded_when_used
 
 if TYPE_CHECKING:
     from parley.push.receiving import Receiver, receiver
@@ -25,7 +26,14 @@ if TYPE_CHECKING:
         verify_token,
     )
 
-_HOMES = {"Receiver": "receiving", "receiver": "receiving"}
+_HOMES = {
+    "parley.push.receiving": "Receiver receiver",
+    "parley.push.verification": (
+        "DeliveredRequest NotificationRefused PushNotification ReceiverLimits Verified "
+        "WebhookVerification any_of verify verify_access_token verify_api_key verify_basic "
+        "verify_bearer verify_hmac verify_jwt verify_token"
+    ),
+}
 
 __all__ = [
     "DeliveredRequest",
@@ -47,16 +55,4 @@ __all__ = [
     "verify_token",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Load a public name when it is first used: sending needs none of them."""
-    if name not in __all__:
-        raise AttributeError(f"module 'parley.push' has no attribute {name!r}")
-    home = importlib.import_module(f"parley.push.{_HOMES.get(name, 'verification')}")
-    value = getattr(home, name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = loaded_when_used(__name__, _HOMES)

@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import msgspec
-from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parley.security.authentication import Authenticator
@@ -200,6 +199,8 @@ class App:
         self._has_agents = bool(endpoints)
         self._cors: ASGIApp | None = None
         if settings.cors_origins:
+            from starlette.middleware.cors import CORSMiddleware  # loads much of Starlette
+
             self._cors = CORSMiddleware(
                 self._dispatch,
                 allow_origins=settings.cors_origins,

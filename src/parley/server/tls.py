@@ -14,15 +14,17 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import msgspec
 
 from parley.security.authorization import Authorization
-from parley.security.schemes.mutual_tls import MutualTls
 from parley.security.schemes.scheme import Security
 from parley.server.settings import PASSWORD_VARIABLE, CallerCertificates, TlsOptions
 from parley.server.sockets import ListenError
+
+if TYPE_CHECKING:
+    from parley.security.schemes.mutual_tls import MutualTls
 
 # -- certificates of callers ------------------------------------------------------------------
 
@@ -47,6 +49,8 @@ def lacks_certificates(authorizations: Sequence[Authorization | None]) -> list[M
 
 
 def _schemes(rules: Authorization) -> list[MutualTls]:
+    from parley.security.schemes.mutual_tls import MutualTls
+
     return [
         scheme
         for security in rules.securities
@@ -61,6 +65,8 @@ def _is_required(rules: Authorization) -> bool:
 
 
 def _needs_certificate(security: Security) -> bool:
+    from parley.security.schemes.mutual_tls import MutualTls
+
     return all(
         any(isinstance(each.scheme, MutualTls) and not each.scheme.reads_header for each in needs)
         for needs in security.alternatives

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import nullcontext
 
 from parley.model.tasks import Task, TaskStatusUpdateEvent
 from parley.store.bus.subscriptions import LocalHints, Subscription
@@ -55,7 +54,7 @@ async def follow(
     """
     position = after
     must_read = live is None
-    with nullcontext(live) if live is not None else hints.subscribe(task_id) as subscription:
+    with live if live is not None else hints.subscribe(task_id) as subscription:
         while True:
             if must_read:
                 # Subscribed before the read: an event that is committed in between comes twice and

@@ -14,7 +14,7 @@ from typing import Any, TypedDict, Unpack, cast
 from msgspec import UnsetType
 from msgspec.structs import replace
 
-from parley.agent.remote.callees import LocalAgent, LocalFiles, UsableAgent, address_of, card_of
+from parley.agent.remote.callees import LocalAgent, LocalFiles, address_of, card_of
 from parley.agent.remote.connections import SharedConnection
 from parley.agent.remote.turn_calls import (
     IDENTIFY_SECONDS,
@@ -24,6 +24,7 @@ from parley.agent.remote.turn_calls import (
     Passing,
     TurnCalls,
 )
+from parley.agent.uses import UsableAgent
 from parley.client.calls.follow import turn_events
 from parley.client.calls.service import RemoteService, awaited
 from parley.client.calls.stream_reader import EventStream, StreamReader, with_final_text

@@ -8,13 +8,15 @@ from collections.abc import Generator, Mapping
 from typing import Any, Unpack, cast
 
 from parley.agent.remote.bound_agent import BoundAgent, MessageOptions, time_limit
-from parley.agent.remote.callees import Callee, UsableAgent, address_of, not_used, referred
+from parley.agent.remote.callees import Callee, address_of, not_used, referred
 from parley.agent.remote.connections import CANCEL_SECONDS, SharedConnection
 from parley.agent.remote.turn_calls import NO_TERMS, CallOptions, CallTerms, TurnCalls
+from parley.agent.uses import UsableAgent
 from parley.client.calls.service import Unopened
 from parley.client.errors import ClientError, RemoteTaskFailed, Timeout
 from parley.client.message import Sendable
-from parley.client.sync import SyncEventStream, SyncProxy, SyncRemoteAgent, blocking, wrapping
+from parley.client.sync import SyncEventStream, SyncRemoteAgent
+from parley.model.blocking import SyncProxy, blocking, wrapping
 from parley.model.errors import A2AError, TaskNotCancelableError
 from parley.model.parts import Message
 from parley.model.tasks import Task, TaskState

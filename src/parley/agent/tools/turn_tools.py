@@ -16,7 +16,7 @@ from parley.agent.tools.tool import (
     source_name,
     tool_name,
 )
-from parley.client.sync import SyncProxy, blocking
+from parley.model.blocking import SyncProxy, blocking
 
 
 class TurnTool:

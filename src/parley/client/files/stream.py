@@ -17,7 +17,7 @@ import msgspec
 
 from parley.client.errors import FileLimitExceeded
 from parley.client.origin import Origin
-from parley.model.parts import Part
+from parley.model.parts import MAX_READ, Part
 
 # -- saving -----------------------------------------------------------------------------------
 
@@ -102,9 +102,6 @@ async def _write(file: BinaryIO, chunks: AsyncIterator[bytes]) -> None:
 
 
 # -- stream -----------------------------------------------------------------------------------
-
-MAX_READ = 64 * 1024 * 1024
-"""The bytes that ``read`` holds in memory, unless the caller says otherwise."""
 
 Progress = Callable[[int, int | None], None]
 """A function that is called with the bytes so far, and all of them if that is known."""

@@ -523,7 +523,6 @@ EnvelopeHandler = Callable[[Envelope, MessageContext], Awaitable[Any]]
 ``NotImplemented``: the message is none of its own, so it is unknown here.
 """
 
-HANDLER_TIMEOUT = 30.0
 HANDLER_CONCURRENCY = 64
 MAX_RESULT_BYTES = 4 * 1024 * 1024
 REGISTRY_PREFIX = "registry."
@@ -544,7 +543,7 @@ class EnvelopeHandlers:
         self,
         hook: EnvelopeHandler | None = None,
         *,
-        timeout: float = HANDLER_TIMEOUT,
+        timeout: float = 30.0,
         at_once: int = HANDLER_CONCURRENCY,
         own: Mapping[str, EnvelopeHandler] | None = None,
     ) -> None:

@@ -19,6 +19,9 @@ A2A_CARD_TYPES = (A2A_CARD, "application/agent-card+json")
 
 CATALOG_PATH = "/.well-known/ai-catalog.json"
 
+PUBLISHER_VARIABLE = "PARLEY_PUBLISHER"
+"""The environment variable that names the domain of a catalog."""
+
 MAX_NESTING = 4
 """How deep catalogs may be nested; the AI Catalog recommends it."""
 

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parley.engine.description import AgentDescription
 from parley.host.bindings import ServerParts
-from parley.registry.catalog.entries import CATALOG, CATALOG_PATH
-from parley.registry.served.catalog import (
-    RELATION,
-    ROBOTS_PATH,
-    ManifestSigner,
-    RobotsPage,
-    Unpublished,
-)
-from parley.registry.served.publication import catalog_pages, log_publication, read_publication
+from parley.registry.catalog.entries import CATALOG, CATALOG_PATH, PUBLISHER_VARIABLE
 from parley.server.app import App
 from parley.server.cards.catalog_link import CatalogLink
 from parley.server.endpoint import AgentBinding, Endpoint
 
 if TYPE_CHECKING:
+    from parley.registry.served.publication import Publication
     from parley.registry.served.registration import AgentRegistrar, RegistryRegistration
+
+log = logging.getLogger("parley.server")
 
 
 class CatalogBinding(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +48,12 @@ class ServerCatalog:
     """
 
     def __init__(self, parts: ServerParts, registrar: AgentRegistrar | None) -> None:
-        self._publication = read_publication(parts.publisher, parts.namespace, parts.unlisted)
+        self._publication: Publication | None = None
+        given = (parts.publisher, parts.namespace, parts.unlisted)
+        if any(given) or os.environ.get(PUBLISHER_VARIABLE):
+            from parley.registry.served.publication import read_publication
+
+            self._publication = read_publication(*given)
         self.publisher = "" if self._publication is None else self._publication.publisher
         self.registry = parts.registry or ""
         self._registration: RegistryRegistration | None = None
@@ -82,6 +85,9 @@ class ServerCatalog:
         if publication is None:
             app.publish(None, {CATALOG_PATH: (Unpublished(app.handler_at(CATALOG_PATH)), None)})
             return
+        from parley.registry.served.catalog import RELATION, ROBOTS_PATH, ManifestSigner, RobotsPage
+        from parley.registry.served.publication import catalog_pages
+
         settings = self._parts.settings
         pages = catalog_pages(
             publication,
@@ -100,6 +106,8 @@ class ServerCatalog:
         """Begin to publish in the registry."""
         if self._publication is None or self._app is None:
             return
+        from parley.registry.served.publication import log_publication
+
         log_publication(self._publication, self._parts.url, self._tenants)
         if self._registration is not None:
             self._registration.start(self._app)
@@ -108,3 +116,22 @@ class ServerCatalog:
         """Stop publishing."""
         if self._registration is not None:
             await self._registration.stop()
+
+
+class Unpublished:
+    """Answers at the path of a catalog where none is published, and logs once how to."""
+
+    def __init__(self, fallback: ASGIApp) -> None:
+        self._fallback = fallback
+        self._is_logged = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer as where there is nothing."""
+        if not self._is_logged:
+            self._is_logged = True
+            log.info(
+                "somebody asked for %s, and no catalog is published: name the domain whose agents "
+                "these are (publisher=, --publisher or PARLEY_PUBLISHER)",
+                CATALOG_PATH,
+            )
+        await self._fallback(scope, receive, send)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,7 +12,7 @@ from itertools import zip_longest
 from typing import Any
 
 import msgspec
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from parley.model.cards import AgentCard, AgentSkill
 from parley.registry.catalog.entries import (
@@ -158,8 +157,6 @@ def _labels(texts: Iterable[str]) -> tuple[str, ...]:
 def _cut(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 1].rstrip() + "…"
 
-
-log = logging.getLogger("parley.server")
 
 _MAX_FILES = 64
 _MEDIA_TYPE = (b"content-type", CATALOG.encode())
@@ -354,22 +351,3 @@ class ManifestSigner:
         if signature is None:
             signature = self._kept[payload] = self.key.jws(self._header, payload, detached=True)
         return msgspec.structs.replace(manifest, signature=signature)
-
-
-class Unpublished:
-    """Answers at the path of a catalog where none is published, and logs once how to."""
-
-    def __init__(self, fallback: ASGIApp) -> None:
-        self._fallback = fallback
-        self._is_logged = False
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer as where there is nothing."""
-        if not self._is_logged:
-            self._is_logged = True
-            log.info(
-                "somebody asked for %s, and no catalog is published: name the domain whose agents "
-                "these are (publisher=, --publisher or PARLEY_PUBLISHER)",
-                CATALOG_PATH,
-            )
-        await self._fallback(scope, receive, send)

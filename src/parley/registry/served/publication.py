@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 from parley.model.cards import AgentCard
 from parley.registry.catalog.entries import (
     CATALOG_PATH,
+    PUBLISHER_VARIABLE,
     AirUrn,
     InvalidUrn,
     domain,
@@ -184,7 +185,6 @@ def _check_unlisted(publication: Publication, served: Iterable[ServedAgent]) -> 
 
 log = logging.getLogger("parley.host")
 
-PUBLISHER_VARIABLE = "PARLEY_PUBLISHER"
 NAMESPACE_VARIABLE = "PARLEY_NAMESPACE"
 
 

@@ -6,7 +6,6 @@ import hashlib
 import re
 from base64 import b64encode
 from functools import cache
-from html import escape
 from importlib.resources import files
 
 import msgspec
@@ -103,6 +102,8 @@ class DocsPage:
         body, headers = _page()
         if self.link is not None:
             link, path = self.link
+            from html import escape  # loads the names of all characters
+
             address = escape(link.reference(path))
             head = f'<link rel="{link.relation}" type="{link.media_type}" href="{address}">'
             body = body.replace(b"</title>", b"</title>\n" + head.encode("ascii"), 1)

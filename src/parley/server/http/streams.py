@@ -116,7 +116,42 @@ class OpenStream:
 
         Returns the error that came before anything was sent: a plain response can still carry it.
         """
-        error = await self._follow(batches, frame, ends)
+        # All of it in one coroutine, because many streams stand still here.
+        error: A2AError | None = None
+        task = self._task
+        assert task is not None
+        try:
+            try:
+                self._is_waiting = not (self._is_drained or self._is_gone)
+                if self._is_waiting:
+                    async for batch in batches:
+                        self._is_waiting = False
+                        is_over = await self._send_batch(batch, frame, ends)
+                        if is_over or self._is_drained or self._is_gone:
+                            break
+                        self._is_waiting = True
+                    self._is_waiting = False
+            finally:
+                await batches.aclose()
+        except asyncio.CancelledError:
+            if task.cancelling() > int(self._is_interrupted):
+                raise
+            if not self._is_interrupted:  # something within the service was cancelled
+                self._is_drained = True
+        except Exception as failure:
+            error = failure_of(failure, "a stream")
+        finally:
+            self._is_waiting = False
+            if self._is_interrupted:
+                task.uncancel()
+        ending = self._end(error, failed)
+        error = None  # its traceback has this frame: a cycle
+        return await ending
+
+    async def _end(
+        self, error: A2AError | None, failed: Callable[[A2AError], bytes]
+    ) -> A2AError | None:
+        """Send what is left, with the error that ended the stream; return one that comes first."""
         if self._comment is not None:
             await self._comment
         if self._is_gone:
@@ -140,33 +175,6 @@ class OpenStream:
         self._task = None
         if self._comment is not None:
             self._comment.cancel()
-
-    async def _follow(
-        self, batches: Batches, frame: Callable[[StreamItem], bytes], ends: Callable[[Event], bool]
-    ) -> A2AError | None:
-        """Send batches; return the error that ended them. The last frames may be unsent."""
-        task = self._task
-        assert task is not None
-        try:
-            async with aclosing(batches):
-                while not (self._is_drained or self._is_gone):
-                    self._is_waiting = True
-                    batch = await anext(batches, None)
-                    self._is_waiting = False
-                    if batch is None or await self._send_batch(batch, frame, ends):
-                        break
-        except asyncio.CancelledError:
-            if task.cancelling() > int(self._is_interrupted):
-                raise
-            if not self._is_interrupted:  # something within the service was cancelled
-                self._is_drained = True
-        except Exception as error:
-            return failure_of(error, "a stream")
-        finally:
-            self._is_waiting = False
-            if self._is_interrupted:
-                task.uncancel()
-        return None
 
     async def _send_batch(
         self,

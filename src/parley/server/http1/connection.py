@@ -138,6 +138,12 @@ class MovingDeadline:
         """Have no deadline."""
         self._at = None
 
+    def rest(self) -> None:
+        """Have no timer either, unless there is a deadline: none is to be expected for long."""
+        if self._at is None and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     def close(self) -> None:
         """Have no deadline, and no timer, for good."""
         self._at = None
@@ -552,8 +558,12 @@ class HttpConnection(asyncio.Protocol):
             self._exchange = None
 
     def forget_head(self) -> None:
-        """Forget the head of the last request: what repeats it is read as if it were new."""
+        """Keep nothing for a next request while this one streams.
+
+        A request that repeats the head of this one is read as if it were new.
+        """
         self._known = None
+        self._deadline.rest()
 
     def run_task(self, answering: Coroutine[Any, Any, None]) -> None:
         """Run a part of the answer in a task, which the end of the server waits for."""

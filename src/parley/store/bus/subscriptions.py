@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from parley.store.events import LoggedEvent
 from parley.store.protocols.task_log import LogPosition
@@ -110,6 +110,12 @@ class Subscription:
         self._bytes = 0
         self._behind = False
         self._waiter: asyncio.Future[bool] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Do nothing: who subscribed ends that."""
 
     @property
     def held(self) -> int:
