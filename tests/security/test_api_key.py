@@ -15,16 +15,9 @@ import pytest
 from parley.model.errors import OverloadedError
 from parley.model.service import Caller
 from parley.security import ApiKey
-from parley.security.api_keys import (
-    STORE_SECRET,
-    _checksum,
-    create_key,
-    digest_of,
-    id_in,
-    is_issued,
-    new_key,
-)
+from parley.security.api_keys import STORE_SECRET, _checksum, digest_of, id_in, is_issued, new_key
 from parley.security.evidence import Evidence, SchemeResources
+from parley.security.schemes.api_key import create_key
 from parley.security.schemes.scheme import CredentialsRefused, Proof
 from parley.store.memory import MemoryLogs, MemoryTaskStore
 from parley.store.protocols.errors import StoreUnavailable

@@ -21,7 +21,7 @@ from parley.model.errors import UnauthenticatedError
 from parley.model.service import caller_of
 from parley.security import Jwt, OpenIdConnect
 from parley.security.authentication import Authenticator
-from parley.security.schemes import tokens
+from parley.security.schemes import oauth
 from parley.security.schemes.scheme import CredentialsRefused, Scheme
 from parley.testing import Issuer
 from tests.security.tokens import Clock, at, bearing, verified
@@ -395,7 +395,7 @@ async def test_refused_tokens_are_not_cached() -> None:
 
 
 async def test_the_last_tokens_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "MAX_VERIFIED", 3)
+    monkeypatch.setattr(oauth, "MAX_VERIFIED", 3)
     scheme = by_keys()
     made_ = [made(sub=f"user {number}") for number in range(5)]
     for token in made_:

@@ -10,7 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from parley.host.store_urls import open_admin
-from parley.security.api_keys import STORE_SECRET, ApiKeyRecord, create_key, new_key
+from parley.security.api_keys import STORE_SECRET, ApiKeyRecord, new_key
+from parley.security.schemes.api_key import create_key
 from parley.store.memory import MemoryLogs, MemoryTaskStore
 from parley.store.postgres.store import PostgresTaskStore
 from parley.store.protocols import tables

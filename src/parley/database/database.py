@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 from functools import partial
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -44,7 +44,7 @@ _IS_NEEDED = getattr(sys, "_is_gil_enabled", lambda: True)()
 _HAS_THREAD_TIME = sys.platform != "win32"  # its resolution there is 15 ms
 
 C = TypeVar("C")
-C_co = TypeVar("C_co", covariant=True)
+R = TypeVar("R")
 T = TypeVar("T")
 
 _Work = tuple[Callable[[Any], Any], asyncio.Future[Any], float]
@@ -90,21 +90,21 @@ class BatchWriter(ABC, Generic[J]):
         """Disconnect from the database."""
 
 
-class ReadConnection(Protocol[C_co]):
+class ReadConnection(ABC, Generic[C]):
     """The connection of a reader thread."""
 
     name: str
 
-    def read(self, function: Callable[[C_co], T], asked_at: float) -> T:
+    @abstractmethod
+    def read(self, function: Callable[[C], T], asked_at: float) -> T:
         """Call ``function`` with the connection; return its result.
 
         ``asked_at`` is when the caller began to wait (``time.monotonic``). Raises ``StoreError``.
         """
-        ...
 
+    @abstractmethod
     def close(self) -> None:
         """Disconnect."""
-        ...
 
 
 Opened = tuple[BatchWriter[Job], Sequence[ReadConnection[C]]]
@@ -289,16 +289,21 @@ class GroupWriter(Generic[J]):
                     job.future.set_exception(error)
                 continue
             if records and self._committed is not None:
-                try:
-                    self._committed(records)
-                except Exception:
-                    logger.exception("publishing a commit failed; readers will find it later")
+                publish(records, self._committed)
             if not job.future.done():
                 job.future.set_result(result)
         for _ in range(submissions):
             self._yielder.end()
         if failed and self._failed is not None and not self._is_closing:
             self._failed(self, failed)
+
+
+def publish(records: R, committed: Callable[[R], object]) -> None:
+    """Tell of a commit, which stands whatever those who hear of it do."""
+    try:
+        committed(records)
+    except Exception:
+        logger.exception("publishing a commit failed; readers will find it later")
 
 
 class ReaderPool(Generic[C]):

@@ -38,8 +38,9 @@ from parley.store.protocols.errors import (
     TaskEnded,
     UnknownTask,
 )
-from parley.store.protocols.task_log import TaskLog, TaskRecord
+from parley.store.protocols.task_log import TaskRecord
 from parley.store.snapshot import StoredTask
+from parley.store.task_store import TaskStore
 
 if TYPE_CHECKING:
     from parley.engine.turn.task_runner import TaskRunner
@@ -279,7 +280,7 @@ class Waiters:
         if handle is not None:
             self.current.append(handle)
 
-    async def oldest_message(self, store: TaskLog, task_id: str) -> MessageReceived | None:
+    async def oldest_message(self, store: TaskStore, task_id: str) -> MessageReceived | None:
         """Return the oldest message in the task's log that no turn has taken."""
         skip = 0
         while found := await store.waiting_messages(task_id, skip=skip):
@@ -361,7 +362,7 @@ class RemoteReplies:
     """
 
     def __init__(
-        self, store: TaskLog, hints: LocalHints, unavailable: Callable[[StoreError], A2AError]
+        self, store: TaskStore, hints: LocalHints, unavailable: Callable[[StoreError], A2AError]
     ) -> None:
         self._store = store
         self._hints = hints

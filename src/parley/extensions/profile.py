@@ -9,13 +9,13 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import Any, NoReturn, TypeVar
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from parley.model.errors import A2AError, InternalError, an
+from parley.model.errors import an, author_code
 from parley.model.extensions import CALL_CHAIN, IDEMPOTENT_SEND, RESUMABLE_STREAMS, Extension
-from parley.model.ids import log_incident
 from parley.model.operations import SendMessageRequest
 from parley.model.parts import Artifact, Message
 from parley.model.service import CallContext
@@ -69,7 +69,7 @@ class Profile:
     ) -> SendMessageRequest:
         """Apply ``receive`` hooks to an incoming message. Raises ``A2AError``."""
         for extension in self._receivers:
-            try:
+            with _contained(extension, "receive"):
                 answer: Any
                 if self._in_thread is None or inspect.iscoroutinefunction(extension.receive):
                     answer = extension.receive(request, context)
@@ -77,10 +77,6 @@ class Profile:
                     answer = await self._in_thread(extension.receive, request, context)
                 made = await answer if inspect.isawaitable(answer) else answer
                 request = _checked(made, request)
-            except A2AError:
-                raise
-            except Exception:
-                _failed(extension, "receive")
         return request
 
     def send(self, event: E) -> E:
@@ -99,12 +95,8 @@ class Profile:
         return self._declare_in_request(request)
 
     def _apply(self, extension: Extension, hook: str, event: E) -> E:
-        try:
+        with _contained(extension, hook):
             made: E = _checked(getattr(extension, hook)(event), event)
-        except A2AError:
-            raise
-        except Exception:
-            _failed(extension, hook)
         if made is event:
             return event
         before, after = _content(event), _content(made)
@@ -204,11 +196,9 @@ def _check_same(made: Any, before: Any, fields: Sequence[str]) -> None:
             raise ValueError(f"{field} of {an(type(before).__name__)} cannot be changed")
 
 
-def _failed(extension: Extension, hook: str) -> NoReturn:
-    reference = log_incident(log, f"{extension}.{hook}")
-    raise InternalError(
-        f"the extension {extension.uri} failed on the server; its log says why under {reference}"
-    ) from None
+def _contained(extension: Extension, hook: str) -> AbstractContextManager[None]:
+    words = f"the extension {extension.uri} failed on the server; its log says why under"
+    return author_code(log, f"{extension}.{hook}", words)
 
 
 def _content(event: Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent) -> Any:

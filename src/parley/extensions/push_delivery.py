@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Any
 
 from parley.model.errors import PushNotificationNotSupportedError
 from parley.model.extensions import PUSH_DELIVERY, Extension, method
@@ -78,39 +78,26 @@ class GetPushHistoryResponse(A2AStruct, frozen=True, kw_only=True):
         freeze(self, "webhooks")
 
 
-@runtime_checkable
-class PushDeliveryService(Protocol):
-    """The service of an agent with push notifications, as this extension needs it."""
-
-    async def set_push_options(
-        self, request: SetPushOptionsRequest, context: CallContext
-    ) -> PushOptionsResponse:
-        """Set the options of a configuration."""
-        ...
-
-    async def get_push_history(
-        self, request: GetPushHistoryRequest, context: CallContext
-    ) -> GetPushHistoryResponse:
-        """Return the deliveries."""
-        ...
-
-
 async def _set_options(
     service: A2AService, request: SetPushOptionsRequest, context: CallContext
 ) -> PushOptionsResponse:
-    return await _serving(service).set_push_options(request, context)
+    done: PushOptionsResponse = await _method(service, "set_push_options")(request, context)
+    return done
 
 
 async def _get_history(
     service: A2AService, request: GetPushHistoryRequest, context: CallContext
 ) -> GetPushHistoryResponse:
-    return await _serving(service).get_push_history(request, context)
+    found: GetPushHistoryResponse = await _method(service, "get_push_history")(request, context)
+    return found
 
 
-def _serving(service: A2AService) -> PushDeliveryService:
-    if not isinstance(service, PushDeliveryService):
+def _method(service: A2AService, name: str) -> Any:
+    """Return a method of the service of an agent with push notifications."""
+    method = getattr(service, name, None)
+    if method is None:
         raise PushNotificationNotSupportedError
-    return service
+    return method
 
 
 SET_PUSH_OPTIONS = method(

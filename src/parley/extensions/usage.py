@@ -6,7 +6,7 @@ See ``docs/extensions/usage.md`` and ``docs/extensions/run-progress.md``.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from parley.model.errors import FieldViolation, InvalidParamsError, UnsupportedOperationError
 from parley.model.extensions import Extension, method
@@ -69,15 +69,6 @@ class UsageResponse(A2AStruct, frozen=True, kw_only=True):
         freeze(self, "limits")
 
 
-@runtime_checkable
-class ReportsUsage(Protocol):
-    """A service that knows what its callers use."""
-
-    async def usage_of(self, context: CallContext, days: int) -> UsageResponse:
-        """Return the usage of a caller, and its limits."""
-        ...
-
-
 async def report(service: A2AService, request: UsageRequest, context: CallContext) -> UsageResponse:
     """Answer ``usage/report``: callers see their own usage, anonymous callers their sum.
 
@@ -87,9 +78,11 @@ async def report(service: A2AService, request: UsageRequest, context: CallContex
     if not 1 <= days <= MOST_DAYS:
         description = f"days is between 1 and {MOST_DAYS}, or left out for {DEFAULT_DAYS}"
         raise InvalidParamsError(description, violations=(FieldViolation("days", description),))
-    if not isinstance(service, ReportsUsage):
+    usage_of = getattr(service, "usage_of", None)  # of a local agent's service
+    if usage_of is None:
         raise UnsupportedOperationError("nothing counts usage here")
-    return await service.usage_of(context, days)
+    used: UsageResponse = await usage_of(context, days)
+    return used
 
 
 REPORT = method(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from parley.client.bindings.binding import canonical
 from parley.client.card.resolver import CatalogReference, ForeignCard, Reference
@@ -24,20 +24,6 @@ C = TypeVar("C", covariant=True)
 
 ADDRESS = "https://agent.test"
 """The address of an agent of this process: no other can have one below ``.test`` (RFC 6761)."""
-
-
-class Connects(Protocol[P, C]):
-    """The type of ``connect`` and ``connect_sync``."""
-
-    def __call__(
-        self,
-        agent: Reference | CatalogReference | Agent | ASGIApp,
-        /,
-        *args: P.args,
-        **options: P.kwargs,
-    ) -> C:
-        """Connect to an agent."""
-        ...
 
 
 def _connect(agent: Any, /, *, path: str = "", **options: Any) -> Connection:
@@ -98,7 +84,7 @@ def _connect_sync(*args: Any, **options: Any) -> SyncRemoteAgent:
 
 def _for_all(
     function: Callable[Concatenate[Reference, P], Any], run: Callable[..., C], doc: str | None
-) -> Connects[P, C]:
+) -> Callable[Concatenate[Reference | CatalogReference | Agent | ASGIApp, P], C]:
     """Give ``run`` the options of ``function``."""
 
     @wraps(function)
@@ -107,7 +93,7 @@ def _for_all(
 
     call.__name__ = call.__qualname__ = run.__name__.removeprefix("_")
     call.__doc__ = doc
-    return cast("Connects[P, C]", call)
+    return call
 
 
 connect = _for_all(connect_to, _connect, connect_to.__doc__)

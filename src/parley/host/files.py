@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import re
@@ -18,7 +17,7 @@ from parley.files.layout import FileLimits
 from parley.files.objects import DiskObjects, FilesUnavailable, ObjectStore
 from parley.host.store_urls import sqlite_path
 from parley.model import backoff
-from parley.model.concurrency import end
+from parley.model.concurrency import Periodic
 from parley.model.distribution import install_command
 from parley.server.settings import Settings
 from parley.store.memory import MemoryTaskStore
@@ -119,37 +118,35 @@ class FileSweeps:
         self._sweeper = FileSweeper(
             files, self._ended, lambda agent: self._kept.get(agent, UNKNOWN_AGENT_SECONDS)
         )
-        self._running: list[asyncio.Task[None]] = []
+        # With jitter: replicas do not sweep at the same time.
+        self._sweeps = Periodic(
+            "a sweep of the files", self._try, lambda: SWEEP_SECONDS * backoff.uniform(0.8, 1.2),
+            log=log, waits_first=True,
+        )  # fmt: skip
         self._fails = False
 
     async def start(self) -> None:
         """Check a place that the operator chose, and begin. Raises ``FilesUnavailable``."""
         if not getattr(self._files.objects, "is_lazy", False):
             await self._files.open()
-        self._running = [asyncio.create_task(self._run())]
+        self._sweeps.start()
 
     async def stop(self) -> None:
         """End the sweeps."""
-        running, self._running = self._running, []
-        await end(running)
+        await self._sweeps.stop()
 
     async def sweep(self) -> int:
         """Remove the files that have expired or whose tasks are gone; return how many they were."""
         return await self._sweeper.sweep()
 
-    async def _run(self) -> None:
-        while True:
-            # With jitter: replicas do not sweep at the same time.
-            await asyncio.sleep(SWEEP_SECONDS * backoff.uniform(0.8, 1.2))
-            try:
-                await self.sweep()
-                self._fails = False
-            except (FilesUnavailable, StoreError) as error:
-                if not self._fails:
-                    log.error("files are not swept until the store works again: %s", error)
-                self._fails = True
-            except Exception:
-                log.exception("a sweep of the files failed")
+    async def _try(self) -> None:
+        try:
+            await self.sweep()
+            self._fails = False
+        except (FilesUnavailable, StoreError) as error:
+            if not self._fails:
+                log.error("files are not swept until the store works again: %s", error)
+            self._fails = True
 
     async def _ended(self, task_ids: Sequence[str]) -> Mapping[str, bool]:
         return {each.task_id: each.ended for each in await self._store.positions(task_ids)}

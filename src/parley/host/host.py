@@ -492,11 +492,13 @@ class Host:
         async def stopped() -> None:
             try:
                 await stop()
-            except Exception as error:
-                log.error("stopping %s failed, the rest is stopped all the same: %r", what, error)
-                raise
-            except asyncio.CancelledError:
-                self._hurries = True
+            except BaseException as error:
+                if isinstance(error, asyncio.CancelledError):
+                    self._hurries = True
+                else:
+                    log.error(
+                        "stopping %s failed, the rest is stopped all the same: %r", what, error
+                    )
                 raise
 
         stack.push_async_callback(stopped)

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from contextvars import Context, copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -78,6 +79,7 @@ class AppLifespan:
     async def _start(self) -> None:
         self._events.put_nowait({"type": "lifespan.startup"})
         self._running = self._spawn(self._live())
+        self._running.add_done_callback(self._ended)
         await asyncio.wait({self._running, self._started}, return_when=asyncio.FIRST_COMPLETED)
         if self._started.done():
             self._started.result()
@@ -85,13 +87,14 @@ class AppLifespan:
 
     async def _live(self) -> None:
         scope: Scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": self.state}
-        try:
-            await self._app(scope, self._events.get, self._send)
-        except Exception as error:
-            if self._started.done():
-                log.error("the app failed while it ran", exc_info=error)
-            else:
-                log.debug("the app has no lifespan: %r", error)
+        await self._app(scope, self._events.get, self._send)
+
+    def _ended(self, running: asyncio.Task[None]) -> None:
+        error = None if running.cancelled() else running.exception()
+        if error is not None and self._started.done():
+            log.error("the app failed while it ran", exc_info=error)
+        elif error is not None:
+            log.debug("the app has no lifespan: %r", error)
 
     async def _send(self, message: Message) -> None:
         name = message["type"]
@@ -415,13 +418,9 @@ class InProcessTransport(HttpTransport):
         return socket
 
     async def _serve_socket(self, site: Site, scope: Scope, socket: InProcessSocket) -> None:
+        call = partial(site.app, scope, socket.app_receive, socket.app_send)
         try:
-            await site.app(scope, socket.app_receive, socket.app_send)
-        except OSError as error:
-            if socket.close_code is None:
-                log.error("the app failed at the socket %s", scope["path"], exc_info=error)
-        except Exception:
-            log.exception("the app failed at the socket %s", scope["path"])
+            await _run(call, f"the socket {scope['path']}", lambda: socket.close_code is not None)
         finally:
             self._open.discard(socket)
             socket.ended()
@@ -462,16 +461,12 @@ class InProcessTransport(HttpTransport):
 
     async def _serve(self, site: Site, scope: Scope, exchange: InProcessExchange) -> None:
         where = f"{scope['method']} {scope['path']}"
+        call = partial(site.app, scope, exchange.receive, exchange.send)
         try:
-            await site.app(scope, exchange.receive, exchange.send)
+            await _run(call, where, lambda: exchange.is_over)
         except asyncio.CancelledError:
             exchange.fail(Disconnected(f"the app gave up {where}"))
             raise
-        except OSError as error:
-            if not exchange.is_over:
-                log.error("the app failed at %s", where, exc_info=error)
-        except Exception:
-            log.exception("the app failed at %s", where)
         finally:
             self._open.discard(exchange)
         if not exchange.status:
@@ -485,6 +480,15 @@ async def _send_failure(exchange: InProcessExchange) -> None:
     with suppress(OSError):
         await exchange.send({"type": "http.response.start", "status": 500, "headers": headers})
         await exchange.send({"type": "http.response.body", "body": b"Internal Server Error"})
+
+
+async def _run(call: Callable[[], Any], where: str, is_over: Callable[[], bool]) -> None:
+    """Run the app for a request or a socket. The log has its errors, unless its reader left."""
+    try:
+        await call()
+    except Exception as error:
+        if not (isinstance(error, OSError) and is_over()):
+            log.error("the app failed at %s", where, exc_info=error)
 
 
 async def _within(work: Any, deadline: float | None, idle: float | None, url: str) -> Any:

@@ -10,11 +10,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from parley.engine.description import AgentDescription
 from parley.model.backoff import uniform
-from parley.model.concurrency import end, see_through
+from parley.model.concurrency import Periodic, see_through
 from parley.model.distribution import VERSION
 from parley.model.struct import encode
 from parley.security.failures import Failures
@@ -61,11 +62,11 @@ class ServerAudit:
         self.settings: dict[str, Any] = {}
         self._store = store
         self._retention = retention
-        self._recorder = AuditRecorder(store)
+        self._recorder = AuditRecorder(store.append_audit, store.now)
         self.record = self._recorder.record
         failures.listener = self._recorder.failures.note
         self._role = ""
-        self._pruning: asyncio.Task[None] | None = None
+        self._pruning: Periodic | None = None
 
     async def start(self, role: str, agents: Sequence[AgentDescription]) -> None:
         """Record the start, with what changed since the last one. Raises ``StoreError``.
@@ -84,7 +85,11 @@ class ServerAudit:
                 self._record_stop()  # the start is recorded
                 raise
             if self._retention is not None:
-                self._pruning = asyncio.create_task(self._prune_regularly(self._retention))
+                self._pruning = Periodic(
+                    "pruning the audit", partial(self.prune, self._retention), _prune_pause,
+                    log=log, expected=StoreError,
+                )  # fmt: skip
+                self._pruning.start()
             stack.pop_all()
 
     async def stop(self) -> None:
@@ -93,14 +98,12 @@ class ServerAudit:
         A cancellation is raised when everything is closed.
         """
         pruning, self._pruning = self._pruning, None
-        if pruning is not None:
-            pruning.cancel()
         self._record_stop()
         try:
             await see_through(self._recorder.stop())
         finally:
             if pruning is not None:
-                await end([pruning])
+                await pruning.stop()
 
     def _record_stop(self) -> None:
         self.record(self._entry(STOPPED, {"role": self._role}))
@@ -166,16 +169,6 @@ class ServerAudit:
         details = {**details, "pid": os.getpid()}
         return user_act(kind, client=f"parley/{VERSION}", details=details)
 
-    async def _prune_regularly(self, retention: timedelta) -> None:
-        while True:
-            try:
-                await self.prune(retention)
-            except StoreError as error:
-                log.warning("the audit cannot be pruned: %s", error)
-            except Exception:
-                log.exception("pruning the audit failed")
-            await asyncio.sleep(PRUNE_SECONDS * uniform(0.8, 1.2))
-
     async def prune(self, retention: timedelta) -> int:
         """Remove lines that are old; return how many. Raises ``StoreError``."""
         before = self._store.now() - retention // timedelta(milliseconds=1)
@@ -185,6 +178,10 @@ class ServerAudit:
         while count == LINES_PER_PRUNE:
             removed += (count := await self._store.prune_audit(prune))
         return removed
+
+
+def _prune_pause() -> float:
+    return PRUNE_SECONDS * uniform(0.8, 1.2)
 
 
 def changes(last: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:

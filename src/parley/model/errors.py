@@ -29,9 +29,13 @@ several errors share a status, so peers tell them apart by it.
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple
+
+from parley.model.ids import log_incident
 
 _AN = re.compile(r"[aeio]|hour|u(?!ni[^nm]|[rs][a-z]|ui|rl)", re.IGNORECASE)
 
@@ -283,3 +287,23 @@ class StoreError(Exception):
     """The store did nothing of the request, unless the message says that this is unknown
     (``StoreUnavailable`` of a database that did not answer in time).
     """
+
+
+@contextmanager
+def author_code(
+    log: logging.Logger,
+    what: str,
+    words: str,
+    passes: type[Exception] | tuple[type[Exception], ...] = A2AError,
+) -> Iterator[None]:
+    """Contain code of an agent's or an extension's author.
+
+    The log has the failure of ``what`` with its traceback; the caller gets an ``InternalError`` of
+    ``words`` and the reference. Errors that ``passes`` names pass.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, passes):
+            raise
+        raise InternalError(f"{words} {log_incident(log, what)}") from None

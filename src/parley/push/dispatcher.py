@@ -17,7 +17,7 @@ from ipaddress import ip_address
 
 from msgspec.structs import replace
 
-from parley.model.concurrency import end
+from parley.model.concurrency import Periodic
 from parley.model.operations import PushEvents
 from parley.model.parts import Message
 from parley.push.delivery import STORE_PAUSE, RetryPolicy, Webhook, WebhookDelivery
@@ -76,10 +76,14 @@ class PushDispatcher:
         self._events: dict[str, PushEvents] = {}  # the defaults of agents, by their keys
         self._transport = transport
         self._hints = hints
+        self._follower = self.on_new_events  # one for all tasks: there may be very many
         self._agents: tuple[str, ...] = ()
         self._store = store
         self._retry_policy = retry_policy or RetryPolicy()
         self._limits = limits or DeliveryLimits()
+        self._loader = Periodic(
+            "looking up webhooks", self._load_requests, STORE_PAUSE, log=log, expected=StoreError
+        )
         self._reset()
 
     def _reset(self) -> None:
@@ -102,7 +106,6 @@ class PushDispatcher:
         self._to_load: dict[str, Scope | None] = {}  # with the task's scope, where it is known
         self._load_requested = asyncio.Event()
         self._load_lock = asyncio.Lock()
-        self._loader: asyncio.Task[None] | None = None
         self._reply_counts: Counter[str] = Counter()  # by caller
         self._counted = -REPLICAS_COUNTED  # when replicas were counted, by the loop's clock
         self._reconciled = 0  # the store's position up to which webhooks were compared
@@ -120,7 +123,7 @@ class PushDispatcher:
         self._events = dict(events or {})
         await self._share_cap()
         await self.claim_batch()
-        self._loader = asyncio.create_task(self._load_requests())
+        self._loader.start()
 
     async def claim_batch(self) -> None:
         """Claim the webhooks that no living replica delivers to. Raises ``StoreError``.
@@ -179,8 +182,7 @@ class PushDispatcher:
             stack.callback(self._unfollow_all)
             stack.push_async_callback(self._sender.close)
             stack.push_async_callback(self._scheduler.close, 0)
-            if self._loader is not None:
-                stack.push_async_callback(end, [self._loader])
+            stack.push_async_callback(self._loader.stop)
             if grace <= 0:
                 return
             with contextlib.suppress(StoreError, TimeoutError):
@@ -250,19 +252,11 @@ class PushDispatcher:
         self._to_load[task_id] = scope or self._to_load.get(task_id)
         self._load_requested.set()
 
-    async def _load_requests(self) -> None:
-        while True:
-            await self._load_requested.wait()
-            self._load_requested.clear()
-            try:
-                await self._load(*self._to_load)
-                continue
-            except StoreError as error:
-                log.error("webhooks could not be looked up: %s", error)
-            except Exception:
-                log.exception("looking up webhooks failed")
-            await asyncio.sleep(STORE_PAUSE)
-            self._load_requested.set()
+    async def _load_requests(self) -> bool:
+        await self._load_requested.wait()
+        self._load_requested.clear()
+        await self._load(*self._to_load)  # which asks for itself again when it fails
+        return True
 
     async def _load(self, *task_ids: str) -> None:
         for task_id in task_ids:
@@ -307,7 +301,7 @@ class PushDispatcher:
         if webhooks:
             self._tasks[task_id] = tuple(webhooks)
             if self._hints is not None and self._store.is_shared:
-                self._hints.follow(task_id, self)
+                self._hints.follow(task_id, self._follower)
         else:
             self._tasks.pop(task_id, None)
             self._unfollow(task_id)

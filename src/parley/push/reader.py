@@ -17,7 +17,7 @@ from parley.model.tasks import (
 )
 from parley.store.events import LoggedEvent, RecordKind
 from parley.store.fold import CONTINUES, ArtifactFold
-from parley.store.protocols.task_log import TaskLog
+from parley.store.task_store import TaskStore
 
 BATCH = 16
 """How many events are read at once."""
@@ -42,7 +42,7 @@ class EventReader:
 
     __slots__ = ("_store", "_task_id")
 
-    def __init__(self, store: TaskLog, task_id: str) -> None:
+    def __init__(self, store: TaskStore, task_id: str) -> None:
         self._store = store
         self._task_id = task_id
 
@@ -80,7 +80,7 @@ class TaskReader:
     """
 
     def __init__(
-        self, store: TaskLog, task_id: str, cursor: int, *, only_states: bool = False
+        self, store: TaskStore, task_id: str, cursor: int, *, only_states: bool = False
     ) -> None:
         self._only_states = only_states
         self._store = store
@@ -143,7 +143,7 @@ class SignificantReader:
     numbers of events and no events.
     """
 
-    def __init__(self, store: TaskLog, task_id: str) -> None:
+    def __init__(self, store: TaskStore, task_id: str) -> None:
         self._store = store
         self._task_id = task_id
         self._read = 0

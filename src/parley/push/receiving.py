@@ -25,7 +25,7 @@ import msgspec
 from parley.model.bounded import Bounded
 from parley.model.concurrency import Periodic, end, see_through
 from parley.model.distribution import install_command
-from parley.model.errors import an
+from parley.model.errors import InternalError, an, author_code
 from parley.model.tasks import Task
 from parley.push.http_sender import CHALLENGE_HEADER, CHALLENGE_VERSION, response_to
 from parley.push.verification import (
@@ -387,13 +387,13 @@ class NotificationHandling:
     async def _admit(self, arrival: Arrival, lane: Lane) -> None:
         """Ask whether a notification is new, after its lane's earlier ones, and queue it then."""
         admission = SeenAnswer.FAILED
+        what = f"the look-up of {arrival.notification.id}"
         try:
-            async with lane.lock:
-                admission = await self._seen.admit(arrival.id, arrival.lane)
+            with suppress(InternalError), author_code(log, what, "", passes=StoreError):
+                async with lane.lock:
+                    admission = await self._seen.admit(arrival.id, arrival.lane)
         except StoreError as error:
             log.error("%s", error)
-        except Exception:
-            log.exception("%s could not be looked up", arrival.notification.id)
         if admission is SeenAnswer.NEW and not self._is_stopped:
             lane.add(arrival)
             if not lane.is_worked:
@@ -415,16 +415,17 @@ class NotificationHandling:
         notification, status = arrival.notification, 200
         if self._open_agent is not None:
             notification.fetch = self._fetch_task
+        what = f"the handler of {notification.id or 'a notification'}"
         try:
-            if self._is_async:
-                if (waiting := self._handler(notification)) is not None:
-                    await waiting
-            else:
-                notification.loop = asyncio.get_running_loop()
-                await asyncio.to_thread(self._handler, notification)
-        except Exception:
+            with author_code(log, what, "", passes=()):
+                if self._is_async:
+                    if (waiting := self._handler(notification)) is not None:
+                        await waiting
+                else:
+                    notification.loop = asyncio.get_running_loop()
+                    await asyncio.to_thread(self._handler, notification)
+        except InternalError:
             status = 500
-            log.exception("the handler of %s failed", notification.id or "a notification")
         try:
             if status == 200:
                 await self._seen.finish(arrival.id)

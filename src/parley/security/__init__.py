@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from parley.model.cards import AuthorizationCodeOAuthFlow as AuthorizationCodeOAuthFlow
     from parley.model.cards import ClientCredentialsOAuthFlow as ClientCredentialsOAuthFlow
     from parley.model.cards import DeviceCodeOAuthFlow as DeviceCodeOAuthFlow
-    from parley.security.api_keys import create_key as create_key
     from parley.security.authorization import Access as Access
     from parley.security.authorization import Policy as Policy
     from parley.security.egress import Egress as Egress
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from parley.security.owner import claim as claim
     from parley.security.owner import owner_function as owner_function
     from parley.security.schemes.api_key import ApiKey as ApiKey
+    from parley.security.schemes.api_key import create_key as create_key
     from parley.security.schemes.http import Basic as Basic
     from parley.security.schemes.http import Bearer as Bearer
     from parley.security.schemes.mutual_tls import MutualTls as MutualTls
@@ -39,11 +39,10 @@ _HOMES = {
     "parley.model.cards": (
         "AuthorizationCodeOAuthFlow ClientCredentialsOAuthFlow DeviceCodeOAuthFlow"
     ),
-    "parley.security.api_keys": "create_key",
     "parley.security.authorization": "Access Policy",
     "parley.security.egress": "Egress",
     "parley.security.owner": "OwnerPolicy claim owner_function",
-    "parley.security.schemes.api_key": "ApiKey",
+    "parley.security.schemes.api_key": "ApiKey create_key",
     "parley.security.schemes.http": "Basic Bearer",
     "parley.security.schemes.mutual_tls": "MutualTls",
     "parley.security.schemes.oauth": "Introspection Jwt OAuth2 OpenIdConnect",

@@ -14,7 +14,7 @@ import re
 import secrets
 import zlib
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -60,22 +60,6 @@ class ApiKeyRecord(msgspec.Struct, frozen=True, kw_only=True):
         return min(ends, default=None)
 
 
-class KeyStore(Protocol):
-    """The part of a store that verifies keys."""
-
-    def now(self) -> int:
-        """Return the time in ms."""
-        ...
-
-    async def secret(self, name: str) -> bytes:
-        """Return the secret of a name."""
-        ...
-
-    async def add_api_key(self, record: ApiKeyRecord) -> None:
-        """Store a key."""
-        ...
-
-
 def new_key(
     secret: bytes,
     *,
@@ -105,29 +89,6 @@ def new_key(
         expires_at=expires_at,
     )
     return key, checked(record)
-
-
-async def create_key(
-    store: KeyStore,
-    *,
-    owner: str,
-    scopes: Iterable[str] = (),
-    label: str = "",
-    expires_in: float | None = None,
-) -> tuple[str, ApiKeyRecord]:
-    """Create a key in an open store, valid for ``expires_in`` seconds, or until it is revoked.
-
-    Returns it and its record; nothing shows the key again. Raises ``ValueError``, and
-    ``StoreError``.
-    """
-    now = store.now()
-    secret = await store.secret(STORE_SECRET)
-    expires_at = None if expires_in is None else now + round(expires_in * 1000)
-    key, record = new_key(
-        secret, owner=owner, scopes=scopes, label=label, now=now, expires_at=expires_at
-    )
-    await store.add_api_key(record)
-    return key, record
 
 
 def checked(record: ApiKeyRecord) -> ApiKeyRecord:

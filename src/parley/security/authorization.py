@@ -14,14 +14,7 @@ from typing import Any
 
 import msgspec
 
-from parley.model.errors import (
-    A2AError,
-    InternalError,
-    PermissionDeniedError,
-    UnauthenticatedError,
-    an,
-)
-from parley.model.ids import log_incident
+from parley.model.errors import PermissionDeniedError, UnauthenticatedError, an, author_code
 from parley.model.service import Caller
 from parley.security.schemes.scheme import Granted, Security, caller_proved_by
 
@@ -201,19 +194,14 @@ async def decision(policy: Policy, access: Access) -> bool:
 
     Raises ``InternalError`` if it raises, or returns anything but ``True`` and ``False``.
     """
-    try:
+    words = "the server's policy could not decide; its log says why under"
+    with author_code(log, "the policy of an agent", words):
         allowed: Any = policy(access)
         if inspect.isawaitable(allowed):
             allowed = await allowed
-        if allowed is True or allowed is False:
-            return allowed is True
-        raise TypeError(f"a policy returns True or False, not {an(type(allowed).__name__)}")
-    except A2AError:
-        raise
-    except Exception:
-        reference = log_incident(log, "the policy of an agent")
-        words = f"the server's policy could not decide; its log says why under {reference}"
-        raise InternalError(words) from None
+        if allowed is not True and allowed is not False:
+            raise TypeError(f"a policy returns True or False, not {an(type(allowed).__name__)}")
+    return allowed is True
 
 
 def all_of(policies: Sequence[Policy]) -> Policy | None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Literal, Self
 
 import msgspec
 
 from parley.model.cards import AgentInterface
-from parley.model.errors import an
-from parley.model.ids import log_incident
+from parley.model.errors import InternalError, an, author_code
 from parley.model.service import Caller
 
 log = logging.getLogger("parley.security")
@@ -46,14 +46,13 @@ class Listing(msgspec.Struct, frozen=True):
         """Return whether the extended card of a caller shows it. A function that fails hides it."""
         if self.is_public or self.allows is None:
             return self.is_public
-        try:
+        what = "a function of listed=, which hides what it was asked about"
+        with suppress(InternalError), author_code(log, what, "", passes=()):
             allowed: object = self.allows(caller)
-            if allowed is True or allowed is False:
-                return allowed is True
-            raise TypeError(f"listed= returns True or False, not {an(type(allowed).__name__)}")
-        except Exception:
-            log_incident(log, "a function of listed=, which hides what it was asked about")
-            return False
+            if allowed is not True and allowed is not False:
+                raise TypeError(f"listed= returns True or False, not {an(type(allowed).__name__)}")
+            return allowed
+        return False
 
 
 PUBLIC = Listing()

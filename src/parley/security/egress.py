@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -356,16 +356,11 @@ lookup_caller: ContextVar[str] = ContextVar("parley_looked_up_for", default="")
 """The caller on whose behalf a call is made: none may use more than half of the look-ups."""
 
 
-class NameLookup(Protocol):
-    """Resolves a name, as the resolvers of aiohttp do."""
-
-    async def resolve(self, host: str, port: int = 0, family: Any = 0) -> list[Any]:
-        """Return the addresses of a name. Raises ``OSError``."""
-        ...
-
-
 class ThreadedLookup:
-    """Resolves names in its own threads, fairly: slow names of one caller delay no other's."""
+    """Resolves names in its own threads, fairly: slow names of one caller delay no other's.
+
+    It has the method of aiohttp's resolvers.
+    """
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(MAX_LOOKUPS, "parley-lookup")
@@ -442,7 +437,7 @@ class DialGuard:
 
     def __init__(
         self,
-        lookup: NameLookup,
+        lookup: AbstractResolver | ThreadedLookup,
         judge: Judge,
         judge_socket: Judge,
         make: Callable[[Any], socket.socket] | None = None,
@@ -617,7 +612,7 @@ class Egress(msgspec.Struct, frozen=True):
     def connector(
         self,
         *,
-        resolver: AbstractResolver | NameLookup | None = None,
+        resolver: AbstractResolver | ThreadedLookup | None = None,
         trusted: bool = False,
         **options: Any,
     ) -> aiohttp.TCPConnector:
@@ -640,7 +635,7 @@ class Egress(msgspec.Struct, frozen=True):
             **options,
         )
 
-    async def resolve(self, host: str, port: int, lookup: NameLookup) -> list[str]:
+    async def resolve(self, host: str, port: int, lookup: ThreadedLookup) -> list[str]:
         """Return the addresses to dial for a host, for who dials without a connector.
 
         Raises ``ForbiddenAddress`` if one of them is forbidden, and ``OSError``.

@@ -12,6 +12,7 @@ import msgspec
 
 from parley.security.egress import Egress
 from parley.security.failures import Failures
+from parley.security.limits.usage import SecurityStore
 from parley.security.networks import connection_address
 
 
@@ -24,7 +25,7 @@ class SchemeResources(msgspec.Struct, frozen=True, kw_only=True):
     makes requests wait before it verifies them asks it again then.
     """
 
-    store: Any = None
+    store: SecurityStore | None = None
     egress: Egress = Egress()
     now: Callable[[], float] = time.time
     failures: Failures = msgspec.field(default_factory=Failures)

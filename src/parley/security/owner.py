@@ -13,8 +13,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Literal
 
-from parley.model.errors import InternalError, PermissionDeniedError, UnauthenticatedError
-from parley.model.ids import RIGHT_NAME, log_incident, may_be_name
+from parley.model.errors import PermissionDeniedError, UnauthenticatedError, author_code
+from parley.model.ids import RIGHT_NAME, may_be_name
 from parley.model.service import Caller, group_key
 
 log = logging.getLogger("parley.security")
@@ -159,20 +159,16 @@ class OwnerFunction(_GroupPolicy):
         return f"owner_function({getattr(self._function, '__name__', self._function)!s})"
 
     def _group(self, caller: Caller) -> str:
-        what = "the owner policy of an agent"
-        try:
+        words = "the server cannot tell to whom this belongs; its log says why under"
+        with author_code(log, "the owner policy of an agent", words, PermissionDeniedError):
             name: Any = self._function(caller)
-        except PermissionDeniedError:
-            raise
-        except Exception:
-            reference = log_incident(log, what)
-            raise _failed(reference) from None
-        if name is None or name == "":
-            raise _refused("tasks here belong to groups of callers, and you are in none of them")
-        if not isinstance(name, str) or not may_be_name(name):
-            kind = type(name).__name__
-            error = TypeError(f"an owner policy returns text of {RIGHT_NAME}, not this {kind}")
-            raise _failed(log_incident(log, what, error))
+            if name is None or name == "":
+                raise _refused(
+                    "tasks here belong to groups of callers, and you are in none of them"
+                )
+            if not isinstance(name, str) or not may_be_name(name):
+                kind = type(name).__name__
+                raise TypeError(f"an owner policy returns text of {RIGHT_NAME}, not this {kind}")
         return name
 
 
@@ -224,9 +220,3 @@ def _is_async(function: Callable[..., Any]) -> bool:
 
 def _refused(sentence: str) -> PermissionDeniedError:
     return PermissionDeniedError(sentence)
-
-
-def _failed(reference: str) -> InternalError:
-    return InternalError(
-        "the server cannot tell to whom this belongs; its log says why under " + reference
-    )

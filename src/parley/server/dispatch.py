@@ -524,7 +524,7 @@ class _CheckedEndpoint:
             caller = authorization.own_caller(caller)
         elif caller.granted:
             caller = ANONYMOUS
-        return limits.begin(operation.name, caller, parameters.addresses)
+        return limits.begin(operation.name, caller, parameters.addresses.sender)
 
     def method_call(
         self,

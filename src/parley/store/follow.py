@@ -7,7 +7,8 @@ from collections.abc import AsyncGenerator, Sequence
 from parley.model.tasks import Task, TaskStatusUpdateEvent
 from parley.store.bus.subscriptions import LocalHints, Subscription
 from parley.store.events import LoggedEvent
-from parley.store.protocols.task_log import PAGE_BYTES, TaskLog
+from parley.store.protocols.task_log import PAGE_BYTES
+from parley.store.task_store import TaskStore
 
 PAGE = 256
 
@@ -30,7 +31,7 @@ class TaskGone(Exception):
 
 
 async def follow(
-    store: TaskLog,
+    store: TaskStore,
     hints: LocalHints,
     task_id: str,
     after: int,
@@ -102,7 +103,7 @@ def _ends(event: LoggedEvent) -> bool:
 
 
 async def _check_position(
-    store: TaskLog, task_id: str, position: int, page: Sequence[LoggedEvent]
+    store: TaskStore, task_id: str, position: int, page: Sequence[LoggedEvent]
 ) -> None:
     """Check that ``page``, read from the event at ``position`` on, begins with it."""
     if not page:

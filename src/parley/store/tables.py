@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import reduce
 from itertools import groupby, takewhile
-from typing import Final, Literal, Protocol, TypeVar
+from typing import Final, Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -63,7 +63,7 @@ Row = tuple[bytes, int | None]
 """The bytes of a row, and when (ms) it expires."""
 
 
-class TableRows(Protocol):
+class TableRows(ABC):
     """The rows of all tables, within one transaction. Keys are in the order of their characters.
 
     A row that has expired by ``now`` (ms) is not there.
@@ -71,30 +71,30 @@ class TableRows(Protocol):
 
     now: int
 
+    @abstractmethod
     def lock(self, table: str, keys: Iterable[str]) -> None:
         """Keep others from locking these keys until the transaction ends.
 
         A change locks what it reads before it reads it.
         """
-        ...
 
+    @abstractmethod
     def get(self, table: str, keys: Iterable[str]) -> dict[str, bytes]:
         """Return the rows that are there."""
-        ...
 
+    @abstractmethod
     def scan(
         self, table: str, first: str = "", *, after: str = "", limit: int = PAGE
     ) -> Sequence[tuple[str, bytes]]:
         """Return rows from the key ``first`` on, and after a key, in the order of the keys."""
-        ...
 
+    @abstractmethod
     def put(self, table: str, rows: Mapping[str, Row]) -> None:
         """Put rows, in place of others with their keys."""
-        ...
 
+    @abstractmethod
     def remove(self, table: str, keys: Iterable[str]) -> None:
         """Remove rows, if they are there."""
-        ...
 
 
 class _Any(Enum):
@@ -389,7 +389,11 @@ def _granted(ask: QuotaAsk, slots: Slots) -> QuotaGrant:
 
 
 class SmallTables(ABC):
-    """The part of a store that is small tables."""
+    """The part of a store that is small tables. Exports leave them out: another store has others.
+
+    Each call is durable when it returns, and seen by all replicas from then on. Amounts of limits
+    are exact: all replicas together are never given more.
+    """
 
     def __init__(self) -> None:
         self._api_key_listeners: list[ApiKeyChanged] = []
@@ -415,16 +419,26 @@ class SmallTables(ABC):
         return Tables(self, namespace)
 
     async def secret(self, name: str) -> bytes:
-        """Return the secret of a name; the first call makes it."""
+        """Return the secret of a name, to sign with: ``SECRET_BYTES`` random bytes, never logged.
+
+        The first call makes it. Every call returns the same, on all replicas, for ever.
+        """
         found = await self.read_rows(lambda rows: rows.get(SECRETS, (name,)))
         return found[name] if found else await self.change_rows(lambda rows: secret(rows, name))
 
     def listen_api_keys(self, changed: ApiKeyChanged) -> None:
-        """Call ``changed`` whenever this process adds or ends an API key."""
+        """Call ``changed`` whenever this process adds or ends an API key, for operators too.
+
+        What other processes do has to be looked up.
+        """
         self._api_key_listeners.append(changed)
 
     async def add_api_key(self, record: ApiKeyRecord) -> None:
-        """Store an API key."""
+        """Store an API key. A call that is repeated because its answer was lost counts once.
+
+        Keys that ended ``ENDED_KEPT`` ago are removed. Raises ``TooManyApiKeys``,
+        ``DuplicateApiKey``, and ``ValueError`` for what cannot be stored.
+        """
         checked(record)
         await self.change_rows(lambda rows: add_api_key(rows, record))
         self._api_key_changed(record.id)
@@ -432,7 +446,10 @@ class SmallTables(ABC):
     async def end_api_key(
         self, id: str, *, expires_at: int | None = None, revoked_at: int | None = None
     ) -> ApiKeyRecord | None:
-        """Have an API key end earlier, and return it."""
+        """Have an API key end at a time (ms), unless it ends earlier; return it as it is then.
+
+        Returns ``None`` if there is no such key.
+        """
         found = await self.change_rows(lambda rows: end_api_key(rows, id, expires_at, revoked_at))
         self._api_key_changed(id)
         return found

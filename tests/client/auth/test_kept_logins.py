@@ -410,16 +410,18 @@ class Keyring:
 
 
 def test_logins_are_in_the_keyring_where_there_is_one(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     pytest.importorskip("keyring")
     ring = Keyring()
     monkeypatch.setenv(STORAGE, "keyring")
+    monkeypatch.setenv(PASSPHRASE, "correct horse")
     monkeypatch.setattr(storage_file, "_backend", lambda: ring)
     logins = Logins()
     for name in (BANK, "https://other.example"):
         logins.put(KeptLogin(origin=name, kind="bearer", secret=SECRET))
     assert "Test keyring" in logins.place
+    assert caplog.text.count(f"{PASSPHRASE} is not used") == 1
     assert [login.origin for login in logins.all()] == [BANK, "https://other.example"]
     assert logins.remove(Origin.of(BANK))
     assert not logins.remove(Origin.of(BANK))

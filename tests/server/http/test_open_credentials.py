@@ -12,10 +12,10 @@ import pytest
 from parley.model.errors import OverloadedError
 from parley.model.service import Caller
 from parley.security import ApiKey, Basic, Bearer, MutualTls
-from parley.security.api_keys import create_key
 from parley.security.authentication import Authenticator
 from parley.security.evidence import SchemeResources
 from parley.security.failures import Failures
+from parley.security.schemes.api_key import create_key
 from parley.security.schemes.scheme import Scheme
 from parley.server.http.open_credentials import (
     CredentialsExpired,

@@ -28,7 +28,7 @@ async def test_what_is_recorded_is_appended_in_groups(
     store: TaskStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recording, "FLUSH_SECONDS", 0.02)
-    recorder = AuditRecorder(store)
+    recorder = AuditRecorder(store.append_audit, store.now)
     recorder.record(AuditEntry(kind="before.start"))
     await recorder.start()
     for n in range(500):
@@ -43,7 +43,7 @@ async def test_what_is_recorded_is_appended_in_groups(
 
 
 async def test_a_stop_appends_what_waits(store: TaskStore) -> None:
-    recorder = AuditRecorder(store)
+    recorder = AuditRecorder(store.append_audit, store.now)
     await recorder.start()
     recorder.record(AuditEntry(kind="a"))
     recorder.failures.note("198.51.100.7", "bearer", "wrong")
@@ -52,7 +52,7 @@ async def test_a_stop_appends_what_waits(store: TaskStore) -> None:
 
 
 async def test_what_does_not_fit_is_counted(store: TaskStore) -> None:
-    recorder = AuditRecorder(store)
+    recorder = AuditRecorder(store.append_audit, store.now)
     for n in range(recording.MAX_QUEUED + 7):
         recorder.record(AuditEntry(kind=f"k{n}"))
     await recorder.start()
@@ -83,7 +83,7 @@ async def test_a_store_that_fails_is_tried_again(
     monkeypatch.setattr(recording, "_BACKOFF", recording.Backoff(0.01, 0.01))
     store = Broken()
     await store.open(lambda records: None)
-    recorder = AuditRecorder(store)
+    recorder = AuditRecorder(store.append_audit, store.now)
     await recorder.start()
     recorder.record(AuditEntry(kind="a"))
     await until(lambda: store.calls > 3)
@@ -115,7 +115,7 @@ async def test_a_failure_of_another_kind_is_logged_and_tried_again(
         return lines
 
     monkeypatch.setattr(store, "append_audit", broken)
-    recorder = AuditRecorder(store)
+    recorder = AuditRecorder(store.append_audit, store.now)
     await recorder.start()
     for kind in ("a", "b", "c"):
         left = len(failures)
@@ -131,7 +131,7 @@ async def test_a_stop_beside_a_flush_appends_each_entry_once(
 ) -> None:
     monkeypatch.setattr(recording, "FLUSH_SECONDS", 0.0)
     for _ in range(5):
-        recorder = AuditRecorder(store)
+        recorder = AuditRecorder(store.append_audit, store.now)
         await recorder.start()
         for _ in range(30):
             recorder.record(AuditEntry(kind="a"))

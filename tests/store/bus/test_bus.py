@@ -51,7 +51,7 @@ def new_bus(url: str) -> Bus:
 
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Notice within a second or two that a server says nothing."""
-    from parley.store.bus import postgres_bus, redis_bus, redis_url
+    from parley.store.bus import frames, postgres_bus, redis_bus, redis_url
 
     monkeypatch.setattr(postgres_bus, "HEARTBEAT_SECONDS", 0.1)
     monkeypatch.setattr(postgres_bus, "SILENCE_SECONDS", 1.0)
@@ -59,7 +59,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_bus, "HEARTBEAT_SECONDS", 0.1)
     monkeypatch.setattr(redis_url, "SILENCE_SECONDS", 1.0)
     monkeypatch.setattr(redis_url, "CONNECT_SECONDS", 1.0)
-    for module in (postgres_bus, redis_bus):
+    for module in (frames, postgres_bus):
         monkeypatch.setattr(module, "RECONNECT", replace(module.RECONNECT, longest=0.5))
 
 

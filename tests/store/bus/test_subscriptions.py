@@ -233,7 +233,7 @@ def test_a_follower_hears_of_all_that_may_be_public() -> None:
     hints, looker = LocalHints(), Looker()
     asked: list[tuple[str, bool]] = []
     hints.on_interest = lambda task_id, is_watched: asked.append((task_id, is_watched))
-    hints.follow("t", looker)
+    hints.follow("t", looker.on_new_events)
     assert hints.is_watched("t")
     assert hints.watched
     assert set(hints.watched) == {"t"}

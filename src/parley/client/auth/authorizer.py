@@ -276,7 +276,16 @@ class Authorizer:
 
     def at(self, origin: Origin | None) -> RequestAuth:
         """Return the credentials of requests to an origin."""
-        return _OriginAuth(self, origin)
+
+        async def parameters(request: A2AStruct | None) -> RequestParameters:
+            return await self.parameters(origin, skill_of(request)) if self._given else NOTHING
+
+        async def answer(
+            refusal: Refusal, request: A2AStruct | None, sent: RequestParameters
+        ) -> bool:
+            return await self.answer(origin, refusal, skill_of(request), sent)
+
+        return RequestAuth(parameters, answer, lambda refusal: self.advice(refusal, ""))
 
     async def parameters(self, origin: Origin | None, skill: str) -> RequestParameters:
         """Return the credentials of a request to an origin. Raises ``ClientError``."""
@@ -492,27 +501,6 @@ class Authorizer:
         arguments = " or ".join(remedies(card, skill)) or "..."
         where = self._address or str(self._origin or "URL")
         return f"connect(..., auth={arguments}), or: parley auth login {where}"
-
-
-class _OriginAuth:
-    """The credentials of requests to one origin."""
-
-    def __init__(self, authorizer: Authorizer, origin: Origin | None) -> None:
-        self._authorizer = authorizer
-        self._origin = origin
-
-    async def parameters(self, request: A2AStruct | None) -> RequestParameters:
-        if not self._authorizer.is_explicit:
-            return NOTHING
-        return await self._authorizer.parameters(self._origin, skill_of(request))
-
-    async def answer(
-        self, refusal: Refusal, request: A2AStruct | None, sent: RequestParameters
-    ) -> bool:
-        return await self._authorizer.answer(self._origin, refusal, skill_of(request), sent)
-
-    def advice(self, refusal: Refusal) -> str:
-        return self._authorizer.advice(refusal, "")
 
 
 def certificate_in(given: Given | None) -> ClientCertificate | None:

@@ -27,7 +27,7 @@ SERVICE = "parley"
 _INDEX = "origins"
 MAX_LOGINS = 1000
 PASSPHRASE = "PARLEY_AUTH_PASSPHRASE"
-"""A setting that is refused: until now it encrypted the files."""
+"""A setting without use: until now it encrypted the files. Without a keyring it is refused."""
 
 STORAGE = "PARLEY_AUTH_STORAGE"
 FOLDER = "PARLEY_AUTH_FOLDER"
@@ -148,10 +148,15 @@ class LoginStorage:
                 f"{STORAGE} is keyring, and there is none: this machine has no keyring service, or "
                 f"the library is missing ({install_command('keyring')})"
             )
-        if backend is None and self._environment.get(PASSPHRASE):
-            raise StorageUnusable(
-                f"{PASSPHRASE} is not supported any more: logins are kept in the system's keyring "
-                f"({STORAGE}=keyring), or unencrypted in files that only you can read; unset it"
+        if self._environment.get(PASSPHRASE):
+            if backend is None:
+                raise StorageUnusable(
+                    f"{PASSPHRASE} is not supported any more: logins are kept in the system's "
+                    f"keyring ({STORAGE}=keyring), or unencrypted in files that only you can read; "
+                    "unset it"
+                )
+            logger.warning(
+                "%s is not used: logins are kept in the system's keyring; unset it", PASSPHRASE
             )
         self._keyring, self._chosen = backend, True
         return backend

@@ -45,7 +45,6 @@ from parley.security.egress import (
     DENIED,
     Egress,
     ForbiddenAddress,
-    NameLookup,
     ThreadedLookup,
     find_forbidden,
     turn_egress,
@@ -337,7 +336,7 @@ class HttpTransport:
         self.trust_env = trust_env
         self._egress = egress
         self._bound_to_turns = bound_to_turns
-        self._lookup: NameLookup | None = None
+        self._lookup: ThreadedLookup | None = None
         self._sessions: dict[tuple[Egress | None, bool, bool], aiohttp.ClientSession] = {}
         self._responses: set[aiohttp.ClientResponse] = set()
         self._sockets: set[OpenSocket] = set()
@@ -408,7 +407,7 @@ class HttpTransport:
         except ForbiddenAddress as error:
             raise not_allowed(error, f"{host}:{port}") from error
 
-    def _names(self) -> NameLookup:
+    def _names(self) -> ThreadedLookup:
         if self._lookup is None:
             self._lookup = ThreadedLookup()
         return self._lookup

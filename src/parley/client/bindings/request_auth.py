@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import NamedTuple
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from parley.model.errors import an
@@ -139,19 +139,15 @@ def refusal_in(status: int, headers: Mapping[str, str]) -> Refusal:
     return Refusal(status, headers.get("www-authenticate", ""))
 
 
-class RequestAuth(Protocol):
-    """The credentials of requests to one interface."""
+class RequestAuth(NamedTuple):
+    """The credentials of requests to one interface.
 
-    async def parameters(self, request: A2AStruct | None) -> RequestParameters:
-        """Return the credentials of a request. ``None`` stands for one that is no operation."""
-        ...
+    ``parameters`` returns the credentials of a request; ``None`` stands for one that is no
+    operation. ``answer`` returns whether there are other credentials after a refusal, for one more
+    attempt. ``advice`` returns what would give the credentials that a server asks for, empty if
+    unknown.
+    """
 
-    async def answer(
-        self, refusal: Refusal, request: A2AStruct | None, sent: RequestParameters
-    ) -> bool:
-        """Return whether there are other credentials now, for one more attempt."""
-        ...
-
-    def advice(self, refusal: Refusal) -> str:
-        """Return what would give the credentials that a server asks for, empty if unknown."""
-        ...
+    parameters: Callable[[A2AStruct | None], Awaitable[RequestParameters]]
+    answer: Callable[[Refusal, A2AStruct | None, RequestParameters], Awaitable[bool]]
+    advice: Callable[[Refusal], str]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import psycopg
 
-from parley.database.database import BatchWriter, Database, Job, JobResult, Opened
+from parley.database.database import BatchWriter, Database, Job, JobResult, Opened, ReadConnection
 from parley.database.errors import StoreError, StoreUnavailable
 from parley.database.postgres.connection import (
     INDEXED,
@@ -101,7 +101,7 @@ class PostgresDatabase(Database[BoundedConnection]):
         return writer, [PostgresReadConnection(address, timeout, session) for _ in range(READERS)]
 
 
-class PostgresReadConnection:
+class PostgresReadConnection(ReadConnection[BoundedConnection]):
     """Reads, and reads again when the connection was lost, for up to ``timeout`` seconds.
 
     The time counts from when a caller began to wait: callers whose time is over are refused without

@@ -12,7 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from parley.database.database import BatchWriter, Database, J, Job, JobResult, Opened
+from parley.database.database import (
+    BatchWriter,
+    Database,
+    J,
+    Job,
+    JobResult,
+    Opened,
+    ReadConnection,
+)
 from parley.database.errors import StoreError, StoreUnavailable
 from parley.database.sqlite.file import (
     CONNECTION_SQL,
@@ -78,7 +86,7 @@ class SqliteDatabase(Database[sqlite3.Connection]):
             self._file = None
 
 
-class SqliteReadConnection:
+class SqliteReadConnection(ReadConnection[sqlite3.Connection]):
     """Reads, unless the file was found to be unavailable (see ``FileWatch``).
 
     Readers never wait for the writer or for each other: each statement sees the database as it was
@@ -189,24 +197,28 @@ class SqliteGroupWriter(BatchWriter[J]):
         return results
 
     def _write_group(self, group: Sequence[J]) -> list[JobResult[J]]:
-        try:
-            return self._execute(group, pessimistic=False)
-        except sqlite3.Error as error:
-            if code_of(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        done = self._attempt(group, pessimistic=False)
+        if isinstance(done, list):
+            return done
+        if isinstance(done, sqlite3.Error):
+            if code_of(done) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 # No job is at fault, and each further try would wait as long.
-                return [self._failed(job, error) for job in group]
-            logger.info("%s: a group of %d failed (%s)", self._path, len(group), error)
-        except StoreError:
-            pass  # a job is rejected: the others continue without it
-        except Exception:
-            logger.exception("%s: a group of %d failed", self._path, len(group))
+                return [self._failed(job, done) for job in group]
+            logger.info("%s: a group of %d failed (%s)", self._path, len(group), done)
+        elif not isinstance(done, StoreError):  # else a job is rejected, and not the others
+            logger.error("%s: a group of %d failed", self._path, len(group), exc_info=done)
         results: list[JobResult[J]] = []
         for job in group:
-            try:
-                results += self._execute([job], pessimistic=True)
-            except Exception as error:
-                results.append(self._failed(job, error))
+            done = self._attempt([job], pessimistic=True)
+            results += done if isinstance(done, list) else [self._failed(job, done)]
         return results
+
+    def _attempt(self, jobs: Sequence[J], *, pessimistic: bool) -> list[JobResult[J]] | Exception:
+        """Write jobs in one transaction; return its error when nothing was written."""
+        try:
+            return self._execute(jobs, pessimistic=pessimistic)
+        except Exception as error:
+            return error
 
     @abstractmethod
     def _execute(self, jobs: Sequence[J], *, pessimistic: bool) -> list[JobResult[J]]:

@@ -30,9 +30,10 @@ from parley.model.operations import (
 from parley.model.parts import Message
 from parley.model.tasks import Task
 from parley.store.events import Scope
-from parley.store.protocols.task_log import TaskLists, TaskLog, TaskQuery, TaskRecord
+from parley.store.protocols.task_log import TaskQuery, TaskRecord
 from parley.store.protocols.webhooks import MAX_PUSHES
 from parley.store.snapshot import StoredTask
+from parley.store.task_store import TaskStore
 
 WHERE = "send the input as a data part, or as text that is a JSON object"
 
@@ -94,7 +95,12 @@ def read_inputs(message: Message, skill: Skill) -> dict[str, Any] | None:
 
 
 async def owned(
-    store: TaskLog, task_id: str, scope: Scope, *, history: int | None = 0, artifacts: bool = False
+    store: TaskStore,
+    task_id: str,
+    scope: Scope,
+    *,
+    history: int | None = 0,
+    artifacts: bool = False,
 ) -> TaskRecord:
     """Return a task of this scope, with ``history`` of its last messages and maybe its artifacts.
 
@@ -155,7 +161,7 @@ class PageToken(msgspec.Struct, array_like=True):
 
 
 async def page_of_tasks(
-    store: TaskLists, request: ListTasksRequest, scope: Scope, shown: Callable[[StoredTask], Task]
+    store: TaskStore, request: ListTasksRequest, scope: Scope, shown: Callable[[StoredTask], Task]
 ) -> ListTasksResponse:
     """Return a page of the tasks of a scope, the last updated first (specification §3.1.4).
 

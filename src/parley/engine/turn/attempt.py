@@ -36,8 +36,7 @@ from parley.store.events import (
     TurnStarted,
 )
 from parley.store.fold import CONTINUES
-from parley.store.protocols.tables import Contexts
-from parley.store.protocols.task_log import TaskLog
+from parley.store.task_store import TaskStore
 
 if TYPE_CHECKING:
     from parley.engine.turn.task_runner import TaskRunner
@@ -512,7 +511,7 @@ class PrivateRecords:
         self.remembered: list[LoggedEvent] = []
         self._after = (0, 0)
 
-    async def update(self, store: TaskLog, task_id: str) -> None:
+    async def update(self, store: TaskStore, task_id: str) -> None:
         """Add the records that were logged since the last call. Raises ``StoreError``."""
         for record in await store.private_records(task_id, _KINDS, after=self._after):
             (self.turns if record.kind is RecordKind.TURN else self.remembered).append(record)
@@ -571,7 +570,7 @@ LISTS = b"true"
 
 
 async def forget_values(
-    store: Contexts, scope: Scope, context_id: str, results: Mapping[str, msgspec.Raw]
+    store: TaskStore, scope: Scope, context_id: str, results: Mapping[str, msgspec.Raw]
 ) -> None:
     """Remove the values that a context keeps for a task, by what the task's log has.
 

@@ -177,7 +177,7 @@ class Calls:
         if rights is not None:
             caller = rights.own_caller(caller)
         addresses = SeenFromScope(self._served, context.scope)
-        grant = limits.begin(_SEND.name, caller, addresses)
+        grant = limits.begin(_SEND.name, caller, addresses.sender)
         grant.of_tenant(self._tenant)
         if not grant.is_settled:
             await grant.settle()

@@ -50,7 +50,7 @@ from parley.security.egress import Egress
 from parley.security.failures import Failures
 from parley.security.issuers import IssuerClient, KeysUnavailable
 from parley.security.limits.counters import StoredNames
-from parley.security.limits.usage import UsageStore
+from parley.security.limits.usage import SecurityStore
 from parley.security.networks import network_of
 from parley.security.outbound import Fetcher, checked_url
 from parley.security.signing.canonical import AmbiguousJson, read_object
@@ -409,7 +409,7 @@ log = logging.getLogger("parley.envelope")
 class Nonces:
     """Takes nonces. Nothing is kept in memory."""
 
-    def __init__(self, store: UsageStore) -> None:
+    def __init__(self, store: SecurityStore) -> None:
         self._names = StoredNames(store)
 
     async def take(self, owner: str, nonce: str, until: int) -> None:

@@ -10,6 +10,7 @@ import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -499,7 +500,9 @@ class RestRoutes:
         trusts = app.settings.trust_proxy
         fields: tuple[tuple[bytes, bytes], ...] = ()
         if self._limits is not None:
-            grant = self._limits.begin(operation.name, caller, _Sender(scope, trusts))
+            grant = self._limits.begin(
+                operation.name, caller, partial(client_address, scope, trust_proxy=trusts)
+            )
             grant.of_tenant("")
             await grant.settle()
             fields = tuple((name.encode(), value.encode()) for name, value in grant.fields)
@@ -585,15 +588,6 @@ class RestRoutes:
         if self._varies is None:
             self._varies = b", ".join(caller_headers(self._app().identify))
         return self._varies
-
-
-class _Sender(msgspec.Struct, frozen=True):
-    scope: Any
-    trusts_proxy: bool
-
-    def sender(self) -> str:
-        """Return the address of the sender."""
-        return client_address(self.scope, trust_proxy=self.trusts_proxy)
 
 
 def _matched(pattern: Sequence[str], segments: Sequence[str]) -> dict[str, str] | None:

@@ -17,13 +17,7 @@ from parley.model.backoff import Backoff, seconds_of
 from parley.model.distribution import VERSION
 from parley.registry.catalog.entries import MAX_NESTING
 from parley.registry.ingest.addresses import PlainHosts, UnfitAddress, checked_address
-from parley.security.egress import (
-    Egress,
-    ForbiddenAddress,
-    NameLookup,
-    ThreadedLookup,
-    find_forbidden,
-)
+from parley.security.egress import Egress, ForbiddenAddress, ThreadedLookup, find_forbidden
 from parley.security.outbound import guarded_session, max_age
 
 if TYPE_CHECKING:
@@ -184,7 +178,7 @@ class WebFetcher:
         *,
         limits: IngestLimits | None = None,
         plain_http: Iterable[str] = (),
-        lookup: NameLookup | None = None,
+        lookup: ThreadedLookup | None = None,
         tls: ssl.SSLContext | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -351,18 +345,18 @@ class WebFetcher:
             del self._hosts[idle]
 
 
-class _LocalNames:
+class _LocalNames(ThreadedLookup):
     """Resolves names below ``localhost`` to this machine (RFC 6761), which few systems do."""
 
-    def __init__(self, lookup: NameLookup) -> None:
+    def __init__(self, lookup: ThreadedLookup) -> None:
+        super().__init__()
         self._lookup = lookup
-        self._here = ThreadedLookup()
 
     async def resolve(self, host: str, port: int = 0, family: Any = 0) -> list[Any]:
         """Return the addresses of a name. Raises ``OSError``."""
         if not host.lower().rstrip(".").endswith(".localhost"):
             return await self._lookup.resolve(host, port, family)
-        found = await self._here.resolve("localhost", port, family)
+        found = await super().resolve("localhost", port, family)
         return [{**each, "hostname": host} for each in found]
 
 

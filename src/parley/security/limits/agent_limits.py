@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from ipaddress import ip_network
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -99,14 +99,6 @@ def fields_of(standings: Iterable[Standing]) -> Fields:
 
 _AS_SENT = {"SendStreamingMessage": "SendMessage"}
 """Limits of the operation on the right hold for that on the left too."""
-
-
-class Sender(Protocol):
-    """Knows where a request comes from."""
-
-    def sender(self) -> str:
-        """Return the address of the sender; empty if there is none (unix sockets)."""
-        ...
 
 
 class Asking(msgspec.Struct, frozen=True):
@@ -320,9 +312,12 @@ class AgentLimits:
 
     # -- the dispatcher ------------------------------------------------------------------------
 
-    def begin(self, operation: str, caller: Caller, sender: Sender) -> LimitGrant:
-        """Count a call before it is read; its tenant is not known. Raises ``LimitExceeded``."""
-        asking = Asking(caller, "", sender.sender(), operation)
+    def begin(self, operation: str, caller: Caller, sender: Callable[[], str]) -> LimitGrant:
+        """Count a call before it is read; its tenant is not known. Raises ``LimitExceeded``.
+
+        ``sender`` returns the address of the sender; empty if there is none (unix sockets).
+        """
+        asking = Asking(caller, "", sender(), operation)
         rates, of_tenants = self._by_operation.get(operation) or self._rates(operation)
         grant = LimitGrant(self, asking, of_tenants)
         try:

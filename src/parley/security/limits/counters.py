@@ -20,7 +20,7 @@ from parley.model.bounded import Bounded
 from parley.model.concurrency import Periodic
 from parley.model.errors import OverloadedError, StoreError
 from parley.security.limits.declaration import DAY_MS, Rate
-from parley.security.limits.usage import QuotaAsk, QuotaGrant, UsageStore
+from parley.security.limits.usage import QuotaAsk, QuotaGrant, SecurityStore
 
 if TYPE_CHECKING:
     from limits import RateLimitItem
@@ -220,11 +220,12 @@ class DailyCounters(SharedCounters):
 
     what = "the store"
 
-    def __init__(self, store: UsageStore, now: Callable[[], int]) -> None:
+    def __init__(self, store: SecurityStore, now: Callable[[], int]) -> None:
         super().__init__(now)
         self._store = store
-        self._asked: list[tuple[QuotaAsk, asyncio.Future[QuotaGrant]]] = []
-        self._asking: asyncio.Task[None] | None = None
+        self._asked: list[QuotaAsk] = []
+        self._next: asyncio.Task[Sequence[QuotaGrant]] | None = None
+        self._under_way: asyncio.Task[Sequence[QuotaGrant]] | None = None
         self._spent: Bounded[str, int] = Bounded(MOST_KEYS)
 
     def try_take(self, key: str, rate: Rate) -> Taken | None:
@@ -236,7 +237,7 @@ class DailyCounters(SharedCounters):
     async def take(self, key: str, rate: Rate) -> Taken:
         """Take one in the store."""
         try:
-            grant = await asyncio.shield(self._ask(key, rate, 1))
+            grant = await self._answer(key, rate, 1)
         except StoreError as error:
             return self._take_alone(key, rate, error)
         reset = self._reset()
@@ -247,7 +248,7 @@ class DailyCounters(SharedCounters):
     async def peek(self, key: str, rate: Rate) -> Taken | None:
         """Return the remainder, which the store knows."""
         try:
-            grant = await asyncio.shield(self._ask(key, rate, 0))
+            grant = await self._answer(key, rate, 0)
         except StoreError:
             return None
         return Taken(True, max(0, rate.amount - grant.taken), self._reset())
@@ -261,13 +262,20 @@ class DailyCounters(SharedCounters):
 
     async def close(self) -> None:
         """Wait for the store's answers."""
-        while self._asking is not None:
-            await asyncio.wait({self._asking})
+        while asking := self._next or self._under_way:
+            await asyncio.wait({asking})
 
     def _reset(self) -> float:
         return (DAY_MS - self._now() % DAY_MS) / 1000
 
-    def _ask(self, key: str, rate: Rate, wanted: int) -> asyncio.Future[QuotaGrant]:
+    async def _answer(self, key: str, rate: Rate, wanted: int) -> QuotaGrant:
+        asking, place = self._ask(key, rate, wanted)
+        return (await asyncio.shield(asking))[place]
+
+    def _ask(
+        self, key: str, rate: Rate, wanted: int
+    ) -> tuple[asyncio.Task[Sequence[QuotaGrant]], int]:
+        """Return the task that asks the store, and the place of the grant in its result."""
         day = self._now() // DAY_MS
         ask = QuotaAsk(
             key=key,
@@ -277,29 +285,31 @@ class DailyCounters(SharedCounters):
             wanted=wanted,
             ends_at=(day + 1) * DAY_MS,
         )
-        answer: asyncio.Future[QuotaGrant] = asyncio.get_running_loop().create_future()
-        self._asked.append((ask, answer))
-        if self._asking is None:
-            self._asking = asyncio.create_task(self._ask_all())
-        return answer
+        self._asked.append(ask)
+        if self._next is None:
+            self._next = asyncio.create_task(self._ask_all(self._under_way))
+            self._next.add_done_callback(_retrieve)  # nobody waits for what is given back
+        return self._next, len(self._asked) - 1
 
-    async def _ask_all(self) -> None:
-        """Ask the store for all that wait in one call, until nobody does."""
+    async def _ask_all(
+        self, before: asyncio.Task[Sequence[QuotaGrant]] | None
+    ) -> Sequence[QuotaGrant]:
+        """Ask the store for all that wait in one call, after the call before."""
+        if before is not None:
+            await asyncio.wait({before})
+        await asyncio.sleep(0)  # questions of one pass of the event loop go together
+        asked, self._asked = self._asked, []
+        self._under_way, self._next = self._next, None
         try:
-            while self._asked:
-                await asyncio.sleep(0)  # questions of one pass of the event loop go together
-                asked, self._asked = self._asked, []
-                try:
-                    grants = await self._store.take_quotas([ask for ask, _ in asked])
-                except Exception as error:  # every waiter gets it, also a bug
-                    for _, answer in asked:
-                        answer.set_exception(error)
-                        answer.exception()  # nobody waits for what is given back
-                else:
-                    for (_, answer), grant in zip(asked, grants, strict=True):
-                        answer.set_result(grant)
+            return await self._store.take_quotas(asked)
         finally:
-            self._asking = None
+            if self._under_way is asyncio.current_task():
+                self._under_way = None
+
+
+def _retrieve(asking: asyncio.Task[Sequence[QuotaGrant]]) -> None:
+    if not asking.cancelled():
+        asking.exception()
 
 
 def short_key(*parts: str) -> str:
@@ -403,7 +413,7 @@ class StoredNames:
     when it no longer counts. Nothing is kept in memory.
     """
 
-    def __init__(self, store: UsageStore) -> None:
+    def __init__(self, store: SecurityStore) -> None:
         self._store = store
 
     async def take(self, *names: str, until: int) -> bool:

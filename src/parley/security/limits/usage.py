@@ -17,6 +17,7 @@ from parley.model.bounded import Bounded
 from parley.model.concurrency import Periodic
 from parley.model.errors import StoreError
 from parley.model.service import group_key
+from parley.security.api_keys import ApiKeyRecord
 from parley.security.limits.declaration import DAY_MS
 
 log = logging.getLogger("parley.server")
@@ -84,8 +85,8 @@ class QuotaGrant(msgspec.Struct, frozen=True):
     first: int
 
 
-class UsageStore(Protocol):
-    """Counts that are added up over replicas. They are never exported: another store counts anew.
+class SecurityStore(Protocol):
+    """Secrets, API keys and counts in the server's store, which replicas share.
 
     - Exact: all replicas together are never given more than an amount.
     - At most once: an addition counts once, or not at all if the call fails.
@@ -94,8 +95,33 @@ class UsageStore(Protocol):
     Every call may raise ``StoreError``.
     """
 
+    @property
+    def has_operators(self) -> bool:
+        """Whether ``parley keys`` can change the store while it is open."""
+        ...
+
     def now(self) -> int:
         """Return the time in ms."""
+        ...
+
+    async def secret(self, name: str) -> bytes:
+        """Return the secret of a name."""
+        ...
+
+    def listen_api_keys(self, changed: Callable[[str], None]) -> None:
+        """Call ``changed`` with the id of each key that this process adds or ends."""
+        ...
+
+    async def add_api_key(self, record: ApiKeyRecord) -> None:
+        """Store a key."""
+        ...
+
+    async def api_key(self, id: str) -> ApiKeyRecord | None:
+        """Return a key, ended or not."""
+        ...
+
+    async def api_keys(self, owner: str = "") -> Sequence[ApiKeyRecord]:
+        """Return all keys, or the keys of an owner."""
         ...
 
     async def take_quotas(self, asks: Sequence[QuotaAsk]) -> Sequence[QuotaGrant]:
@@ -183,7 +209,7 @@ class _Total(msgspec.Struct):
 class UsageMeter:
     """Counts usage. ``now`` returns ms. Nothing here costs a request a write."""
 
-    def __init__(self, store: UsageStore, now: Callable[[], int]) -> None:
+    def __init__(self, store: SecurityStore, now: Callable[[], int]) -> None:
         self._store = store
         self._now = now
         self._pending: dict[UsageKey, list[int]] = {}

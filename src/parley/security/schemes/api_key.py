@@ -1,18 +1,18 @@
-"""API keys in a header, a query parameter or a cookie (specification §4.5.2)."""
+"""API keys in a header, a query parameter or a cookie (specification §4.5.2), and new ones."""
 
 from __future__ import annotations
 
 import hmac
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 from weakref import WeakKeyDictionary, ref
 
 import msgspec
 
 from parley.model.cards import APIKeySecurityScheme, SecurityScheme
-from parley.model.errors import OverloadedError, an
+from parley.model.errors import OverloadedError, StoreError, an
 from parley.model.service import Caller
 from parley.security.api_keys import (
     STORE_SECRET,
@@ -21,10 +21,12 @@ from parley.security.api_keys import (
     id_in,
     is_digest,
     is_issued,
+    new_key,
 )
 from parley.security.credentials import Slots, VerdictCache, checked_seconds
 from parley.security.evidence import Evidence, SchemeResources
 from parley.security.exposed_secrets import hide_parameter
+from parley.security.limits.usage import SecurityStore
 from parley.security.schemes.scheme import (
     CredentialsRefused,
     Proof,
@@ -105,7 +107,7 @@ class ApiKey(Scheme):
             )
         self._verdicts: VerdictCache[Proof] = VerdictCache(self._seconds)
         self._slots = Slots(MAX_CALLS)
-        self._stored: WeakKeyDictionary[Any, _StoredKeys] = WeakKeyDictionary()
+        self._stored: WeakKeyDictionary[SecurityStore, _StoredKeys] = WeakKeyDictionary()
         if location == "query":
             hide_parameter(key_name)
 
@@ -160,8 +162,9 @@ class ApiKey(Scheme):
     async def start(self, resources: SchemeResources) -> None:
         """Prepare the look-up in the server's store."""
         if self._proofs is None and self._function is None:
-            await self._of(resources.store).start()
-            if not resources.store.has_operators:
+            store = resources.store
+            await self._of(store).start()
+            if store is not None and not store.has_operators:
                 log.warning(
                     "%s accepts the keys of the server's store, which is in memory, where "
                     "parley keys creates none: use a sqlite:/// or postgresql:// store, or keys=",
@@ -209,13 +212,12 @@ class ApiKey(Scheme):
     # -- keys of the store ----------------------------------------------------------------------
 
     def _stored_keys(self, evidence: Evidence) -> _StoredKeys:
-        store = None if evidence.resources is None else evidence.resources.store
+        return self._of(None if evidence.resources is None else evidence.resources.store)
+
+    def _of(self, store: SecurityStore | None) -> _StoredKeys:
+        """Return the keys of a store: one agent may be served several times."""
         if store is None:
             raise RuntimeError(f"{self} verifies keys of a store, and no server has lent it one")
-        return self._of(store)
-
-    def _of(self, store: Any) -> _StoredKeys:
-        """Return the keys of a store: one agent may be served several times."""
         found = self._stored.get(store)
         if found is None:
             found = self._stored[store] = _StoredKeys(store, self.name, self._seconds)
@@ -235,7 +237,7 @@ class _StoredKeys:
     It is kept as long as the store is; the store does not keep the scheme.
     """
 
-    def __init__(self, store: Any, name: str, seconds: float) -> None:
+    def __init__(self, store: SecurityStore, name: str, seconds: float) -> None:
         self._store: Callable[[], Any] = ref(store)
         self._name = name
         self._known: VerdictCache[_Known] = VerdictCache(seconds)
@@ -264,7 +266,7 @@ class _StoredKeys:
             known = None
             if is_issued(key, self._secret):
                 known = await self._known.find(id, now, lambda: self._read(id))
-        except Exception:  # the store's
+        except StoreError:
             log.exception("API keys cannot be verified")
             raise OverloadedError(
                 "API keys cannot be verified now; try again", retry_after=1
@@ -305,3 +307,26 @@ def _proofs(keys: Mapping[str, Caller], name: str) -> dict[str, Proof]:
             )
         found[digest] = proof_of(caller, name, _OWNER)
     return found
+
+
+async def create_key(
+    store: SecurityStore,
+    *,
+    owner: str,
+    scopes: Iterable[str] = (),
+    label: str = "",
+    expires_in: float | None = None,
+) -> tuple[str, ApiKeyRecord]:
+    """Create a key in an open store, valid for ``expires_in`` seconds, or until it is revoked.
+
+    Returns it and its record; nothing shows the key again. Raises ``ValueError``, and
+    ``StoreError``.
+    """
+    now = store.now()
+    secret = await store.secret(STORE_SECRET)
+    expires_at = None if expires_in is None else now + round(expires_in * 1000)
+    key, record = new_key(
+        secret, owner=owner, scopes=scopes, label=label, now=now, expires_at=expires_at
+    )
+    await store.add_api_key(record)
+    return key, record

@@ -6,7 +6,9 @@ import asyncio
 import base64
 import hashlib
 import logging
-from collections.abc import Callable, Collection
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 from urllib.parse import quote_plus
 
@@ -25,21 +27,85 @@ from parley.model.cards import (
 )
 from parley.model.concurrency import end
 from parley.model.errors import OverloadedError
+from parley.security.evidence import Evidence, SchemeResources
 from parley.security.issuers import OPENID, IssuerClient, oauth_url, openid_url
-from parley.security.outbound import FetchFailed, checked_url, is_url
-from parley.security.schemes.scheme import CredentialsRefused, refused_again
+from parley.security.outbound import Fetcher, FetchFailed, checked_url, is_url
+from parley.security.schemes.http import BearerScheme, bearer_token
+from parley.security.schemes.scheme import CredentialsRefused, Proof, checked_name, refused_again
 from parley.security.schemes.tokens import (
     MAX_TOKEN,
     UNREACHABLE,
     AccessToken,
     ClaimRules,
     JwtVerifier,
-    TokenScheme,
-    TokenVerifier,
     audiences_of,
     read_jwt,
     token_of,
 )
+
+# -- access tokens ---------------------------------------------------------------------------
+
+MAX_VERIFIED = 4096
+"""How many verified tokens are kept: those that came last."""
+
+
+class TokenScheme(BearerScheme):
+    """A scheme whose credentials are access tokens, sent as bearer tokens (RFC 6750).
+
+    A verified token is known by its hash until its time is over: no network and no signature is
+    involved when it comes again.
+    """
+
+    def __init__(self, *, name: str, description: str) -> None:
+        self.name = checked_name(name)
+        self._description = description
+        self._now: Callable[[], float] = time.time
+        self._verified: Bounded[bytes, AccessToken] = Bounded(MAX_VERIFIED)
+        self._fetcher = Fetcher()
+        self._users: Counter[asyncio.AbstractEventLoop] = Counter()
+        self._verifier: JwtVerifier | IntrospectionVerifier
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    def now(self) -> float:
+        """Return the time of the server, in seconds since the epoch."""
+        return self._now()
+
+    def verify(self, evidence: Evidence) -> Proof | Awaitable[Proof]:
+        """Return the token's proof. Raises ``CredentialsRefused``, ``OverloadedError``."""
+        token = bearer_token(evidence)
+        digest = hashlib.sha256(token.encode()).digest()
+        known = self._verified.use(digest)
+        if known is None or self.now() >= known.until:
+            return self._verify(token, digest, evidence)
+        known.check_sender(evidence)
+        return known.proof
+
+    async def _verify(self, token: str, digest: bytes, evidence: Evidence) -> Proof:
+        found = await self._verifier.verify(token)
+        self._verified[digest] = found
+        found.check_sender(evidence)
+        return found.proof
+
+    async def start(self, resources: SchemeResources) -> None:
+        """Take the server's clock and egress policy; the issuer is asked on the first use."""
+        self._users[asyncio.get_running_loop()] += 1
+        self._now = resources.now
+        self._fetcher.egress = resources.egress
+
+    async def close(self) -> None:
+        """End what is under way, and close the connections to the issuer.
+
+        Several servers may use one scheme: the last one of an event loop does so.
+        """
+        loop = asyncio.get_running_loop()
+        self._users[loop] -= 1
+        if self._users[loop] <= 0:
+            del self._users[loop]
+            await self._verifier.close()
+            await self._fetcher.close()
+
 
 # -- jwt --------------------------------------------------------------------------------------
 
@@ -401,7 +467,7 @@ class OAuth2(TokenScheme):
 
     def _by_signature(
         self, jwks_url: str, keys: Any, algorithms: Collection[str] | None, rules: ClaimRules
-    ) -> TokenVerifier:
+    ) -> JwtVerifier:
         if not self._issuer:
             raise ValueError(
                 "OAuth2 verifies tokens by issuer=, the iss of its JWTs, or by introspection="

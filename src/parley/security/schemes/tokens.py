@@ -1,27 +1,21 @@
-"""Access tokens: claims, the form of JWTs, verification, and the base of their schemes."""
+"""Access tokens: claims, the form of JWTs, and verification."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
-import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
-from parley.model.bounded import Bounded
 from parley.model.errors import OverloadedError
 from parley.model.ids import may_be_name
 from parley.model.service import Caller
 from parley.security.evidence import Evidence
 from parley.security.issuers import IssuerClient, KeysUnavailable
 from parley.security.key_sets import ASYMMETRIC, SYMMETRIC, FixedKeys, VerificationKey, keys_of
-from parley.security.outbound import Fetcher
-from parley.security.schemes.http import BearerScheme, bearer_token
-from parley.security.schemes.scheme import CredentialsRefused, Proof, SchemeResources, checked_name
+from parley.security.schemes.scheme import CredentialsRefused, Proof
 from parley.security.signing.canonical import read_strict
 from parley.security.signing.keys import decode, encode
 
@@ -290,10 +284,7 @@ def _refused(reason: str) -> CredentialsRefused:
     return CredentialsRefused(reason, _MALFORMED)
 
 
-# -- token scheme -----------------------------------------------------------------------------
-
-MAX_VERIFIED = 4096
-"""How many verified tokens are kept: those that came last."""
+# -- verification -----------------------------------------------------------------------------
 
 CACHE_SECONDS = 300.0
 """How long a verified JWT is not verified again: a key that is withdrawn counts so long."""
@@ -301,76 +292,6 @@ CACHE_SECONDS = 300.0
 MAX_LEEWAY = 600.0
 
 UNREACHABLE = "the issuer of tokens cannot be reached; try again later"
-
-
-class TokenVerifier(Protocol):
-    """Verifies tokens."""
-
-    async def verify(self, token: str) -> AccessToken:
-        """Return the proof of a token. Raises ``CredentialsRefused``, ``OverloadedError``."""
-        ...
-
-    async def close(self) -> None:
-        """End what is under way."""
-        ...
-
-
-class TokenScheme(BearerScheme):
-    """A scheme whose credentials are access tokens, sent as bearer tokens (RFC 6750).
-
-    A verified token is known by its hash until its time is over: no network and no signature is
-    involved when it comes again.
-    """
-
-    def __init__(self, *, name: str, description: str) -> None:
-        self.name = checked_name(name)
-        self._description = description
-        self._now: Callable[[], float] = time.time
-        self._verified: Bounded[bytes, AccessToken] = Bounded(MAX_VERIFIED)
-        self._fetcher = Fetcher()
-        self._users: Counter[asyncio.AbstractEventLoop] = Counter()
-        self._verifier: TokenVerifier
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r})"
-
-    def now(self) -> float:
-        """Return the time of the server, in seconds since the epoch."""
-        return self._now()
-
-    def verify(self, evidence: Evidence) -> Proof | Awaitable[Proof]:
-        """Return the token's proof. Raises ``CredentialsRefused``, ``OverloadedError``."""
-        token = bearer_token(evidence)
-        digest = hashlib.sha256(token.encode()).digest()
-        known = self._verified.use(digest)
-        if known is None or self.now() >= known.until:
-            return self._verify(token, digest, evidence)
-        known.check_sender(evidence)
-        return known.proof
-
-    async def _verify(self, token: str, digest: bytes, evidence: Evidence) -> Proof:
-        found = await self._verifier.verify(token)
-        self._verified[digest] = found
-        found.check_sender(evidence)
-        return found.proof
-
-    async def start(self, resources: SchemeResources) -> None:
-        """Take the server's clock and egress policy; the issuer is asked on the first use."""
-        self._users[asyncio.get_running_loop()] += 1
-        self._now = resources.now
-        self._fetcher.egress = resources.egress
-
-    async def close(self) -> None:
-        """End what is under way, and close the connections to the issuer.
-
-        Several servers may use one scheme: the last one of an event loop does so.
-        """
-        loop = asyncio.get_running_loop()
-        self._users[loop] -= 1
-        if self._users[loop] <= 0:
-            del self._users[loop]
-            await self._verifier.close()
-            await self._fetcher.close()
 
 
 class JwtVerifier:

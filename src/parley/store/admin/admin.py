@@ -20,12 +20,13 @@ from parley.model.tasks import TaskState
 from parley.security.api_keys import ApiKeyRecord, checked
 from parley.security.limits.usage import UsageQuery, UsageRow
 from parley.store.admin.transfer import ExportSource, Rows
-from parley.store.audit.reading import AuditReading, append_audit, prune_audit
+from parley.store.audit.reading import AuditReading
 from parley.store.audit.trail import AuditEntry, AuditLine, AuditPrune
 from parley.store.protocols.claims import Replica
 from parley.store.protocols.tables import HISTORY_KEPT
 from parley.store.protocols.webhooks import PushState, SuspendedWebhook, WebhookFilter
 from parley.store.sql import queries
+from parley.store.sql.rows import append_audit, prune_audit
 from parley.store.sql.store import SqlTaskStore
 from parley.store.tables import TableRows, add_api_key, api_keys, end_api_key, find_usage, secret
 from parley.store.webhooks import suspended_of
@@ -178,7 +179,7 @@ class StoreAdmin(ABC):
 
     @abstractmethod
     def complete_event(self, agent: str, key: str, value: bytes) -> bool:
-        """Complete an event; return whether it was not complete before (see ``Timers``).
+        """Complete an event; return whether it was not complete before (see ``TaskStore``).
 
         The servers that use the store wake the tasks that wait for it. The schema must be current.
         Raises ``EventCompleted``, ``ValueError``.

@@ -27,7 +27,6 @@ from parley.model.operations import PushOptions, TaskPushNotificationConfig
 from parley.model.parts import Message
 from parley.model.struct import decode
 from parley.model.tasks import TaskState
-from parley.store.audit.reading import AuditTable
 from parley.store.events import LoggedEvent, RecordKind, Scope, logged
 from parley.store.fold import Fold
 from parley.store.head import Head, Payload, advance
@@ -37,6 +36,7 @@ from parley.store.protocols.task_log import Append
 from parley.store.protocols.webhooks import MAX_PUSHES, PushRecord, PushState
 from parley.store.snapshot import StoredForm
 from parley.store.sql.batch import WholeTask, options_in
+from parley.store.sql.rows import SqlRows
 from parley.store.sql.store import SqlTaskStore
 
 FORMAT = 1
@@ -106,7 +106,7 @@ class ExportedReceipt(ExportLine, frozen=True, tag="receipt"):
 
 
 class ExportedEvent(ExportLine, frozen=True, tag="event"):
-    """A complete event of an agent (see ``Timers``)."""
+    """A complete event of an agent (see ``TaskStore``)."""
 
     agent: str
     key: str
@@ -680,7 +680,7 @@ async def _add_tasks(store: SqlTaskStore[Any], tasks: Sequence[_Task]) -> set[Un
     return {each for each, result in zip(absent, results, strict=True) if isinstance(result, int)}
 
 
-def _add_units(table: AuditTable, units: Sequence[Unit]) -> set[Unit]:
+def _add_units(table: SqlRows, units: Sequence[Unit]) -> set[Unit]:
     """Add the contexts, receipts and events that are not there; return which."""
     new: set[Unit] = set()
     messages: list[Sequence[Any]] = []

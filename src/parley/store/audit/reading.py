@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import merge
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -16,18 +16,7 @@ from parley.model.ids import INCIDENT_KEY
 from parley.model.parts import Message
 from parley.model.service import caller_of
 from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent
-from parley.store.audit.trail import (
-    COLUMNS,
-    AuditEntry,
-    AuditFilter,
-    AuditLine,
-    AuditPrune,
-    checkpoint,
-    line_columns,
-    line_of,
-    lines_after,
-    prune_values,
-)
+from parley.store.audit.trail import AuditEntry, AuditFilter, AuditLine, line_of
 from parley.store.events import (
     CancelRequested,
     LoggedEvent,
@@ -38,7 +27,6 @@ from parley.store.events import (
     TurnStarted,
     logged,
 )
-from parley.store.tables import TableRows
 
 Rows = Callable[[str, Sequence[Any]], Iterable[Sequence[Any]]]
 """Returns the rows of a query of ``sql/shared/audit.sql``."""
@@ -99,57 +87,6 @@ class AuditReading:
                 fact = msgspec.structs.replace(fact, agent=agent, tenant=tenant)
                 if which.selects(fact):
                     yield fact
-
-
-class AuditTable(TableRows, Protocol):
-    """A transaction by the statements of ``sql/shared``: of the audit, and of imports."""
-
-    def execute(self, name: str, values: Sequence[Any] = ()) -> Iterable[Sequence[Any]]:
-        """Execute a statement; return its rows."""
-        ...
-
-    def insert(self, name: str, rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
-        """Execute a statement for one row for many rows; return what it returns."""
-        ...
-
-
-def append_audit(table: AuditTable, entries: Sequence[AuditEntry]) -> list[AuditLine]:
-    """Append entries; return their lines, also of entries that were appended before."""
-    table.lock("parley.audit", ("",))
-    ids = msgspec.json.encode([entry.id for entry in entries]).decode()
-    known = {row[1]: line_of(row) for row in table.execute("audit_lines_by_id", (ids,))}
-    new = [entry for entry in entries if entry.id not in known]
-    last = AuditReading(table.execute).last()
-    lines = lines_after(None if last is None else (last.seq, last.hash), new, table.now)
-    for line in lines:
-        columns = line_columns(line)
-        table.execute("add_audit", [columns[name] for name in COLUMNS])
-    return sorted([*known.values(), *lines], key=lambda line: line.seq)
-
-
-def prune_audit(table: AuditTable, prune: AuditPrune) -> int:
-    """Remove old lines, and append a checkpoint; return how many went."""
-    table.lock("parley.audit", ("",))
-    found = [*table.execute("audit_prunable", prune_values(prune))]
-    if not found:
-        return 0
-    *row, removed = found[0]
-    last = line_of(row)
-    append_audit(table, [checkpoint(prune, last, removed)])
-    table.execute("allow_audit_prune", (last.seq + 1,))
-    table.execute("prune_audit", (last.seq + 1,))
-    return int(removed)
-
-
-def read_audit(
-    table: AuditTable, which: AuditFilter, after: int, limit: int, newest: bool
-) -> list[AuditLine]:
-    """Return lines of the audit after one, in order."""
-    kind, actor, agent, task = which.kind, which.actor, which.agent, which.task_id
-    values = (after, *which.span, kind, kind, len(kind) + 1, f"{kind}.", actor, actor, agent, agent)
-    name = "newest_audit_lines" if newest else "audit_lines"
-    lines = [line_of(row) for row in table.execute(name, (*values, task, task, limit))]
-    return lines[::-1] if newest else lines
 
 
 class _Decision(msgspec.Struct, frozen=True, rename="camel"):

@@ -13,14 +13,15 @@ import logging
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from parley.model.backoff import Backoff
-from parley.store.audit.trail import AuditEntry, AuditTrail, text_of
+from parley.model.concurrency import Periodic
+from parley.store.audit.trail import AuditEntry, AuditLine, text_of
 from parley.store.protocols.errors import StoreError
 
 log = logging.getLogger("parley.audit")
@@ -42,7 +43,7 @@ _BACKOFF = Backoff(1.0, 30.0, jitter=(0.5, 1.0))
 
 
 class AuditRecorder:
-    """Records entries in the audit of a store.
+    """Records entries in the audit of a store, whose ``append_audit`` and clock it calls.
 
     ``record`` never waits, and never fails; its entries are durable about ``FLUSH_SECONDS``
     later, and after ``stop``. ``append`` is durable when it returns. ``dropped`` is how many
@@ -50,15 +51,21 @@ class AuditRecorder:
     ``parley.audit.lines``, as JSON.
     """
 
-    def __init__(self, store: AuditTrail) -> None:
+    def __init__(
+        self,
+        append: Callable[[Sequence[AuditEntry]], Awaitable[Sequence[AuditLine]]],
+        now: Callable[[], int],
+    ) -> None:
         self.dropped = 0
-        self.failures = FailureSummary(self.record, store.now)
-        self._store = store
+        self.failures = FailureSummary(self.record, now)
+        self._append_audit = append
+        self._now = now
         self._queue: deque[AuditEntry] = deque()
         self._unreported = 0
         self._filled = asyncio.Event()
         self._flushing = asyncio.Lock()
-        self._running: asyncio.Task[None] | None = None
+        self._attempts = 0
+        self._writing = Periodic("writing the audit", self._write, FLUSH_SECONDS, log=log)
 
     def record(self, entry: AuditEntry) -> None:
         """Record an entry soon. Call it on the event loop."""
@@ -66,7 +73,7 @@ class AuditRecorder:
             self.dropped += 1
             self._unreported += 1
             return
-        self._queue.append(entry if entry.at else replace(entry, at=self._store.now()))
+        self._queue.append(entry if entry.at else replace(entry, at=self._now()))
         self._filled.set()
 
     async def append(self, entries: Sequence[AuditEntry]) -> None:
@@ -77,16 +84,11 @@ class AuditRecorder:
     async def start(self) -> None:
         """Begin to flush."""
         self._filled, self._flushing = asyncio.Event(), asyncio.Lock()
-        if self._queue:
-            self._filled.set()
-        self._running = asyncio.create_task(self._run())
+        self._writing.start()
 
     async def stop(self) -> None:
         """Record the rest, with the failures of the last minute."""
-        running, self._running = self._running, None
-        if running is not None:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+        await self._writing.stop()
         self.failures.summarize()
         try:
             async with asyncio.timeout(STOP_SECONDS):
@@ -103,7 +105,7 @@ class AuditRecorder:
                 drops = AuditEntry(
                     kind="audit.dropped", issuer="parley", actor="server", details=details
                 )
-                self._queue.append(replace(drops, at=self._store.now()))
+                self._queue.append(replace(drops, at=self._now()))
             while self._queue:
                 group = [self._queue[i] for i in range(min(GROUP, len(self._queue)))]
                 await self._append(group)
@@ -111,30 +113,27 @@ class AuditRecorder:
                     self._queue.popleft()
 
     async def _append(self, entries: Sequence[AuditEntry]) -> None:
-        lines = await self._store.append_audit(entries)
+        lines = await self._append_audit(entries)
         if _lines_log.isEnabledFor(logging.INFO):
             for line in lines:
                 _lines_log.info("%s", text_of(line))
 
-    async def _run(self) -> None:
-        attempts = 0
-        while True:
-            await self._filled.wait()
-            await asyncio.sleep(FLUSH_SECONDS if not attempts else _BACKOFF.delay(attempts))
+    async def _write(self) -> bool:
+        """Wait for entries, and append them. Those that cannot be appended wait."""
+        if not self._queue:
             self._filled.clear()
-            try:
-                await self.flush()
-            except StoreError as error:
-                if not attempts:
-                    log.error("the audit cannot be written, its entries wait: %s", error)
-                attempts += 1
-                self._filled.set()
-            except Exception:  # a recorder that ended would record nothing any more
-                log.exception("writing the audit failed, its entries wait")
-                attempts += 1
-                self._filled.set()
-            else:
-                attempts = 0
+            await self._filled.wait()
+        pause = _BACKOFF.delay(self._attempts) if self._attempts else FLUSH_SECONDS
+        await asyncio.sleep(pause)
+        self._attempts += 1
+        try:
+            await self.flush()
+        except StoreError as error:
+            if self._attempts == 1:
+                log.error("the audit cannot be written, its entries wait: %s", error)
+        else:
+            self._attempts = 0
+        return True
 
 
 WINDOW = 60.0

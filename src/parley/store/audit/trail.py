@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 import msgspec
@@ -122,41 +122,6 @@ class AuditPrune(msgspec.Struct, frozen=True, kw_only=True):
 
     before: int
     by: AuditEntry
-
-
-class AuditTrail(Protocol):
-    """The audit of a store: one chain over all replicas.
-
-    The order is decided in the transaction that appends. Nothing changes a line, and only
-    ``prune_audit`` removes some. Exports leave it out: a chain belongs to its store.
-    """
-
-    @property
-    def migrated(self) -> Sequence[str]:
-        """The migrations that ``open`` ran."""
-        ...
-
-    def now(self) -> int:
-        """Return the time by the store's clock, in ms since 1970."""
-        ...
-
-    async def append_audit(self, entries: Sequence[AuditEntry]) -> Sequence[AuditLine]:
-        """Append entries in order, all or none; durable when it returns."""
-        ...
-
-    async def read_audit(
-        self, which: AuditFilter, *, after: int = 0, limit: int = PAGE, newest: bool = False
-    ) -> Sequence[AuditLine]:
-        """Return lines with a number above ``after``, in order; the ``newest`` ones at wish."""
-        ...
-
-    async def prune_audit(self, prune: AuditPrune) -> int:
-        """Remove old lines, and append a checkpoint with the hash of the last of them.
-
-        Returns how many went, ``LINES_PER_PRUNE`` at most: then call it again. Without any, nothing
-        is appended.
-        """
-        ...
 
 
 class Problem(msgspec.Struct, frozen=True):

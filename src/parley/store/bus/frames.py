@@ -13,16 +13,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from urllib.parse import quote
 
 import msgspec
 
+from parley.model.backoff import Backoff
 from parley.model.tasks import Task
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.events import LoggedEvent, RecordKind, logged
 
 logger = logging.getLogger(__name__)
+
+RECONNECT = Backoff(0.1, 5.0, jitter=(0.5, 1.0))
 
 VERSION = b"1"
 MAX_FRAME = 1 << 20
@@ -288,3 +291,22 @@ class FrameBus(ABC):
                 self._name,
                 " ".join(str(error).split()),
             )
+
+
+async def reconnect(session: Callable[[], Awaitable[bool]], name: str) -> None:
+    """Run a session of a bus, again each time one ends, with a backoff in between.
+
+    It returns when a session does so with ``True``.
+    """
+    loop = asyncio.get_running_loop()
+    failures = 0
+    while True:
+        began = loop.time()
+        try:
+            if await session():
+                return
+        except Exception:
+            logger.exception("the bus at %s failed", name)
+        has_lasted = loop.time() - began > RECONNECT.longest
+        failures = 1 if has_lasted else failures + 1
+        await asyncio.sleep(RECONNECT.delay(failures))

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from parley.model.concurrency import end
+from parley.model.concurrency import Periodic
 from parley.store.bus.subscriptions import Bus, LocalHints
 from parley.store.events import LoggedEvent
 from parley.store.protocols.errors import StoreError
@@ -48,7 +48,12 @@ class BusPoller:
         self._next: set[str] = set()
         self._all_next = False
         self._wake = asyncio.Event()
-        self._polling: asyncio.Task[None] | None = None
+        self._left: list[str] = []  # of this round
+        self._due = self._pause = 0.0
+        self._hurries = False
+        self._polling = Periodic(
+            "looking for what other replicas did", self._look, self._interval, log=logger
+        )
         self._is_failing = False
 
     def publish(self, records: Sequence[LoggedEvent]) -> None:
@@ -74,15 +79,13 @@ class BusPoller:
             await self._bus.open(self._hints, self._store.replica)
             for task_id in self._hints.watched:
                 self._bus.watch(task_id, True)
-        self._polling = asyncio.create_task(self._run(), name="parley-bus-poller")
+        self._polling.start()
 
     async def stop(self) -> None:
         """Stop polling and close the bus. Idempotent."""
         self._hints.on_lookup = self._hints.on_interest = None
-        polling, self._polling = self._polling, None
         try:
-            if polling is not None:
-                await end([polling])
+            await self._polling.stop()
         finally:
             if self._bus is not None:
                 await self._bus.close()
@@ -95,38 +98,35 @@ class BusPoller:
             self._next.add(task_id)
         self._wake.set()
 
-    async def _run(self) -> None:
+    async def _look(self) -> bool:
+        """Look up what is due, and wait until something is."""
         loop = asyncio.get_running_loop()
-        left: list[str] = []  # of this round
-        due = pause = 0.0
-        hurry = False
-        while True:
-            self._wake.clear()
-            now = loop.time()
-            if self._all_next:
-                self._all_next = False
-                left, hurry = self._watched(), True
-            elif not left and now >= due:
-                left = self._watched()
-                pause = self._interval() / max(1, -(-len(left) // CHUNK))
-            try:
-                if self._next:
-                    asked, self._next = self._next, set()
-                    await self._ask([task for task in asked if self._hints.is_watched(task)])
-                if hurry or now >= due:
-                    chunk, left = left[:CHUNK], left[CHUNK:]
-                    await self._ask(chunk)
-                    self._succeeded()
-                    due = loop.time() + (self._interval() if hurry else pause)
-                    hurry = hurry and bool(left)
-            except StoreError as error:
-                self._failed(error)
-                left, hurry, due = [], False, loop.time() + self._interval()
-            except Exception:
-                logger.exception("looking for what other replicas did failed")
-                left, due = [], loop.time() + self._interval()
-            if not hurry:
-                await self._wait(due)
+        self._wake.clear()
+        now = loop.time()
+        left, hurries, due = self._left, self._hurries, self._due
+        if self._all_next:
+            self._all_next = False
+            left, hurries = self._watched(), True
+        elif not left and now >= due:
+            left = self._watched()
+            self._pause = self._interval() / max(1, -(-len(left) // CHUNK))
+        self._left, self._hurries = [], False  # if the store fails
+        try:
+            if self._next:
+                asked, self._next = self._next, set()
+                await self._ask([task for task in asked if self._hints.is_watched(task)])
+            if hurries or now >= due:
+                await self._ask(left[:CHUNK])
+                self._succeeded()
+                left = left[CHUNK:]
+                self._due = loop.time() + (self._interval() if hurries else self._pause)
+            self._left, self._hurries = left, hurries and bool(left)
+        except StoreError as error:
+            self._failed(error)
+            self._due = loop.time() + self._interval()
+        if not self._hurries:
+            await self._wait(self._due)
+        return True
 
     def _watched(self) -> list[str]:
         """Return all watched tasks, and forget the positions of others."""

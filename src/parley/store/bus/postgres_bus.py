@@ -10,22 +10,19 @@ not watch, which costs a few microseconds; each saves a query, which costs many 
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import psycopg
 
 from parley.database.postgres.connection import Address, is_read_only
-from parley.model.backoff import Backoff
 from parley.model.concurrency import end
-from parley.store.bus.frames import FrameBus
+from parley.store.bus.frames import RECONNECT, FrameBus, reconnect
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.sql import queries
-
-logger = logging.getLogger(__name__)
 
 Connection = psycopg.AsyncConnection[Any]
 Session = Callable[[Connection], Awaitable[None]]
@@ -39,7 +36,6 @@ TICK_SECONDS = 0.005
 HEARTBEAT_SECONDS = 3.0
 SILENCE_SECONDS = 10.0
 TIMEOUT_SECONDS = 5.0
-RECONNECT = Backoff(0.1, 5.0, jitter=(0.5, 1.0))
 FLUSH_SECONDS = 1.0
 
 _SQL = queries("postgres", "bus.sql")
@@ -76,9 +72,9 @@ class PostgresBus(FrameBus):
         self._is_closing = False
         self._tasks = [
             asyncio.create_task(
-                self._reconnect_loop(self._subscriber), name="parley-bus-subscribe"
-            ),
-            asyncio.create_task(self._reconnect_loop(self._publisher), name="parley-bus-publish"),
+                reconnect(partial(self._run, session), self._address.name), name="parley-bus"
+            )
+            for session in (self._subscriber, self._publisher)
         ]
         with suppress(TimeoutError):
             async with asyncio.timeout(TIMEOUT_SECONDS):
@@ -110,32 +106,25 @@ class PostgresBus(FrameBus):
             self._hints = self._reader = None
             self._buffer.clear()
 
-    async def _reconnect_loop(self, session: Session) -> None:
-        """Connect and run a session, again each time one ends, with a backoff in between."""
-        loop = asyncio.get_running_loop()
-        failures = 0
-        while not self._is_closing:
-            began = loop.time()
+    async def _run(self, session: Session) -> bool:
+        """Connect and run a session; return whether the bus is closing."""
+        if self._is_closing:
+            return True
+        try:
+            connection = await self._connect()
+            self._connections.add(connection)
             try:
-                connection = await self._connect()
-                self._connections.add(connection)
-                try:
-                    await session(connection)
-                finally:
-                    self._connections.discard(connection)
-                    # Not ``close``, which says goodbye: the server may no longer answer.
-                    connection.pgconn.finish()
-            except (psycopg.Error, OSError) as error:
-                if not self._is_closing:
-                    self._failed(error)
-            except Exception:
-                logger.exception("the bus at %s failed", self._address.name)
+                await session(connection)
+            finally:
+                self._connections.discard(connection)
+                # Not ``close``, which says goodbye: the server may no longer answer.
+                connection.pgconn.finish()
+        except (psycopg.Error, OSError) as error:
+            if not self._is_closing:
+                self._failed(error)
+        finally:
             self._tried.set()
-            if self._is_closing:
-                return
-            has_lasted = loop.time() - began > RECONNECT.longest
-            failures = 1 if has_lasted else failures + 1
-            await asyncio.sleep(RECONNECT.delay(failures))
+        return self._is_closing
 
     async def _connect(self) -> Connection:
         connection = await psycopg.AsyncConnection.connect(self._address.conninfo, autocommit=True)
@@ -194,7 +183,7 @@ class PostgresBus(FrameBus):
         def readable() -> None:
             try:
                 self._read_notifications(sub_connection)
-            except Exception as error:
+            except (psycopg.Error, OSError) as error:
                 loop.remove_reader(sock)
                 if not lost.done():
                     lost.set_exception(error)

@@ -8,7 +8,6 @@ the node that has its slot.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING
@@ -17,18 +16,15 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from redis.exceptions import ConnectionError, MovedError, RedisError
 
 from parley.model import backoff
-from parley.model.backoff import Backoff
 from parley.model.concurrency import check_cancelled, end
 from parley.store.bus import redis_url
-from parley.store.bus.frames import FrameBus
+from parley.store.bus.frames import FrameBus, reconnect
 from parley.store.bus.redis_url import CONNECT_SECONDS, Node, RedisAddress
 from parley.store.bus.subscriptions import LocalHints
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
     from redis.asyncio.client import PubSub
-
-logger = logging.getLogger(__name__)
 
 FRAME_BYTES = 16 * 1024
 """Bytes of one message; a larger record does not travel with its hint."""
@@ -44,7 +40,6 @@ PENDING_BYTES = 4 << 20
 MAX_COMMANDS = 1000
 """How many commands are sent at a time."""
 
-RECONNECT = Backoff(0.1, 5.0, jitter=(0.5, 1.0))
 
 FOLLOWED_DELAY = 0.02
 WORKED_ON_DELAY = 0.25
@@ -298,7 +293,7 @@ class RedisConnection:
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._task = asyncio.create_task(self._reconnect_loop(), name="parley-bus-redis")
+        self._task = asyncio.create_task(reconnect(self._run, address.name), name="parley-bus")
 
     def subscribe(self, channel: bytes, is_wanted: bool) -> None:
         """Subscribe to a channel, or unsubscribe."""
@@ -322,20 +317,12 @@ class RedisConnection:
         """Disconnect."""
         await end([self._task])
 
-    async def _reconnect_loop(self) -> None:
-        loop = asyncio.get_running_loop()
-        failures = 0
-        while True:
-            began = loop.time()
-            try:
-                await self._session()
-            except* (RedisError, OSError) as errors:
-                self._on_state(_first(errors))
-            except* Exception:
-                logger.exception("the bus at %s failed", self._address.name)
-            has_lasted = loop.time() - began > RECONNECT.longest
-            failures = 1 if has_lasted else failures + 1
-            await asyncio.sleep(RECONNECT.delay(failures))
+    async def _run(self) -> bool:
+        try:
+            await self._session()
+        except* (RedisError, OSError) as errors:
+            self._on_state(_first(errors))
+        return False
 
     async def _session(self) -> None:
         """Connect, and work until a connection is lost."""

@@ -28,6 +28,12 @@ BUFFER_BYTES = 256 * 1024
 
 WorkListener = Callable[[str], None]
 
+Follower = Callable[[str], None]
+"""Notes that the log of a task, which it reads itself, may hold new public events.
+
+Must be quick and must not raise; may be called when there is nothing.
+"""
+
 
 class Listener(Protocol):
     """Gets the private records of a task that it works on: a task runner.
@@ -41,17 +47,6 @@ class Listener(Protocol):
 
     def on_position(self, position: LogPosition) -> None:
         """Take the position of the task's log, as the store has just returned it."""
-        ...
-
-
-class Follower(Protocol):
-    """Reads a task's log itself, and is notified when there may be more: webhook delivery."""
-
-    def on_new_events(self, task_id: str) -> None:
-        """Note that the log may hold new public events.
-
-        Must be quick and must not raise; may be called when there is nothing.
-        """
         ...
 
 
@@ -252,23 +247,18 @@ class LocalHints:
             for record in records:
                 if record.sub:
                     for listener in tuple(listeners):
-                        try:
-                            listener.on_record(record)
-                        except Exception:
-                            logger.exception("a listener of task %s failed", task_id)
+                        _tell(listener.on_record, record, "a listener of task %s failed", task_id)
         if task_id in self._followers and any([record.sub == 0 for record in records]):
-            self._followers[task_id].on_new_events(task_id)
+            self._followers[task_id](task_id)
 
     def notify_position(self, position: LogPosition) -> None:
         """Pass on where the store has a task's log."""
         for reader in self._readers.get(position.task_id, ()):
             reader.advance(position.seq)
-        for listener in tuple(self._listeners.get(position.task_id, ())):
-            try:
-                listener.on_position(position)
-            except Exception:
-                logger.exception("a listener of task %s failed", position.task_id)
-        self._notify_follower(position.task_id)
+        task_id = position.task_id
+        for listener in tuple(self._listeners.get(task_id, ())):
+            _tell(listener.on_position, position, "a listener of task %s failed", task_id)
+        self._notify_follower(task_id)
 
     def notify_seq(self, task_id: str, seq: int) -> None:
         """Pass on that a task's log has reached event ``seq``, and that not all records came."""
@@ -292,15 +282,12 @@ class LocalHints:
     def notify_work(self, agent: str) -> None:
         """Pass on that an agent has unclaimed work."""
         for worker in tuple(self._workers):
-            try:
-                worker(agent)
-            except Exception:
-                logger.exception("looking for work of the agent %s failed", agent)
+            _tell(worker, agent, "looking for work of the agent %s failed", agent)
 
     def _notify_follower(self, task_id: str) -> None:
         follower = self._followers.get(task_id)
         if follower is not None:
-            follower.on_new_events(task_id)
+            follower(task_id)
 
     def subscribe(self, task_id: str) -> AbstractContextManager[Subscription]:
         """Buffer a task's public events, as long as the context lasts."""
@@ -341,6 +328,14 @@ class LocalHints:
             yield
         finally:
             self._workers.remove(listener)
+
+
+def _tell(hear: Callable[[T], None], news: T, failed: str, name: str) -> None:
+    """Pass on a commit, which stands whatever those who hear of it do."""
+    try:
+        hear(news)
+    except Exception:
+        logger.exception(failed, name)
 
 
 class _Interest(Generic[T]):

@@ -23,7 +23,7 @@ from parley.store.events import Scope, now_ms
 from parley.store.memory.index import SortedBlocks, TaskIndex, TaskStanding
 from parley.store.memory.log import MemoryLog, WholeTasks
 from parley.store.protocols.tables import HISTORY_KEPT, Receipt
-from parley.store.tables import PAGE, Row
+from parley.store.tables import PAGE, Row, TableRows
 
 MAX_LINES = 10_000
 """How many lines memory has: older ones go, with a checkpoint, because no disk has them."""
@@ -49,7 +49,7 @@ class Aging(Generic[K]):
             yield heappop(keys)[2]
 
 
-class MemoryRows:
+class MemoryRows(TableRows):
     """The rows of small tables. ``clock`` returns ms. A transaction never yields to others."""
 
     def __init__(self, clock: Callable[[], int]) -> None:

@@ -6,13 +6,13 @@ Several of them on the same ``MemoryLogs`` are replicas that share a store, with
 from __future__ import annotations
 
 import asyncio
-import logging
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice, takewhile
 from uuid import uuid4
 
+from parley.database.database import publish
 from parley.store.events import LoggedEvent, RecordKind, Scope, now_ms
 from parley.store.fold import IllegalEvent
 from parley.store.head import (
@@ -44,8 +44,6 @@ from parley.store.protocols.task_log import (
 )
 from parley.store.snapshot import StoredTask
 from parley.store.webhooks import merge_pushes
-
-logger = logging.getLogger(__name__)
 
 
 class MemoryTaskStore(MemoryTables):
@@ -206,9 +204,7 @@ class MemoryTaskStore(MemoryTables):
         self._is_notifying = True
         try:
             while self._unpublished:
-                self._committed(self._unpublished.popleft())
-        except Exception:
-            logger.exception("a commit listener failed; readers will find the commit in the store")
+                publish(self._unpublished.popleft(), self._committed)
         finally:
             self._is_notifying = False
 

@@ -27,13 +27,14 @@ from parley.store.protocols.webhooks import (
     PushRecord,
     PushState,
 )
-from parley.store.tables import SmallTables, TableRows
+from parley.store.tables import TableRows
+from parley.store.task_store import TaskStore
 from parley.store.webhooks import active_of, merge_pushes
 
 T = TypeVar("T")
 
 
-class MemoryTables(SmallTables):
+class MemoryTables(TaskStore):
     """The part of a memory store that keeps the small tables."""
 
     _shared: MemoryLogs

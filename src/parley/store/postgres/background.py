@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import psycopg
 
+from parley.database.database import ReadConnection
 from parley.database.postgres.connection import (
     Address,
     BoundedConnection,
@@ -162,7 +163,7 @@ class Heartbeat:
                 self._connection.execute(self._sql["delete_expired"])
 
 
-class Pruner:
+class Pruner(ReadConnection["Pruner"]):
     """Removes old tasks, receipts, events and contexts while others write.
 
     It has a connection while there is something to remove, for one thread; any thread may call

@@ -22,7 +22,6 @@ from parley.database.postgres.connection import (
     texts,
 )
 from parley.database.postgres.database import PostgresReadConnection
-from parley.store.audit.reading import AuditTable
 from parley.store.audit.trail import LAST
 from parley.store.events import Scope, steady_clock
 from parley.store.postgres.background import PRUNED_CONTEXTS, PRUNED_RECORDS, Heartbeat, Pruner
@@ -35,6 +34,7 @@ from parley.store.protocols.tables import EventCompleted, checked_event
 from parley.store.protocols.task_log import Committed, LogPosition, TaskPage, TaskQuery
 from parley.store.sql import queries
 from parley.store.sql.batch import FailedWriters, head_from_row
+from parley.store.sql.rows import SqlRows
 from parley.store.sql.store import (
     STATES,
     SqlTaskStore,
@@ -290,7 +290,7 @@ class PostgresTaskStore(SqlTaskStore[BoundedConnection]):
                 raise
         return removed
 
-    async def change_rows(self, work: Callable[[AuditTable], T]) -> T:
+    async def change_rows(self, work: Callable[[SqlRows], T]) -> T:
         """Call ``work`` in a transaction of the writer's, and return its result."""
         results: list[T] = []
 
@@ -303,7 +303,7 @@ class PostgresTaskStore(SqlTaskStore[BoundedConnection]):
 
         return await self._run_in_background(run, lambda writer, noted: results[0])
 
-    async def read_rows(self, work: Callable[[AuditTable], T]) -> T:
+    async def read_rows(self, work: Callable[[SqlRows], T]) -> T:
         """Call ``work``, which only reads, and return its result."""
         now = self.now()
         return await self._read(

@@ -5,58 +5,27 @@ The writer of a replica changes them outside of its groups; operators change the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-
-import psycopg
 
 from parley.database.postgres.connection import texts
 from parley.store.postgres.writer import PostgresBatchWriter
-from parley.store.sql.batch import statements_for
-from parley.store.tables import EXPIRED_PER_PUT, PAGE, Row
+from parley.store.sql.rows import SqlRows
+from parley.store.tables import EXPIRED_PER_PUT, Row
 
 Completed = tuple[bool, bytes | None]
 """Whether a call completed an event, and the value that it had before."""
 
 
-Run = Callable[[str, Any], psycopg.Cursor[tuple[Any, ...]]]
-"""Executes a statement."""
+class PostgresRows(SqlRows):
+    """The rows of a PostgreSQL database."""
 
-
-class PostgresRows:
-    """The ``AuditTable`` of a database, by the statements ``sql``, at a time (ms).
-
-    A change is within the open transaction of the connection that ``run`` executes with.
-    """
-
-    def __init__(self, run: Run, sql: Mapping[str, str], now: int) -> None:
-        self.now = now
-        self._run = run
-        self._sql = sql
-
-    def execute(self, name: str, values: Any = ()) -> psycopg.Cursor[tuple[Any, ...]]:
-        """Execute a statement; return its rows."""
-        return self._run(self._sql[name], values)
-
-    def insert(self, name: str, rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
-        """Execute a statement for many rows; return what it returns."""
-        cursors = (self._run(*each) for each in statements_for(self._sql[name], rows))
-        return [row for cursor in cursors if cursor.description for row in cursor]
+    def _texts(self, texts: Iterable[str]) -> list[str]:
+        return [*texts]
 
     def lock(self, table: str, keys: Iterable[str]) -> None:
         """Keep others from locking these keys until the transaction ends."""
         self.execute("lock_rows", (table, [*keys]))
-
-    def get(self, table: str, keys: Iterable[str]) -> dict[str, bytes]:
-        """Return the rows that are there."""
-        return dict(self.execute("get_rows", (table, [*keys], self.now)).fetchall())
-
-    def scan(
-        self, table: str, first: str = "", *, after: str = "", limit: int = PAGE
-    ) -> Sequence[tuple[str, bytes]]:
-        """Return rows from a key on, and after a key."""
-        values = (table, first, after, self.now, limit)
-        return self.execute("scan_rows", values).fetchall()
 
     def put(self, table: str, rows: Mapping[str, Row]) -> None:
         """Put rows. As many that have expired go."""

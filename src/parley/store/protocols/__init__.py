@@ -1,1 +1,1 @@
-"""The protocols of a task store: what each part of it guarantees, its values, and the errors."""
+"""The values that a task store takes and returns, and its errors."""

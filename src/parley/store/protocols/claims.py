@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
-
 import msgspec
 
 MAX_COUNTED = 100_000
@@ -28,68 +25,6 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
     seen_at: int
     alive: bool
     holds: int
-
-
-class Replicas(Protocol):
-    """The processes that use the store. Each sends heartbeats from ``open`` to ``close``.
-
-    The leases of a replica without a heartbeat expire, at the latest after ``Lease.seconds``. An
-    embedded store has one user at a time, so the leases of all earlier ones expire when it opens.
-    """
-
-    @property
-    def replica(self) -> str:
-        """The id of this user of the store, another at each ``open``: the owner of its leases."""
-        ...
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether other replicas may use the store at the same time."""
-        ...
-
-    async def replicas(self) -> Sequence[Replica]:
-        """Return the replicas that the store knows, this one among them."""
-        ...
-
-
-class Claims(Replicas, Protocol):
-    """Leases on tasks, and the queue of tasks that are not claimed.
-
-    - Exclusive: a task has at most one lease owner; of claims at once, one succeeds.
-    - Fenced: each claim, and each lease that expires, raises the task's epoch. The epoch is the
-      *fencing token*: appends with an older one raise ``Fenced``, however late they arrive.
-    - Ordered: ``claim_batch`` takes the lowest ``queue_key`` first, among equals the oldest task.
-      A task whose lease expired has key 0.
-    """
-
-    async def claim(self, task_id: str) -> int:
-        """Take the task's lease for a new executor; return the new epoch. Fences earlier ones.
-
-        Raises ``UnknownTask``, ``TaskEnded``, and ``LeaseHeld`` when another live replica has it.
-        """
-        ...
-
-    async def claim_batch(self, agent: str, limit: int) -> Sequence[Claimed]:
-        """Claim up to ``limit`` of the agent's tasks that have work left and no lease owner.
-
-        Work left is a turn under way, messages waiting, or an unfinished cancellation.
-        """
-        ...
-
-    async def unclaimed(self) -> Mapping[str, int]:
-        """Return how many tasks there are to claim, by agent; counts ``MAX_COUNTED`` at most."""
-        ...
-
-    async def first_queued(self, agent: str) -> int:
-        """Return the lowest ``queue_key`` above 0 among the agent's tasks to claim, or 0.
-
-        The cost does not depend on how many there are.
-        """
-        ...
-
-    async def held_tasks(self) -> Sequence[str]:
-        """Return the ids of the tasks with work left whose lease this replica holds."""
-        ...
 
 
 LEASE_SECONDS = 15.0

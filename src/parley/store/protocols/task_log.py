@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Protocol
 
 import msgspec
 
 from parley.model.parts import Message
 from parley.model.tasks import Task, TaskState
-from parley.store.events import LoggedEvent, PrivateEvent, RecordKind, Scope, TaskEvent
+from parley.store.events import LoggedEvent, PrivateEvent, Scope, TaskEvent
 from parley.store.fold import ArtifactPiece
 from parley.store.protocols.tables import Receipt
 from parley.store.protocols.webhooks import PushRecord
@@ -39,8 +38,8 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
     reads the rest from the log. ``turn_open`` says whether a turn is under way after the append;
     ``None`` leaves it as it is. ``taken`` is how many waiting messages the append's turn takes.
     ``max_waiting`` is how many may wait after the append. ``release`` gives up the lease: a later
-    claim finishes the work, in the order of ``queue_key`` (see ``Claims.claim_batch``). Without it
-    the appending replica holds the lease while a turn is open. ``wakes_at`` makes the task sleep
+    claim finishes the work, in the order of ``queue_key`` (see ``TaskStore.claim_batch``). Without
+    it the appending replica holds the lease while a turn is open. ``wakes_at`` makes the task sleep
     until that time (ms; ``timers.NEVER``: for ever), with its turn open: it needs ``release``.
     ``waits_for`` are the keys of the events that wake it earlier. A task whose cancellation was
     requested stays awake, and a task with a complete event is due at once. ``exchange`` is added to
@@ -123,85 +122,6 @@ class LogPosition(msgspec.Struct, frozen=True, kw_only=True):
     ended: bool
 
 
-class TaskLog(Protocol):
-    """Appends to logs and reads them: guarantees L1-L4, L6 and L7 of the architecture.
-
-    - Atomic: an append adds all its records and changes, or none.
-    - Ordered: appends take effect in the order of the calls. A writer may have several under way;
-      when one fails, later ones on the same task and epoch raise ``Conflict``, until the
-      failure was raised.
-    - Durable: a record is readable, and passed to ``Committed``, only once it is durable.
-    - Fenced: an append with an epoch older than the last claim raises ``Fenced``.
-    - Closed: nothing follows a terminal state.
-    - Reads see every append that was acknowledged before, and never wait for a writer.
-    """
-
-    def append(self, append: Append) -> Awaitable[int]:
-        """Add records; the result is the log's new head. Cancelling the wait does not undo it.
-
-        The awaitable raises, checked in this order: ``UnknownTask``, ``Conflict`` for the creation
-        of a task that exists, ``TaskEnded``, ``Fenced``, ``Conflict`` for another head,
-        ``IllegalEvent`` (see ``fold``; also for a status without a timestamp),
-        ``TooManyWaiting``, ``TooManyPushes``, ``DuplicateReceipt``. The call itself
-        raises ``TypeError`` or ``ValueError`` for what cannot be written as JSON or makes no sense.
-        """
-        ...
-
-    async def load(
-        self,
-        task_id: str,
-        *,
-        scope: Scope | None = None,
-        history: int | None = None,
-        artifacts: bool = True,
-    ) -> TaskRecord | None:
-        """Return the task, at the cost of the requested parts.
-
-        With a ``scope``, a task of another scope is not found, and nothing of it is read.
-        ``history`` is how many of the last messages to read, ``None`` for all. The status always
-        has its message.
-        """
-        ...
-
-    async def scope_of(self, task_id: str) -> Scope | None:
-        """Return the task's scope, at the cost of a look-up."""
-        ...
-
-    async def events(self, task_id: str, after: int, limit: int) -> Sequence[LoggedEvent]:
-        """Return up to ``limit`` public events with a number above ``after``, in order.
-
-        A page ends early, after at least one event, when it reaches ``PAGE_BYTES``; so a page that
-        is short of both ends where the log ended.
-        """
-        ...
-
-    async def private_records(
-        self,
-        task_id: str,
-        kinds: Sequence[RecordKind],
-        *,
-        after: tuple[int, int] = (0, 0),
-        limit: int | None = None,
-    ) -> Sequence[LoggedEvent]:
-        """Return the task's private records of some kinds after a position (``seq``, ``sub``), in
-        the order of the log.
-        """
-        ...
-
-    async def waiting_messages(
-        self, task_id: str, *, skip: int = 0, limit: int = 1
-    ) -> Sequence[LoggedEvent]:
-        """Return the ``MessageReceived`` records that no turn has taken, the oldest first.
-
-        It costs the records that it returns and skips, however many messages came before.
-        """
-        ...
-
-    async def positions(self, task_ids: Sequence[str]) -> Sequence[LogPosition]:
-        """Return the ends of tasks' logs, without tasks that the store lacks."""
-        ...
-
-
 LIST_BYTES = 1024 * 1024
 """``list`` adds no further task to a page whose tasks take as many bytes of JSON."""
 
@@ -239,20 +159,3 @@ class TaskPage(msgspec.Struct, frozen=True, dict=True):
     def tasks(self) -> tuple[Task, ...]:
         """The tasks, read from their stored form when they are first asked for."""
         return tuple([stored.task() for stored in self.stored])
-
-
-class TaskLists(Protocol):
-    """Queries over the tasks of a scope or an agent.
-
-    A page is read as of one moment, and agrees with the logs. Memory is bounded by the page.
-    """
-
-    async def list(self, query: TaskQuery) -> TaskPage:
-        """Return one page of tasks."""
-        ...
-
-    async def awaiting_input(self, agent: str, since: int, limit: int) -> Sequence[str]:
-        """Return the ids of up to ``limit`` tasks that have waited for their callers since before
-        ``since`` (ms), the longest first.
-        """
-        ...

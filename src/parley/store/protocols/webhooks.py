@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import Enum
-from typing import Protocol
 
 import msgspec
 
 from parley.model.operations import PushOptions, TaskPushNotificationConfig
-from parley.store.protocols.claims import Replicas
 
 MAX_PUSHES = 20
 """How many push notification configurations a task may have."""
@@ -116,63 +113,3 @@ class SuspendedWebhook(msgspec.Struct, frozen=True, kw_only=True):
     server: str
     behind: int
     note: str
-
-
-class Webhooks(Replicas, Protocol):
-    """Push notification configurations with a durable cursor each.
-
-    - At least once: the cursor moves only when ``save_delivery`` says so, so a replica that takes
-      over repeats at most the unsaved deliveries of the replica before.
-    - Exclusive: a webhook has at most one lease owner. A save by another replica, or of an older
-      revision, changes nothing.
-    - Atomic: each call changes all that it says, or nothing.
-    """
-
-    async def put_push(self, task_id: str, push: PushRecord) -> PushRecord:
-        """Store a push notification configuration of a task; return it as stored.
-
-        It replaces a configuration with the same id (see ``merge_pushes``); a new configuration
-        begins after the task's last event. This replica claims it, unless nothing changed.
-
-        Raises ``UnknownTask``, ``TooManyPushes``, and ``PushReplaced`` if it ``replaces`` another
-        revision than the stored one.
-        """
-        ...
-
-    async def pushes(self, task_id: str) -> Sequence[PushRecord]:
-        """Return a task's push notification configurations, by id."""
-        ...
-
-    async def save_delivery(
-        self, task_id: str, push: PushRecord, attempt: DeliveryAttempt | None = None
-    ) -> bool:
-        """Save a webhook's cursor, state and note, and an attempt for its history, in one write.
-
-        Saves nothing and returns ``False`` when the configuration was removed or created anew
-        since, or when another replica has claimed it.
-        """
-        ...
-
-    async def push_attempts(self, task_id: str, push_id: str) -> Sequence[DeliveryAttempt]:
-        """Return the last ``ATTEMPTS_KEPT`` attempts of a webhook, the newest first."""
-        ...
-
-    async def remove_push(self, task_id: str, push_id: str) -> None:
-        """Remove a push notification configuration, if it exists."""
-        ...
-
-    async def claim_pushes(self, agent: str, limit: int) -> Sequence[tuple[str, bool]]:
-        """Claim the active webhooks without a lease owner of up to ``limit`` of the agent's tasks.
-
-        Returns the tasks' ids, the oldest first, each with whether a claimed webhook has
-        undelivered events.
-        """
-        ...
-
-    async def active_pushes(self, agents: Sequence[str], after: int, limit: int) -> ActivePushes:
-        """Return whether active webhooks of the agents' tasks are unclaimed, and up to about
-        ``limit`` (more than ``MAX_PUSHES``) that this replica has claimed, of any agent.
-
-        The cost does not depend on how many there are.
-        """
-        ...

@@ -7,12 +7,10 @@ A rejected job raises, and leaves nothing in the batch.
 from __future__ import annotations
 
 import asyncio
-import re
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, partial
-from itertools import chain
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -64,9 +62,6 @@ StoreJobResult = JobResult[StoreJob]
 
 HEADS_KEPT = 10_000
 """How many heads a writer keeps in memory."""
-
-
-ROWS_PER_STATEMENT = 256
 
 
 class WholeTask(msgspec.Struct, frozen=True):
@@ -424,19 +419,3 @@ def pushes_from_rows(rows: Sequence[Sequence[Any]]) -> list[PushRecord]:
             confirmed,
         ) in rows
     ]
-
-
-def statements_for(sql: str, rows: Sequence[Sequence[Any]]) -> Iterator[tuple[str, list[Any]]]:
-    """Yield a statement for one row as few statements for all rows, each with its values."""
-    done = 0
-    while done < len(rows):
-        count = min(ROWS_PER_STATEMENT, 1 << (len(rows) - done).bit_length() - 1)
-        yield _for_rows(sql, count), list(chain.from_iterable(rows[done : done + count]))
-        done += count
-
-
-@cache
-def _for_rows(sql: str, count: int) -> str:
-    """Return a statement for one row as one for ``count``, which is a power of two."""
-    before, row, after = re.split(r"(?<=VALUES )(\([?%s, ]+\))", sql)
-    return before + ", ".join([row] * count) + after

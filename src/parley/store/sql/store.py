@@ -15,7 +15,6 @@ from parley.database.database import GroupWriter, ReaderPool
 from parley.model.parts import Message
 from parley.model.struct import decode, encode
 from parley.model.tasks import TaskState
-from parley.store.audit.reading import AuditTable, append_audit, prune_audit, read_audit
 from parley.store.audit.trail import LAST, PAGE, AuditEntry, AuditFilter, AuditLine, AuditPrune
 from parley.store.events import LoggedEvent, RecordKind, Scope, payloads_in, records_in
 from parley.store.head import payload_of
@@ -34,7 +33,7 @@ from parley.store.sql.batch import (
     pushes_from_rows,
     scope_columns,
 )
-from parley.store.tables import SmallTables
+from parley.store.sql.rows import SqlRows, append_audit, prune_audit, read_audit
 from parley.store.task_store import TaskStore
 from parley.store.webhooks import active_of, last_attempts
 
@@ -47,7 +46,7 @@ C = TypeVar("C")
 T = TypeVar("T")
 
 
-class SqlTaskStore(SmallTables, TaskStore, Generic[C]):
+class SqlTaskStore(TaskStore, Generic[C]):
     """A task store over jobs for a writer and named queries for readers.
 
     ``name`` is its location as shown to people. The store is open while there is a ``_loop``.
@@ -144,11 +143,11 @@ class SqlTaskStore(SmallTables, TaskStore, Generic[C]):
         return self._migrated
 
     @abstractmethod
-    async def change_rows(self, work: Callable[[AuditTable], T]) -> T:
+    async def change_rows(self, work: Callable[[SqlRows], T]) -> T:
         """Call ``work`` in a transaction, and return its result once that is durable."""
 
     @abstractmethod
-    async def read_rows(self, work: Callable[[AuditTable], T]) -> T:
+    async def read_rows(self, work: Callable[[SqlRows], T]) -> T:
         """Call ``work``, which only reads, and return its result."""
 
     async def append_audit(self, entries: Sequence[AuditEntry]) -> Sequence[AuditLine]:

@@ -42,8 +42,8 @@ from parley.store.sql.batch import (
     owner_column,
     pushes_from_rows,
     scope_columns,
-    statements_for,
 )
+from parley.store.sql.rows import statements_for
 from parley.store.sqlite.file import SQL, TaskFile
 from parley.store.sqlite.tables import SqliteTables, read_heads
 

@@ -15,7 +15,6 @@ import msgspec
 
 from parley.database.database import GilYielder, GroupWriter, ReaderPool
 from parley.database.sqlite.database import SqliteReadConnection
-from parley.store.audit.reading import AuditTable
 from parley.store.audit.trail import LAST
 from parley.store.events import Scope, now_ms
 from parley.store.protocols.claims import Claimed, Replica
@@ -24,6 +23,7 @@ from parley.store.protocols.task_log import Committed, LogPosition, TaskPage, Ta
 from parley.store.protocols.webhooks import WEBHOOKS_PER_PAGE, SuspendedWebhook, WebhookFilter
 from parley.store.snapshot import StoredTask
 from parley.store.sql.batch import FailedWriters
+from parley.store.sql.rows import SqlRows
 from parley.store.sql.store import (
     STATES,
     SqlTaskStore,
@@ -218,11 +218,11 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
             await self._change(partial(SqliteBatch.resume_pushes, webhooks=page))
         return found
 
-    async def change_rows(self, work: Callable[[AuditTable], T]) -> T:
+    async def change_rows(self, work: Callable[[SqlRows], T]) -> T:
         """Call ``work`` in the transaction of the next batch, and return its result."""
         return await self._change(lambda batch: work(batch.rows()))
 
-    async def read_rows(self, work: Callable[[AuditTable], T]) -> T:
+    async def read_rows(self, work: Callable[[SqlRows], T]) -> T:
         """Call ``work``, which only reads, and return its result."""
         return await self._read(lambda reading: work(SqliteRows(reading, self.now())))
 

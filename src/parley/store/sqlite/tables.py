@@ -16,9 +16,10 @@ import msgspec
 from parley.store.events import Scope
 from parley.store.head import Head, with_event, with_wake
 from parley.store.protocols.tables import HISTORY_KEPT, EventCompleted, Receipt
-from parley.store.sql.batch import Batch, head_from_row, scope_columns, statements_for
+from parley.store.sql.batch import Batch, head_from_row, scope_columns
+from parley.store.sql.rows import SqlRows
 from parley.store.sqlite.file import SQL
-from parley.store.tables import EXPIRED_PER_PUT, PAGE, Row
+from parley.store.tables import EXPIRED_PER_PUT, Row
 
 PRUNED_BYTES = 1_000_000
 """How many bytes one transaction removes, with 200 a row, while other writers wait. It removes one
@@ -45,38 +46,18 @@ _LAST_MARK = 2**31 - 1
 Values = Sequence[Any] | Mapping[str, Any]
 
 
-class SqliteRows:
-    """The ``AuditTable`` of a file, within the open transaction, at a time (ms)."""
+class SqliteRows(SqlRows):
+    """The rows of a SQLite file."""
 
     def __init__(self, connection: sqlite3.Connection, now: int) -> None:
-        self.now = now
+        super().__init__(connection.execute, SQL, now)
         self._connection = connection
 
-    def execute(self, name: str, values: Values = ()) -> sqlite3.Cursor:
-        """Execute a statement; return its rows."""
-        return self._connection.execute(SQL[name], values)
-
-    def insert(self, name: str, rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
-        """Execute a statement for many rows; return what it returns."""
-        return [
-            row
-            for sql, values in statements_for(SQL[name], rows)
-            for row in self._connection.execute(sql, values)
-        ]
+    def _texts(self, texts: Iterable[str]) -> str:
+        return _json([*texts])
 
     def lock(self, table: str, keys: Iterable[str]) -> None:
         """Do nothing: there is one writer."""
-
-    def get(self, table: str, keys: Iterable[str]) -> dict[str, bytes]:
-        """Return the rows that are there."""
-        return dict(self.execute("get_rows", (table, _json([*keys]), self.now)))
-
-    def scan(
-        self, table: str, first: str = "", *, after: str = "", limit: int = PAGE
-    ) -> Sequence[tuple[str, bytes]]:
-        """Return rows from a key on, and after a key."""
-        values = (table, first, after, self.now, limit)
-        return self.execute("scan_rows", values).fetchall()
 
     def put(self, table: str, rows: Mapping[str, Row]) -> None:
         """Put rows. As many that have expired go."""
