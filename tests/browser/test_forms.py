@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any, Literal
 
 import pytest
+from pydantic import BaseModel
 
 import parley
 from parley import Agent, AgentExtension, Message, Part, Turn
@@ -57,11 +58,27 @@ class Dates:
     nights: int
 
 
-def echoing(taken: list[Any]) -> Agent:
+class Place(BaseModel):
+    city: str
+    nights: int = 1
+
+
+class Trip(BaseModel):
+    """What pydantic reads: it names every wrong field, and msgspec the first."""
+
+    to: str
+    day: date
+    cabin: Cabin
+    travellers: int
+    home: Place | None = None
+    stops: list[Place] = []
+
+
+def echoing(taken: list[Any], kind: Any = Journey) -> Agent:
     agent = Agent("Forms")
 
     @agent.skill(replies="task")
-    async def book(journey: Journey) -> str:
+    async def book(journey: kind) -> str:
         """Books a journey."""
         taken.append(journey)
         return f"booked for {journey.to}"
@@ -191,7 +208,8 @@ async def test_what_is_left_empty_is_left_out(browser):
 async def test_what_is_wrong_is_said_beside_its_field(browser):
     """Also of what is nested, and in the list; the first of them has the focus."""
     taken: list[Any] = []
-    async with serving(parley.asgi(echoing(taken))) as url, browser.page(f"{url}/docs") as page:
+    app = parley.asgi(echoing(taken, Trip))
+    async with serving(app) as url, browser.page(f"{url}/docs") as page:
         await opened(page)
         await fill(page, "to", "x")
         await fill(page, "cabin", "first")

@@ -24,7 +24,13 @@ from weakref import WeakSet
 # The time of simulated processes: it flows as real time does, and tests can move it.
 
 
-BACKGROUND = ("parley.engine.maintenance", "parley.host.", "parley.server.", "parley.store.")
+BACKGROUND = (
+    "parley.engine.maintenance",
+    "parley.host.",
+    "parley.model.concurrency",
+    "parley.server.",
+    "parley.store.",
+)
 """The modules whose timers are polls: time that is moved does not stop at them."""
 
 CLEAN_AFTER = 1000
