@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import threading
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -26,6 +28,7 @@ from parley import (
     TurnFile,
 )
 from parley.agent.artifact_stream import ArtifactStream, BlockingStream
+from parley.agent.blocking_turn import TurnThread
 from parley.agent.tools.turn_tools import BlockingTools, TurnTools
 from parley.engine.turn.task_runner import ATTEMPT_KEY
 from parley.model.errors import (
@@ -824,3 +827,17 @@ def test_a_thread_has_the_methods_of_the_loop_with_their_signatures(
         assert not inspect.iscoroutinefunction(blocking)
         assert "await " not in blocking.__doc__
         assert "async with" not in blocking.__doc__
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_thread_that_outlives_its_loop_is_told_so() -> None:
+    async def made() -> TurnThread:
+        return TurnThread(cast("Any", SimpleNamespace(finished=False, calls=frozenset())))
+
+    async def asked() -> None:
+        """Is never run."""
+
+    thread = asyncio.run(made())
+    with pytest.raises(RuntimeError, match="closed"):
+        thread.run(asked())
+    gc.collect()  # a coroutine that nobody awaits would warn

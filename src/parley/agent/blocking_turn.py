@@ -65,7 +65,10 @@ class TurnThread:
             raise asyncio.CancelledError from None
 
     def begin(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin a coroutine, which the end of the turn cancels."""
+        """Begin a coroutine, which the end of the turn cancels.
+
+        Raises ``RuntimeError`` if the turn's loop is closed.
+        """
         attempt = self._attempt
 
         async def called() -> T:
@@ -80,6 +83,9 @@ class TurnThread:
             finally:
                 attempt.calls -= {task}
 
+        if self.loop.is_closed():
+            coroutine.close()
+            raise RuntimeError("the server of this turn has ended: the loop that ran it is closed")
         return asyncio.run_coroutine_threadsafe(called(), self.loop)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from parley.agent.artifact_stream import ArtifactStream
-from parley.agent.blocking_turn import BlockingTurn
+from parley.agent.blocking_turn import BlockingTurn, TurnThread
 from parley.agent.files import referred
 from parley.agent.services import TurnServices
 from parley.agent.turn import Turn
@@ -132,7 +131,7 @@ async def _stream(services: TurnServices, attempt: Attempt, values: Any) -> None
 async def _stream_from_thread(
     services: TurnServices, attempt: Attempt, values: Iterator[object]
 ) -> None:
-    loop = asyncio.get_running_loop()
+    thread = TurnThread(attempt)
     async with ArtifactStream(attempt, name=attempt.request.skill.name) as out:
 
         async def give_one(value: object) -> None:
@@ -145,7 +144,7 @@ async def _stream_from_thread(
 
         def iterate() -> None:
             for value in values:
-                asyncio.run_coroutine_threadsafe(give_one(value), loop).result()
+                thread.run(give_one(value))
 
         await attempt.runner.in_thread(iterate)
 
