@@ -493,12 +493,12 @@ class Host:
             try:
                 await stop()
             except BaseException as error:
-                if isinstance(error, asyncio.CancelledError):
-                    self._hurries = True
-                else:
+                if isinstance(error, Exception):
                     log.error(
                         "stopping %s failed, the rest is stopped all the same: %r", what, error
                     )
+                elif isinstance(error, asyncio.CancelledError):
+                    self._hurries = True
                 raise
 
         stack.push_async_callback(stopped)
