@@ -149,9 +149,8 @@ class AgentExecutor:
     def _may_start(self) -> bool:
         """Whether a further turn starts here at once: there is capacity, and no queue."""
         queue = self.queue
-        if not self.runs_turns or self.closing or queue.backlog or queue.enqueuing:
-            return False
-        return len(self._active) + self.claimer.reserved < self.options.max_running
+        is_queued = queue.backlog or queue.enqueuing
+        return self.runs_turns and not (is_queued or self.closing) and self.has_capacity
 
     def submit(
         self,

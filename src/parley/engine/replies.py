@@ -262,7 +262,7 @@ class Waiters:
         self._arriving = arriving
         self.current: list[ReplyHandle] = []
         self.pending: dict[str, ReplyHandle] = {}
-        self._taken: set[str] | None = None
+        self._taken: set[str] = set()
 
     @property
     def are_left(self) -> bool:
@@ -274,7 +274,6 @@ class Waiters:
 
         The log does not have that yet, and may never: then a turn of another replica takes it.
         """
-        self._taken = self._taken or set()
         self._taken.add(received.entry)
         handle = self.pending.pop(received.entry, None) or self._arriving.pop(received.entry, None)
         if handle is not None:
@@ -286,7 +285,7 @@ class Waiters:
         while found := await store.waiting_messages(task_id, skip=skip):
             received = found[0].event
             assert isinstance(received, MessageReceived)
-            if not self._taken or received.entry not in self._taken:
+            if received.entry not in self._taken:
                 return received
             skip += 1  # a turn has taken it, and the log does not have that yet
         return None

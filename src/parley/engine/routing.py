@@ -51,7 +51,7 @@ def skill_of(
     called if there is no such skill. A skill that is ``hidden`` from the caller is unknown. Raises
     ``InvalidParamsError`` for an unknown skill.
     """
-    named = named_skill(message, metadata) if message.metadata or metadata else None
+    named = named_skill(message, metadata)
     if named is None:
         if agent.router is not None:
             return None

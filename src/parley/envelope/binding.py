@@ -15,7 +15,7 @@ import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parley.engine.description import AgentDescription
-from parley.envelope.declared import KEYS_VARIABLE, EnvelopeSettings
+from parley.envelope.declared import HANDLER_TIMEOUT, KEYS_VARIABLE, EnvelopeSettings
 from parley.envelope.messages import BINDING, PATH
 from parley.host.bindings import ServerParts
 from parley.model.errors import A2AError, an
@@ -148,7 +148,7 @@ class EnvelopeBinding(msgspec.Struct, frozen=True, kw_only=True):
     heartbeats: HeartbeatSettings | None = None
     registration: RegistrationSettings | None = None
     routing: RoutingLimits | None = None
-    handler_timeout: float = 30.0
+    handler_timeout: float = HANDLER_TIMEOUT
     max_requests: int = 10_000
     max_requests_per_socket: int = 64
     max_requests_waiting: int = 256

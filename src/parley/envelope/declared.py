@@ -25,6 +25,9 @@ CLASSIFICATIONS: tuple[str, ...] = get_args(DataClassification)
 DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 DAILY = "daily"
 
+HANDLER_TIMEOUT = 30.0
+"""How many seconds a handler of an operator's plug-in has."""
+
 KEYS_VARIABLE = "PARLEY_ENVELOPE_KEYS"
 """The environment variable that names the file with the keys of senders."""
 

@@ -492,13 +492,11 @@ class Host:
         async def stopped() -> None:
             try:
                 await stop()
-            except BaseException as error:
-                if isinstance(error, Exception):
-                    log.error(
-                        "stopping %s failed, the rest is stopped all the same: %r", what, error
-                    )
-                elif isinstance(error, asyncio.CancelledError):
-                    self._hurries = True
+            except Exception as error:
+                log.error("stopping %s failed, the rest is stopped all the same: %r", what, error)
+                raise
+            except asyncio.CancelledError:
+                self._hurries = True
                 raise
 
         stack.push_async_callback(stopped)

@@ -130,9 +130,10 @@ class Timestamp(datetime):
         global _second
         seconds, rest = divmod(milliseconds, 1000)
         moment = _EPOCH + timedelta(0, seconds, rest * 1000)
-        if _second[0] != seconds:
-            _second = (seconds, moment.isoformat()[:19])
-        moment._text = f"{_second[1]}.{rest:03d}Z"
+        known = _second  # other threads may be in other seconds
+        if known[0] != seconds:
+            known = _second = (seconds, moment.isoformat()[:19])
+        moment._text = f"{known[1]}.{rest:03d}Z"
         return moment
 
     @property

@@ -178,8 +178,9 @@ class ServiceCall(msgspec.Struct):
     """A request that is checked and ready for its agent's service.
 
     ``steps`` come before the service. ``limiter`` bounds the requests that wait for a turn to end,
-    where this is one. ``grant`` is the answer of the agent's limits, if it has any. ``takes_json``:
-    tasks of the answer may be their JSON.
+    where this is one: ``_waiter`` has a slot until ``_done`` takes the outcome. ``grant`` is the
+    answer of the agent's limits, if it has any. ``takes_json``: tasks of the answer may be their
+    JSON.
     """
 
     endpoint: Endpoint

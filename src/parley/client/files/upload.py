@@ -333,7 +333,7 @@ class Upload:
         if is_last:
             headers["Upload-Complete"] = "?1"
         loop = asyncio.get_running_loop()
-        failed: list[BaseException] = []
+        failed: list[Exception] = []
         try:
             async with asyncio.timeout(self._idle) as deadline:
 
@@ -343,7 +343,7 @@ class Upload:
                     if self._progress is not None:
                         try:
                             self._progress(at + sent, self._size)
-                        except BaseException as error:
+                        except Exception as error:
                             failed.append(error)
                             raise
 

@@ -352,9 +352,10 @@ async def handed_over() -> None:
 def timestamp(milliseconds: int) -> Timestamp:
     """Return a timestamp; calls in a row with the same argument share one value."""
     global _last
-    if milliseconds != _last[0]:
-        _last = (milliseconds, Timestamp.from_milliseconds(milliseconds))
-    return _last[1]
+    known = _last  # servers may run in several threads
+    if milliseconds != known[0]:
+        known = _last = (milliseconds, Timestamp.from_milliseconds(milliseconds))
+    return known[1]
 
 
 _last = (0, Timestamp.from_milliseconds(0))

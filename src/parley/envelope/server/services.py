@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from parley.envelope.answers import Answers, WaitingAnswers, WaitingBytes
+from parley.envelope.declared import HANDLER_TIMEOUT
 from parley.envelope.messages import (
     VERSION,
     AgentUnavailable,
@@ -543,7 +544,7 @@ class EnvelopeHandlers:
         self,
         hook: EnvelopeHandler | None = None,
         *,
-        timeout: float = 30.0,
+        timeout: float = HANDLER_TIMEOUT,
         at_once: int = HANDLER_CONCURRENCY,
         own: Mapping[str, EnvelopeHandler] | None = None,
     ) -> None:
