@@ -320,3 +320,13 @@ async def test_a_message_that_the_task_shows_is_received_though_no_event_of_it_c
         stream = remote.stream("Rome", task_id="t-1")
         check(plan, [event async for event in stream], stream.state, stream.is_settled)
     assert agent.calls.count("SendStreamingMessage") == 1
+
+
+@pytest.mark.anyio
+async def test_a_stream_that_is_only_the_next_question_ends_with_it():
+    """A message is sent again after its turn has asked: its stream is the task, as it stands."""
+    plan = Plan(turn=[], opening="as it was", keeps=True, numbered=True)
+    events, state, settled = await read(plan)
+    assert [type(event) for event in events] == [Task]
+    assert state is TaskState.INPUT_REQUIRED
+    assert settled

@@ -15,7 +15,7 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
-from parley.client.calls.stream_reader import StreamReader, is_settled, snapshot_before
+from parley.client.calls.stream_reader import MAX_POLLS, StreamReader, is_settled, snapshot_before
 from parley.client.errors import ClientError, ConnectionClosed, Disconnected, StreamCut, Unreachable
 from parley.client.retry import LONGEST_WAIT, Retry, is_worth_repeating
 from parley.model.errors import A2AError, TaskNotFoundError, UnsupportedOperationError
@@ -102,6 +102,18 @@ END_TIMEOUT = 1.0
 STABLE_AFTER = 5.0
 
 
+async def _asks_again(
+    service: A2AService, context: CallContext, reader: StreamReader, retry: Retry
+) -> bool:
+    """Return whether a turn took the reader's message, and the task's question followed it."""
+    for polls in range(MAX_POLLS):
+        task = await service.get_task(GetTaskRequest(id=reader.task_id), context)
+        if not (reader.has_message(task) and reader.shows_prior_question(task)):
+            return False
+        await asyncio.sleep(retry.pause(polls))
+    return True
+
+
 async def follow(
     service: A2AService,
     context: CallContext,
@@ -143,6 +155,14 @@ async def follow(
                 waits = is_settled(task.state) and not reader.shows_prior_question(task)
                 polling = fruitless or waits
                 subscribing = not polling
+            elif (
+                subscribing
+                and closed
+                and reader.is_prior_state
+                and await _asks_again(service, context, reader, retry)
+            ):  # the stream has begun, and ended, with a question that followed the message
+                reader.accept_any_state()
+                return
             if polling:
                 async with aclosing(poll(service, context, reader, retry)) as polled:
                     async for event in polled:
