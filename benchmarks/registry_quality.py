@@ -1,9 +1,11 @@
-"""Measures how good searches of a registry are: nDCG@10 and recall@10 by words, meaning, and both.
+"""Measures how good searches of a registry are by words, meaning, and both: nDCG@10, recall@10, and
+how often the first entry is right.
 
     python -m benchmarks.registry_quality [--index memory:] [--each]
 
 The agents and the needs with their graded answers (3: what is asked for, 1: of some help) stand in
-tests/data/registry/. They were written for this: see docs/registry/search.md.
+tests/data/registry/: queries.json has needs of several kinds, ordinary.json what people ask for in
+a sentence, in English and in Chinese. They were written for this: see docs/registry/search.md.
 """
 
 from __future__ import annotations
@@ -40,15 +42,18 @@ class Need(msgspec.Struct, frozen=True):
 
 
 class Quality(msgspec.Struct, frozen=True):
-    """How good a ranking is on average: 1 is perfect."""
+    """How good a ranking is on average: 1 is perfect. ``first`` counts the needs whose first entry
+    is right.
+    """
 
     ndcg: float
     recall: float
+    first: int
 
 
-def needs() -> list[Need]:
-    """Return the needs of the set."""
-    document = json.loads((DATA / "queries.json").read_text(encoding="utf-8"))
+def needs(file: str = "queries.json") -> list[Need]:
+    """Return the needs of a file."""
+    document = json.loads((DATA / file).read_text(encoding="utf-8"))
     return msgspec.convert(document["queries"], list[Need])
 
 
@@ -108,12 +113,15 @@ def quality(found: Sequence[Sequence[str]], asked: Sequence[Need]) -> Quality:
     return Quality(
         sum([ndcg(ranked, need.relevant) for ranked, need in pairs]) / len(pairs),
         sum([recall(ranked, need.relevant) for ranked, need in pairs]) / len(pairs),
+        sum([need.relevant.get(ranked[0], 0) == 3 for ranked, need in pairs if ranked]),
     )
 
 
-async def measured(index: RegistryIndex, meaning: Any = None) -> dict[str, list[list[str]]]:
+async def measured(
+    index: RegistryIndex, meaning: Any = None, asked: Sequence[Need] = ()
+) -> dict[str, list[list[str]]]:
     """Return the rankings of all ways of searching that there are."""
-    asked = needs()
+    asked = asked or needs()
     found = {"words": await rankings(Searcher(index, source="https://r.example"), asked)}
     if meaning is not None:
         await meaning.catch_up()
@@ -121,7 +129,10 @@ async def measured(index: RegistryIndex, meaning: Any = None) -> dict[str, list[
         found["both"] = await rankings(both, asked)
         identifiers = {entry.key: entry.identifier for entry in await index.changes(0, 1_000)}
         found["meaning"] = [
-            [identifiers[near.key] for near in await meaning.nearest(need.text, DEPTH)]
+            [
+                identifiers[near.key]
+                for near in await meaning.nearest(meaning.read(need.text), DEPTH)
+            ]
             for need in asked
         ]
     return found
@@ -145,19 +156,19 @@ async def _main(url: str, shows_each: bool) -> None:
             meaning = Meaning.load(index)
         except ValueError as error:
             print(error)
-        found = await measured(index, meaning)
+        asked = [*needs(), *needs("ordinary.json")]
+        found = await measured(index, meaning, asked)
     finally:
         await index.close()
-    asked = needs()
-    kinds = ["all", *dict.fromkeys(need.kind for need in asked)]
-    print(f"{len(drafts())} agents, {len(asked)} needs; nDCG@{DEPTH} and recall@{DEPTH}")
+    kinds = [*dict.fromkeys(need.kind for need in asked)]
+    print(f"{len(drafts())} agents, {len(asked)} needs; nDCG@{DEPTH}, recall@{DEPTH}, first right")
     for kind in kinds:
-        chosen = [at for at, need in enumerate(asked) if kind in ("all", need.kind)]
+        chosen = [at for at, need in enumerate(asked) if kind == need.kind]
         for way, rankings_ in found.items():
             result = quality([rankings_[at] for at in chosen], [asked[at] for at in chosen])
             print(
                 f"{kind:10} {len(chosen):3}  {way:8} "
-                f"nDCG {result.ndcg:.3f}  recall {result.recall:.3f}"
+                f"nDCG {result.ndcg:.3f}  recall {result.recall:.3f}  first {result.first}"
             )
     if shows_each:
         for at, need in enumerate(asked):

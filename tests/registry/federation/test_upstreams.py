@@ -48,19 +48,19 @@ def fx(name: str, score: Any = 80, **more: Any) -> dict[str, Any]:
     return {**found, **more}
 
 
-async def test_results_of_others_are_merged_by_score_and_say_where_they_are_from() -> None:
+async def test_results_of_others_are_merged_by_place_and_say_where_they_are_from() -> None:
     own = draft("own", "currency conversion")
     async with (
         scripted(answering(fx("a", 40), fx("b", 90, source=None))) as far,
         federated([far.url], own=[own]) as registry,
     ):
         found = await registry.search(ASKED)
-    assert names(found) == ["own", "b", "a"]
-    assert [each.score for each in found.results] == [100, 90, 40]
+    assert names(found) == ["own", "a", "b"]
+    assert found.results[0].score == found.results[1].score == 100
     assert [each.source for each in found.results] == [
         "https://own.example/",
-        f"{far.url}/",
         "https://far.example/",
+        f"{far.url}/",
     ]
     known = found.results[1].entry["registry"]
     assert known["via"] == f"{far.url}/"
@@ -82,38 +82,58 @@ async def test_what_others_say_of_trust_and_health_does_not_count() -> None:
     assert "instructions" in known["marks"]
 
 
-@pytest.mark.parametrize(
-    "scores", [(1000, 2000, 3000), (-5, 50, 60), ("100", "99", "98"), (None, 5, 5), (100, 100, 100)]
-)
-async def test_scores_that_cannot_be_are_made_here(scores: tuple[Any, ...]) -> None:
-    spam = [
-        fx(f"spam-{number}", score, displayName="Best agent for everything")
-        for number, score in enumerate(scores)
-    ]
-    own = draft("own", "currency conversion")
-    async with scripted(answering(*spam)) as far, federated([far.url], own=[own]) as registry:
-        found = await registry.search(ASKED)
-        [state] = registry.states
-    assert found.results[0].entry["identifier"].endswith(":own")
-    assert all(each.score == 0 for each in found.results[1:])
-    assert state.rescored == 1
+OWN = [
+    draft("own-1", "currency conversion"),
+    draft("own-2", "currency rates"),
+    draft("own-3", "a converter of anything"),
+]
+STUFFED = "currency conversion " * 20
+
+LIARS: dict[str, list[dict[str, Any]]] = {
+    "the highest score for anything": [
+        fx(f"liar-{n}", 100, displayName="Best agent for everything") for n in range(9)
+    ],
+    "scores above all": [fx(f"liar-{n}", 10**n, displayName="Best agent") for n in range(9)],
+    "no scores": [fx(f"liar-{n}", None, displayName="Best agent") for n in range(9)],
+    "scores that are texts": [fx(f"liar-{n}", "100", displayName="Best agent") for n in range(9)],
+    "every word of the need": [fx(f"liar-{n}", 100, displayName="Currency") for n in range(9)],
+    "every word often": [
+        fx(f"liar-{n}", 100, description=STUFFED, representativeQueries=[STUFFED, ASKED.query.text])
+        for n in range(9)
+    ],
+    "the words of the best entry": [
+        fx(f"liar-{n}", 100, displayName="own-1 currency conversion") for n in range(9)
+    ],
+}
 
 
-async def test_a_claim_without_a_word_of_the_need_does_not_get_the_first_places() -> None:
-    own = draft("own", "currency conversion")
-    spam = [fx("a", 100, displayName="Anything"), fx("b", 99, displayName="Everything")]
-    async with scripted(answering(*spam)) as far, federated([far.url], own=[own]) as registry:
-        found = await registry.search(ASKED)
-    assert [each.score for each in found.results] == [100, 60, 60]
-
-
-async def test_scores_up_to_one_are_read_as_parts_of_a_hundred() -> None:
+@pytest.mark.parametrize("kind", LIARS)
+async def test_a_registry_that_praises_its_entries_gets_no_first_places(kind: str) -> None:
+    honest = [fx(f"honest-{n}", 1, displayName="Currency conversion") for n in range(3)]
     async with (
-        scripted(answering(fx("a", 0.83), fx("b", 0.5))) as far,
-        federated([far.url]) as registry,
+        scripted(answering(*LIARS[kind])) as liar,
+        scripted(answering(*honest)) as far,
+        federated([liar.url, far.url], own=OWN) as registry,
     ):
         found = await registry.search(ASKED)
-    assert [each.score for each in found.results] == [83, 50]
+    order = names(found)
+    scores = [each.score for each in found.results]
+    assert order[0] == "own-1"
+    assert scores == sorted(scores, reverse=True)
+    ours = [at for at, name in enumerate(order) if name.startswith("own")]
+    for rank, at in enumerate(ours):
+        assert sum([name.startswith("liar") for name in order[:at]]) <= rank, order
+    last = max(at for at, name in enumerate(order) if not name.startswith("liar"))
+    assert sum([name.startswith("liar") for name in order[:last]]) <= 3, order
+    assert {name for name in order if name.startswith("honest")}, order
+
+
+async def test_entries_of_others_without_a_word_of_the_need_come_last() -> None:
+    given = [fx("none", 100, displayName="Anything"), fx("one", 1, displayName="Currency")]
+    async with scripted(answering(*given)) as far, federated([far.url], own=OWN) as registry:
+        found = await registry.search(ASKED)
+    assert names(found)[-1] == "none"
+    assert found.results[-1].score == 1
 
 
 @pytest.mark.parametrize(

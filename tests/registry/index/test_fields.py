@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parley.registry.index import selections as conditions
+from parley.registry.index import entry_search
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.selections import Constraint, EntrySelection, Order
 from tests.registry.index.conftest import Clock
@@ -82,7 +82,7 @@ async def test_all_constraints_must_hold(index: RegistryIndex) -> None:
 async def test_a_constraint_that_very_many_values_fulfil_holds_too(
     index: RegistryIndex, operator: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conditions, "MAX_TERMS", 5)
+    monkeypatch.setattr(entry_search, "MAX_TERMS", 5)
     await index.put([draft(f"n{n}", fields={"tags": (f"tag-{n:02}",)}) for n in range(20)])
     constraint = where("tags", "tag-0", operator=operator)
     expected = {f"n{n}" for n in range(10 if operator == "contains" else 20)}

@@ -13,9 +13,17 @@ import pytest
 from parley.database.postgres.connection import Address
 from parley.registry.index.postgres import PostgresRegistryIndex
 from parley.registry.index.selections import EntrySelection
-from parley.registry.records import AgentHealth, Authority, Liveness, Observed, Source, SourceKind
+from parley.registry.records import (
+    AgentHealth,
+    Authority,
+    EntryStanding,
+    Liveness,
+    Observed,
+    Source,
+    SourceKind,
+)
 from tests.polling import until
-from tests.registry.index.making import OPERATOR, draft, identifier, standings
+from tests.registry.index.making import CATALOG, OPERATOR, draft, found, identifier, standings
 
 pytestmark = [pytest.mark.anyio, pytest.mark.service]
 
@@ -114,6 +122,29 @@ async def test_who_follows_changes_misses_none_that_commits_late(postgres_url: s
     await following
     assert len(set(seen)) == await reader.count(EntrySelection()) == 3 * (13 * 40 + 12)
     for index in (*writers, reader):
+        await index.close()
+
+
+async def test_each_process_finds_what_another_has_stored_and_nothing_it_has_forgotten(
+    postgres_url: str,
+) -> None:
+    now = 1_000
+    one, other = [PostgresRegistryIndex(postgres_url, clock=lambda: now) for _ in range(2)]
+    for index in (one, other):
+        await index.open()
+    await one.put([draft("fx", "currency"), draft("sky", "weather")])
+    assert await found(other, "currency") == ["fx"]
+    await other.put([draft("fx", "violin")])
+    assert await found(one, "currency") == []
+    assert await found(one, "violin") == ["fx"]
+    await one.withdraw(CATALOG, [identifier("sky")], "gone")
+    gone = EntrySelection(viewer=OPERATOR, standings=(EntryStanding.WITHDRAWN,))
+    assert await found(other, "violin") == []
+    assert await other.count(gone) == 1
+    assert await one.forget(now + 1, 10) == 1
+    assert await other.browse(gone, (), 1, 0) == []
+    assert await other.count(gone) == 0
+    for index in (one, other):
         await index.close()
 
 

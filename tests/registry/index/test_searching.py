@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import random
-import sqlite3
-from contextlib import closing
-from pathlib import Path
 
 import pytest
 
-from parley.registry.index import selections
-from parley.registry.index.postgres import PostgresSession
+from parley.registry.index import entry_search
+from parley.registry.index.entry_search import SearchTables
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.selections import EntrySelection, Viewer
-from parley.registry.index.sqlite import SqliteRegistryIndex, SqliteSession
+from parley.registry.index.sqlite import SqliteRegistryIndex
 from tests.registry.index.making import OPERATOR, draft, found, identifier, where
 
 pytestmark = pytest.mark.anyio
@@ -220,9 +217,8 @@ async def test_constraints_hold_for_what_words_find(index: RegistryIndex) -> Non
 @pytest.fixture
 def small_budget(monkeypatch: pytest.MonkeyPatch) -> int:
     """Let searches rank 40 entries at most."""
-    for session in (SqliteSession, PostgresSession):
-        monkeypatch.setattr(session, "budget", 40)
-    monkeypatch.setattr(selections, "ENOUGH", 5)
+    monkeypatch.setattr(entry_search, "BUDGET", 40)
+    monkeypatch.setattr(entry_search, "ENOUGH", 5)
     return 40
 
 
@@ -269,22 +265,24 @@ async def test_a_constraint_holds_within_words_that_are_everywhere(
 
 
 async def test_a_search_for_what_is_everywhere_costs_the_same_in_a_large_index(
-    tmp_path: Path, small_budget: int
+    small_budget: int,
 ) -> None:
     steps = []
     for size in (400, 1_600):
-        path = tmp_path / f"{size}.db"
-        index = SqliteRegistryIndex(path)
+        index = SqliteRegistryIndex()
         await index.open()
         await index.put([draft(f"n{n}", texts={"C": f"data service {n}"}) for n in range(size)])
-        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            counted: list[int] = []
+        await index.count(EntrySelection())
+        counted: list[int] = []
+
+        def count(tables: SearchTables, counted: list[int] = counted) -> None:
             # The handler is called after every 10 steps of SQLite's machine.
-            connection.set_progress_handler(lambda counted=counted: counted.append(1), 10)
+            tables.connection.set_progress_handler(lambda: counted.append(1), 10)
             for need in ("data", "data service"):
-                found_ = selections.matches(SqliteSession(connection), EntrySelection(words=need))
-                assert len(found_) == small_budget
-            steps.append(len(counted))
+                assert len(tables.matches(EntrySelection(words=need))) == small_budget
+
+        await index._search.run(count)
+        steps.append(len(counted))
         await index.close()
     assert steps[1] < steps[0] * 1.5, steps
 

@@ -15,7 +15,7 @@ ASKED = asked_digest("search", "weather", [])
 
 
 def test_a_token_leads_to_the_next_page() -> None:
-    place = PagePlace(20, 3.5, 71)
+    place = PagePlace(20, 71)
     assert place_in(page_token(ASKED, place), ASKED) == place
     assert place_in("", ASKED) == PagePlace()
 
@@ -35,12 +35,8 @@ def test_what_is_no_token_is_refused(token: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "place",
-    [
-        PagePlace(-1), PagePlace(10**9), PagePlace(0, float("nan")), PagePlace(0, float("inf")),
-        PagePlace(0, 1.0, 101), PagePlace(0, 1.0, -1),
-    ],
-)  # fmt: skip
+    "place", [PagePlace(-1), PagePlace(10**9), PagePlace(0, 101), PagePlace(0, -1)]
+)
 def test_a_token_that_was_made_up_goes_nowhere_else(place: PagePlace) -> None:
     with pytest.raises(InvalidParamsError, match="none of this registry's"):
         place_in(page_token(ASKED, place), ASKED)

@@ -9,6 +9,9 @@ PRAGMA application_id;
 -- name: quick_check
 PRAGMA quick_check(1);
 
+-- name: integrity_check
+PRAGMA integrity_check(1);
+
 -- name: use_wal
 PRAGMA journal_mode = WAL;
 

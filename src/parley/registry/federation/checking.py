@@ -1,8 +1,8 @@
 """Which results of another registry count, and how much: nothing that it says is believed as such.
 
 A result has an entry that is valid, an address that may be called, and matches the filter. What
-another registry says of trust, health and marks is left out. A score is at most what the words of
-the entry allow; scores that are none, or all the same, are made here.
+another registry says of trust, health and marks is left out, and so are its scores. Its order
+counts; scores are made here, by the words of the entries.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from parley.registry.catalog.searching import ListedResult
 from parley.registry.client.local_catalog import values_at
 from parley.registry.client.places import base_of
 from parley.registry.federation.upstream import UpstreamPage, UpstreamRegistry
+from parley.registry.index.entry_search import asked_of, rank_all, words_by_weight
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.selections import Constraint, EntrySelection, Viewer
 from parley.registry.records import Authority, EntryStanding, IndexedEntry
+from parley.registry.search.searcher import BEST, as_score
 from parley.registry.search.searcher import REGISTRY as REGISTRY_MEMBER
-from parley.registry.search.searcher import coverage
 from parley.registry.search.texts import marks_of, texts_of
 from parley.security.egress import Egress, ForbiddenAddress
 from parley.security.networks import is_loopback
@@ -35,14 +36,6 @@ MAX_SCORED = 2_000
 
 MAX_CLAIMS = 2_000
 """How many entries of the index are compared with the results of a search, of each standing."""
-
-WITHOUT_WORDS = 60
-"""The highest score of an entry that has no word of the need: another registry may know meanings,
-but it does not get the first places for the asking.
-"""
-
-FLAT, FLAT_SCORE = 3, 90
-"""So many results that all have one score, from this one on, were not ranked."""
 
 _UNSEEN = ("card", "host", "registry")
 """Field paths below these are derived by registries: an entry alone does not show them."""
@@ -73,11 +66,12 @@ class CheckedResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckedPage(msgspec.Struct, frozen=True, kw_only=True):
-    """The results of a page that count, the best first, and refusals by reason."""
+    """The results of a page that count, in the order of its registry but for those without a word
+    of the need, which come last; and refusals by reason.
+    """
 
     results: tuple[CheckedResult, ...] = ()
     refused: Mapping[str, int] = {}
-    is_rescored: bool = False
 
 
 class LocalKnowledge:
@@ -126,14 +120,14 @@ class ResultChecks:
 
     def __init__(
         self,
-        need: Sequence[str],
+        need: str,
         constraints: Sequence[Constraint],
         *,
         own_source: str,
         others: Collection[str],
         egress: Egress,
     ) -> None:
-        self._need = need
+        self._need = asked_of(need)
         self._constraints = constraints
         self._own_source = _normal(own_source)
         self._others = frozenset(others)
@@ -142,27 +136,27 @@ class ResultChecks:
     def check(self, page: UpstreamPage, upstream: UpstreamRegistry, place: int) -> CheckedPage:
         """Return what of a page counts. It may be called in a thread: texts may be long."""
         refused: Counter[str] = Counter()
-        kept: list[tuple[ListedResult, CheckedResult, float]] = []
+        kept: list[CheckedResult] = []
         for each in page.results:
             try:
                 kept.append(self._checked(each, upstream, place))
             except _Refused as error:
                 refused[str(error)] += 1
-        scores = _scores([each.score for each, _, _ in kept])
+        words = {
+            number: words_by_weight({at: text[:MAX_SCORED] for at, text in each.texts.items()})
+            for number, each in enumerate(kept)
+        }
+        matches = rank_all(self._need, words)
         found = []
-        for number, (_, result, covered) in enumerate(kept):
-            claimed = round(100 * covered) if scores is None else scores[number]
-            most = round(WITHOUT_WORDS + (100 - WITHOUT_WORDS) * covered)
-            found.append(msgspec.structs.replace(result, score=min(claimed, most)))
-        return CheckedPage(
-            results=tuple(sorted(found, key=lambda each: -each.score)),
-            refused=refused,
-            is_rescored=scores is None,
-        )
+        score = BEST
+        for number in sorted(words, key=lambda each: each not in matches):
+            score = as_score(matches.get(number, 0.0), score)
+            found.append(msgspec.structs.replace(kept[number], score=score))
+        return CheckedPage(results=tuple(found), refused=refused)
 
     def _checked(
         self, given: ListedResult, upstream: UpstreamRegistry, place: int
-    ) -> tuple[ListedResult, CheckedResult, float]:
+    ) -> CheckedResult:
         entry = given.entry
         try:
             urn = AirUrn.parse(entry.identifier)
@@ -178,24 +172,20 @@ class ResultChecks:
         for constraint in self._constraints:
             if not _fulfils(document, constraint):
                 raise _Refused("it does not match the filter")
-        source = self._source(given.source, upstream)
-        texts = texts_of(entry)
         known = {
             "trust": "unproved",
             "trustReason": f"{upstream.url} lists it; it was not verified here",
             "via": upstream.url,
         }
-        result = CheckedResult(
+        return CheckedResult(
             identifier=str(urn),
             publisher=urn.publisher,
             entry={**document, REGISTRY_MEMBER: known},
             score=0,
-            source=source,
+            source=self._source(given.source, upstream),
             place=place,
-            texts=texts,
+            texts=texts_of(entry),
         )
-        scored = {weight: text[:MAX_SCORED] for weight, text in texts.items()}
-        return given, result, coverage(self._need, scored)
 
     def _check_url(self, url: str, upstream: UpstreamRegistry) -> None:
         try:
@@ -255,18 +245,6 @@ async def not_ours(
 def _counts(entry: IndexedEntry) -> bool:
     is_rejected = entry.standing is EntryStanding.REJECTED
     return not is_rejected or entry.authority is not Authority.NONE
-
-
-def _scores(claimed: Sequence[float | None]) -> list[int] | None:
-    """Return claimed scores as they count; ``None`` if they are not believed."""
-    if any(each is None or not 0 <= each <= 100 for each in claimed):
-        return None
-    given = [each for each in claimed if each is not None]
-    if given and max(given) <= 1 and any(each % 1 for each in given):
-        given = [100 * each for each in given]  # some registries count to one
-    if len(given) >= FLAT and min(given) == max(given) >= FLAT_SCORE:
-        return None
-    return [round(each) for each in given]
 
 
 def _fulfils(document: Mapping[str, Any], constraint: Constraint) -> bool:

@@ -4,7 +4,7 @@ A registry of Parley's tells by the header (``Hops``) that a search passed here.
 not send it on, so a search that is the same as a running one may have come from it: it asks
 no other, and takes the results of the first one after a moment.
 
-Pages are one list by score, each identifier once. The token of a page says how far each registry's
+Pages are one list, each identifier once. The token of a page says how far each registry's
 own pages were read, so nothing is kept here. It is bound to what was asked and grants nothing: with
 one that was changed, a caller gets another part of what it may see anyway.
 """
@@ -16,6 +16,7 @@ import base64
 import binascii
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
@@ -53,7 +54,7 @@ from parley.registry.federation.upstream import (
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.selections import Constraint, EntrySelection, Viewer
 from parley.registry.search.filters import constraints_of
-from parley.registry.search.searcher import Searcher, asked_digest, need_words
+from parley.registry.search.searcher import Searcher, asked_digest
 from parley.security.egress import Egress
 
 # Searches under way: a search that comes back is not passed on again.
@@ -111,12 +112,15 @@ class RunningQueries:
             shared.ended.set()
 
 
-# Pages over the results of several registries: one list by score, each identifier once.
+# Pages over the results of several registries: one list, each identifier once.
 
 PREFIX = "f."
 MAX_TOKEN = 2_000
 MAX_SEEN = 150
 """How many results of others a token remembers, to leave out what a third one lists again."""
+
+FIRST, MOST_OF_ONE = 10, 3
+"""Among the first places of a page, how many one other registry may have."""
 
 OWN = "own"
 _VERSION = 1
@@ -176,6 +180,8 @@ def merged(
 ) -> tuple[list[CheckedResult], bytes]:
     """Return the best results of some pages, and the digests of all that were seen.
 
+    A result of another registry stands by its words, but below our own of the same place in its
+    list, and ``MOST_OF_ONE`` of one registry among the first ``FIRST`` as long as others have more.
     Of one identifier, the result of the page counts that ``ranks`` has the lowest number for: who
     may speak for its publisher, then our own order.
     """
@@ -186,22 +192,37 @@ def merged(
             rank = ranks.get(f"{each.place}:{each.publisher}", 1), number
             best[each.identifier] = min(rank, best.get(each.identifier, rank))
     found: list[CheckedResult] = []
+    taken = Counter({page.name: 0 for page in pages})
     while len(found) < size:
-        heads = [(page.head, number) for number, page in enumerate(pages)]
-        waiting = [(-head.score, number) for head, number in heads if head is not None]
-        if not waiting:
+        for number, page in enumerate(pages):
+            while (at := page.head) is not None and (
+                _digest(at.identifier) in known or best[at.identifier][1] != number
+            ):
+                page.at += 1
+        heads = {page.name: head for page in pages if (head := page.head) is not None}
+        if not heads:
             break
-        number = min(waiting)[1]
-        head = pages[number].head
-        assert head is not None
-        pages[number].at += 1
-        digest = _digest(head.identifier)
-        if digest in known or best[head.identifier][1] != number:
-            continue
-        known.add(digest)
+        behind = {
+            name
+            for name in heads
+            if name != OWN
+            and (
+                (OWN in heads and taken[name] >= taken[OWN])
+                or (len(found) < FIRST and taken[name] >= MOST_OF_ONE)
+            )
+        }
+        page = max(
+            [page for page in pages if page.name in heads],
+            key=lambda each: (each.name not in behind, heads[each.name].score),
+        )
+        head = heads[page.name]
+        page.at += 1
+        taken[page.name] += 1
+        known.add(_digest(head.identifier))
         if head.place:  # what this registry has itself counts from no other
-            seen += digest
-        found.append(head)
+            seen += _digest(head.identifier)
+        score = min(head.score, found[-1].score) if found else head.score
+        found.append(msgspec.structs.replace(head, score=score))
     return found, seen[-MAX_SEEN * _DIGEST :]
 
 
@@ -408,7 +429,7 @@ class Federated:
             )
         deadline = self._clock() + min(self._seconds, hops.seconds)
         checks = ResultChecks(
-            need_words(query.text),
+            query.text,
             constraints,
             own_source=self._source,
             others=frozenset(each.base for each in self._upstreams),
@@ -446,7 +467,7 @@ class Federated:
         for number, each in enumerate(self._upstreams, 1):
             if each.id in pages:
                 checked = await asyncio.to_thread(checks.check, pages[each.id], each, number)
-                each.count(checked.refused, is_rescored=checked.is_rescored)
+                each.count(checked.refused)
                 every += checked.results
         kept = await not_ours(every, self._upstreams, self._knowledge)
         by_place: dict[int, list[CheckedResult]] = {}

@@ -164,8 +164,7 @@ class CircuitState(StrEnum):
 class UpstreamState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of an upstream registry, for the operator.
 
-    ``refused`` counts results that did not count, by reason; ``rescored`` answers whose scores were
-    not believed.
+    ``refused`` counts results that did not count, by reason.
     """
 
     url: str
@@ -176,7 +175,6 @@ class UpstreamState(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0
     skipped: int = 0
     refused: dict[str, int] = {}
-    rescored: int = 0
 
 
 class UpstreamPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -235,7 +233,6 @@ class UpstreamRegistry:
         self._reason = ""
         self._asked = self._failed = self._skipped = 0
         self.refused: Counter[str] = Counter()
-        self.rescored = 0
 
     @property
     def referral(self) -> RegistryReferral:
@@ -259,7 +256,6 @@ class UpstreamRegistry:
             failed=self._failed,
             skipped=self._skipped,
             refused=dict(self.refused),
-            rescored=self.rescored,
         )
 
     def may_speak_for(self, publisher: str) -> bool:
@@ -314,10 +310,9 @@ class UpstreamRegistry:
         self._running -= 1
         self._is_trying = False
 
-    def count(self, refused: Mapping[str, int], *, is_rescored: bool) -> None:
+    def count(self, refused: Mapping[str, int]) -> None:
         """Count what did not count of an answer, for the operator."""
         self.refused.update(refused)
-        self.rescored += is_rescored
 
     async def aclose(self) -> None:
         """Close the connections to its issuers. Idempotent."""

@@ -12,36 +12,13 @@ from parley.database.postgres.connection import Address, BoundedConnection
 from parley.database.postgres.database import PostgresDatabase, PostgresSchema
 from parley.database.sql import filled
 from parley.registry.index.registry_index import RegistryIndex
-from parley.registry.index.session import (
-    NOTHING,
-    QUERIES,
-    Row,
-    Values,
-    WordGroup,
-    WordsOfEntry,
-    as_json,
-)
+from parley.registry.index.writing import NOTHING, QUERIES, Row, Values, as_json
 from parley.registry.sql import SQL_FILES
 
 logger = logging.getLogger(__name__)
 
 SCHEMA = "parley_registry"
 """The schema of the tables, unless the URL names another."""
-
-BUDGET = 5_000
-"""How many entries a search ranks."""
-
-RANKS = 15_000
-"""How many words of entries a search ranks: a microsecond or two each."""
-
-MAX_POSITION = 16_383
-"""The last position of a word that PostgreSQL knows."""
-
-NAME = "="
-"""What stands before a word of the weight A where the weight must be known by the index."""
-
-MAX_NAMES = 200
-"""How many words of the weight A are there once more like that."""
 
 CLOCK_SECONDS = 60.0
 """How often the clock is set by that of the server."""
@@ -77,7 +54,6 @@ class PostgresRegistryIndex(RegistryIndex):
             )
         )
         self._sql = _statements(address.schema)
-        self._pieces = _pieces(address.schema)
         self._clock = clock
         self._offset = 0.0
         self._set_at = 0.0
@@ -97,17 +73,12 @@ class PostgresRegistryIndex(RegistryIndex):
         if time.monotonic() > self._set_at + CLOCK_SECONDS:
             self._set_at = time.monotonic()
             self._offset = _offset(connection)
-        return PostgresSession(connection, self._sql, self._pieces)
+        return PostgresSession(connection, self._sql)
 
 
 @cache
 def _statements(schema: str) -> dict[str, str]:
     return filled(SQL_FILES.queries("postgres", *QUERIES), {"schema": schema})
-
-
-@cache
-def _pieces(schema: str) -> dict[str, str]:
-    return filled(SQL_FILES.pieces("postgres", "finding.sql"), {"schema": schema})
 
 
 def _offset(connection: BoundedConnection) -> float:
@@ -120,14 +91,9 @@ def _offset(connection: BoundedConnection) -> float:
 class PostgresSession:
     """A ``Session`` of a connection to PostgreSQL."""
 
-    budget = BUDGET
-
-    def __init__(
-        self, connection: BoundedConnection, sql: Mapping[str, str], pieces: Mapping[str, str]
-    ) -> None:
+    def __init__(self, connection: BoundedConnection, sql: Mapping[str, str]) -> None:
         self._connection = connection
         self._sql = sql
-        self.pieces = pieces
 
     def rows(self, name: str, values: Values = NOTHING) -> list[Row]:
         """Return the rows of a statement."""
@@ -141,10 +107,6 @@ class PostgresSession:
         """Execute a statement for some rows, which are one JSON parameter."""
         self._connection.execute(self._sql[name], {"rows": as_json(rows)})
 
-    def ask(self, statement: str, values: Values) -> list[Row]:
-        """Return the rows of a statement that was put together."""
-        return self._connection.rows(statement, values)
-
     def texts(self, texts: Sequence[str]) -> Any:
         """Return texts as one value."""
         return list(texts)
@@ -152,60 +114,3 @@ class PostgresSession:
     def keys(self, keys: Sequence[int]) -> Any:
         """Return integers as one value."""
         return list(keys)
-
-    def any_of(self, groups: Sequence[Sequence[str]]) -> str:
-        """Return the query for entries with a word of one of some groups."""
-        return " | ".join([f"'{word}'" for group in groups for word in group])
-
-    def all_of(self, groups: Sequence[Sequence[str]]) -> str:
-        """Return the query for entries with a word of each group."""
-        return " & ".join([f"({self.any_of([group])})" for group in groups])
-
-    def in_names(self, query: str) -> str:
-        """Return a query restricted to words of the weight A."""
-        return " | ".join([f"'{NAME}{word}'" for word in query.split("'")[1::2]])
-
-    def matches(
-        self, query: str, groups: Sequence[WordGroup], conditions: str, values: Values, limit: int
-    ) -> list[Row]:
-        """Return keys and relevances of entries that a query finds, ranked by all groups."""
-        budget = min(self.budget, RANKS // len(groups))
-        found = {**values, "query": query, "budget": budget, "limit": limit}
-        ranks = []
-        for number, group in enumerate(groups):
-            ranks.append(self.pieces["rank"].replace("{n}", str(number)))
-            found[f"weight_{number}"] = group.weight
-            found[f"words_{number}"] = self.any_of([group.words])
-        statement = self.pieces["matches"].replace("{rank}", " + ".join(ranks))
-        return self.ask(statement.replace("{conditions}", conditions), found)
-
-    def replace_words(self, rows: Sequence[WordsOfEntry]) -> None:
-        """Store the words of entries, their standing and whether they are for everybody."""
-        self.many(
-            "put_words",
-            [
-                {
-                    "key": row.key,
-                    "standing": row.standing,
-                    "is_public": row.is_public,
-                    "words": _vector(row.words),
-                }
-                for row in rows
-            ],
-        )
-
-    def words_of(self, keys: Sequence[int]) -> dict[int, set[str]]:
-        """Return the different words that are stored of entries."""
-        rows = self.rows("words_of_entries", {"keys": self.keys(keys)})
-        return {
-            key: {word for word in words.split() if not word.startswith(NAME)}
-            for key, words in rows
-        }
-
-
-def _vector(words: Mapping[str, Sequence[str]]) -> str:
-    """Return words by weight as the text of a tsvector. Words have no quotes."""
-    every = [(word, weight) for weight, found in words.items() for word in found]
-    numbered = enumerate(every[:MAX_POSITION], 1)
-    vector = [f"'{word}':{position}{weight}" for position, (word, weight) in numbered]
-    return " ".join([*vector, *[f"'{NAME}{word}'" for word in words["A"][:MAX_NAMES]]])

@@ -9,25 +9,24 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
 
 import msgspec
 
 from parley.database.database import Database
-from parley.registry.index import selections, writing
-from parley.registry.index.prepared import (
-    HEALTH_FIELD,
-    LIVENESS_FIELD,
-    MAX_SOURCE_BYTES,
-    OBSERVED_TERMS,
-    clean,
-    cleaned,
-    prepare,
-    term,
+from parley.registry.index import writing
+from parley.registry.index.entry_search import ChangedEntry, EntrySearch, SearchTables
+from parley.registry.index.prepared import MAX_SOURCE_BYTES, clean, cleaned, prepare
+from parley.registry.index.selections import (
+    EntrySelection,
+    Order,
+    Viewer,
+    check_order,
+    check_selection,
 )
-from parley.registry.index.selections import EntrySelection, Order, Viewer, check_selection
-from parley.registry.index.session import Row, Session, Values
+from parley.registry.index.writing import Row, Session, Values
 from parley.registry.records import (
     AgentHealth,
     CardVersion,
@@ -49,6 +48,9 @@ MAX_LIMIT = 10_000
 
 MAX_DETAILS = 32
 MAX_DETAIL = 500
+
+CHANGES = 500
+"""How many changes of entries are read at a time."""
 
 CHALLENGE_KEPT_MS = 24 * 3_600_000
 """How long a challenge is kept after its end, to say that it has ended."""
@@ -75,6 +77,8 @@ class RegistryIndex(ABC):
     def __init__(self, database: Database[Any]) -> None:
         self._database = database
         self._claimer = uuid4().hex
+        self._search = EntrySearch()
+        self._catching_up = asyncio.Lock()
         self.name = database.name
 
     def __repr__(self) -> str:
@@ -105,6 +109,7 @@ class RegistryIndex(ABC):
     async def close(self) -> None:
         """Finish the running work, and close it. Idempotent."""
         await self._database.close()
+        await self._search.close()
 
     async def _read(self, work: Callable[[Session], T]) -> T:
         return await self._database.read(lambda connection: work(self._session(connection)))
@@ -184,23 +189,23 @@ class RegistryIndex(ABC):
     # Entries: reading
 
     async def search(self, selection: EntrySelection, limit: int, offset: int) -> list[Match]:
-        """Return the entries that match words, the most relevant first, then by key."""
+        """Return the entries that match words, the best first, then by key."""
         check_selection(selection)
+        limit, offset = _limited(limit), max(0, offset)
+        found: dict[int, float] = {}
 
-        def work(session: Session) -> list[Match]:
-            found = selections.search(session, selection, _limited(limit), max(0, offset))
-            relevances = dict(found)
-            return [
-                Match(entry=entry, relevance=relevances[entry.key])
-                for entry in _load(session, [key for key, _ in found])
-            ]
+        def work(tables: SearchTables) -> list[int]:
+            found.clear()
+            found.update(tables.search(selection, limit, offset))
+            return list(found)
 
-        return await self._read(work)
+        return [Match(entry=entry, relevance=found[entry.key]) for entry in await self._found(work)]
 
     async def count(self, selection: EntrySelection) -> int:
         """Return how many entries match. With words, those within the cutoff of ``search``."""
         check_selection(selection)
-        return await self._read(lambda session: selections.count(session, selection))
+        await self._catch_up()
+        return await self._search.run(lambda tables: tables.count(selection))
 
     async def facet(
         self, selection: EntrySelection, field: str, limit: int, min_count: int
@@ -210,8 +215,9 @@ class RegistryIndex(ABC):
         """
         check_selection(selection)
         least = max(1, min_count)
-        return await self._read(
-            lambda session: selections.facet(session, selection, field, _limited(limit), least)
+        await self._catch_up()
+        return await self._search.run(
+            lambda tables: tables.facet(selection, field, _limited(limit), least)
         )
 
     async def browse(
@@ -219,13 +225,29 @@ class RegistryIndex(ABC):
     ) -> list[IndexedEntry]:
         """Return entries in an order, and by key where that leaves it open."""
         check_selection(selection)
-        selections.check_order(order)
+        check_order(order)
+        limit, offset = _limited(limit), max(0, offset)
+        return await self._found(lambda tables: tables.browse(selection, order, limit, offset))
 
-        def work(session: Session) -> list[IndexedEntry]:
-            keys = selections.browse(session, selection, order, _limited(limit), max(0, offset))
-            return _load(session, keys)
+    async def _found(self, work: Callable[[SearchTables], list[int]]) -> list[IndexedEntry]:
+        """Return the entries that a search finds, as the database has them now."""
+        while True:
+            await self._catch_up()
+            keys = await self._search.run(work)
+            entries = await self._read(partial(_load, keys=keys))
+            if len(entries) == len(keys):
+                return entries
+            # What another process has forgotten is no change that could be read.
+            forgotten = set(keys) - {entry.key for entry in entries}
+            await self._search.run(partial(SearchTables.remove, keys=forgotten))
 
-        return await self._read(work)
+    async def _catch_up(self) -> None:
+        """Let searches find all that was committed before."""
+        async with self._catching_up:
+            while rows := await self._rows(
+                "changed_entries", after=self._search.change, limit=CHANGES
+            ):
+                await self._search.put([_changed(row) for row in rows])
 
     async def entry(self, identifier: str, viewer: Viewer) -> IndexedEntry | None:
         """Return the entry listed for an identifier; the strongest for an operator."""
@@ -628,6 +650,21 @@ def _entry(row: Row) -> IndexedEntry:
     )
 
 
+def _changed(row: Row) -> ChangedEntry:
+    change, key, standing, created_at, updated_at, document, observed, liveness = row
+    health = "" if observed is None else _OBSERVED.decode(observed).health.value
+    return ChangedEntry(
+        change,
+        key,
+        standing,
+        created_at,
+        updated_at,
+        _DOCUMENT.decode(document),
+        health,
+        liveness or "",
+    )
+
+
 def _columns(source: Source) -> Values:
     """Return a source as a row. Raises ``ValueError`` for one that no index can hold."""
     size = len(source.url.encode("utf-8", "replace"))
@@ -683,13 +720,7 @@ def _observed_from(row: Row) -> Observed:
 def _put_observed(session: Session, key: int, before: Observed, observed: Observed) -> None:
     stands = (before.health, before.liveness) == (observed.health, observed.liveness)
     if not stands or not before.probes:
-        session.rows("lock_changes")  # values are counted by one writer at a time
-        known = writing.terms_of(session, [key]).get(key, set()) & OBSERVED_TERMS
-        terms = [
-            term(HEALTH_FIELD, observed.health.value),
-            term(LIVENESS_FIELD, observed.liveness.value),
-        ]
-        writing.change_terms(session, [(key, known, {each.id: each for each in terms})])
+        writing.touch(session, key)
     session.change(
         "put_observation",
         {

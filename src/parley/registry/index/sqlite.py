@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,24 +15,12 @@ from uuid import uuid4
 from parley.database.sqlite.database import SqliteDatabase
 from parley.database.sqlite.file import SqliteSchema, Synchronous
 from parley.registry.index.registry_index import RegistryIndex
-from parley.registry.index.session import (
-    NOTHING,
-    QUERIES,
-    Row,
-    Values,
-    WordGroup,
-    WordsOfEntry,
-    as_json,
-)
+from parley.registry.index.writing import NOTHING, QUERIES, Row, Values, as_json
 from parley.registry.sql import SQL_FILES
 
 APPLICATION_ID = 0x50415247  # "PARG": a registry of Parley's
 
-BUDGET = 10_000
-"""How many entries a search ranks: about 10 ms."""
-
 _SQL = SQL_FILES.queries("sqlite", *QUERIES)
-_PIECES = SQL_FILES.pieces("sqlite", "finding.sql")
 _SCHEMA = SqliteSchema(APPLICATION_ID, SQL_FILES)
 
 
@@ -88,9 +76,6 @@ class SqliteRegistryIndex(RegistryIndex):
 class SqliteSession:
     """A ``Session`` of a connection to SQLite."""
 
-    pieces: Mapping[str, str] = _PIECES
-    budget = BUDGET
-
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
@@ -106,10 +91,6 @@ class SqliteSession:
         """Execute a statement for each of some rows."""
         self._connection.executemany(_SQL[name], rows)
 
-    def ask(self, statement: str, values: Values) -> list[Row]:
-        """Return the rows of a statement that was put together."""
-        return self._connection.execute(statement, dict(values)).fetchall()
-
     def texts(self, texts: Sequence[str]) -> Any:
         """Return texts as one value: a JSON array."""
         return as_json(texts)
@@ -117,51 +98,3 @@ class SqliteSession:
     def keys(self, keys: Sequence[int]) -> Any:
         """Return integers as one value: a JSON array."""
         return as_json(keys)
-
-    def any_of(self, groups: Sequence[Sequence[str]]) -> str:
-        """Return the query for entries with a word of one of some groups."""
-        return " OR ".join([f'"{word}"' for group in groups for word in group])
-
-    def all_of(self, groups: Sequence[Sequence[str]]) -> str:
-        """Return the query for entries with a word of each group."""
-        return " AND ".join([f"({self.any_of([group])})" for group in groups])
-
-    def in_names(self, query: str) -> str:
-        """Return a query restricted to words of the weight A."""
-        return f"{{a}} : ({query})"
-
-    def matches(
-        self, query: str, groups: Sequence[WordGroup], conditions: str, values: Values, limit: int
-    ) -> list[Row]:
-        """Return keys and relevances of entries that a query finds, ranked by all groups.
-
-        FTS5 ranks by the words of the query: others are added so that they exclude nothing.
-        """
-        others = self.any_of([group.words for group in groups])
-        if others != query:
-            query = f"({query}) AND ({others})"
-        statement = self.pieces["matches"].replace("{conditions}", conditions)
-        return self.ask(
-            statement, {**values, "query": query, "budget": self.budget, "limit": limit}
-        )
-
-    def replace_words(self, rows: Sequence[WordsOfEntry]) -> None:
-        """Store the words of entries."""
-        known = [{"key": row.key} for row in rows if not row.is_new]
-        if known:
-            self.many("remove_words", known)
-        self.many(
-            "put_words",
-            [
-                {"key": row.key}
-                | {weight.lower(): " ".join(words) for weight, words in row.words.items()}
-                for row in rows
-            ],
-        )
-
-    def words_of(self, keys: Sequence[int]) -> dict[int, set[str]]:
-        """Return the different words that are stored of entries."""
-        return {
-            row[0]: {word for words in row[1:] for word in words.split()}
-            for row in self.rows("words_of_entries", {"keys": self.keys(keys)})
-        }

