@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from parley.client.bindings.http import OpenResponse
+from parley.client.bindings.http_binding import EVENT_STREAM, media_type_of
 from parley.envelope.messages import (
     OPERATION_PREFIX,
     VERSION,
@@ -19,6 +21,7 @@ from parley.envelope.messages import (
     RequestPayload,
     ResponseMetadata,
     ResponsePayload,
+    RoutingStrategy,
     Source,
     Status,
     SubType,
@@ -33,6 +36,7 @@ from parley.model.parts import Message, Part
 from parley.model.service import StreamItem
 from parley.model.struct import A2AStruct, Timestamp, encode, to_wire
 from parley.model.tasks import Event, Task, TaskState
+from parley.wire.sse import SseParser
 from parley.wire.v1_0.json import Json, read_params
 
 Answers = AsyncGenerator[Envelope, None]
@@ -57,8 +61,8 @@ def results_of(answer: Task | Message) -> tuple[Any, ...]:
     """Return the results of a task or a direct reply, as JSON values.
 
     A task that waits for its caller has its question. Others have their artifacts, in their order;
-    a completed one without any has what its agent said last. If all there is is one data part that
-    is a list, its items are the results. Else each part is one: a data part is its value, a file
+    a completed one without artifacts has the agent's last words. If the only part is a data part
+    with a list, its items are the results. Else each part is one: a data part is its value, a file
     ``{"file": <the part>}``, and a text ``{"text": ...}``, with the chunks of one artifact joined.
     """
     if isinstance(answer, Message):
@@ -94,6 +98,22 @@ def _each(parts: Sequence[Part]) -> list[Any]:
         else:
             found.append(part.data)
     return [*found, {"text": "".join(chunks)}] if chunks else found
+
+
+async def pieces_in(response: OpenResponse, limit: int) -> AsyncGenerator[bytes, None]:
+    """Yield the messages in the response to a POST: the data of its events, or its body.
+
+    ``limit`` bounds each, in bytes. Raises ``ClientError``.
+    """
+    if media_type_of(response.headers) != EVENT_STREAM:
+        if body := (await response.read(limit)).strip():
+            yield body
+        return
+    parser = SseParser(limit)
+    async for chunk in response.chunks():
+        for _, _, data in parser.feed(chunk):
+            if data:
+                yield data
 
 
 _json = Json()
@@ -231,6 +251,59 @@ def _answer(type: str, request: Envelope, payload: Payload, source: Source) -> E
         priority=asked.priority,
         correlation_id=request.message_id,
     )
+
+
+def success(given: Any) -> ResponsePayload:
+    """Return the payload of a handler's answer: a payload, a list of results, or one value."""
+    if isinstance(given, ResponsePayload):
+        return given
+    results = tuple(given) if isinstance(given, list | tuple) else (given,)
+    total = ResponseMetadata(total_results=len(results))
+    return ResponsePayload(status=Status.SUCCESS, results=results, metadata=total)
+
+
+MAX_AGENTS = 1024
+"""How many agents of one broadcast are distinguished."""
+
+MORE_TO_COME = frozenset({Status.PARTIAL, Status.ACCEPTED})
+"""The statuses of an EVENT that is not the last one."""
+
+
+def is_broadcast(request: Envelope) -> bool:
+    """Return whether several agents may answer a request."""
+    return request.target.routing_strategy == RoutingStrategy.BROADCAST
+
+
+class AnswerEnd:
+    """Finds the last answer to one request.
+
+    A command that is broadcast has ended when each agent that accepted it has.
+    """
+
+    def __init__(self, request: Envelope) -> None:
+        self._is_command = request.message.sub_type == SubType.COMMAND
+        self._is_broadcast = is_broadcast(request)
+        self._ended: set[str] = set()
+        self._accepted: frozenset[str] | None = None
+
+    def is_last(self, answer: Envelope) -> bool:
+        """Note an answer; return whether no further one follows."""
+        payload = answer.payload
+        is_response = answer.message.type == MessageType.RESPONSE
+        if not self._is_command or not isinstance(payload, ResponsePayload):
+            return is_response
+        has_more = payload.status in MORE_TO_COME
+        if not self._is_broadcast or (is_response and not has_more):
+            return not has_more
+        if is_response:
+            self._accepted = frozenset(
+                str(each.get("agentId"))
+                for each in payload.results
+                if isinstance(each, dict) and each.get("status") == Status.ACCEPTED
+            )
+        elif not has_more and len(self._ended) < MAX_AGENTS:
+            self._ended.add(payload.metadata.agent_id)
+        return self._accepted is not None and self._accepted <= self._ended
 
 
 class WaitingBytes:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from parley import envelope
 from parley.engine.description import AgentDescription
 from parley.envelope.declared import HANDLER_TIMEOUT, KEYS_VARIABLE, EnvelopeSettings
 from parley.envelope.messages import BINDING, PATH
@@ -33,12 +34,12 @@ if TYPE_CHECKING:
         KnownCallers,
         Nonces,
     )
+    from parley.envelope.server.queue import RequestQueue
     from parley.envelope.server.services import (
         EnvelopeHandler,
         EnvelopeServices,
         EnvelopeStatistics,
         HeartbeatSettings,
-        RequestQueue,
     )
     from parley.registry.served.binding import ServerCatalog
 
@@ -88,7 +89,7 @@ class AgentEnvelope:
         """Return what takes messages at an address of the agent."""
 
         def endpoint() -> ASGIApp:
-            from parley.envelope.server.endpoint import EnvelopeEndpoint
+            from parley.envelope.server.conversation import EnvelopeEndpoint
 
             server = self.server
             return EnvelopeEndpoint(
@@ -159,12 +160,8 @@ class EnvelopeBinding(msgspec.Struct, frozen=True, kw_only=True):
         return "envelope"
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("max_requests", 1),
-            ("max_requests_per_socket", 1),
-            ("max_requests_waiting", 0),
-        ):
-            value = getattr(self, name)
+        for name in ("max_requests", "max_requests_per_socket", "max_requests_waiting"):
+            value, least = getattr(self, name), int(name != "max_requests_waiting")
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ValueError(
                     f"{name} of EnvelopeBinding is a whole number of at least {least}, not "
@@ -180,25 +177,14 @@ class EnvelopeBinding(msgspec.Struct, frozen=True, kw_only=True):
             from parley.envelope.server.services import EnvelopeHandlers
 
             EnvelopeHandlers(self.handler)
-        if self.heartbeats or self.registration or self.routing:
-            self._check_kinds()
-
-    def _check_kinds(self) -> None:
-        from parley.envelope.registration import RegistrationSettings
-        from parley.envelope.routing import RoutingLimits
-        from parley.envelope.server.services import HeartbeatSettings
-
-        kinds: dict[str, type] = {
-            "heartbeats": HeartbeatSettings,
-            "registration": RegistrationSettings,
-            "routing": RoutingLimits,
-        }
-        for name, kind in kinds.items():
+        for name, kind in (
+            ("heartbeats", "HeartbeatSettings"),
+            ("registration", "RegistrationSettings"),
+            ("routing", "RoutingLimits"),
+        ):
             given = getattr(self, name)
-            if given is not None and not isinstance(given, kind):
-                raise TypeError(
-                    f"{name} of EnvelopeBinding is {an(kind.__name__)}(...), not {given!r:.200}"
-                )
+            if given is not None and not isinstance(given, getattr(envelope, kind)):
+                raise TypeError(f"{name} of EnvelopeBinding is {an(kind)}(...), not {given!r:.200}")
 
     def bind(self, parts: ServerParts) -> ServerEnvelope:
         """Return the binding of one server.
@@ -268,7 +254,7 @@ class ServerEnvelope:
     @cached_property
     def requests(self) -> RequestQueue:
         """The queue of all requests."""
-        from parley.envelope.server.services import QueueLimits, RequestQueue
+        from parley.envelope.server.queue import QueueLimits, RequestQueue
 
         binding = self._binding
         limits = QueueLimits(
@@ -281,7 +267,7 @@ class ServerEnvelope:
 
     @property
     def services(self) -> EnvelopeServices:
-        """What plug-ins, routing and measurements there are."""
+        """The parts that the bindings of all agents share."""
         if self._services is None:
             self._services = self._made()
         return self._services

@@ -222,10 +222,23 @@ BASIC, OAUTH2, OPENID_CONNECT = "basic", "oauth2", "openid-connect"
 _JSON = ("application/json", "text/plain")
 
 
+_POSTED = {"ws": "http", "wss": "https"}
+_SOCKETS = {"http": "ws", "https": "wss"}
+
+
+def _with_scheme(url: str, schemes: Mapping[str, str]) -> str:
+    """Return an address with the scheme of the other transport."""
+    scheme, separator, rest = url.partition(":")
+    return schemes.get(scheme, scheme) + separator + rest
+
+
 def agent_card_of(card: EnvelopeCard) -> AgentCard:
-    """Return the A2A card that says the same: for registries, and for clients of A2A."""
-    info = card.agent_info
-    urls = dict.fromkeys(url for url in (card.endpoints.primary, card.endpoints.backup) if url)
+    """Return the A2A card that says the same: for registries, and for clients of A2A.
+
+    It has each address once, with the scheme of HTTP.
+    """
+    info, given = card.agent_info, (card.endpoints.primary, card.endpoints.backup)
+    urls = dict.fromkeys(_with_scheme(url, _POSTED) for url in given if url)
     tags = card.metadata.tags or ((info.type,) if info.type else ())
     schemes, requirements = _schemes(card.security)
     return AgentCard(
@@ -263,12 +276,9 @@ def envelope_card_of(card: AgentCard, *, agent_id: str = "") -> EnvelopeCard:
     """
     declared = _declared(card)
     info = declared.agent_info if declared is not None else CardAgentInfo(id=card.name)
-    urls = [each.url for each in card.supported_interfaces if each.protocol_binding == BINDING]
-    sockets = [url for url in urls if url.startswith(("ws:", "wss:"))]
-    posts = [url for url in urls if url.startswith(("http:", "https:"))]
-    # One address is for both, and a card may have it with either scheme.
-    primary = sockets[0] if sockets else "ws" + posts[0].removeprefix("http") if posts else ""
-    backup = posts[0] if posts else "http" + primary.removeprefix("ws") if primary else ""
+    interfaces = [each for each in card.supported_interfaces if each.protocol_binding == BINDING]
+    urls = list(dict.fromkeys(_with_scheme(each.url, _POSTED) for each in interfaces))
+    urls = [url for url in urls if url.startswith(("http:", "https:"))]
     found = declared or EnvelopeCard(
         agent_info=info,
         security=_security(card),
@@ -287,7 +297,9 @@ def envelope_card_of(card: AgentCard, *, agent_id: str = "") -> EnvelopeCard:
         ),
         capabilities=tuple(_capability(each, kept, card) for each in card.skills),
         endpoints=CardEndpoints(
-            primary=primary, backup=backup, health_check=found.endpoints.health_check
+            primary=_with_scheme(urls[0], _SOCKETS) if urls else "",
+            backup=urls[-1] if urls else "",
+            health_check=found.endpoints.health_check,
         ),
         metadata=replace(found.metadata, documentation=card.documentation_url or ""),
     )

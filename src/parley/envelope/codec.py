@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from math import isfinite
@@ -19,22 +19,21 @@ import msgspec
 from msgspec import inspect
 
 from parley.envelope.messages import (
+    ID,
+    NAME,
     Envelope,
+    EnvelopeHead,
     EnvelopeVersionUnknown,
-    MessageInfo,
     MessageType,
     Priority,
     RequestPayload,
     ResponsePayload,
     RoutingStrategy,
-    Security,
-    Source,
     SubType,
-    Target,
 )
 from parley.model.errors import A2AError, FieldViolation, InvalidParamsError, InvalidRequestError
 from parley.model.ids import RIGHT_ID, RIGHT_NAME, may_be_id, may_be_name
-from parley.model.struct import A2AStruct, Timestamp, encode, to_wire
+from parley.model.struct import Timestamp, encode, from_wire, to_wire
 from parley.wire.json import protojson
 from parley.wire.json.problems import InvalidValue, Problem, expected, read_items, read_members
 from parley.wire.json.protojson import refuse
@@ -111,43 +110,47 @@ T = TypeVar("T")
 
 Read = Callable[[Any], Any]
 
+_RIGHT = {NAME: (may_be_name, RIGHT_NAME), ID: (may_be_id, RIGHT_ID)}
+
 
 def read_struct(kind: type[T], value: Any) -> T:
     """Return the ``kind`` that a JSON value stands for. Raises ``InvalidValue``."""
     try:
-        return msgspec.convert(value, kind, strict=True)
+        return msgspec.convert(value, kind, strict=True, dec_hook=from_wire)
     except (msgspec.ValidationError, RecursionError):
         return _reader(kind)(value)  # type: ignore[no-any-return, arg-type]
 
 
 @cache
 def _reader(kind: type) -> Read:
-    info = inspect.type_info(kind)
-    assert isinstance(info, inspect.StructType)
-    return _struct(info)
+    return _read_of(inspect.type_info(kind))
 
 
 def _read_of(info: inspect.Type) -> Read:
     match info:
-        case inspect.StructType(cls=cls):
-            return lambda value: _reader(cls)(value)
+        case inspect.StructType():
+            return _struct(info)
         case inspect.UnionType(types=types):
             (inner,) = [each for each in types if not isinstance(each, inspect.NoneType)]
             return _read_of(inner)
-        case inspect.StrType(min_length=min_length):
-            return lambda value: _text_of(value, min_length or 0)
+        case inspect.StrType(min_length=min_length, pattern=pattern):
+            return lambda value: _text(value, min_length, pattern)
         case inspect.IntType(ge=lowest, le=highest):
             return lambda value: _integer(value, lowest or 0, highest or 0)
-        case inspect.BoolType():
-            return _boolean
-        case inspect.AnyType():
-            return lambda value: value
         case inspect.VarTupleType(item_type=item):
             read_item = _read_of(item)
-            return lambda value: tuple(read_items(enumerate(_list(value)), read_item))
+            return lambda value: tuple(
+                read_items(enumerate(_of_kind(list, "an array", value)), read_item)
+            )
         case inspect.DictType(value_type=item):
             read_value = _read_of(item)
             return lambda value: read_members(object_of(value), read_value)
+        case inspect.BoolType():
+            return lambda value: _of_kind(bool, "true or false", value)
+        case inspect.CustomType():
+            return _timestamp
+        case inspect.AnyType():
+            return lambda value: value
     raise TypeError(f"messages have no members like {info!r}")
 
 
@@ -177,23 +180,24 @@ def _struct(info: inspect.StructType) -> Read:
 
 def object_of(value: Any) -> dict[str, Any]:
     """Return a value that is an object. Raises ``InvalidValue`` for others."""
-    if type(value) is not dict:
-        raise expected("an object", value)
+    return _of_kind(dict, "an object", value)  # type: ignore[no-any-return]
+
+
+def _of_kind(kind: type, words: str, value: Any) -> Any:
+    if type(value) is not kind:
+        raise expected(words, value)
     return value
 
 
-def _list(value: Any) -> list[Any]:
-    if type(value) is not list:
-        raise expected("an array", value)
-    return value
-
-
-def _text_of(value: Any, min_length: int) -> str:
-    if type(value) is not str:
-        raise expected("a string", value)
-    if len(value) < min_length:
+def _text(value: Any, min_length: int | None, pattern: str | None) -> str:
+    text: str = _of_kind(str, "a string", value)
+    if len(text) < (min_length or 0):
         raise InvalidValue([("", "must not be empty")])
-    return value
+    if pattern is not None:
+        is_right, right = _RIGHT[pattern]
+        if not is_right(text):
+            raise InvalidValue([("", f"expected {right}")])
+    return text
 
 
 def _integer(value: Any, lowest: int, highest: int) -> int:
@@ -205,22 +209,46 @@ def _integer(value: Any, lowest: int, highest: int) -> int:
     return value
 
 
-def _boolean(value: Any) -> bool:
-    if type(value) is not bool:
-        raise expected("true or false", value)
-    return value
+def _timestamp(value: Any) -> Timestamp:
+    try:
+        return Timestamp.parse(_text(value, 1, None))
+    except ValueError as error:
+        raise InvalidValue([("", str(error))]) from None
 
-
-S = TypeVar("S", bound=A2AStruct)
 
 UTF_8 = "utf-8"
 """The encoding of ``parameters``: plain JSON."""
 
 _VERSION = re.compile(r"1(?:\.[0-9]{1,9}){0,2}")
 
-_KNOWN = frozenset(field.encode_name for field in msgspec.structs.fields(Envelope)) - {
-    "further",
-    "received",
+
+class _Request(EnvelopeHead, frozen=True, kw_only=True):
+    payload: RequestPayload
+
+
+class _Answer(EnvelopeHead, frozen=True, kw_only=True):
+    payload: ResponsePayload
+
+
+class _Other(EnvelopeHead, frozen=True, kw_only=True):
+    payload: dict[str, Any]
+
+
+_KNOWN = frozenset(field.encode_name for field in msgspec.structs.fields(_Other))
+
+_WRITTEN = {"version": "version", "message_id": "messageId"} | {
+    name: name for name in ("timestamp", "source", "target", "message")
+}
+"""The members in the order in which they are written; the payload and the signature follow."""
+
+# As plain strings: to go through an enum costs each message as much as to parse it.
+_CHOICES = {
+    path: tuple(each.value for each in kind)
+    for path, kind in (
+        ("message.subType", SubType),
+        ("message.priority", Priority),
+        ("target.routingStrategy", RoutingStrategy),
+    )
 }
 
 
@@ -243,8 +271,8 @@ def read_message(
 ) -> Envelope:
     """Return the message that JSON stands for. Raises ``UnreadableEnvelope``.
 
-    The payload of a REQUEST is a ``RequestPayload``, that of a RESPONSE a ``ResponsePayload``; that
-    of an EVENT is one of them if it has an ``action`` or a ``status``. Others stay JSON.
+    The payload of a REQUEST is a ``RequestPayload``, of a RESPONSE a ``ResponsePayload``. An EVENT
+    has either, by its ``action`` or ``status``. Other payloads stay JSON.
     """
     members: Any = None
     try:
@@ -253,7 +281,12 @@ def read_message(
         members = parse(data, max_depth=max_depth, max_bytes=max_bytes)
         return _read(members)
     except A2AError as error:
-        raise UnreadableEnvelope(error, *_identity(members)) from None
+        id, sender = _at(members, "messageId"), _at(members, "source.agentId")
+        raise UnreadableEnvelope(
+            error,
+            id if isinstance(id, str) and may_be_id(id) else "",
+            sender if isinstance(sender, str) and may_be_name(sender) else "",
+        ) from None
 
 
 def write_message(message: Envelope) -> bytes:
@@ -271,17 +304,13 @@ def members_of(message: Envelope) -> dict[str, Any]:
     ``metadata``.
     """
     members: dict[str, Any] = dict(message.further)
-    for name in ("version", "message_id", "timestamp", "source", "target", "message"):
-        value = _plain(getattr(message, name))
-        if value != {}:
-            members[_WIRE[name]] = value
+    for name, written in _WRITTEN.items():
+        if (value := _plain(getattr(message, name))) != {}:
+            members[written] = value
     members["payload"] = _payload_members(message.payload)
     if message.security is not None:
         members["security"] = _plain(message.security)
     return members
-
-
-_WIRE = {field.name: field.encode_name for field in msgspec.structs.fields(Envelope)}
 
 
 def _plain(value: Any) -> Any:
@@ -289,24 +318,23 @@ def _plain(value: Any) -> Any:
 
 
 def _payload_members(payload: RequestPayload | ResponsePayload | msgspec.Raw) -> Any:
+    if isinstance(payload, msgspec.Raw):
+        return msgspec.json.decode(payload)
+    given = _plain(payload)
     if isinstance(payload, RequestPayload):
-        members = _plain(payload)
-        members.setdefault("parameters", {})
-        return members
-    if isinstance(payload, ResponsePayload):
-        given = _plain(payload)
-        members = {
-            "status": given["status"],
-            "results": list(given.get("results", ())),
-            "metadata": given.get("metadata", {}),
+        given.setdefault("parameters", {})
+        return given
+    members = {
+        "status": given["status"],
+        "results": list(given.get("results", ())),
+        "metadata": given.get("metadata", {}),
+    }
+    if (error := given.get("error")) is not None:
+        members["error"] = {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in error.items()
         }
-        if (error := given.get("error")) is not None:
-            for name in ("violations", "details"):
-                if name in error:
-                    error[name] = list(error[name])
-            members["error"] = error
-        return members
-    return msgspec.json.decode(payload)
+    return members
 
 
 def _refuse_no_numbers(value: Any, path: str) -> None:
@@ -321,186 +349,63 @@ def _refuse_no_numbers(value: Any, path: str) -> None:
         _refuse_no_numbers(item, f"{path}.{name}" if path else str(name))
 
 
-def _identity(members: Any) -> tuple[str, str]:
-    """Return the ids of a message and of its sender, as far as they can be ids."""
-    if not isinstance(members, dict):
-        return "", ""
-    id, source = members.get("messageId"), members.get("source")
-    sender = source.get("agentId") if isinstance(source, dict) else None
-    return (
-        id if isinstance(id, str) and may_be_id(id) else "",
-        sender if isinstance(sender, str) and may_be_name(sender) else "",
-    )
+def _at(members: Any, path: str) -> Any:
+    """Return the value at a path, ``None`` if there is none."""
+    for name in path.split("."):
+        members = members.get(name) if isinstance(members, dict) else None
+    return members
 
 
 def _read(members: Any) -> Envelope:
     if type(members) is not dict:
         raise InvalidRequestError("a message is a JSON object")
-    problems: list[Problem] = []
-
-    def read(name: str, reader: Callable[[Any], Any], default: Any = None) -> Any:
-        value = members.get(name)
-        if value is None:
-            if default is None:
-                problems.append((name, "required, but missing"))
-            return default
-        try:
-            return reader(value)
-        except InvalidValue as wrong:
-            problems.extend(wrong.under(name))
-            return default
-
-    version = read("version", _version)
-    message_id = read("messageId", _id)
-    timestamp = read("timestamp", _timestamp)
-    source = read("source", _source)
-    info = read("message", _message_info)
-    target = read("target", _target, Target())
-    security = None
-    if members.get("security") is not None:
-        security = read("security", _security)
-    kind = info.type if info is not None else ""
-    payload = read("payload", lambda value: _payload(value, kind))
-    if kind == MessageType.REQUEST:
-        _check_choices(info, target, problems)
-    if problems:
-        _refuse(problems)
-    return Envelope(
-        version=version,
-        message_id=message_id,
-        timestamp=timestamp,
-        source=source,
-        target=target,
-        message=info,
-        payload=payload,
-        security=security,
-        further={name: members[name] for name in members.keys() - _KNOWN},
-        received=members if security is not None else None,
-    )
-
-
-def _refuse(problems: list[Problem]) -> None:
+    _check_version(members.get("version"))
+    kind, payload = _at(members, "message.type"), members.get("payload")
+    said = payload if kind == MessageType.EVENT and isinstance(payload, dict) else {}
+    form: type[_Request | _Answer | _Other] = _Other
+    if kind == MessageType.RESPONSE or "status" in said:
+        form = _Answer
+    elif kind == MessageType.REQUEST or "action" in said:
+        form = _Request
+    problems = list(_wrong_choices(members)) if kind == MessageType.REQUEST else []
+    further = {name: members[name] for name in members.keys() - _KNOWN}
+    known = {name: members[name] for name in _KNOWN & members.keys()} if further else members
     try:
-        refuse(InvalidValue(problems).violations)
-    except A2AError as error:
-        raise InvalidRequestError(error.message, violations=error.violations) from None
+        read = read_struct(form, known)
+        if isinstance(read, _Request) and read.payload.metadata.encoding != UTF_8:
+            encoding = read.payload.metadata.encoding[:40]
+            words = f"expected {UTF_8}; got {encoding!r}: send the parameters as JSON"
+            problems.append(("payload.metadata.encoding", words))
+    except InvalidValue as wrong:
+        problems = [*wrong.problems, *problems]
+    if problems:
+        try:
+            refuse(InvalidValue(problems).violations)
+        except A2AError as error:
+            raise InvalidRequestError(error.message, violations=error.violations) from None
+    given: dict[str, Any] = {name: getattr(read, name) for name in read.__struct_fields__}
+    if isinstance(read, _Other):
+        given["payload"] = msgspec.Raw(encode(payload))
+    elif isinstance(read, _Request) and read.payload.parameters is None:
+        given["payload"] = msgspec.structs.replace(read.payload, parameters={})
+    received = members if read.security is not None else None
+    return Envelope(**given, further=further, received=received)
 
 
-def _check_choices(info: MessageInfo, target: Target, problems: list[Problem]) -> None:
-    """Add the choices of a REQUEST that this version does not have."""
-    for path, value, known in (
-        ("message.subType", info.sub_type, _SUB_TYPES),
-        ("message.priority", info.priority, _PRIORITIES),
-        ("target.routingStrategy", target.routing_strategy, _STRATEGIES),
-    ):
-        if value not in known:
-            problems.append((path, f"expected one of {', '.join(known)}; got {value[:40]!r}"))
-
-
-# As plain strings: to go through an enum costs each message as much as to parse it.
-_SUB_TYPES, _PRIORITIES, _STRATEGIES = (
-    tuple(each.value for each in kind) for kind in (SubType, Priority, RoutingStrategy)
-)
-
-
-def _version(value: Any) -> str:
-    text = _text(value)
-    if not _VERSION.fullmatch(text):
+def _check_version(version: Any) -> None:
+    """Raise ``EnvelopeVersionUnknown`` for a text that is another major version."""
+    if isinstance(version, str) and version and not _VERSION.fullmatch(version):
         raise EnvelopeVersionUnknown(
-            f"version {text[:40]!r} of the envelope protocol is not read here; "
+            f"version {version[:40]!r} of the envelope protocol is not read here; "
             "every version 1.x is, such as 1.0",
-            metadata={"requestedVersion": text[:40], "supportedVersions": "1.0"},
+            metadata={"requestedVersion": version[:40], "supportedVersions": "1.0"},
             violations=(FieldViolation("version", "expected 1.0, or another version 1.x"),),
         )
-    return text
 
 
-def _text(value: Any) -> str:
-    if type(value) is not str:
-        raise expected("a string", value)
-    if not value:
-        raise InvalidValue([("", "must not be empty")])
-    return value
-
-
-def _id(value: Any) -> str:
-    text = _text(value)
-    if not may_be_id(text):
-        raise InvalidValue([("", f"expected {RIGHT_ID}")])
-    return text
-
-
-def _timestamp(value: Any) -> Timestamp:
-    try:
-        return Timestamp.parse(_text(value))
-    except ValueError as error:
-        raise InvalidValue([("", str(error))]) from None
-
-
-def _source(value: Any) -> Source:
-    return _with_names(read_struct(Source, value), "agent_id", "agent_type", "instance_id")
-
-
-def _target(value: Any) -> Target:
-    return _with_names(read_struct(Target, value), "agent_id", "agent_type", "routing_strategy")
-
-
-def _message_info(value: Any) -> MessageInfo:
-    info = _with_names(read_struct(MessageInfo, value), "type", "sub_type", "priority")
-    if not may_be_id(info.correlation_id):
-        raise InvalidValue([("correlationId", f"expected {RIGHT_ID}")])
-    return info
-
-
-def _security(value: Any) -> Security:
-    security = _with_names(
-        read_struct(Security, value), "signature", "timestamp", "nonce", "key_id", "algorithm"
-    )
-    try:
-        Timestamp.parse(security.timestamp)
-    except ValueError as error:
-        raise InvalidValue([("timestamp", str(error))]) from None
-    return security
-
-
-def _with_names(struct: S, *fields: str) -> S:
-    problems = [
-        (_camel(field), f"expected {RIGHT_NAME}")
-        for field in fields
-        if not may_be_name(getattr(struct, field))
-    ]
-    if problems:
-        raise InvalidValue(problems)
-    return struct
-
-
-def _camel(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(word.capitalize() for word in others)
-
-
-def _payload(value: Any, kind: str) -> RequestPayload | ResponsePayload | msgspec.Raw:
-    members = object_of(value)
-    is_event = kind == MessageType.EVENT
-    if kind == MessageType.RESPONSE or (is_event and "status" in members):
-        return read_struct(ResponsePayload, members)
-    if kind == MessageType.REQUEST or (is_event and "action" in members):
-        return _request_payload(members)
-    return msgspec.Raw(encode(members))
-
-
-def _request_payload(members: dict[str, Any]) -> RequestPayload:
-    payload = _with_names(read_struct(RequestPayload, members), "action")
-    metadata = payload.metadata
-    problems = [
-        (f"metadata.{name}", f"expected {RIGHT_ID}")
-        for name, id in (("contextId", metadata.context_id), ("taskId", metadata.task_id))
-        if not may_be_id(id)
-    ]
-    if metadata.encoding != UTF_8:
-        words = f"expected {UTF_8}; got {metadata.encoding[:40]!r}: send the parameters as JSON"
-        problems.append(("metadata.encoding", words))
-    if problems:
-        raise InvalidValue(problems)
-    given = payload.parameters
-    return payload if given is not None else msgspec.structs.replace(payload, parameters={})
+def _wrong_choices(members: dict[str, Any]) -> Iterator[Problem]:
+    """Yield the choices of a REQUEST that this version does not have."""
+    for path, known in _CHOICES.items():
+        value = _at(members, path)
+        if isinstance(value, str) and value not in known:
+            yield path, f"expected one of {', '.join(known)}; got {value[:40]!r}"

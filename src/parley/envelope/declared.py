@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 from msgspec.structs import replace
 
@@ -17,8 +17,8 @@ from parley.model.struct import A2AStruct, Timestamp, freeze
 from parley.security.limits.declaration import Limit, parse_limits
 
 DataClassification = Literal["public", "internal", "confidential", "restricted"]
-"""Who may see a card and results: all, authenticated callers, those with the permissions, and the
-latter only with a signature on each message."""
+"""Who may see a card and results: all, authenticated callers, callers with the permissions, and
+callers with the permissions whose messages are signed."""
 
 CLASSIFICATIONS: tuple[str, ...] = get_args(DataClassification)
 
@@ -26,7 +26,7 @@ DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sun
 DAILY = "daily"
 
 HANDLER_TIMEOUT = 30.0
-"""How many seconds a handler of an operator's plug-in has."""
+"""How many seconds an operator's handler has."""
 
 KEYS_VARIABLE = "PARLEY_ENVELOPE_KEYS"
 """The environment variable that names the file with the keys of senders."""
@@ -120,8 +120,15 @@ class EnvelopeSettings(A2AStruct, frozen=True, kw_only=True):
         )
 
     def _gates(self, now: Callable[[], int]) -> tuple[WorkGate, ...]:
-        gates = MaintenanceGate.of(self, now), SkillSlots.of(self)
-        return tuple(each for each in gates if each is not None)
+        limited = {
+            skill: each
+            for skill, each in self.performance.items()
+            if each.max_concurrent_requests is not None
+        }
+        gates: list[WorkGate] = [SkillSlots(limited)] if limited else []
+        if self.maintenance_windows:
+            gates.insert(0, MaintenanceGate(tuple(self.maintenance_windows), now))
+        return tuple(gates)
 
     def check(self) -> None:
         """Raise ``TypeError`` or ``ValueError`` that says what would be right."""
@@ -151,11 +158,8 @@ class EnvelopeSettings(A2AStruct, frozen=True, kw_only=True):
             _check_number("requests_per_minute", self.requests_per_minute, least=1)
         _check_number("concurrent_connections", self.concurrent_connections, least=1)
         window: Any = self.signature_window
-        if (
-            isinstance(window, bool)
-            or not isinstance(window, int | float)
-            or not 1 <= window <= 3600
-        ):
+        is_number = isinstance(window, int | float) and not isinstance(window, bool)
+        if not is_number or not 1 <= window <= 3600:
             raise ValueError(
                 "signature_window of envelope is 1 to 3600 seconds (300 by default), not "
                 f"{window!r}"
@@ -260,19 +264,15 @@ def _check_performance(skill: str, performance: DeclaredPerformance) -> None:
     what = f"performance of {skill!r}"
     if not isinstance(performance, DeclaredPerformance):
         raise TypeError(f"{what} is a DeclaredPerformance, not {performance!r:.100}")
-    if performance.average_response_time is not None:
-        _check_number(
-            f"average_response_time (ms) in the {what}", performance.average_response_time, least=0
-        )
-    if performance.max_concurrent_requests is not None:
-        _check_number(
-            f"max_concurrent_requests in the {what}", performance.max_concurrent_requests, least=1
-        )
+    for name, value, least in (
+        ("average_response_time (ms)", performance.average_response_time, 0),
+        ("max_concurrent_requests", performance.max_concurrent_requests, 1),
+    ):
+        if value is not None:
+            _check_number(f"{name} in the {what}", value, least=least)
     share: Any = performance.reliability
-    if share is None:
-        return
     is_number = isinstance(share, int | float) and not isinstance(share, bool)
-    if not is_number or math.isnan(share) or not 0 <= share <= 1:
+    if share is not None and not (is_number and 0 <= share <= 1):  # NaN is not, either
         raise ValueError(f"reliability in the {what} is a number from 0 to 1, not {share!r}")
 
 
@@ -304,15 +304,6 @@ class MaintenanceGate:
         self._windows = windows
         self._now = now
 
-    @classmethod
-    def of(
-        cls, settings: EnvelopeSettings | None, now: Callable[[], int]
-    ) -> MaintenanceGate | None:
-        """Return the windows of an agent, ``None`` without any."""
-        if settings is None or not settings.maintenance_windows:
-            return None
-        return cls(tuple(settings.maintenance_windows), now)
-
     def check(self, skill: str = "") -> None:
         """Refuse new work within a window. Raises ``UnderMaintenance``, with the time to wait."""
         now = self._now()
@@ -321,12 +312,12 @@ class MaintenanceGate:
             return
         from parley.envelope.messages import UnderMaintenance
 
-        until = datetime.fromtimestamp(end / 1000, UTC).isoformat(timespec="seconds")
+        until = f"{datetime.fromtimestamp(end / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
         raise UnderMaintenance(
-            "the agent is under maintenance and takes no new work before "
-            f"{until.replace('+00:00', 'Z')}; what runs goes on, and can be read and answered",
+            f"the agent is under maintenance and takes no new work before {until}; what runs goes "
+            "on, and can be read and answered",
             retry_after=(end - now) / 1000,
-            metadata={"until": until.replace("+00:00", "Z")},
+            metadata={"until": until},
         )
 
     def hold(self, skill: str, handle: ReplyHandle) -> None:
@@ -339,18 +330,16 @@ class MaintenanceGate:
         """
         end = None
         for _ in range(_MOST_JOINED):
-            ends = [until for window in self._windows for until in _ends(window, at)]
+            ends = [
+                until
+                for window in self._windows
+                for start, until in _occurrences(window, at)
+                if start <= at < until
+            ]
             if not ends:
                 break
             at = end = max(ends)
         return end
-
-
-def _ends(window: MaintenanceWindow, at: int) -> Iterator[int]:
-    """Yield the ends of the occurrences of a window that a time is in."""
-    for start, end in _occurrences(window, at):
-        if start <= at < end:
-            yield end
 
 
 def _occurrences(window: MaintenanceWindow, at: int) -> Iterator[tuple[int, int]]:
@@ -389,18 +378,6 @@ class SkillSlots:
     def __init__(self, performance: dict[str, DeclaredPerformance]) -> None:
         self._performance = performance
         self._taken = dict.fromkeys(performance, 0)
-
-    @classmethod
-    def of(cls, settings: EnvelopeSettings | None) -> Self | None:
-        """Return the slots of an agent, ``None`` if no skill has a number of them."""
-        if settings is None:
-            return None
-        limited = {
-            skill: each
-            for skill, each in settings.performance.items()
-            if each.max_concurrent_requests is not None
-        }
-        return cls(limited) if limited else None
 
     def check(self, skill: str) -> None:
         """Refuse a message if all slots of its skill are taken. Raises ``OverloadedError``."""

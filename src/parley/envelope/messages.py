@@ -38,6 +38,14 @@ PATH = "/envelope"
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
 """A number of things or of milliseconds: an integer that every JSON parser keeps."""
 
+# What matches is right at once; ``codec`` looks at other texts more closely.
+NAME, ID = r"^[ -~]{0,512}\Z", r"^[\x01-\x7f]{0,512}\Z"
+
+Name = Annotated[str, msgspec.Meta(pattern=NAME)]
+NonEmptyName = Annotated[str, msgspec.Meta(pattern=NAME, min_length=1)]
+Id = Annotated[str, msgspec.Meta(pattern=ID)]
+NonEmptyId = Annotated[str, msgspec.Meta(pattern=ID, min_length=1)]
+
 VERSION = "1.0"
 """The version that is written. Every ``1.x`` is read."""
 
@@ -57,7 +65,7 @@ continues.
 
 
 class MessageType(StrEnum):
-    """The types of messages that every agent knows. A plug-in may know more."""
+    """The types of messages that every agent knows. An operator's handler may know more."""
 
     REQUEST = "REQUEST"
     RESPONSE = "RESPONSE"
@@ -113,26 +121,26 @@ class Status(StrEnum):
 class MessageSource(A2AStruct, frozen=True, kw_only=True):
     """Who says to have sent a message. A claim: it must match who is authenticated or signs."""
 
-    agent_id: NonEmpty
-    agent_type: str = ""
-    instance_id: str = ""
+    agent_id: NonEmptyName
+    agent_type: Name = ""
+    instance_id: Name = ""
 
 
 class Target(A2AStruct, frozen=True, kw_only=True):
     """For whom a message is. Empty: for the agent at the address."""
 
-    agent_id: str = ""
-    agent_type: str = ""
-    routing_strategy: str = RoutingStrategy.DIRECT
+    agent_id: Name = ""
+    agent_type: Name = ""
+    routing_strategy: Name = RoutingStrategy.DIRECT
 
 
 class MessageInfo(A2AStruct, frozen=True, kw_only=True):
     """The kind of a message. ``correlation_id`` is the ``message_id`` of its question."""
 
-    type: NonEmpty
-    sub_type: str = SubType.QUERY
-    correlation_id: str = ""
-    priority: str = Priority.NORMAL
+    type: NonEmptyName
+    sub_type: Name = SubType.QUERY
+    correlation_id: Id = ""
+    priority: Name = Priority.NORMAL
 
 
 class MessageSecurity(A2AStruct, frozen=True, kw_only=True):
@@ -141,11 +149,11 @@ class MessageSecurity(A2AStruct, frozen=True, kw_only=True):
     ``key_id`` names the key, ``algorithm`` is ``HMAC-SHA256`` or ``Ed25519``.
     """
 
-    signature: NonEmpty
-    timestamp: NonEmpty
-    nonce: NonEmpty
-    key_id: str = ""
-    algorithm: str = ""
+    signature: NonEmptyName
+    timestamp: Timestamp
+    nonce: NonEmptyName
+    key_id: Name = ""
+    algorithm: Name = ""
 
 
 class RequestMetadata(A2AStruct, frozen=True, kw_only=True):
@@ -155,15 +163,15 @@ class RequestMetadata(A2AStruct, frozen=True, kw_only=True):
     has sent it before, with the same ``message_id``. ``encoding`` is ``utf-8``.
     ``stream``: EVENTs come before the RESPONSE of a query. ``context_id`` and ``task_id`` continue
     with a conversation or a task, ``after`` with the EVENTs after a number. ``service_parameters``
-    are those of A2A (specification §3.2.6), such as ``A2A-Extensions``.
+    are A2A's (specification §3.2.6), such as ``A2A-Extensions``.
     """
 
     timeout: Count | None = None
     retry_count: Count = 0
     encoding: str = "utf-8"
     stream: bool = False
-    context_id: str = ""
-    task_id: str = ""
+    context_id: Id = ""
+    task_id: Id = ""
     after: Count | None = None
     service_parameters: dict[str, str] = {}
 
@@ -171,7 +179,7 @@ class RequestMetadata(A2AStruct, frozen=True, kw_only=True):
 class RequestPayload(A2AStruct, frozen=True, kw_only=True):
     """The action of a REQUEST: a skill's id, or an operation (``a2a.GetTask``)."""
 
-    action: NonEmpty
+    action: NonEmptyName
     parameters: Any = {}
     metadata: RequestMetadata = RequestMetadata()
 
@@ -224,7 +232,19 @@ class ResponsePayload(A2AStruct, frozen=True, kw_only=True):
     error: EnvelopeError | None = None
 
 
-class Envelope(A2AStruct, frozen=True, kw_only=True):
+class EnvelopeHead(A2AStruct, frozen=True, kw_only=True):
+    """The members that messages of all types have, but for the payload."""
+
+    version: NonEmpty
+    message_id: NonEmptyId
+    timestamp: Timestamp
+    source: MessageSource
+    message: MessageInfo
+    target: Target = Target()
+    security: MessageSecurity | None = None
+
+
+class Envelope(EnvelopeHead, frozen=True, kw_only=True):
     """A message. ``payload`` is read when its type is known.
 
     ``further`` are members that version 1.0 does not have. They are signed, and otherwise ignored.
@@ -232,22 +252,13 @@ class Envelope(A2AStruct, frozen=True, kw_only=True):
     is over. It is ``None`` for others.
     """
 
-    version: NonEmpty
-    message_id: NonEmpty
-    timestamp: Timestamp
-    source: MessageSource
-    message: MessageInfo
     payload: RequestPayload | ResponsePayload | msgspec.Raw
-    target: Target = Target()
-    security: MessageSecurity | None = None
     further: dict[str, Any] = {}
     received: dict[str, Any] | None = None
 
 
-# The short names, for modules that have no other class of these names.
+# The short name, for modules that have no other class of this name.
 Source = MessageSource
-Security = MessageSecurity
-Violation = WrongMember
 
 
 class EnvelopeVersionUnknown(VersionNotSupportedError):
@@ -369,7 +380,7 @@ def envelope_error(error: A2AError) -> EnvelopeError:
         message=error.message,
         retry_after=None if error.retry_after is None else max(0, ceil(error.retry_after * 1000)),
         violations=tuple(
-            Violation(field=v.field, description=v.description) for v in error.violations
+            WrongMember(field=v.field, description=v.description) for v in error.violations
         ),
         details=tuple(details),
     )
@@ -392,7 +403,7 @@ def a2a_error(error: EnvelopeError) -> A2AError:
 
 
 def task_error(task: Task) -> EnvelopeError | None:
-    """Return why a task has ended without success; ``None`` for one that has not."""
+    """Return why a task has ended without success, else ``None``."""
     code = TASK_ERRORS.get(task.state)
     if code is None:
         return None

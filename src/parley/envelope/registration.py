@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from parley.client.errors import ClientError
+from parley.envelope.answers import success
 from parley.envelope.cards import (
     EnvelopeCard,
     agent_card_of,
@@ -23,14 +24,8 @@ from parley.envelope.cards import (
     read_card,
     windows_of,
 )
-from parley.envelope.messages import (
-    AgentUnavailable,
-    Envelope,
-    RequestPayload,
-    ResponseMetadata,
-    ResponsePayload,
-    Status,
-)
+from parley.envelope.declared import CLASSIFICATIONS
+from parley.envelope.messages import AgentUnavailable, Envelope, ResponsePayload
 from parley.envelope.routing import (
     SHARING_SCOPE,
     UNPROVED,
@@ -38,8 +33,11 @@ from parley.envelope.routing import (
     ConnectedAgents,
     ConnectedCard,
 )
+from parley.envelope.server.answering import payload_of
+from parley.envelope.server.guard import ids_of
 from parley.envelope.server.services import EnvelopeHandler, MessageContext, SocketPeer
 from parley.model.cards import AgentCard
+from parley.model.concurrency import end
 from parley.model.errors import (
     A2AError,
     FieldViolation,
@@ -138,7 +136,7 @@ class _Registered(msgspec.Struct):
 
     agent_id: str
     identifier: str
-    context: MessageContext
+    caller: Caller
     beaten_at: float = 0.0
     interval: float = BEAT_SECONDS
 
@@ -157,7 +155,7 @@ class SocketRegistrations:
         self._connected = connected
         self._registrar = registrar
         self._settings = settings or RegistrationSettings()
-        self.own_ids = frozenset(own_ids)
+        self._own_ids = frozenset(own_ids)
         self._registered: dict[SocketPeer, dict[str, _Registered]] = {}
         self._beats: set[asyncio.Task[None]] = set()
 
@@ -166,27 +164,29 @@ class SocketRegistrations:
         """The handlers of the actions."""
         return {REGISTER: self.register, DEREGISTER: self.deregister, HEARTBEAT: self.heartbeat}
 
+    def _of(self, context: MessageContext) -> dict[str, _Registered]:
+        """Return the registrations of the socket of a message."""
+        return {} if context.peer is None else self._registered.get(context.peer, {})
+
     async def register(self, message: Envelope, context: MessageContext) -> ResponsePayload:
         """Register an agent. Doing it again replaces its card. Raises ``A2AError``."""
         self._settings.check(context.caller)
         asked = _asked(message, context)
-        card = asked.card
-        agent_id = self._checked_id(card.agent_info.id, message, context)
-        peer = context.peer
-        accepts = asked.accepts_requests
+        agent_id = self._checked_id(asked.card.agent_info.id, message, context)
+        peer, accepts = context.peer, asked.accepts_requests
         if accepts and peer is None:
             raise InvalidParamsError(
                 "requests are taken over a WebSocket: register over one, or with "
                 '"acceptsRequests": false and a card that has addresses'
             )
-        known = self._registered.get(peer, {}) if peer is not None else {}
+        known = self._of(context)
         if agent_id not in known and len(known) >= MAX_PER_SOCKET:
             raise InvalidParamsError(f"at most {MAX_PER_SOCKET} agents register over one socket")
         result: dict[str, Any] = {"agentId": agent_id, "acceptsRequests": accepts}
         identifier = ""
         if self._registrar is not None and asked.has_address:
             identifier = self._registrar.identifier_of(agent_id, asked.identifier)
-            entry = _entry(card, asked.a2a, identifier)
+            entry = _entry(asked.card, asked.a2a, identifier)
             with _registry_errors():
                 result |= await self._registrar.publish(
                     entry, asked.audience, context.caller, context.address
@@ -200,38 +200,45 @@ class SocketRegistrations:
                 "(an A2A card: supportedInterfaces), or leave out identifier"
             )
         if peer is not None:
-            if not peer.is_open:
-                raise InvalidParamsError("the connection has ended")
-            if accepts:
-                shares = SHARING_SCOPE in context.caller.scopes
-                caller = context.caller
-                owner = caller.owner if caller.authenticated else f"{UNPROVED}{id(peer)}"
-                found = ConnectedAgent(
-                    _limits(card, agent_id),
-                    peer,
-                    owner,
-                    shares=shares,
-                    instance=message.source.instance_id,
-                )
-                self._connected.add(found)
-            else:
-                self._connected.remove(peer, agent_id)
+            self._connect(peer, agent_id, asked, message, context)
             if peer not in self._registered:
                 self._registered[peer] = {}
                 peer.on_close(lambda: self._left(peer))
                 peer.on_beat(lambda: self._beat(peer))
-            kept = _Registered(agent_id=agent_id, identifier=identifier, context=context)
+            kept = _Registered(agent_id, identifier, context.caller)
             self._registered[peer][agent_id] = kept
-        return _payload([result])
+        return success([result])
+
+    def _connect(
+        self,
+        peer: SocketPeer,
+        agent_id: str,
+        asked: _Asked,
+        message: Envelope,
+        context: MessageContext,
+    ) -> None:
+        """Have an agent take requests over its socket, or no longer."""
+        if not peer.is_open:
+            raise InvalidParamsError("the connection has ended")
+        if not asked.accepts_requests:
+            self._connected.remove(peer, agent_id)
+            return
+        found = ConnectedAgent(
+            _connected_card(asked.card, agent_id),
+            peer,
+            _owner_of(context),
+            shares=SHARING_SCOPE in context.caller.scopes,
+            instance=message.source.instance_id,
+        )
+        self._connected.add(found)
 
     async def deregister(self, message: Envelope, context: MessageContext) -> ResponsePayload:
         """Take an agent of this socket out, or all of them. Raises ``A2AError``."""
         self._settings.check(context.caller)
         given = _members(message, {"agentId", "identifier"})
-        peer = context.peer
-        known = dict(self._registered.get(peer, {})) if peer is not None else {}
+        known = self._of(context)
         wanted = given.get("agentId", "")
-        gone = [each for each in known.values() if not wanted or each.agent_id == wanted]
+        gone = [each for each in known.values() if wanted in ("", each.agent_id)]
         identifiers = [each.identifier for each in gone if each.identifier]
         if given.get("identifier"):
             identifiers = [given["identifier"]]
@@ -244,70 +251,64 @@ class SocketRegistrations:
             with _registry_errors():
                 for identifier in identifiers:
                     await self._registrar.withdraw(identifier, context.caller, context.address)
-        if peer is not None:
-            for each in gone:
-                self._connected.remove(peer, each.agent_id)
-                self._registered.get(peer, {}).pop(each.agent_id, None)
-        return _payload([{"agentId": each.agent_id, "registered": False} for each in gone])
+        for each in gone:
+            assert context.peer is not None
+            self._connected.remove(context.peer, each.agent_id)
+            known.pop(each.agent_id, None)
+        return success([{"agentId": each.agent_id, "registered": False} for each in gone])
 
     async def heartbeat(self, message: Envelope, context: MessageContext) -> ResponsePayload:
         """Say that registered agents live. Raises ``A2AError``."""
         self._settings.check(context.caller)
-        given = _members(message, {"identifiers"})
-        peer = context.peer
-        known = self._registered.get(peer, {}) if peer is not None else {}
-        named = given.get("identifiers")
+        named = _members(message, {"identifiers"}).get("identifiers")
+        known = self._of(context)
         if named is not None and not (
             isinstance(named, list) and all(isinstance(each, str) for each in named)
         ):
             raise InvalidParamsError("identifiers is a list of identifiers")
         identifiers = named or [each.identifier for each in known.values() if each.identifier]
-        result: dict[str, Any] = {"agents": [each.agent_id for each in known.values()]}
+        result: dict[str, Any] = {"agents": list(known)}
         if identifiers and self._registrar is not None:
             with _registry_errors():
                 result |= await self._registrar.beat(identifiers, context.caller)
         elif not known:
             raise InvalidParamsError("nothing is registered over this socket: register first")
-        return _payload([result])
+        return success([result])
 
     async def aclose(self) -> None:
         """End what is under way."""
-        for task in self._beats:
-            task.cancel()
-        await asyncio.gather(*self._beats, return_exceptions=True)
+        await end(self._beats)
 
     def _checked_id(self, id: str, message: Envelope, context: MessageContext) -> str:
         """Return the id that an agent registers under. Raises ``PermissionDeniedError``."""
-        caller = context.caller
-        if caller.authenticated:
-            own = [each for each in (caller.id, caller.client) if each]
+        caller, problem = context.caller, ""
+        own = ids_of(caller)
+        if own:
             if id not in own:
                 raise PermissionDeniedError(
                     f"this agent is authenticated as {' or '.join(map(repr, own))}, and registers "
                     f"under that id, not as {id[:100]!r}"
                 )
             self._connected.remove_strangers(id)
-            owner = self._connected.owner_of(id)
-            if owner is not None and owner != caller.owner:
-                raise PermissionDeniedError(
-                    f"another caller of the id {id[:100]!r} is connected: register under another id"
-                )
+            problem = (
+                f"another caller of the id {id[:100]!r} is connected: register under another id"
+            )
         else:
             if id != message.source.agent_id:
                 raise PermissionDeniedError(
                     f"the source of the message is {message.source.agent_id[:100]!r}, and it "
                     f"registers under that id, not as {id[:100]!r}"
                 )
-            owner = self._connected.owner_of(id)
-            if owner is not None and owner != f"{UNPROVED}{_id_of(context.peer)}":
-                raise PermissionDeniedError(f"the id {id[:100]!r} is another agent's: take another")
-        if id in self.own_ids:
+            problem = f"the id {id[:100]!r} is another agent's: take another"
+        if self._connected.owner_of(id) not in (None, _owner_of(context)):
+            raise PermissionDeniedError(problem)
+        if id in self._own_ids:
             raise PermissionDeniedError(f"{id[:100]!r} is the id of an agent of this server")
         return id
 
     def _left(self, peer: SocketPeer) -> None:
-        for each in self._registered.pop(peer, {}).values():
-            log.info("the agent %s has left: its socket closed", ascii(each.agent_id[:200]))
+        for id in self._registered.pop(peer, {}):
+            log.info("the agent %s has left: its socket closed", ascii(id[:200]))
 
     def _beat(self, peer: SocketPeer) -> None:
         """Pass a HEARTBEAT on to the registry, as often as that wants them."""
@@ -331,8 +332,7 @@ class SocketRegistrations:
     async def _pass_on(self, registrar: AgentRegistrar, due: list[_Registered]) -> None:
         try:
             with _registry_errors():
-                names = [each.identifier for each in due]
-                answer = await registrar.beat(names, due[0].context.caller)
+                answer = await registrar.beat([each.identifier for each in due], due[0].caller)
         except A2AError as error:
             log.warning("a heartbeat of %s was not taken: %s", due[0].identifier[:200], error)
             return
@@ -340,6 +340,12 @@ class SocketRegistrations:
         if isinstance(interval, int | float) and not isinstance(interval, bool):
             for each in due:
                 each.interval = min(max(float(interval), 1.0), 3600.0)
+
+
+def _owner_of(context: MessageContext) -> str:
+    """Return the owner of agents that a caller registers. A stranger is known by its socket."""
+    caller = context.caller
+    return caller.owner if caller.authenticated else f"{UNPROVED}{id(context.peer)}"
 
 
 class _Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -354,13 +360,12 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _asked(message: Envelope, context: MessageContext) -> _Asked:
-    given = _parameters(message)
-    if len(msgspec.json.encode(given)) > MAX_CARD_BYTES:
-        raise InvalidParamsError(f"a card that is registered has at most {MAX_CARD_BYTES:,} bytes")
+    card: Any = _parameters(message)
     options: Mapping[str, Any] = {}
-    card = given
-    if "card" in given:
-        options, card = given, given["card"]
+    if len(msgspec.json.encode(card)) > MAX_CARD_BYTES:
+        raise InvalidParamsError(f"a card that is registered has at most {MAX_CARD_BYTES:,} bytes")
+    if "card" in card:
+        options, card = card, card["card"]
         if unknown := sorted(set(options) - _OPTIONS):
             raise _invalid(unknown[0], f"not known here; there are {', '.join(sorted(_OPTIONS))}")
         if not isinstance(card, dict):
@@ -369,15 +374,14 @@ def _asked(message: Envelope, context: MessageContext) -> _Asked:
     if "agentInfo" in card:
         windows_of(card)  # each is enforced, or the card is refused
         read = read_card(card, max_bytes=MAX_CARD_BYTES)
+        has_address = bool(read.endpoints.primary or read.endpoints.backup)
     elif "name" in card and ("skills" in card or "supportedInterfaces" in card or "url" in card):
         a2a = card
         made = read_answer(dict(card), AgentCard)
         read = envelope_card_of(made, agent_id=context.caller.id or message.source.agent_id)
+        has_address = bool(card.get("supportedInterfaces") or card.get("url"))
     else:
         raise _invalid("agentInfo", "a card has agentInfo (an A2A card: name and skills)")
-    has_address = bool(read.endpoints.primary or read.endpoints.backup)
-    if a2a is not None:
-        has_address = bool(a2a.get("supportedInterfaces") or a2a.get("url"))
     accepts = options.get("acceptsRequests", not has_address)
     identifier = options.get("identifier", "")
     if not isinstance(accepts, bool):
@@ -399,12 +403,11 @@ def _asked(message: Envelope, context: MessageContext) -> _Asked:
 def _entry(card: EnvelopeCard, a2a: Mapping[str, Any] | None, identifier: str) -> Mapping[str, Any]:
     """Return the entry of an agent in a catalog, with its A2A card in it."""
     info = card.agent_info
-    data = a2a or msgspec.to_builtins(agent_card_of(card), enc_hook=to_wire)
     entry = CatalogEntry(
         identifier=identifier,
         display_name=info.name or info.id,
         type=A2A_CARD,
-        data=data,
+        data=a2a or msgspec.to_builtins(agent_card_of(card), enc_hook=to_wire),
         description=info.description[:2000],
         tags=card.metadata.tags[:64],
         capabilities=tuple(each.name for each in card.capabilities)[:64],
@@ -414,36 +417,28 @@ def _entry(card: EnvelopeCard, a2a: Mapping[str, Any] | None, identifier: str) -
     return write_entry(entry)
 
 
-def _limits(card: EnvelopeCard, agent_id: str) -> ConnectedCard:
-    most = [
-        each.performance.max_concurrent_requests
-        for each in card.capabilities
-        if each.performance is not None and each.performance.max_concurrent_requests is not None
-    ]
+def _connected_card(card: EnvelopeCard, agent_id: str) -> ConnectedCard:
+    declared = [each.performance for each in card.capabilities if each.performance is not None]
+    most = [each.max_concurrent_requests for each in declared]
     classification = card.security.data_classification or "public"
-    if classification not in ("public", "internal", "confidential", "restricted"):
+    if classification not in CLASSIFICATIONS:
         raise _invalid(
             "security.dataClassification", "public, internal, confidential or restricted"
         )
-    info = card.agent_info
     availability = card.constraints.availability
     return ConnectedCard(
         id=agent_id,
-        type=info.type or "agent",
-        name=info.name,
-        description=info.description,
-        version=info.version,
+        type=card.agent_info.type or "agent",
         skills=frozenset(each.name for each in card.capabilities),
         permissions=frozenset(card.security.required_permissions),
         classification=classification,
-        at_once=min(max(sum(most), 1), BEAT_CONCURRENCY) if most else BEAT_CONCURRENCY,
+        at_once=min(max(sum(filter(None, most)), 1), 64) if any(most) else 64,
         windows=availability.maintenance_windows if availability is not None else (),
     )
 
 
 def _parameters(message: Envelope) -> dict[str, Any]:
-    payload = message.payload
-    given = payload.parameters if isinstance(payload, RequestPayload) else None
+    given = payload_of(message).parameters
     if not isinstance(given, dict):
         raise _invalid("", "an object")
     return given
@@ -457,18 +452,6 @@ def _members(message: Envelope, known: set[str]) -> dict[str, Any]:
         if name != "identifiers" and not isinstance(value, str):
             raise _invalid(name, "a text")
     return given
-
-
-def _payload(results: Sequence[Mapping[str, Any]]) -> ResponsePayload:
-    return ResponsePayload(
-        status=Status.SUCCESS,
-        results=tuple(results),
-        metadata=ResponseMetadata(total_results=len(results)),
-    )
-
-
-def _id_of(peer: SocketPeer | None) -> str:
-    return "" if peer is None else str(id(peer))
 
 
 def _invalid(member: str, description: str) -> InvalidParamsError:

@@ -1,4 +1,4 @@
-"""Who gets a REQUEST besides the agent at its address: one agent, one of several, or all.
+"""Passes REQUESTs on to other agents: to a named agent, to any of several, or to all.
 
 Candidates are agents of this server, agents that registered over their sockets, and agents of a
 registry. Balancing asks another candidate only if the first was not reached, or refused before it
@@ -13,38 +13,28 @@ import hashlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 from msgspec.structs import replace
 from starlette.types import ASGIApp
-from starlette.types import Message as AsgiMessage
 
 from parley.agent.remote.callees import referred
 from parley.agent.remote.connections import Connections
-from parley.agent.uses import UsableAgent
 from parley.client.card.interface import declares
 from parley.client.errors import (
     AddressNotAllowed,
     AuthenticationRequired,
     ClientError,
+    Disconnected,
     Timeout,
     Unreachable,
 )
-from parley.envelope.answers import (
-    Answers,
-    error_response,
-    event,
-    message,
-    response,
-    results_of,
-    status_of,
-    write_stream_event,
-)
+from parley.envelope.answers import Answers, error_response, event, message, pieces_in, response
 from parley.envelope.codec import UnreadableEnvelope, read_message, write_message
 from parley.envelope.declared import EnvelopeSettings, MaintenanceGate, MaintenanceWindow
 from parley.envelope.messages import (
@@ -56,7 +46,6 @@ from parley.envelope.messages import (
     Envelope,
     EnvelopeError,
     MessageType,
-    RequestMetadata,
     RequestPayload,
     ResponseMetadata,
     ResponsePayload,
@@ -68,8 +57,8 @@ from parley.envelope.messages import (
     TargetNotFound,
     UnderMaintenance,
     envelope_error,
-    task_error,
 )
+from parley.envelope.server.answering import SEND, STREAM, Exchanged, Replies, payload_of
 from parley.envelope.server.services import (
     REGISTRY_PREFIX,
     ROUTED,
@@ -79,6 +68,7 @@ from parley.envelope.server.services import (
     with_deadline,
 )
 from parley.extensions.call_chain import CallChain, Chain
+from parley.host.in_process import InProcessExchange, InProcessResponse
 from parley.model.bounded import Bounded
 from parley.model.cards import AgentInterface
 from parley.model.errors import (
@@ -90,18 +80,18 @@ from parley.model.errors import (
 )
 from parley.model.extensions import CALL_CHAIN
 from parley.model.ids import new_id
+from parley.model.operations import SKILL_KEY, SendMessageRequest
 from parley.model.parts import Message, Part, Role
-from parley.model.service import Caller, StreamItem
+from parley.model.service import CallContext, Caller, StreamItem
 from parley.model.struct import Timestamp, encode
-from parley.model.tasks import Task
 from parley.server.endpoint import Endpoint
-from parley.wire.sse import SseParser
 from parley.wire.versions import LATEST
 
 if TYPE_CHECKING:
     from parley.client.remote_agent import RemoteAgent
     from parley.registry.client.found import FoundAgent
 
+log = logging.getLogger("parley.envelope")
 
 HIDDEN_CODES = frozenset(
     {
@@ -119,50 +109,8 @@ HIDDEN_CODES = frozenset(
 that they do not reveal who is there.
 """
 
-
-class NotSent(Exception):
-    """A candidate was not asked: another one may be."""
-
-
-class NotForCaller(Exception):
-    """A candidate is not for this caller: for it, there is no such agent."""
-
-
-class AgentCandidate(Protocol):
-    """An agent that may be asked. ``id`` and ``type`` stand on its card."""
-
-    @property
-    def id(self) -> str:
-        """The id of the agent."""
-        ...
-
-    @property
-    def in_flight(self) -> int:
-        """How many requests were passed on to it, and are not answered."""
-        ...
-
-    def ask(self, request: Envelope, context: MessageContext) -> Answers:
-        """Yield its answers.
-
-        Raises ``NotSent`` and ``NotForCaller`` before the first, and ``A2AError``.
-        """
-        ...
-
-
-def is_refused_early(answer: Envelope) -> bool:
-    """Return whether an agent refused a request before it began anything."""
-    payload = answer.payload
-    return (
-        isinstance(payload, ResponsePayload)
-        and answer.message.type == MessageType.RESPONSE
-        and payload.status == Status.ERROR
-        and payload.error is not None
-        and payload.error.code in ("OVERLOADED", "TOO_MANY_REQUESTS", "MAINTENANCE")
-        and not payload.metadata.task_id
-    )
-
-
-log = logging.getLogger("parley.envelope")
+REFUSED_EARLY = frozenset({"OVERLOADED", "TOO_MANY_REQUESTS", "MAINTENANCE"})
+"""Errors of agents that began nothing, if no task is named: another agent may be asked."""
 
 BROADCAST_CONCURRENCY = 8
 """How many agents of one broadcast are asked at the same time."""
@@ -175,6 +123,33 @@ MARGIN = 0.25
 """How many seconds before the deadline a broadcast sends its summary."""
 
 MAX_TURNS = 10_000
+
+
+class NotSent(Exception):
+    """A candidate was not asked: another one may be."""
+
+
+class NotForCaller(Exception):
+    """A candidate is not for this caller: for it, there is no such agent."""
+
+
+class AgentCandidate(Protocol):
+    """An agent that may be asked. ``in_flight`` requests to it are not answered yet.
+
+    ``ask`` yields its answers. It raises ``NotSent`` and ``NotForCaller`` before the first, and
+    ``A2AError``.
+    """
+
+    @property
+    def id(self) -> str:  # noqa: D102
+        ...
+
+    @property
+    def in_flight(self) -> int:  # noqa: D102
+        ...
+
+    def ask(self, request: Envelope, context: MessageContext) -> Answers:  # noqa: D102
+        ...
 
 
 class Turns:
@@ -204,7 +179,6 @@ async def ask_one(
     """Yield the answers of the first candidate that takes the request: that with the least to do,
     and of several such each in turn. Raises ``A2AError``.
     """
-    hides = not request.target.agent_id
     refusal: Envelope | None = None
     was_there = False
     for candidate in turns.order(candidates):
@@ -212,17 +186,18 @@ async def ask_one(
         try:
             async with aclosing(_answers_in_time(candidate, request, context)) as answers:
                 first = await anext(answers, None)
-                if first is not None and is_refused_early(first):
-                    refusal = refusal or named(first, candidate.id)
+                code = "" if first is None else _error_code(first)
+                if first is not None and code in REFUSED_EARLY and not _has_task(first):
+                    refusal = refusal or first
                     continue
-                if first is not None and hides and _is_hidden(first):
+                if code in HIDDEN_CODES and not request.target.agent_id:
                     continue
                 if first is not None:
-                    yield named(first, candidate.id)
+                    yield first
                 elif request.message.sub_type != SubType.NOTIFICATION:
                     raise InternalError("the agent ended without an answer")
                 async for answer in answers:
-                    yield named(answer, candidate.id)
+                    yield answer
             return
         except NotForCaller:
             continue
@@ -235,25 +210,6 @@ async def ask_one(
     if was_there:
         raise AgentUnavailable("none of the agents can be reached now", retry_after=2.0)
     raise no_agent(request)
-
-
-async def ask_all(
-    candidates: Sequence[AgentCandidate],
-    request: Envelope,
-    context: MessageContext,
-    *,
-    source: Source,
-) -> Answers:
-    """Yield what each candidate answers as EVENTs, and a RESPONSE with the outcome of each.
-
-    The RESPONSE of a query comes when all have answered, or the deadline is near; that of a
-    command when all have accepted or refused, before their further EVENTs. Its status is
-    ``success`` if one of them did, ``error`` if none did. Raises ``A2AError`` if there is nobody.
-    """
-    broadcast = _Broadcast(candidates, request, context, source)
-    async with aclosing(broadcast.run()) as answers:
-        async for answer in answers:
-            yield answer
 
 
 def no_agent(request: Envelope) -> TargetNotFound:
@@ -269,21 +225,13 @@ def no_agent(request: Envelope) -> TargetNotFound:
     return TargetNotFound(f"there is no agent with {whom} that this caller may ask for {action!r}")
 
 
-def named(answer: Envelope, agent: str) -> Envelope:
-    """Return an answer that names who answered."""
-    payload = answer.payload
-    if not isinstance(payload, ResponsePayload):
-        return answer
-    metadata = msgspec.structs.replace(payload.metadata, agent_id=agent)
-    return msgspec.structs.replace(
-        answer, payload=msgspec.structs.replace(payload, metadata=metadata)
-    )
-
-
 async def _answers_in_time(
     candidate: AgentCandidate, request: Envelope, context: MessageContext
 ) -> Answers:
-    """Yield the answers of a candidate until the deadline. Raises ``DeadlineExceeded``."""
+    """Yield the answers of a candidate until the deadline; they name who answered.
+
+    Raises ``DeadlineExceeded``.
+    """
     async with aclosing(candidate.ask(request, context)) as answers:
         while True:
             try:
@@ -293,27 +241,43 @@ async def _answers_in_time(
                 raise DeadlineExceeded("the agent did not answer within the timeout") from None
             if answer is None:
                 return
+            if isinstance(answer.payload, ResponsePayload):
+                metadata = replace(answer.payload.metadata, agent_id=candidate.id)
+                answer = replace(answer, payload=replace(answer.payload, metadata=metadata))
             yield answer
 
 
-def _is_hidden(answer: Envelope) -> bool:
-    payload = answer.payload
-    return (
-        isinstance(payload, ResponsePayload)
-        and payload.error is not None
-        and payload.error.code in HIDDEN_CODES
-    )
+def _error_code(answer: Envelope) -> str:
+    error = getattr(answer.payload, "error", None)
+    return error.code if isinstance(error, EnvelopeError) else ""
 
 
-class _Mark(msgspec.Struct, frozen=True):
-    """The outcome of a candidate is known; ``is_end``: nothing more comes from it."""
+def _has_task(answer: Envelope) -> bool:
+    return isinstance(answer.payload, ResponsePayload) and bool(answer.payload.metadata.task_id)
 
-    number: int
-    is_end: bool = False
+
+def _failure(candidate: AgentCandidate, error: Exception) -> A2AError:
+    """Return the error of a candidate in a broadcast; the log has an unforeseen one."""
+    if isinstance(error, NotSent):
+        return AgentUnavailable("the agent cannot be reached now")
+    if isinstance(error, A2AError):
+        return error
+    log.error("asking %s failed", ascii(candidate.id[:200]), exc_info=error)
+    return InternalError("asking the agent failed")
+
+
+_Outcome = dict[str, Any]
 
 
 class _Broadcast:
-    """One message to several agents."""
+    """One message to several agents.
+
+    ``run`` yields the RESPONSE of each agent as an EVENT, with EVENTs before it if a query asks for
+    them. When all have answered, or the deadline is near, the RESPONSE about all follows. Further
+    EVENTs of agents that accepted a command come after that. Nothing of an agent is read ahead.
+    """
+
+    _KNOWN, _END = object(), object()
 
     def __init__(
         self,
@@ -327,76 +291,90 @@ class _Broadcast:
         if context.deadline is not None:
             now = asyncio.get_running_loop().time()
             margin = min(MARGIN, max(0.0, context.deadline - now) / 5)
-            context = msgspec.structs.replace(context, deadline=context.deadline - margin)
+            context = replace(context, deadline=context.deadline - margin)
         self._context = context
         self._source = source
         self._turns = asyncio.Semaphore(BROADCAST_CONCURRENCY)
-        self._queue: asyncio.Queue[Envelope | _Mark] = asyncio.Queue(BROADCAST_BACKLOG)
-        self._outcomes: dict[int, dict[str, Any] | None] = {}
+        self._queue: asyncio.Queue[Any] = asyncio.Queue(BROADCAST_BACKLOG)
+        self._outcomes: list[_Outcome | None] = [None] * len(candidates)
+        self._is_summed_up = asyncio.Event()
         self._room = SUMMARY_BYTES
 
     async def run(self) -> Answers:
+        """Yield the answers. Raises ``TargetNotFound`` if no agent may be asked."""
         tasks = [asyncio.create_task(self._ask(n)) for n in range(len(self._candidates))]
-        known: set[int] = set()
-        running = len(tasks)
+        goes_on = self._request.message.sub_type == SubType.COMMAND
+        known = ended = 0
         try:
-            while running:
+            while ended < len(tasks) and (goes_on or known < len(tasks)):
                 item = await self._queue.get()
-                if isinstance(item, Envelope):
-                    yield item
-                    continue
-                running -= item.is_end
-                if item.number not in known:
-                    known.add(item.number)
-                    if len(known) == len(tasks):
+                if item is self._KNOWN:
+                    known += 1
+                    if goes_on and known == len(tasks):
                         yield self._summary()
+                        self._is_summed_up.set()
+                elif item is self._END:
+                    ended += 1
+                else:
+                    yield item
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+        if not goes_on:
+            yield self._summary()
 
     async def _ask(self, number: int) -> None:
-        """Ask one candidate, and note its outcome."""
+        """Ask one candidate; pass on its answers, and note its outcome."""
         candidate = self._candidates[number]
-        try:
+        asked = _answers_in_time(candidate, self._request, self._context)
+        async with aclosing(asked) as answers:
             async with self._turns:
-                await self._pass_on(number, candidate)
-        except (NotForCaller, NotSent) as error:
-            unreachable = AgentUnavailable("the agent cannot be reached now")
-            self._note(number, None if isinstance(error, NotForCaller) else _failed(unreachable))
-        except A2AError as error:
-            self._note(number, _failed(error))
-        except Exception:
-            log.exception("asking %s failed", ascii(candidate.id[:200]))
-            self._note(number, _failed(InternalError("asking the agent failed")))
-        await self._queue.put(_Mark(number, is_end=True))
+                self._outcomes[number] = await self._first(candidate, answers)
+            await self._queue.put(self._KNOWN)
+            await self._is_summed_up.wait()
+            try:
+                async for answer in answers:
+                    await self._queue.put(answer)
+            except Exception as error:  # after it had accepted the command
+                task_id = (self._outcomes[number] or {}).get("taskId", "")
+                failed = ResponsePayload(
+                    status=Status.ERROR,
+                    error=envelope_error(_failure(candidate, error)),
+                    metadata=ResponseMetadata(agent_id=candidate.id, task_id=task_id),
+                )
+                await self._queue.put(event(self._request, failed, source=self._source))
+        await self._queue.put(self._END)
 
-    async def _pass_on(self, number: int, candidate: AgentCandidate) -> None:
-        async with aclosing(_answers_in_time(candidate, self._request, self._context)) as answers:
+    async def _first(self, candidate: AgentCandidate, answers: Answers) -> _Outcome | None:
+        """Pass on the answers of a candidate, up to its RESPONSE, and return its outcome.
+
+        It is ``None`` for a candidate that is not for the caller.
+        """
+        try:
             async for answer in answers:
                 payload = answer.payload
                 if not isinstance(payload, ResponsePayload):
                     continue
-                is_response = answer.message.type == MessageType.RESPONSE
-                if is_response:
-                    if _is_hidden(answer):
-                        raise NotForCaller
-                    self._note(number, self._outcome(payload))
-                    info = msgspec.structs.replace(answer.message, type=MessageType.EVENT)
-                    answer = msgspec.structs.replace(answer, message=info)
-                await self._queue.put(named(answer, candidate.id))
-                if is_response:
-                    await self._queue.put(_Mark(number))
-        if number not in self._outcomes:
-            is_silent = self._request.message.sub_type == SubType.NOTIFICATION
-            words = "the agent ended without an answer"
-            self._note(number, {"status": Status.ACCEPTED} if is_silent else _failed_with(words))
+                if answer.message.type != MessageType.RESPONSE:
+                    await self._queue.put(answer)
+                    continue
+                if _error_code(answer) in HIDDEN_CODES:
+                    return None
+                info = replace(answer.message, type=MessageType.EVENT)
+                await self._queue.put(replace(answer, message=info))
+                return self._outcome(payload)
+            if self._request.message.sub_type == SubType.NOTIFICATION:
+                return {"status": Status.ACCEPTED}
+            failure: A2AError = InternalError("the agent ended without an answer")
+        except NotForCaller:
+            return None
+        except Exception as error:
+            failure = _failure(candidate, error)
+        return {"status": Status.ERROR, "error": msgspec.to_builtins(envelope_error(failure))}
 
-    def _note(self, number: int, outcome: dict[str, Any] | None) -> None:
-        self._outcomes.setdefault(number, outcome)
-
-    def _outcome(self, payload: ResponsePayload) -> dict[str, Any]:
-        outcome: dict[str, Any] = {"status": payload.status}
+    def _outcome(self, payload: ResponsePayload) -> _Outcome:
+        outcome: _Outcome = {"status": payload.status}
         if payload.metadata.task_id:
             outcome["taskId"] = payload.metadata.task_id
         if payload.error is not None:
@@ -413,26 +391,23 @@ class _Broadcast:
     def _summary(self) -> Envelope:
         """Return the RESPONSE. Raises ``TargetNotFound`` if no agent may be asked."""
         found = [
-            {"agentId": self._candidates[number].id, **outcome}
-            for number, outcome in sorted(self._outcomes.items())
+            {"agentId": candidate.id, **outcome}
+            for candidate, outcome in zip(self._candidates, self._outcomes, strict=True)
             if outcome is not None
         ]
         if not found:
             raise no_agent(self._request)
-        good = [each for each in found if each["status"] != Status.ERROR]
-        failed = len(found) - len(good)
-        error = None
-        status = Status.SUCCESS
-        if self._request.message.sub_type == SubType.COMMAND and good:
-            status = Status.ACCEPTED
-        if not good:
+        status, error = Status.SUCCESS, None
+        if all(each["status"] == Status.ERROR for each in found):
             status = Status.ERROR
             waits = [each["error"].get("retryAfter") for each in found]
             error = EnvelopeError(
                 code="BROADCAST_FAILED",
-                message=f"none of {failed} agents succeeded; results say why, agent by agent",
+                message=f"none of {len(found)} agents succeeded; results say why, agent by agent",
                 retry_after=max(waits) if all(each is not None for each in waits) else None,
             )
+        elif self._request.message.sub_type == SubType.COMMAND:
+            status = Status.ACCEPTED
         payload = ResponsePayload(
             status=status,
             results=tuple(found),
@@ -442,13 +417,7 @@ class _Broadcast:
         return response(self._request, payload, source=self._source)
 
 
-def _failed(error: A2AError) -> dict[str, Any]:
-    return {"status": Status.ERROR, "error": msgspec.to_builtins(envelope_error(error))}
-
-
-def _failed_with(words: str) -> dict[str, Any]:
-    return _failed(InternalError(words))
-
+# -- agents that registered over their sockets -------------------------------------------------
 
 MAX_AGENTS = 10_000
 MAX_PER_OWNER = 32
@@ -469,9 +438,6 @@ class ConnectedCard(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     type: str = "agent"
-    name: str = ""
-    description: str = ""
-    version: str = ""
     skills: frozenset[str] = frozenset()
     permissions: frozenset[str] = frozenset()
     classification: str = "public"
@@ -486,16 +452,13 @@ class ConnectedAgent:
         self, card: ConnectedCard, peer: SocketPeer, owner: str, *, shares: bool, instance: str = ""
     ) -> None:
         self.card = card
+        self.id = card.id
         self.peer = peer
         self.owner = owner
         self.shares = shares
         self.instance = instance
+        self._source = Source(agent_id=card.id, agent_type=card.type)
         self._maintenance = MaintenanceGate(card.windows, lambda: time.time_ns() // 1_000_000)
-
-    @property
-    def id(self) -> str:
-        """The id that it is authenticated as."""
-        return self.card.id
 
     @property
     def in_flight(self) -> int:
@@ -504,32 +467,43 @@ class ConnectedAgent:
 
     def is_open_to(self, context: MessageContext) -> bool:
         """Return whether its card lets a caller ask it."""
-        card, caller = self.card, context.caller
-        if not card.permissions <= caller.scopes:
+        kind, caller = self.card.classification, context.caller
+        if not self.card.permissions <= caller.scopes:
             return False
-        if card.classification == "public":
-            return True
-        if not caller.authenticated:
-            return False
-        return card.classification != "restricted" or context.is_signed
+        is_proved = caller.authenticated and (kind != "restricted" or context.is_signed)
+        return kind == "public" or is_proved
 
     async def ask(self, request: Envelope, context: MessageContext) -> Answers:
-        """Send the request over the socket and yield the answers (``AgentCandidate``)."""
+        """Send the request over the socket and yield the answers (``AgentCandidate``).
+
+        The agent gets it for itself alone, without the caller's signature. Its answers are of the
+        id that it proved.
+        """
         if not self.is_open_to(context):
             raise NotForCaller
         try:
             self._maintenance.check()
         except UnderMaintenance as error:
-            source = Source(agent_id=self.id, agent_type=self.card.type)
-            yield error_response(request, error, source=source)
+            yield error_response(request, error, source=self._source)
             return
         if not self.peer.is_open:
             raise NotSent("its connection has ended")
         if self.peer.in_flight >= self.card.at_once:
             raise NotSent("it has as many requests as it takes")
-        sent = self._request(request, context)
-        is_command = request.message.sub_type == SubType.COMMAND
-        asked = self.peer.ask(sent, awaits_events=is_command)
+        payload, info = payload_of(request), request.message
+        if (left := _seconds_left(context)) is not None:
+            timeout = max(1, round(left * 1000))
+            payload = replace(payload, metadata=replace(payload.metadata, timeout=timeout))
+        sent = message(
+            MessageType.REQUEST,
+            payload,
+            source=request.source,
+            target=Target(agent_id=self.id, agent_type=self.card.type),
+            sub_type=info.sub_type,
+            priority=info.priority,
+            message_id=passed_on_id(request, context),
+        )
+        asked = self.peer.ask(sent)
         async with aclosing(asked) as answers:
             while True:
                 try:
@@ -539,37 +513,9 @@ class ConnectedAgent:
                     raise DeadlineExceeded("the agent has not answered for long") from None
                 if answer is None:
                     return
-                yield self._answer(answer, request)
-
-    def _request(self, request: Envelope, context: MessageContext) -> Envelope:
-        """Return the request as the agent gets it: for it alone, without the caller's signature."""
-        payload = request.payload
-        assert isinstance(payload, RequestPayload)
-        metadata = msgspec.structs.replace(
-            payload.metadata, timeout=_left(payload.metadata, context)
-        )
-        return message(
-            MessageType.REQUEST,
-            msgspec.structs.replace(payload, metadata=metadata),
-            source=request.source,
-            target=Target(agent_id=self.id, agent_type=self.card.type),
-            sub_type=request.message.sub_type,
-            priority=request.message.priority,
-            message_id=passed_on_id(request, context),
-        )
-
-    def _answer(self, answer: Envelope, request: Envelope) -> Envelope:
-        """Return an answer for the caller: from the agent under the id that it proved."""
-        made = message(
-            answer.message.type,
-            answer.payload,
-            source=Source(agent_id=self.id, agent_type=self.card.type),
-            target=Target(agent_id=request.source.agent_id, agent_type=request.source.agent_type),
-            sub_type=request.message.sub_type,
-            priority=request.message.priority,
-            correlation_id=request.message_id,
-        )
-        return msgspec.structs.replace(made, further=answer.further)
+                make = event if answer.message.type == MessageType.EVENT else response
+                made = make(request, cast("Any", answer.payload), source=self._source)
+                yield replace(made, further=answer.further)
 
 
 class ConnectedAgents:
@@ -578,45 +524,31 @@ class ConnectedAgents:
     def __init__(self) -> None:
         self._agents: dict[tuple[SocketPeer, str], ConnectedAgent] = {}
 
-    def __len__(self) -> int:
-        return len(self._agents)
-
     def add(self, agent: ConnectedAgent) -> None:
-        """Add an agent, in place of one with the same id on the same socket, or of the same
-        instance: it has connected again, and the other socket is dead.
+        """Add an agent. It replaces the same id on the same socket, or of the same instance: that
+        has connected again, and its other socket is dead.
 
         It leaves when the socket closes. Raises ``TooManyRequestsError``.
         """
-        if agent.instance:
-            for known, each in list(self._agents.items()):
-                is_same = (each.id, each.owner) == (agent.id, agent.owner)
-                if is_same and each.instance == agent.instance and each.peer is not agent.peer:
-                    del self._agents[known]
-        key = agent.peer, agent.id
-        if key not in self._agents:
-            own = sum(each.owner == agent.owner for each in self._agents.values())
-            if own >= MAX_PER_OWNER or len(self._agents) >= MAX_AGENTS:
+        key, agents = (agent.peer, agent.id), self._agents
+        same = agent.id, agent.owner, agent.instance
+        for known, each in list(agents.items()):
+            if agent.instance and (each.id, each.owner, each.instance) == same and known != key:
+                del agents[known]
+        if key not in agents:
+            own = sum(each.owner == agent.owner for each in agents.values())
+            if own >= MAX_PER_OWNER or len(agents) >= MAX_AGENTS:
                 raise TooManyRequestsError(
                     f"at most {MAX_PER_OWNER} connections of one caller take requests",
                     retry_after=60,
                 )
-            agent.peer.on_close(partial(self._leave, key))
+            agent.peer.on_close(partial(self.remove, *key))
         if agent.peer.is_open:
-            self._agents[key] = agent
+            agents[key] = agent
 
-    def _leave(self, key: tuple[SocketPeer, str]) -> None:
-        self._agents.pop(key, None)
-
-    def remove(self, peer: SocketPeer, id: str = "") -> tuple[str, ...]:
-        """Remove the agents of a socket, or its agent of an id; return their ids."""
-        gone = [key for key in self._agents if key[0] is peer and (not id or key[1] == id)]
-        for key in gone:
-            del self._agents[key]
-        return tuple(key[1] for key in gone)
-
-    def of(self, peer: SocketPeer) -> tuple[str, ...]:
-        """Return the ids of the agents of a socket."""
-        return tuple(id for each, id in self._agents if each is peer)
+    def remove(self, peer: SocketPeer, id: str) -> None:
+        """Remove the agent of a socket."""
+        self._agents.pop((peer, id), None)
 
     def owner_of(self, id: str) -> str | None:
         """Return the owner of an id that is connected."""
@@ -639,10 +571,10 @@ class ConnectedAgents:
         return [
             each
             for each in self._agents.values()
-            if (not id or each.id == id)
-            and (not type or each.card.type == type)
+            if id in ("", each.id)
+            and type in ("", each.card.type)
             and (not action or action in each.card.skills)
-            and (not with_hosted or each.shares)
+            and (each.shares or not with_hosted)
             and each.is_open_to(context)
         ]
 
@@ -658,21 +590,23 @@ def passed_on_id(request: Envelope, context: MessageContext) -> str:
     return hashlib.sha256("\x1e".join(parts).encode()).hexdigest()[:32]
 
 
-def _left(metadata: RequestMetadata, context: MessageContext) -> int | None:
-    """Return how many ms are left until the deadline."""
+def _seconds_left(context: MessageContext) -> float | None:
+    """Return the time until the deadline."""
     if context.deadline is None:
-        return metadata.timeout
-    return max(1, round((context.deadline - asyncio.get_running_loop().time()) * 1000))
+        return None
+    return max(0.001, context.deadline - asyncio.get_running_loop().time())
 
 
-log = logging.getLogger("parley.envelope")
+# -- agents of this server ---------------------------------------------------------------------
 
 MAX_ANSWER = 32 * 1024 * 1024
-ANSWER_BACKLOG = 64
-"""How many pieces of an answer wait to be read: more are not produced."""
 
 _INTERFACE = AgentInterface(url="", protocol_binding=BINDING, protocol_version=LATEST)
 _OF_UPGRADES = (b"connection", b"upgrade", b"content-", b"transfer-", b"sec-websocket-", b"accept")
+_HEADERS = [
+    (b"content-type", b"application/json"),
+    (b"accept", b"application/json, text/event-stream"),
+]
 
 
 class HostedAgent:
@@ -688,20 +622,12 @@ class HostedAgent:
     ) -> None:
         self.path = path
         self.endpoint = endpoint
+        self.id = endpoint.key
+        self.type = settings.agent_type
         self.names = frozenset((endpoint.key, *names))
         self._settings = settings
         self.in_flight = 0
         self._app = app
-
-    @property
-    def id(self) -> str:
-        """The id on its card."""
-        return self.endpoint.key
-
-    @property
-    def type(self) -> str:
-        """The type on its card."""
-        return self._settings.agent_type
 
     def has(self, action: str) -> bool:
         """Return whether its public card has a skill; every agent has the operations of A2A."""
@@ -730,141 +656,78 @@ class HostedAgent:
             rules.check_identity(caller)
         except A2AError:
             return False
-        if rules.security is None:
-            return True
-        return rules.security.is_open or rules.security.is_met(caller)
+        return rules.security is None or rules.security.is_open or rules.security.is_met(caller)
 
     async def ask(self, request: Envelope, context: MessageContext) -> Answers:
         """Yield the answers (``AgentCandidate``). Closing it closes the connection."""
+        # A signature is over the members as they came.
+        body = write_message(request) if request.received is None else encode(request.received)
+        exchange = InProcessExchange(body)
+        asking = asyncio.create_task(self._run(exchange, context))
         self.in_flight += 1
-        exchange = _Exchange(_scope(self.path, context), _body(request))
-        asking = asyncio.create_task(exchange.run(self._app))
         try:
-            async for answer in exchange.answers():
-                yield answer
+            await exchange.head()
+            status = exchange.status
+            answer = InProcessResponse(
+                exchange, self.path, limit=MAX_ANSWER, deadline=None, idle=None
+            )
+            is_answered = status < 300
+            async with aclosing(pieces_in(answer, MAX_ANSWER)) as pieces:
+                async for piece in pieces:
+                    is_answered = True
+                    try:
+                        yield read_message(piece)
+                    except UnreadableEnvelope:  # of the server or a middleware, and of no agent
+                        is_answered = False
+                        break
+            if not is_answered and status < 500:
+                raise NotForCaller
+            if not is_answered:
+                raise InternalError("the server could not ask the agent")
+        except ClientError as error:
+            raise InternalError("the server could not ask the agent") from error
         finally:
             self.in_flight -= 1
-            exchange.leave()
+            exchange.close()
             asking.cancel()
-            [failure] = await asyncio.gather(asking, return_exceptions=True)
-            if isinstance(failure, Exception):  # of a middleware: servers log those
-                log.error("asking %r failed", self.id, exc_info=failure)
+            await asyncio.gather(asking, return_exceptions=True)
 
-
-def _body(request: Envelope) -> bytes:
-    # A signature is over the members as they came.
-    return write_message(request) if request.received is None else encode(request.received)
-
-
-def _scope(path: str, context: MessageContext) -> dict[str, Any]:
-    """Return the scope of a POST from where a message came, with the same headers."""
-    given: Mapping[str, Any] = context.scope
-    root = str(given.get("root_path", ""))
-    headers = [
-        (name, value) for name, value in given["headers"] if not name.startswith(_OF_UPGRADES)
-    ]
-    headers += [
-        (b"content-type", b"application/json"),
-        (b"accept", b"application/json, text/event-stream"),
-    ]
-    scheme = {"ws": "http", "wss": "https"}.get(given.get("scheme", ""), given.get("scheme"))
-    whole = root + path + PATH
-    scope = {name: value for name, value in given.items() if name != "subprotocols"}
-    return {
-        **scope,
-        "type": "http",
-        "http_version": "1.1",
-        "method": "POST",
-        "scheme": scheme or "http",
-        "path": whole,
-        "raw_path": whole.encode(),
-        "headers": headers,
-        ROUTED: PassedOnMessage(nonce_is_used=context.is_signed, peer=context.peer),
-    }
-
-
-class _Exchange:
-    """One POST to an app of this process, with its answer as it is made."""
-
-    def __init__(self, scope: dict[str, Any], body: bytes) -> None:
-        self._scope = scope
-        self._body: bytes | None = body
-        self._pieces: asyncio.Queue[AsgiMessage | None] = asyncio.Queue(ANSWER_BACKLOG)
-        self._left = asyncio.Event()
-
-    async def run(self, app: ASGIApp) -> None:
+    async def _run(self, exchange: InProcessExchange, context: MessageContext) -> None:
+        """Serve a POST of where a message came from, with the same headers."""
+        given: Mapping[str, Any] = context.scope
+        whole = str(given.get("root_path", "")) + self.path + PATH
+        scheme = {"ws": "http", "wss": "https"}.get(given.get("scheme", ""), given.get("scheme"))
+        kept = [each for each in given["headers"] if not each[0].startswith(_OF_UPGRADES)]
+        scope = {
+            **{name: value for name, value in given.items() if name != "subprotocols"},
+            "type": "http",
+            "http_version": "1.1",
+            "method": "POST",
+            "scheme": scheme or "http",
+            "path": whole,
+            "raw_path": whole.encode(),
+            "headers": [*kept, *_HEADERS],
+            ROUTED: PassedOnMessage(nonce_is_used=context.is_signed, peer=context.peer),
+        }
         try:
-            await app(self._scope, self._receive, self._send)
+            await self._app(scope, exchange.receive, exchange.send)
+        except Exception as error:  # of a middleware: servers log those
+            if not (isinstance(error, OSError) and exchange.is_over):  # its reader has left
+                log.exception("asking %r failed", self.id)
         finally:
-            if not self._left.is_set():
-                await self._pieces.put(None)
-
-    def leave(self) -> None:
-        """Hang up: the reader has gone."""
-        self._left.set()
-        while not self._pieces.empty():
-            self._pieces.get_nowait()
-
-    async def _receive(self) -> AsgiMessage:
-        if self._body is not None:
-            body, self._body = self._body, None
-            return {"type": "http.request", "body": body, "more_body": False}
-        await self._left.wait()
-        return {"type": "http.disconnect"}
-
-    async def _send(self, message: AsgiMessage) -> None:
-        if not self._left.is_set():
-            await self._pieces.put(message)
-
-    async def answers(self) -> Answers:
-        """Yield the messages of the answer. Raises ``NotForCaller``, ``InternalError``."""
-        status, media_type = 0, b""
-        parser, body = SseParser(), bytearray()
-        while (piece := await self._pieces.get()) is not None:
-            if piece["type"] == "http.response.start":
-                status = piece["status"]
-                media_type = dict(piece.get("headers", ())).get(b"content-type", b"")
-                continue
-            data: bytes = piece.get("body", b"")
-            if media_type.startswith(b"text/event-stream"):
-                for each in parser.feed(data):
-                    yield _message_of(each.data)
-                continue
-            body += data
-            if len(body) > MAX_ANSWER:
-                raise InternalError("the answer of the agent is too large")
-        if body and media_type.startswith(b"application/json"):
-            try:
-                answer = read_message(bytes(body))
-            except UnreadableEnvelope:  # of the server or a middleware, and of no agent
-                if status >= 500:
-                    raise InternalError("the server could not ask the agent") from None
-                raise NotForCaller from None
-            yield answer
-        elif status == 0 or status >= 500:
-            raise InternalError("the server could not ask the agent")
-        elif body or status >= 300:
-            raise NotForCaller
+            exchange.fail(Disconnected("the agent did not answer to the end"))
 
 
-def _message_of(data: bytes) -> Envelope:
-    try:
-        return read_message(data)
-    except UnreadableEnvelope as error:
-        raise InternalError("the answer of the agent is no message") from error
-
-
-log = logging.getLogger("parley.envelope")
+# -- agents of a registry ----------------------------------------------------------------------
 
 FRESH_SECONDS = 30.0
 SEARCH_SECONDS = 5.0
 MAX_FOUND = 16
 MAX_SEARCHES = 256
-SKILL_KEY = "skill"
 
 
 class RegistryAgents:
-    """Finds agents in the registry of a server (``FindsAgents``), and calls them.
+    """Finds agents in the registry of a server, and calls them.
 
     The registry is asked without credentials: entries that are not for everyone stay hidden. What
     it answers counts for half a minute. ``own`` is the address of this server, whose agents are
@@ -875,22 +738,23 @@ class RegistryAgents:
         self, registry: str, connections: Connections, *, own: str = "", chain_id: str = ""
     ) -> None:
         self._registry = registry
-        self._connections = connections
         self._own = own.rstrip("/")
-        self._chain_id = chain_id
+        self.connections = connections
+        self.chain_id = chain_id
+        self.in_flight: Counter[str] = Counter()
         self._found: Bounded[tuple[str, str, str], tuple[float, tuple[RegisteredAgent, ...]]]
         self._found = Bounded(MAX_SEARCHES)
-        self._in_flight: dict[str, int] = {}
         self._searches = asyncio.Semaphore(4)
 
     async def find(self, *, type: str, action: str, id: str) -> Sequence[AgentCandidate]:
-        """Return the agents in the registry (``FindsAgents``)."""
-        key = type, action, id
-        now = asyncio.get_running_loop().time()
+        """Return the registered agents of a type, with a skill, or with an id; empty texts count
+        as any. For an unreachable registry, its last answer counts.
+        """
+        key, now = (type, action, id), asyncio.get_running_loop().time()
         known = self._found.get(key)
         if known is None or known[0] < now:
             found = await self._search(type, action, id)
-            if found is None:  # it is away: the last answer counts a little longer
+            if found is None:
                 found = () if known is None else known[1]
             self._found[key] = known = now + FRESH_SECONDS, found
         return known[1]
@@ -899,10 +763,8 @@ class RegistryAgents:
         from parley.registry.client.places import AgentNotFound
         from parley.registry.client.remote_registry import RemoteRegistry
 
-        filter = {
-            **({"capabilities": action} if action else {}),
-            **({"metadata.agentType": type} if type else {}),
-        }
+        given = {"capabilities": action, "metadata.agentType": type}
+        filter = {name: value for name, value in given.items() if value}
         try:
             async with (
                 self._searches,
@@ -921,51 +783,63 @@ class RegistryAgents:
         except (ClientError, TimeoutError, ValueError) as error:
             log.warning("the registry %s cannot be asked for agents: %s", self._registry, error)
             return None
-        return tuple(RegisteredAgent(each, self) for each in found if not self._is_own(each))
-
-    def _is_own(self, found: FoundAgent) -> bool:
-        return bool(self._own) and f"{found.card_url}/".startswith(f"{self._own}/")
+        own = f"{self._own}/" if self._own else "\0"
+        return tuple(
+            RegisteredAgent(each, self) for each in found if not f"{each.card_url}/".startswith(own)
+        )
 
     async def aclose(self) -> None:
         """Close the connections."""
-        await self._connections.aclose()
+        await self.connections.aclose()
 
 
 class RegisteredAgent:
-    """An agent that a registry lists."""
+    """An agent that a registry lists. Its ``id`` is the identifier of its entry."""
 
     def __init__(self, found: FoundAgent, agents: RegistryAgents) -> None:
         self._found = found
         self._agents = agents
-
-    @property
-    def id(self) -> str:
-        """The identifier of its entry."""
-        return self._found.identifier
+        self.id = found.identifier
 
     @property
     def in_flight(self) -> int:
         """How many requests this process waits for."""
-        return self._agents._in_flight.get(self.id, 0)
+        return self._agents.in_flight[self.id]
 
     async def ask(self, request: Envelope, context: MessageContext) -> Answers:
-        """Call the agent and yield its answers (``AgentCandidate``)."""
-        payload = request.payload
-        assert isinstance(payload, RequestPayload)
-        self._check(payload)
-        counts, connections = self._agents._in_flight, self._agents._connections
-        counts[self.id] = counts.get(self.id, 0) + 1
+        """Call the agent and yield its answers (``AgentCandidate``).
+
+        Only new work is passed on: the agent knows this server alone, and would mix the tasks of
+        callers.
+        """
+        payload = payload_of(request)
+        metadata = payload.metadata
+        is_operation = payload.action.startswith(OPERATION_PREFIX)
+        if is_operation or metadata.task_id or metadata.context_id or metadata.after is not None:
+            raise InvalidParamsError(
+                f"{self.id} is on another server, and only new work is passed on to it: for its "
+                "tasks and conversations, connect to the agent itself"
+            )
+        counts, connections = self._agents.in_flight, self._agents.connections
+        counts[self.id] += 1
         try:
             try:
                 reference, options = referred(self._found)
-                assert not isinstance(reference, UsableAgent)  # it was found at a registry
-                shared = await connections.acquire(reference, options)
+                shared = await connections.acquire(cast("Any", reference), options)
             except ClientError as error:
                 raise NotSent(str(error)) from error
             try:
-                agent = _with_context(shared.agent, context)
-                async for answer in self._asked(agent, request, payload, context):
-                    yield answer
+                call = _RemoteCall(shared.agent, request, context, self._agents.chain_id)
+                exchanged = Exchanged(
+                    request=request,
+                    call=cast("Any", call),
+                    is_skill=True,
+                    began=asyncio.get_running_loop().time(),
+                    ends=context.deadline,
+                )
+                async with aclosing(Replies(exchanged, Source(agent_id=self.id)).all()) as answers:
+                    async for answer in answers:
+                        yield answer
             except Unreachable as error:
                 connections.retire(shared)
                 raise NotSent(str(error)) from error
@@ -985,106 +859,74 @@ class RegisteredAgent:
             if not counts[self.id]:
                 del counts[self.id]
 
-    def _check(self, payload: RequestPayload) -> None:
-        """Refuse what would mix the tasks of callers: the agent knows this server alone."""
-        metadata = payload.metadata
-        is_operation = payload.action.startswith(OPERATION_PREFIX)
-        if is_operation or metadata.task_id or metadata.context_id or metadata.after is not None:
-            raise InvalidParamsError(
-                f"{self.id} is on another server, and only new work is passed on to it: for its "
-                "tasks and conversations, connect to the agent itself"
-            )
 
-    async def _asked(
-        self,
-        agent: RemoteAgent,
-        request: Envelope,
-        payload: RequestPayload,
-        context: MessageContext,
-    ) -> Answers:
-        source = Source(agent_id=self.id)
-        parameters = payload.parameters
-        is_text = isinstance(parameters, str)
-        message = Message(
-            message_id=passed_on_id(request, context),
-            role=Role.USER,
-            parts=(Part(text=parameters) if is_text else Part(data=parameters),),
+class _RemoteCall:
+    """A REQUEST as a call of an agent elsewhere (``ServiceCall``, as far as ``Replies`` needs it).
+
+    It belongs to the trace of the message, and says its chain.
+    """
+
+    grant = None
+
+    def __init__(
+        self, agent: RemoteAgent, request: Envelope, context: MessageContext, chain_id: str
+    ) -> None:
+        payload, sub_type = payload_of(request), request.message.sub_type
+        is_silent = sub_type == SubType.NOTIFICATION
+        streams = payload.metadata.stream or sub_type == SubType.COMMAND
+        self.operation = STREAM if streams and not is_silent else SEND
+        self.context = CallContext(reply_timeout=0.0 if is_silent else None)
+        self.left = _seconds_left(context)
+        ends = None
+        if self.left is not None:
+            ends = Timestamp.of(Timestamp.now() + timedelta(seconds=self.left))
+        chain = Chain(hops=1, deadline=ends, path=(chain_id,) if chain_id else ())
+        text = payload.parameters if isinstance(payload.parameters, str) else None
+        self.request = SendMessageRequest(
+            message=Message(
+                message_id=passed_on_id(request, context),
+                role=Role.USER,
+                parts=(Part(data=payload.parameters) if text is None else Part(text=text),),
+            ),
+            metadata={SKILL_KEY: payload.action, **CallChain.says(chain)},
         )
-        left = None
-        if context.deadline is not None:
-            left = max(0.001, context.deadline - asyncio.get_running_loop().time())
-        metadata = {SKILL_KEY: payload.action, **CallChain.says(self._chain(left))}
-        sub_type = request.message.sub_type
-        if sub_type == SubType.NOTIFICATION:
-            await agent.send(message, metadata=metadata, return_immediately=True, timeout=left)
-            return
-        is_command = sub_type == SubType.COMMAND
-        if not is_command and not payload.metadata.stream:
-            reply = await agent.send(message, metadata=metadata, timeout=left)
-            yield response(request, _payload_of(reply), source=source)
-            return
-        answer: Task | Message | None = None
-        async with agent.stream(message, metadata=metadata) as events:
+        self.endpoint = self
+        extensions = agent.context.extensions
+        if declares(agent.card, CALL_CHAIN):
+            extensions |= {CALL_CHAIN}
+        self._agent = copy.copy(agent)
+        self._agent.context = replace(agent.context, extensions=extensions, trace=context.trace)
+
+    @property
+    def service(self) -> _RemoteCall:
+        """What answers for the tasks of the call."""
+        return self
+
+    async def get_task(self, request: Any, context: object) -> Any:
+        """Return a task as it is now."""
+        return await self._agent.get(request.id)
+
+    async def answer(self) -> Any:
+        """Return the answer, or the events. Raises ``A2AError``, ``ClientError``."""
+        sent, metadata = self.request.message, self.request.metadata
+        if self.operation is STREAM:
+            return self._events()
+        return await self._agent.send(
+            sent,
+            metadata=metadata,
+            return_immediately=self.context.reply_timeout == 0.0,
+            timeout=self.left,
+        )
+
+    async def _events(self) -> AsyncIterator[StreamItem]:
+        """Yield the events, without numbers: no reader resumes the stream of another server."""
+        sent, metadata = self.request.message, self.request.metadata
+        async with self._agent.stream(sent, metadata=metadata) as events:
             async for each in events:
-                if isinstance(each, Message):
-                    answer = each
-                    break
-                if is_command and answer is None and isinstance(each, Task):
-                    answer = each
-                    accepted = ResponseMetadata(task_id=each.id, context_id=each.context_id)
-                    yield response(
-                        request,
-                        ResponsePayload(status=Status.ACCEPTED, metadata=accepted),
-                        source=source,
-                    )
-                known = ResponseMetadata(task_id=events.task_id, context_id=events.context_id)
-                results = (write_stream_event(StreamItem(each)),)
-                part = ResponsePayload(status=Status.PARTIAL, results=results, metadata=known)
-                yield event(request, part, source=source)
-        last: Any = response
-        if is_command and not isinstance(answer, Message):
-            last = event
-        if not isinstance(answer, Message):
-            answer = await agent.get(events.task_id)
-        yield last(request, _payload_of(answer), source=source)
-
-    def _chain(self, left: float | None) -> Chain:
-        deadline = None
-        if left is not None:
-            deadline = Timestamp.of(Timestamp.now() + timedelta(seconds=left))
-        path = (self._agents._chain_id,) if self._agents._chain_id else ()
-        return Chain(hops=1, deadline=deadline, path=path)
+                yield StreamItem(each)
 
 
-def _with_context(agent: RemoteAgent, context: MessageContext) -> RemoteAgent:
-    """Return a connection whose calls belong to the trace of a message, and say their chain."""
-    found = copy.copy(agent)
-    extensions = agent.context.extensions
-    if declares(agent.card, CALL_CHAIN):
-        extensions |= {CALL_CHAIN}
-    found.context = replace(agent.context, extensions=extensions, trace=context.trace)
-    return found
-
-
-def _payload_of(answer: Task | Message) -> ResponsePayload:
-    results = results_of(answer)
-    if isinstance(answer, Message):
-        return ResponsePayload(
-            status=Status.SUCCESS,
-            results=results,
-            metadata=ResponseMetadata(total_results=len(results), context_id=answer.context_id),
-        )
-    return ResponsePayload(
-        status=status_of(answer),
-        results=results,
-        metadata=ResponseMetadata(
-            total_results=len(results),
-            task_id=answer.id,
-            context_id=answer.context_id,
-            state=answer.state.value,
-        ),
-        error=task_error(answer),
-    )
+# -- all of them -------------------------------------------------------------------------------
 
 
 class RoutingLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -1105,26 +947,17 @@ class RoutingLimits(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name} of routing is a whole number from 1, not {value!r}")
 
 
-class FindsAgents(Protocol):
-    """Finds agents elsewhere, in a registry."""
-
-    async def find(self, *, type: str, action: str, id: str) -> Sequence[AgentCandidate]:
-        """Return the registered agents of a type, with a skill, or with an id; empty texts count
-        as any. An unreachable registry has none.
-        """
-        ...
-
-
 class HostDirectory:
-    """Knows the agents of this server, those that registered over their sockets, and those of a
-    registry. ``hosted`` returns the first.
+    """Knows the agents of this server, of its sockets and of a registry (``AgentDirectory``).
+
+    ``hosted`` returns the agents of this server.
     """
 
     def __init__(
         self,
         hosted: Callable[[], Sequence[HostedAgent]],
         connected: ConnectedAgents,
-        remote: FindsAgents | None = None,
+        remote: RegistryAgents | None = None,
         *,
         limits: RoutingLimits | None = None,
     ) -> None:
@@ -1148,12 +981,13 @@ class HostDirectory:
         if target.routing_strategy != RoutingStrategy.DIRECT:
             _check_spread(request, payload)
             return True
-        if not target.agent_id:
-            own = self._own(context) if target.agent_type else None
-            if own is not None and target.agent_type != own.type:
-                raise no_agent(request)
-            return False
-        return target.agent_id.rstrip("/") not in self._own_names(context)
+        own = self._own(context)
+        if target.agent_id:
+            names = {context.agent, context.tenant, *context.names, *(own.names if own else ())}
+            return target.agent_id.rstrip("/") not in names - {""}
+        if target.agent_type and own is not None and target.agent_type != own.type:
+            raise no_agent(request)
+        return False
 
     def knows(self, agent_id: str) -> bool:
         """Return whether messages may name an agent: only asking a registry tells of the others."""
@@ -1168,53 +1002,51 @@ class HostDirectory:
         candidates = await self._candidates(request, context)
         if not candidates:
             raise no_agent(request)
-        if request.target.routing_strategy != RoutingStrategy.BROADCAST:
-            one = ask_one(candidates, request, context, turns=self._turns)
-            async with aclosing(one) as answers:
-                async for answer in answers:
-                    yield answer
-            return
-        if len(candidates) > self._limits.agents:
-            raise InvalidParamsError(
-                f"more than {self._limits.agents} agents would be asked: name their agentType, or "
-                "a skill that fewer have",
-                violations=(FieldViolation("target", "fewer agents"),),
-            )
+        is_broadcast = request.target.routing_strategy == RoutingStrategy.BROADCAST
         caller = context.caller.owner or context.address
-        self._begin(caller)
+        if is_broadcast:
+            self._begin_broadcast(caller, len(candidates))
+            own = self._own(context)
+            source = Source(
+                agent_id=context.agent or "server", agent_type="" if own is None else own.type
+            )
+            asked = _Broadcast(candidates, request, context, source).run()
+        else:
+            asked = ask_one(candidates, request, context, turns=self._turns)
         try:
-            everyone = ask_all(candidates, request, context, source=self._source(context))
-            async with aclosing(everyone) as answers:
+            async with aclosing(asked) as answers:
                 async for answer in answers:
                     yield answer
         finally:
-            self._broadcasts[caller] -= 1
-            if not self._broadcasts[caller]:
-                del self._broadcasts[caller]
+            if is_broadcast:
+                self._broadcasts[caller] -= 1
+                self._broadcasts += Counter()  # drops callers without a broadcast
 
-    def _begin(self, caller: str) -> None:
-        limits = self._limits
-        if (
-            self._broadcasts[caller] >= limits.broadcasts_per_caller
-            or self._broadcasts.total() >= limits.broadcasts
-        ):
-            if not self._broadcasts[caller]:
-                del self._broadcasts[caller]
+    def _begin_broadcast(self, caller: str, size: int) -> None:
+        limits, under_way = self._limits, self._broadcasts
+        if size > limits.agents:
+            raise InvalidParamsError(
+                f"more than {limits.agents} agents would be asked: name their agentType, or "
+                "a skill that fewer have",
+                violations=(FieldViolation("target", "fewer agents"),),
+            )
+        is_full = under_way.total() >= limits.broadcasts
+        if is_full or under_way.get(caller, 0) >= limits.broadcasts_per_caller:
             raise TooManyRequestsError("too many broadcasts are under way", retry_after=1)
-        self._broadcasts[caller] += 1
+        under_way[caller] += 1
 
     async def _candidates(self, request: Envelope, context: MessageContext) -> list[AgentCandidate]:
         """Return who may be asked, each of an id once unless it has several connections."""
-        payload, target = request.payload, request.target
-        assert isinstance(payload, RequestPayload)
-        action = payload.action
-        by_skill = not target.agent_id and not target.agent_type
+        target, action = request.target, payload_of(request).action
         hosted = [
             each
             for each in self._hosted()
             if (not target.agent_id or target.agent_id in each.names)
-            and (not target.agent_type or target.agent_type == each.type)
-            and (target.agent_id or (each.has(action) and self._is_open(each, context)))
+            and target.agent_type in ("", each.type)
+            and (
+                target.agent_id
+                or (each.has(action) and (context.is_signed or each.is_open_to(context.caller)))
+            )
         ]
         found: list[AgentCandidate] = list(hosted)
         found += self._connected.matching(
@@ -1224,35 +1056,22 @@ class HostDirectory:
             context=context,
             with_hosted=bool(hosted),
         )
-        if self._remote is not None and not (target.agent_id and found):
-            skill = "" if target.agent_id or action.startswith(OPERATION_PREFIX) else action
-            if target.agent_id or target.agent_type or (by_skill and skill):
-                known = {each.id for each in found}
-                found += [
-                    each
-                    for each in await self._remote.find(
-                        type=target.agent_type, action=skill, id=target.agent_id
-                    )
-                    if each.id not in known
-                ]
+        skill = "" if target.agent_id or action.startswith(OPERATION_PREFIX) else action
+        is_found = bool(target.agent_id and found)
+        if (
+            self._remote is not None
+            and not is_found
+            and (target.agent_id or target.agent_type or skill)
+        ):
+            known = {each.id for each in found}
+            listed = await self._remote.find(
+                type=target.agent_type, action=skill, id=target.agent_id
+            )
+            found += [each for each in listed if each.id not in known]
         return found
 
-    def _is_open(self, agent: HostedAgent, context: MessageContext) -> bool:
-        return context.is_signed or agent.is_open_to(context.caller)
-
     def _own(self, context: MessageContext) -> HostedAgent | None:
-        return next((each for each in self._hosted() if each.endpoint.key == context.agent), None)
-
-    def _own_names(self, context: MessageContext) -> tuple[str, ...]:
-        own = self._own(context)
-        names = (context.agent, context.tenant, *context.names, *(() if own is None else own.names))
-        return tuple(filter(None, names))
-
-    def _source(self, context: MessageContext) -> Source:
-        own = self._own(context)
-        return Source(
-            agent_id=context.agent or "server", agent_type="" if own is None else own.type
-        )
+        return next((each for each in self._hosted() if each.id == context.agent), None)
 
 
 def _check_spread(request: Envelope, payload: RequestPayload) -> None:

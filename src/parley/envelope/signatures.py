@@ -142,7 +142,7 @@ def signed_with(
     """Return a message with the signature that ``sign`` makes of its canonical form."""
     security = MessageSecurity(
         signature="-",
-        timestamp=str(now or Timestamp.now()),
+        timestamp=now or Timestamp.now(),
         nonce=nonce or secrets.token_urlsafe(16),
         key_id=key_id,
         algorithm=algorithm,

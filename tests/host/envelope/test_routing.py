@@ -17,7 +17,14 @@ from parley.envelope.binding import EnvelopeBinding
 from parley.envelope.codec import read_message, write_message
 from parley.envelope.declared import EnvelopeSettings
 from parley.envelope.messages import BINDING, AgentUnavailable, Envelope, ResponsePayload, Source
-from parley.envelope.routing import NotSent, RoutingLimits, Turns, ask_one
+from parley.envelope.routing import (
+    ConnectedAgents,
+    HostDirectory,
+    NotSent,
+    RoutingLimits,
+    Turns,
+    ask_one,
+)
 from parley.envelope.server.services import ROUTED, MessageContext
 from parley.envelope.signatures import EnvelopeKey, sign_message
 from parley.model.service import Caller
@@ -112,6 +119,64 @@ async def test_a_broadcast_has_an_event_for_each_agent_and_a_summary() -> None:
     assert {each["results"][0]["by"] for each in payload["results"]} == names
     # Without a type, all that have the skill are asked.
     assert outcomes(streamed[-1]).keys() == {*names, "four"}
+
+
+async def test_a_command_to_all_is_accepted_by_each_then_by_all_and_then_has_its_events() -> None:
+    """More agents than are asked at a time: none waits for the end of another."""
+    gate, begun = asyncio.Event(), 0
+
+    async def work() -> None:
+        nonlocal begun
+        begun += 1
+        await gate.wait()
+
+    async def fail() -> None:
+        await work()
+        raise RuntimeError
+
+    names = [f"a{number}" for number in range(11)]
+    agents = {f"/{name}": acting(name, work, replies="task") for name in names}
+    agents["/bad"] = acting("bad", fail, replies="task")
+    async with listening(parley.asgi(agents)) as url, socket(f"{url}/a0") as caller:
+        await caller.send(request(target=LIBRARIES, sub_type="command"))
+        accepted = [await caller.receive() for _ in agents]
+        assert {each["message"]["type"] for each in accepted} == {"EVENT"}
+        assert {each["payload"]["status"] for each in accepted} == {"accepted"}
+        named = {each["payload"]["metadata"]["agentId"] for each in accepted}
+        assert named == {*names, "bad"}
+        summary = await caller.receive()
+        assert summary["message"]["type"] == "RESPONSE"
+        assert summary["payload"]["status"] == "accepted"
+        assert set(outcomes(summary).values()) == {"accepted"}
+        gate.set()
+        numbers: dict[str, list[int]] = {}
+        ends: dict[str, str] = {}
+        while len(ends) < len(agents):
+            event = await caller.receive()
+            assert event["message"]["type"] == "EVENT"
+            metadata = event["payload"]["metadata"]
+            numbers.setdefault(metadata["agentId"], []).append(metadata["sequence"])
+            if event["payload"]["status"] not in ("partial", "accepted"):
+                ends[metadata["agentId"]] = event["payload"]["status"]
+    assert ends == {**dict.fromkeys(names, "success"), "bad": "error"}
+    assert all(each == sorted(set(each)) for each in numbers.values())
+
+
+async def test_an_agent_that_is_too_late_after_it_accepted_has_a_last_event() -> None:
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    agents = {f"/{name}": acting(name, hang, replies="task") for name in ("one", "two")}
+    async with listening(parley.asgi(agents)) as url, socket(f"{url}/one") as caller:
+        await caller.send(request(target=LIBRARIES, sub_type="command", timeout=700))
+        summary = await caller.receive("RESPONSE")
+        assert set(outcomes(summary).values()) == {"accepted"}
+        ended = {}
+        while len(ended) < 2:
+            event = await caller.receive("EVENT")
+            if event["payload"]["status"] == "error":
+                ended[event["payload"]["metadata"]["agentId"]] = code(event)
+        assert ended == {"one": "DEADLINE_EXCEEDED", "two": "DEADLINE_EXCEEDED"}
 
 
 async def test_a_broadcast_tells_who_failed_and_who_was_too_late() -> None:
@@ -398,3 +463,30 @@ async def test_balancing_skips_those_that_cannot_be_reached() -> None:
     with pytest.raises(AgentUnavailable) as refused:
         [each async for each in ask_one([away], asked, MessageContext(), turns=turns)]
     assert refused.value.retry_after
+
+
+class Breaking:
+    """A candidate that accepts a command, and breaks then."""
+
+    id, in_flight = "breaking", 0
+
+    async def ask(self, request: Envelope, context: MessageContext) -> AsyncIterator[Envelope]:
+        accepted = ResponsePayload(status="accepted")
+        yield response(request, accepted, source=Source(agent_id=self.id))
+        raise RuntimeError("a secret")
+
+
+async def test_a_broadcast_ends_also_if_asking_an_agent_breaks() -> None:
+    connected = ConnectedAgents()
+    connected.matching = lambda **_: [Breaking(), Breaking()]  # type: ignore[method-assign]
+    directory = HostDirectory(lambda: (), connected)
+    asked = read_message(json.dumps(request(target=LIBRARIES, sub_type="command")))
+    async with asyncio.timeout(5):
+        found = [each async for each in directory.route(asked, MessageContext())]
+    kinds = [(each.message.type, getattr(each.payload, "status", "")) for each in found]
+    assert kinds == [
+        *[("EVENT", "accepted")] * 2,
+        ("RESPONSE", "accepted"),
+        *[("EVENT", "error")] * 2,
+    ]
+    assert "secret" not in str(found)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from parley.envelope.server.conversation import Outbox, OutboxClosed
-from parley.envelope.server.services import QueueLimits, RequestLane, RequestQueue, Slot
+from parley.envelope.server.queue import QueuedConnection, QueueLimits, RequestQueue, Slot
 from parley.model.errors import OverloadedError
 from tests.polling import let_time_pass
 
@@ -20,13 +20,13 @@ class Line:
 
     def __init__(self, queue: RequestQueue, caller: Any, began: list[str]) -> None:
         self.queue = queue
-        self.lane: RequestLane = queue.open(caller)
+        self.connection: QueuedConnection = queue.open(caller)
         self.began = began
         self.slots: dict[str, Slot] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
     def enter(self, name: str, priority: str = "normal", **options: Any) -> None:
-        slot = self.slots[name] = self.queue.enter(self.lane, priority, **options)
+        slot = self.slots[name] = self.queue.enter(self.connection, priority, **options)
 
         async def wait() -> None:
             await self.queue.acquire(slot)
@@ -161,7 +161,7 @@ async def test_answers_are_sent_before_events_and_events_only_as_there_is_room()
     async def stream(name: str) -> None:
         for n in range(3):
             pulled.append(f"{name}{n}")
-            await outbox.event(f"{name}{n}".encode())
+            await outbox.send(f"{name}{n}".encode(), is_event=True)
 
     streams = [asyncio.create_task(stream(name)) for name in "ab"]
     await settle()
@@ -184,7 +184,10 @@ async def test_an_outbox_whose_socket_breaks_tells_who_waits() -> None:
         raise ConnectionError
 
     outbox = Outbox(send)
-    waiting = [asyncio.create_task(outbox.event(b"1")), asyncio.create_task(outbox.send(b"2"))]
+    waiting = [
+        asyncio.create_task(outbox.send(b"1", is_event=True)),
+        asyncio.create_task(outbox.send(b"2")),
+    ]
     found = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(each) for each in found] == [OutboxClosed, OutboxClosed]
     await asyncio.wait_for(outbox.room(), 1)

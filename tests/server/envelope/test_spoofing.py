@@ -6,10 +6,16 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from parley.envelope.messages import MessageReplayed, SignatureRequired, TargetNotFound
+from parley.envelope.messages import (
+    MessageReplayed,
+    SignatureRequired,
+    SourceMismatch,
+    TargetNotFound,
+)
+from parley.envelope.server.guard import KnownCallers
 from parley.model.service import ANONYMOUS
 from parley.store.memory import MemoryTaskStore
-from tests.server.envelope.guarded import SHARED, Clock, guard_of, message, signed
+from tests.server.envelope.guarded import ADA, SHARED, Clock, guard_of, message, signed
 
 pytestmark = pytest.mark.anyio
 
@@ -50,3 +56,27 @@ async def test_a_signed_message_of_any_type_cannot_be_passed_on_to_another_agent
         sent = replace(sent, message=replace(sent.message, type="INVENTORY"), payload=Raw(b"{}"))
         with pytest.raises(TargetNotFound):
             await guard.admit(signed(store, SHARED, sent), guard.sender(ANONYMOUS, ""))
+
+
+async def test_a_stranger_loses_an_id_once_somebody_proves_it(store):
+    known = KnownCallers()
+    guard = guard_of(store, known=known, keys=None)
+    with guard.open_socket(ANONYMOUS, "192.0.2.66") as stranger:
+        await guard.admit(message("ada"), stranger)
+        await guard.admit(message("ada"), stranger)
+        with guard.open_socket(ADA, "192.0.2.1") as ada:
+            await guard.admit(message("ada"), ada)
+            with pytest.raises(SourceMismatch):
+                await guard.admit(message("ada"), stranger)
+            await guard.admit(message("ada"), ada)
+
+
+async def test_a_stranger_loses_an_id_once_its_owner_has_a_key(store, monkeypatch):
+    guard = guard_of(store)
+    owns = guard._signed.owns
+    monkeypatch.setattr(guard._signed, "owns", lambda id: False)
+    with guard.open_socket(ANONYMOUS, "192.0.2.66") as stranger:
+        await guard.admit(message("shop"), stranger)
+        monkeypatch.setattr(guard._signed, "owns", owns)
+        with pytest.raises(SignatureRequired):
+            await guard.admit(message("shop"), stranger)

@@ -72,8 +72,8 @@ def test_windows_that_meet_end_together():
 
 def test_the_refusal_says_when_to_come_again():
     settings = EnvelopeSettings(maintenance_windows=[ONCE])
-    windows = MaintenanceGate.of(settings, lambda: at("2026-12-24T22:59:58.500Z"))
+    windows = MaintenanceGate(settings.maintenance_windows, lambda: at("2026-12-24T22:59:58.500Z"))
     with pytest.raises(UnderMaintenance, match="2026-12-24T23:00:00Z") as caught:
         windows.check()
     assert caught.value.retry_after == 1.5
-    assert MaintenanceGate.of(EnvelopeSettings(), lambda: 0) is None
+    assert EnvelopeSettings().rules.gates(lambda: 0) == ()

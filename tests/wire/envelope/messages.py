@@ -149,7 +149,7 @@ def envelopes(draw: st.DrawFn) -> Envelope:
             | st.builds(
                 MessageSecurity,
                 signature=_some(_names),
-                timestamp=timestamps.map(str),
+                timestamp=timestamps,
                 nonce=_some(_names),
                 key_id=_names,
                 algorithm=_names,

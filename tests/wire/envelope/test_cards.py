@@ -209,8 +209,7 @@ def test_a_card_becomes_an_a2a_card_and_comes_back_whole() -> None:
     assert arrived == made
     assert envelope_card_of(arrived) == card
     assert [(each.url, each.protocol_binding) for each in made.supported_interfaces] == [
-        ("wss://kb.example/agent/envelope", BINDING),
-        ("https://kb.example/agent/envelope", BINDING),
+        ("https://kb.example/agent/envelope", BINDING)
     ]
     assert made.provider is not None
     assert (made.name, made.version, made.provider.organization) == (
@@ -222,6 +221,22 @@ def test_a_card_becomes_an_a2a_card_and_comes_back_whole() -> None:
     assert schemas_on(made)["search"].input == CARD["capabilities"][0]["inputSchema"]
     assert set(made.security_schemes) == {"bearer-token", "mutual-tls"}
     assert made.security_requirements[0].schemes["bearer-token"].list == ("kb.read",)
+
+
+def test_an_address_has_the_scheme_of_http_on_a2a_cards_and_both_on_envelope_cards() -> None:
+    for primary, backup, listed in (
+        ("wss://a.example/e", "https://a.example/e", ["https://a.example/e"]),
+        ("https://a.example/e", "", ["https://a.example/e"]),
+        ("", "wss://a.example/e", ["https://a.example/e"]),
+        ("ws://a.example/e", "https://b.example/e", ["http://a.example/e", "https://b.example/e"]),
+    ):
+        endpoints = {"primary": primary, "backup": backup}
+        made = agent_card_of(read_card({"agentInfo": {"id": "a"}, "endpoints": endpoints}))
+
+        assert [each.url for each in made.supported_interfaces] == listed
+        found = envelope_card_of(made).endpoints
+        assert found.primary == "ws" + listed[0].removeprefix("http")
+        assert found.backup == listed[-1]
 
 
 def test_the_smallest_card_becomes_an_a2a_card_too() -> None:

@@ -130,7 +130,7 @@ def test_what_is_signed_here_is_verified_after_it_was_sent(key: EnvelopeKey) -> 
     if key.algorithm == ED25519:
         verify_signature(arrived, key.public)
     assert sent.security is not None
-    assert (sent.security.key_id, sent.security.timestamp) == (key.id, str(NOW))
+    assert (sent.security.key_id, sent.security.timestamp) == (key.id, NOW)
     again = sign_message(unsigned, key, now=NOW)
     assert again.security is not None
     assert again.security.nonce != sent.security.nonce

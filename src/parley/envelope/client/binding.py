@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from parley.client.bindings.binding import waits_for_task
 from parley.client.bindings.http import HttpTransport, redacted
@@ -30,15 +30,16 @@ from parley.client.errors import (
 )
 from parley.client.retry import LONGEST_WAIT, TRANSIENT_STATUSES
 from parley.envelope.answers import (
+    AnswerEnd,
     Answers,
     heartbeat,
+    is_broadcast,
     message,
     read_operation_result,
     read_stream_event,
     write_operation,
 )
 from parley.envelope.client.session import (
-    AnswerEnd,
     EnvelopeFailed,
     EnvelopeIdentity,
     EventNumbers,
@@ -48,7 +49,7 @@ from parley.envelope.client.session import (
     PostLink,
     SocketSession,
     Way,
-    is_broadcast,
+    error_in,
     payload_of,
     ways_to,
 )
@@ -62,6 +63,7 @@ from parley.envelope.messages import (
     Status,
     a2a_error,
 )
+from parley.model.concurrency import end
 from parley.model.errors import A2AError, InvalidAgentResponseError
 from parley.model.operations import Operation
 from parley.model.service import CallContext, StreamItem
@@ -97,8 +99,11 @@ class EnvelopeConnection:
     ) -> None:
         self.identity = identity
         self.settings = settings or LinkSettings()
+        self.inbound = InboundRequests(identity)
+        self.is_closed = False
+        self.reconnects = 0
         self._http = http
-        self._ways = ways_to(tuple(endpoints), self.settings)
+        self._ways = list(ways_to(tuple(endpoints), self.settings))
         self._way: Way | None = None
         self._sessions: dict[Egress | None, SocketSession] = {}
         self._opening = asyncio.Lock()
@@ -107,21 +112,19 @@ class EnvelopeConnection:
         self._unclaimed_size = 0
         self._has_unclaimed = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
-        self._greetings: dict[str, Callable[[], Envelope]] = {}
-        self._greeted: dict[str, str] = {}
-        self.inbound = InboundRequests(identity)
-        self.is_closed = False
-        self.reconnects = 0
+        self._greeting: Callable[[], Envelope] | None = None
+        self._greeted = ""
 
     @property
     def _session(self) -> SocketSession | None:
-        """The WebSocket for the egress policy that holds here, which judged where it goes."""
-        return self._sessions.get(self._http.egress)
+        """The open WebSocket for the egress policy that holds here, which judged where it goes."""
+        session = self._sessions.get(self._http.egress)
+        return session if session is not None and session.is_open else None
 
     @property
     def uses_socket(self) -> bool:
         """Whether a WebSocket is open."""
-        return self._session is not None and self._session.is_open
+        return self._session is not None
 
     @property
     def way(self) -> str:
@@ -134,47 +137,35 @@ class EnvelopeConnection:
         Raises ``AuthenticationRequired``, ``Unreachable``, with ``transport="socket"``
         ``SocketRefused``, and the agent's own error, such as ``UnauthenticatedError``.
         """
-        refusals: list[ClientError] = []
-        unreachable: set[LinkEndpoint] = set()
-        for way in self._in_order():
-            if way.endpoint in unreachable:
-                continue
+        search = _Search(self)
+        for way in search.ways():
             if not way.is_socket:
                 return  # only a message shows more
             try:
                 await self._linked(way)
                 return
             except (SocketRefused, Unreachable) as error:
-                if isinstance(error, Untrusted):
-                    raise
-                refusals.append(error)
-                if isinstance(error, Unreachable):
-                    unreachable.add(way.endpoint)
-        raise _combined(refusals)
+                search.passes(way, error)
+        raise search.failure
 
-    def _in_order(self) -> Iterator[Way]:
-        """Yield the way of the open session, then ways without a failure, then others.
-
-        After an endpoint that cannot be reached by WebSocket, HTTP is not tried there.
-        """
+    def in_order(self) -> Iterator[Way]:
+        """Yield the way of the open session, then ways without a failure, then others."""
         if self.uses_socket and self._way is not None:
             yield self._way
         now = asyncio.get_running_loop().time()
-        ways = sorted(self._ways, key=lambda way: way.rest_until > now)
-        yield from ways
+        yield from sorted(self._ways, key=lambda way: way.rest_until > now)
 
     async def _linked(self, way: Way) -> SocketSession | PostLink:
-        if self.is_closed:
-            raise ConnectionClosed("this connection was closed; open a new one")
+        self._check_open()
         if not way.is_socket:
             return PostLink(self._http, way.endpoint, self.identity, self.settings)
         async with self._opening:
-            if self._session is not None and self._session.is_open:
+            if self._session is not None:
                 return self._session
             try:
                 socket = await way.endpoint.open_socket(self._http, self.settings)
             except (SocketRefused, Unreachable) as error:
-                self._failed(way, error)
+                self.failed(way, error)
                 raise
             session = SocketSession(
                 socket,
@@ -184,18 +175,21 @@ class EnvelopeConnection:
             )
             if self.is_closed:
                 await session.close()
-                raise ConnectionClosed("this connection was closed; open a new one")
-            if self._session is not None:
-                self.reconnects += 1
-            for egress, ended in list(self._sessions.items()):
-                if not ended.is_open:
-                    del self._sessions[egress]
+            self._check_open()
+            self.reconnects += self._http.egress in self._sessions
+            self._sessions = {key: each for key, each in self._sessions.items() if each.is_open}
             self._sessions[self._http.egress] = session
             session.start()
             self._uses(way)
-            for name in self._greetings:
-                await self._greet(name, session)
+            if self._greeting is not None:
+                greeting = self._greeting()
+                self._greeted = greeting.message_id
+                await session.send(greeting)
             return session
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise ConnectionClosed("this connection was closed; open a new one")
 
     def _uses(self, way: Way) -> None:
         way.works()
@@ -208,11 +202,11 @@ class EnvelopeConnection:
             )
             self._way = way
 
-    def _failed(self, way: Way, error: Exception) -> None:
-        now = asyncio.get_running_loop().time()
+    def failed(self, way: Way, error: Exception) -> None:
+        """Note that a way cannot be used for a while."""
         is_refused = isinstance(error, SocketRefused)
         first = self.settings.socket_again if is_refused else self.settings.backoff.first
-        way.rest(now, first, error)
+        way.rest(asyncio.get_running_loop().time(), first, error)
         logger.info("envelope: %s cannot be used: %s", way, error)
 
     async def ask(
@@ -226,23 +220,17 @@ class EnvelopeConnection:
         have been processed.
         """
         async with self._slots:
-            task = _RequestInFlight(request, deadline, is_patient=repeats)
-            end = AnswerEnd(request)
+            task = _RequestInFlight(request, deadline, self.settings.retries, repeats=repeats)
+            finish = AnswerEnd(request)
             while True:
                 cut: Exception | None = None
                 try:
                     async with aclosing(self._attempt(task)) as answers:
                         async for answer in answers:
-                            if task.refusal_passes(answer, self.settings.retries):
-                                cut = task.passing
+                            cut = await self._correction(task, answer)
+                            if cut is not None:
                                 break
-                            if await self._is_renewed(task, answer):
-                                cut = Disconnected("the credentials were renewed")
-                                break
-                            if self._is_renamed(task, answer):
-                                cut = Disconnected("the source was corrected")
-                                break
-                            is_last = end.is_last(answer)
+                            is_last = finish.is_last(answer)
                             if task.is_new(answer) or (is_last and not task.is_broadcast):
                                 yield answer
                             if is_last:
@@ -250,102 +238,80 @@ class EnvelopeConnection:
                         else:
                             return  # a notification
                 except (Disconnected, Unreachable, UnexpectedStatus) as error:
-                    if not task.may_repeat(error, self.settings.retries):
+                    if not task.may_repeat(error):
                         raise
                     cut = error
                 await asyncio.sleep(task.pause(cut, self.settings))
 
     async def _attempt(self, task: _RequestInFlight) -> Answers:
         """Send a request once, by the first way that takes it, and yield the answers."""
-        refusals: list[ClientError] = []
-        unreachable: set[LinkEndpoint] = set()
-        for way in self._in_order():
-            if way.endpoint in unreachable:
-                continue
-            begun = False
+        search = _Search(self)
+        for way in search.ways():
+            is_begun = False
             try:
                 link = await self._linked(way)
-                message = task.next_message()
-                async with aclosing(link.exchange(message)) as answers:
+                async with aclosing(link.exchange(task.next_message())) as answers:
                     async for answer in answers:
-                        if not begun:
-                            begun = True
+                        if not is_begun:
+                            is_begun = True
                             self._uses(way)
                         yield answer
                 return
             except (SocketRefused, Unreachable, UnexpectedStatus) as error:
-                is_undelivered = not begun and (
-                    isinstance(error, SocketRefused | Unreachable) or error.status in _NOTHING_THERE
-                )
-                if not is_undelivered or isinstance(error, Untrusted):
+                is_undelivered = isinstance(error, SocketRefused | Unreachable)
+                is_undelivered |= getattr(error, "status", 0) in _NOTHING_THERE
+                if is_begun or not is_undelivered:
                     raise
-                if isinstance(error, Unreachable):
-                    unreachable.add(way.endpoint)
-                if not way.is_socket:
-                    self._failed(way, error)
-                refusals.append(error)
-        raise _combined(refusals)
+                search.passes(way, error)
+        raise search.failure
 
-    async def _is_renewed(self, task: _RequestInFlight, answer: Envelope) -> bool:
-        """Return whether an answer refused the credentials, and there are others now."""
-        payload = answer.payload
-        if not isinstance(payload, ResponsePayload) or payload.error is None or task.is_renewed:
-            return False
-        if payload.error.code != "UNAUTHENTICATED" or self._way is None:
-            return False
-        task.is_renewed = True
-        if not await self._way.endpoint.renew(Refusal(401)):
-            return False
-        if self._session is not None:
-            self._session.end(Disconnected("the credentials were renewed"))
-        return True
+    async def _correction(self, task: _RequestInFlight, answer: Envelope) -> Exception | None:
+        """Return why a refused request is sent again, ``None`` for other answers.
 
-    def _is_renamed(self, task: _RequestInFlight, answer: Envelope) -> bool:
-        """Return whether an answer names the source to be, and this side had chosen none."""
-        payload = answer.payload
-        if not isinstance(payload, ResponsePayload) or payload.error is None or task.is_renamed:
-            return False
-        if payload.error.code != "SOURCE_MISMATCH":
-            return False
-        task.is_renamed = True
-        return task.takes_source(self.identity, a2a_error(payload.error).metadata.get("agentId"))
+        It is sent once more with other credentials, once from the source that they are for, and at
+        its ``retryAfter``.
+        """
+        error = error_in(answer)
+        if error is None:
+            return None
+        if (passing := task.passing_refusal(error.retry_after, error.message)) is not None:
+            return passing
+        is_first = error.code not in task.corrected
+        task.corrected.add(error.code)
+        endpoint = None if self._way is None else self._way.endpoint
+        is_refused = is_first and error.code == "UNAUTHENTICATED"
+        if is_refused and endpoint is not None and await endpoint.renew(Refusal(401)):
+            renewed = Disconnected("the credentials were renewed")
+            if self._session is not None:
+                self._session.end(renewed)
+            return renewed
+        if is_first and error.code == "SOURCE_MISMATCH":
+            self.identity.rename(a2a_error(error).metadata.get("agentId") or "")
+            if task.takes_source(self.identity):
+                return Disconnected("the source was corrected")
+        return None
 
     async def heartbeat(self, payload: dict[str, Any] | None = None) -> Envelope | None:
         """Send a HEARTBEAT; return its answer, ``None`` if HTTP brings none."""
-        refusals: list[ClientError] = []
-        for way in self._in_order():
+        search = _Search(self)
+        for way in search.ways():
             try:
                 link = await self._linked(way)
                 if isinstance(link, SocketSession):
                     return await link.heartbeat(payload)
-                message = heartbeat(self.identity.source, payload=payload)
-                async with aclosing(link.exchange(message)) as answers:
+                sent = heartbeat(self.identity.source, payload=payload)
+                async with aclosing(link.exchange(sent)) as answers:
                     async for answer in answers:
                         self._uses(way)
                         return answer
                 return None
             except (SocketRefused, Unreachable) as error:
-                refusals.append(error)
-        raise _combined(refusals)
+                search.passes(way, error)
+        raise search.failure
 
-    def greet_with(self, name: str, greeting: Callable[[], Envelope]) -> None:
-        """Send a message after each connect from now on, such as a registration."""
-        self._greetings[name] = greeting
-
-    async def _greet(self, name: str, session: SocketSession) -> None:
-        greeting = self._greetings[name]()
-        self._greeted[name] = greeting.message_id
-        await session.send(greeting)
-
-    def _log_refused_greeting(self, message: Envelope) -> None:
-        """Say that a greeting was refused."""
-        payload = message.payload
-        if not isinstance(payload, ResponsePayload) or payload.error is None:
-            return
-        for name, id in self._greeted.items():
-            if id == message.message.correlation_id:
-                words = f"{payload.error.code}: {payload.error.message[:300]}"
-                logger.warning("envelope: %s was refused after a reconnect: %s", name, words)
+    def greet_with(self, greeting: Callable[[], Envelope]) -> None:
+        """Send a message after each connect from now on: a registration."""
+        self._greeting = greeting
 
     def keep(self) -> None:
         """Keep a WebSocket open, also while no request is under way. Idempotent."""
@@ -353,25 +319,22 @@ class EnvelopeConnection:
             self._keeper = asyncio.create_task(self._keep(), name="envelope-keeper")
 
     async def _keep(self) -> None:
-        sockets = [way for way in self._ways if way.is_socket]
-        failures = 0
-        while sockets and not self.is_closed:
-            session = self._session
-            if session is None or not session.is_open:
-                try:
-                    linked = await self._linked(
-                        next(way for way in self._in_order() if way.is_socket)
-                    )
-                except (ClientError, A2AError) as error:  # A2AError: refused with a message
-                    failures += 1
-                    logger.info("envelope: no WebSocket: %s", error)
-                    await asyncio.sleep(self.settings.backoff.delay(failures))
-                    continue
-                assert isinstance(linked, SocketSession)
-                session = linked
+        failures, backoff = 0, self.settings.backoff
+        while not self.is_closed:
+            way = next((way for way in self.in_order() if way.is_socket), None)
+            if way is None:
+                return
+            try:
+                session = await self._linked(way)
+            except (ClientError, A2AError) as error:  # A2AError: refused with a message
+                failures += 1
+                logger.info("envelope: no WebSocket: %s", error)
+                await asyncio.sleep(backoff.delay(failures))
+                continue
+            assert isinstance(session, SocketSession)
             await session.ended.wait()
             failures = 0
-            await asyncio.sleep(self.settings.backoff.delay(1))
+            await asyncio.sleep(backoff.delay(1))
 
     async def messages(self) -> AsyncIterator[Envelope]:
         """Yield messages that answer no request, such as EVENTs of others and HEARTBEATs.
@@ -380,18 +343,21 @@ class EnvelopeConnection:
         """
         while not self.is_closed:
             while self._unclaimed:
-                message, size = self._unclaimed.popleft()
+                received, size = self._unclaimed.popleft()
                 self._unclaimed_size -= size
-                yield message
+                yield received
             self._has_unclaimed.clear()
             await self._has_unclaimed.wait()
 
-    def _take(self, message: Envelope, size: int, session: SocketSession) -> None:
-        if message.message.type == MessageType.REQUEST:
-            self.inbound.take(message, session.send)
-        self._log_refused_greeting(message)
+    def _take(self, received: Envelope, size: int, session: SocketSession) -> None:
+        if received.message.type == MessageType.REQUEST:
+            self.inbound.take(received, session.send)
+        error = error_in(received)
+        if error is not None and self._greeted == received.message.correlation_id:
+            words = f"{error.code}: {error.message[:300]}"
+            logger.warning("envelope: registering was refused after a reconnect: %s", words)
         waiting = self._unclaimed
-        waiting.append((message, size))
+        waiting.append((received, size))
         self._unclaimed_size += size
         while len(waiting) > MAX_UNCLAIMED or self._unclaimed_size > MAX_UNCLAIMED_SIZE:
             self._unclaimed_size -= waiting.popleft()[1]
@@ -402,55 +368,94 @@ class EnvelopeConnection:
         self.is_closed = True
         self._has_unclaimed.set()
         if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
+            await end([self._keeper])
         await self.inbound.close()
         for session in list(self._sessions.values()):
             await session.close()
 
 
-class _RequestInFlight:
-    """One request: how often it was sent, and its answers."""
+class _Search:
+    """Looks for a way that takes a request. ``failure`` is one error for all that did not.
 
-    def __init__(self, request: Envelope, deadline: float | None, *, is_patient: bool) -> None:
-        self._request = request
-        self._deadline = deadline
-        self._is_patient = is_patient
-        self._clock = asyncio.get_running_loop().time
+    After an endpoint that cannot be reached by WebSocket, HTTP is not tried there.
+    """
+
+    def __init__(self, connection: EnvelopeConnection) -> None:
+        self._connection = connection
+        self._errors: list[ClientError] = []
+        self._unreachable: set[LinkEndpoint] = set()
+
+    def ways(self) -> Iterator[Way]:
+        """Yield the ways to try."""
+        for way in self._connection.in_order():
+            if way.endpoint not in self._unreachable:
+                yield way
+
+    def passes(self, way: Way, error: ClientError) -> None:
+        """Note that a way did not take it. Raises the error of an endpoint that is not trusted."""
+        if isinstance(error, Untrusted):
+            raise error
+        self._errors.append(error)
+        if isinstance(error, Unreachable):
+            self._unreachable.add(way.endpoint)
+        if not way.is_socket:
+            self._connection.failed(way, error)
+
+    @property
+    def failure(self) -> ClientError:
+        """A server's words, or that it is out of reach."""
+        said = [
+            error
+            for error in self._errors
+            if isinstance(error, UnexpectedStatus) and not isinstance(error, SocketRefused)
+        ]
+        unreachable = [error for error in self._errors if isinstance(error, Unreachable)]
+        if len(unreachable) > 1:
+            return Unreachable("; ".join(dict.fromkeys(map(str, unreachable))))
+        return [*unreachable, *said, *self._errors][0]
+
+
+class _RequestInFlight:
+    """One request: how often it was sent, and its answers. ``corrected`` are refusals of before."""
+
+    def __init__(
+        self, request: Envelope, deadline: float | None, retries: int, *, repeats: bool
+    ) -> None:
         payload = request.payload
         assert isinstance(payload, RequestPayload)
-        self._payload = payload
         self.is_broadcast = is_broadcast(request)
+        self.corrected: set[str] = set()
+        self._request = request
+        self._payload = payload
+        self._deadline = deadline
+        self._retries = retries
+        self._repeats = repeats
         self._numbers = EventNumbers(payload.metadata.after)
         self._times = payload.metadata.retry_count
         self._failures = 0
-        self._has_begun = False
-        self._is_accepted = False
-        self._is_unnumbered = False
-        self.is_renewed = self.is_renamed = False
-        self.passing: Exception | None = None
+        self._has_begun = self._is_accepted = self._is_unnumbered = False
+
+    def _left(self) -> float | None:
+        if self._deadline is None:
+            return None
+        return self._deadline - asyncio.get_running_loop().time()
 
     def next_message(self) -> Envelope:
         """Return the message to send now: of now, with the rest of its time."""
         metadata: dict[str, Any] = {"retry_count": self._times}
-        if self._deadline is not None:
-            metadata["timeout"] = max(int((self._deadline - self._clock()) * 1000), 1)
-        after = self._numbers.after
-        if self._has_begun and after is not None:
-            metadata["after"] = after
-        replace = msgspec.structs.replace
+        if (left := self._left()) is not None:
+            metadata["timeout"] = max(int(left * 1000), 1)
+        if self._has_begun and self._numbers.after is not None:
+            metadata["after"] = self._numbers.after
         payload = replace(self._payload, metadata=replace(self._payload.metadata, **metadata))
         self._times += 1
         return replace(self._request, timestamp=Timestamp.now(), payload=payload)
 
-    def takes_source(self, identity: EnvelopeIdentity, agent_id: str | None) -> bool:
+    def takes_source(self, identity: EnvelopeIdentity) -> bool:
         """Send the request as from another source now; return whether it is another one."""
-        if agent_id:
-            identity.rename(agent_id)
-        if self._request.source == identity.source:  # else another request corrected it before
-            return False
-        self._request = msgspec.structs.replace(self._request, source=identity.source)
-        return True
+        is_other = self._request.source != identity.source  # another request may have corrected it
+        self._request = replace(self._request, source=identity.source)
+        return is_other
 
     def is_new(self, answer: Envelope) -> bool:
         """Note an answer; return whether the caller has not had it."""
@@ -458,70 +463,46 @@ class _RequestInFlight:
         payload = answer.payload
         if not isinstance(payload, ResponsePayload):
             return True
-        number = payload.metadata.sequence
-        if answer.message.type == MessageType.EVENT and number is not None:
+        number, is_event = payload.metadata.sequence, answer.message.type == MessageType.EVENT
+        if is_event and number is not None:
             self._has_begun = True
             if not self.is_broadcast:  # each agent has numbers of its own
                 return self._numbers.is_new(number)
-        if answer.message.type == MessageType.EVENT:
-            self._is_unnumbered = True
-        elif payload.status == Status.ACCEPTED:
-            was_accepted, self._is_accepted = self._is_accepted, True
-            return not was_accepted
-        return True
+        self._is_unnumbered |= is_event
+        was_accepted = self._is_accepted
+        self._is_accepted |= not is_event and payload.status == Status.ACCEPTED
+        return is_event or payload.status != Status.ACCEPTED or not was_accepted
 
-    def may_repeat(self, error: Exception, retries: int) -> bool:
+    def may_repeat(self, error: Exception) -> bool:
         """Return whether the request is sent again after an error."""
-        if self._failures >= retries or isinstance(error, Untrusted | ConnectionClosed):
+        if self._failures >= self._retries or isinstance(error, Untrusted | ConnectionClosed):
             return False
         if self._is_unnumbered:  # the events would come again, without a number to tell
             return False
         self._failures += 1
-        if isinstance(error, UnexpectedStatus):
-            return self._is_patient and error.status in TRANSIENT_STATUSES
-        return self._is_patient
+        is_transient = not isinstance(error, UnexpectedStatus) or error.status in TRANSIENT_STATUSES
+        return self._repeats and is_transient
 
-    def refusal_passes(self, answer: Envelope, retries: int) -> bool:
-        """Return whether an answer is a refusal until a time, after which it is asked again."""
-        payload = answer.payload
-        if not self._is_patient or not isinstance(payload, ResponsePayload):
-            return False
-        error = payload.error
-        if error is None or error.retry_after is None:
-            return False
-        wait = error.retry_after / 1000
-        left = None if self._deadline is None else self._deadline - self._clock()
+    def passing_refusal(self, retry_after: int | None, words: str) -> Exception | None:
+        """Return the error of a refusal until a time, after which the request is sent again."""
+        if retry_after is None or not self._repeats or self._has_begun:
+            return None
+        wait, left = retry_after / 1000, self._left()
         if wait > LONGEST_WAIT or (left is not None and wait >= left):
-            return False
-        if self._failures >= retries or self._has_begun:
-            return False
+            return None
+        if self._failures >= self._retries:
+            return None
         self._failures += 1
-        self.passing = UnexpectedStatus(error.message, status=503, retry_after=wait)
-        return True
+        return UnexpectedStatus(words, status=503, retry_after=wait)
 
-    def pause(self, cut: Exception | None, settings: LinkSettings) -> float:
+    def pause(self, cut: Exception, settings: LinkSettings) -> float:
         """Return how long to wait before the request is sent again."""
         wished: float | None = getattr(cut, "retry_after", None)
+        pause = settings.backoff.delay(self._failures) if self._failures else 0.0
         if wished is not None:
             pause = min(wished, LONGEST_WAIT)
-        elif self._failures:
-            pause = settings.backoff.delay(self._failures)
-        else:
-            pause = 0.0
         logger.info("envelope: sending %.60r again in %.2f s: %s", self._payload.action, pause, cut)
         return pause
-
-
-def _combined(refusals: Sequence[ClientError]) -> ClientError:
-    """Return one error for all ways: a server's words before an unreachable address."""
-    said = [error for error in refusals if isinstance(error, UnexpectedStatus)]
-    by_http = [error for error in said if not isinstance(error, SocketRefused)]
-    unreachable = [error for error in refusals if isinstance(error, Unreachable)]
-    if by_http and not unreachable:
-        return by_http[0]
-    if len(unreachable) > 1:
-        return Unreachable("; ".join(dict.fromkeys(map(str, unreachable))))
-    return (unreachable or by_http or list(refusals))[0]
 
 
 class EnvelopeClientBinding:
@@ -549,7 +530,6 @@ class EnvelopeClientBinding:
         self._dialect = dialect
         self._timeout = timeout
         self._numbered = numbered
-        self._identity = EnvelopeIdentity.of()
         self._settings = LinkSettings(idle=idle, max_message=http.max_response)
         self._connection: EnvelopeConnection | None = None
         self._is_closed = False
@@ -562,8 +542,7 @@ class EnvelopeClientBinding:
             async with asyncio.timeout(timeout) as limit:
                 async with aclosing(self._ask(operation, request, context)) as answers:
                     async for answer in answers:
-                        result = _only_result(answer)
-                        return read_operation_result(operation, result)
+                        return read_operation_result(operation, _result_of(_checked(answer)))
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -578,12 +557,13 @@ class EnvelopeClientBinding:
         async with aclosing(self._ask(operation, request, context)) as answers:
             async for answer in answers:
                 payload = _checked(answer)
+                number = None
                 if answer.message.type == MessageType.EVENT:
                     is_begun = True
                     number = payload.metadata.sequence if self._numbered else None
-                    yield StreamItem(read_stream_event(_only_result(answer)), number)
-                elif not is_begun and len(payload.results) == 1:
-                    yield StreamItem(read_stream_event(payload.results[0]))
+                elif is_begun or len(payload.results) != 1:
+                    continue
+                yield StreamItem(read_stream_event(_result_of(payload)), number)
 
     async def aclose(self) -> None:
         """Close the WebSocket; calls under way fail with ``ConnectionClosed``. Idempotent."""
@@ -596,10 +576,13 @@ class EnvelopeClientBinding:
             raise ConnectionClosed("this connection was closed; open a new one")
         if self._connection is None:
             self._connection = EnvelopeConnection(
-                self._http, (self._endpoint,), self._identity, self._settings
+                self._http, (self._endpoint,), EnvelopeIdentity(), self._settings
             )
         after = context.last_event_id
-        given = message(
+        given = dict(context.trace.headers) if context.trace else {}
+        if context.extensions:
+            given[self._dialect.extensions_header] = join_items(sorted(context.extensions))
+        asked = message(
             MessageType.REQUEST,
             RequestPayload(
                 action=OPERATION_PREFIX + operation.name,
@@ -607,33 +590,24 @@ class EnvelopeClientBinding:
                 metadata=RequestMetadata(
                     stream=operation.streaming,
                     after=int(after) if after is not None and after.isdecimal() else None,
-                    service_parameters=self._service_parameters(context),
+                    service_parameters=given,
                 ),
             ),
-            source=self._identity.source,
+            source=self._connection.identity.source,
         )
-        return self._connection.ask(given, repeats=False)
-
-    def _service_parameters(self, context: CallContext) -> dict[str, str]:
-        """Return the service parameters of A2A (specification §3.2.6)."""
-        ours: dict[str, str] = {}
-        if context.extensions:
-            ours[self._dialect.extensions_header] = join_items(sorted(context.extensions))
-        if context.trace:
-            ours |= context.trace.headers
-        return ours
+        return self._connection.ask(asked, repeats=False)
 
 
-def _checked(answer: Envelope) -> Any:
+def _checked(answer: Envelope) -> ResponsePayload:
+    """Return the payload of an answer. Raises the error in it."""
     try:
         return payload_of(answer)
     except EnvelopeFailed as failed:
         raise failed.a2a_error from None
 
 
-def _only_result(answer: Envelope) -> Any:
-    """Return the one result of an operation. Raises the error in the answer."""
-    payload = _checked(answer)
+def _result_of(payload: ResponsePayload) -> Any:
+    """Return the one result of an operation."""
     if len(payload.results) != 1:
         raise InvalidAgentResponseError(
             f"an operation has one result, and the answer has {len(payload.results)}"

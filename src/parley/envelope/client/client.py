@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack
 from urllib.parse import urlsplit
 
 import msgspec
@@ -26,11 +26,10 @@ from parley.client.errors import (
     timeout_error,
 )
 from parley.client.origin import Origin, http_address
-from parley.envelope.answers import Answers, message
+from parley.envelope.answers import AnswerEnd, Answers, is_broadcast, message
 from parley.envelope.cards import EnvelopeCard, read_card, write_card
 from parley.envelope.client.binding import EnvelopeConnection
 from parley.envelope.client.session import (
-    AnswerEnd,
     EnvelopeAnswer,
     EnvelopeEvent,
     EnvelopeFailed,
@@ -38,10 +37,7 @@ from parley.envelope.client.session import (
     LinkEndpoint,
     LinkSettings,
     RequestHandler,
-    answer_of,
-    event_of,
-    is_broadcast,
-    request_in,
+    payload_of,
 )
 from parley.envelope.messages import (
     BINDING,
@@ -51,7 +47,6 @@ from parley.envelope.messages import (
     Priority,
     RequestMetadata,
     RequestPayload,
-    ResponsePayload,
     RoutingStrategy,
     Source,
     SubType,
@@ -89,6 +84,26 @@ class HeartbeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
     round_trip: float
 
 
+class RequestOptions(TypedDict, total=False):
+    """The options of every REQUEST.
+
+    ``priority`` orders this side's own requests that wait. ``task_id`` and ``context_id`` continue
+    a task or a conversation. ``target`` is the id of another agent that the server knows, or a
+    ``Target``. The same ``message_id`` again gets the same task. ``service_parameters`` are those
+    of A2A (specification §3.2.6).
+    """
+
+    priority: str
+    context_id: str
+    task_id: str
+    target: str | Target
+    message_id: str
+    service_parameters: Mapping[str, str]
+
+
+_NO_METADATA = RequestMetadata()
+
+
 class EnvelopeStream(AsyncIterator[EnvelopeEvent]):
     """The events of one request, for an ``async for`` loop. Close it if you leave early.
 
@@ -100,7 +115,7 @@ class EnvelopeStream(AsyncIterator[EnvelopeEvent]):
         self._end = AnswerEnd(request)
         self._is_broadcast = is_broadcast(request)
         self._timeout = timeout
-        self._ends = None if timeout is None else asyncio.get_running_loop().time() + timeout
+        self._ends = _time_in(timeout)
         self.task_id = ""
         self.context_id = ""
 
@@ -117,11 +132,17 @@ class EnvelopeStream(AsyncIterator[EnvelopeEvent]):
             if not limit.expired():
                 raise
             raise timeout_error(self._timeout, self.task_id) from None
-        if isinstance(answer.payload, ResponsePayload):
-            self.task_id = answer.payload.metadata.task_id or self.task_id
-            self.context_id = answer.payload.metadata.context_id or self.context_id
-        of_one = self._is_broadcast and answer.message.type == MessageType.EVENT
-        return event_of(answer, is_final=self._end.is_last(answer), of_one=of_one)
+        is_of_one = self._is_broadcast and answer.message.type == MessageType.EVENT
+        payload = payload_of(answer, raises=not is_of_one)
+        self.task_id = payload.metadata.task_id or self.task_id
+        self.context_id = payload.metadata.context_id or self.context_id
+        return EnvelopeEvent(
+            results=payload.results,
+            status=payload.status,
+            metadata=payload.metadata,
+            message=answer,
+            is_final=self._end.is_last(answer),
+        )
 
     async def aclose(self) -> None:
         """Stop reading; the task continues. Idempotent."""
@@ -174,48 +195,36 @@ class EnvelopeClient:
         parameters: Any = None,
         *,
         sub_type: str = SubType.QUERY,
-        priority: str = Priority.NORMAL,
         timeout: float | None = None,
-        context_id: str = "",
-        task_id: str = "",
-        target: str | Target = "",
-        message_id: str = "",
-        service_parameters: Mapping[str, str] | None = None,
+        **options: Unpack[RequestOptions],
     ) -> EnvelopeAnswer:
         """Send a REQUEST and return its RESPONSE: the results of a query, or that a command began.
 
         ``action`` is the id of a skill, or an operation of A2A (``a2a.GetTask``). ``timeout`` is in
-        seconds, for all of it: the agent gets the rest. ``task_id`` and ``context_id`` continue
-        a task or a conversation. ``target`` is the id of another agent that the server knows,
-        or a ``Target``. The same ``message_id`` again gets the same task.
+        seconds, for all of it: the agent gets the rest. ``RequestOptions`` has
+        the options.
 
         Raises ``EnvelopeFailed`` for an error of the agent, ``Timeout``, and ``ClientError``.
         """
         _check_sub_type(sub_type)
-        given = self._request(
-            action,
-            parameters,
-            RequestMetadata(
-                context_id=context_id,
-                task_id=task_id,
-                service_parameters=dict(service_parameters or {}),
-            ),
-            sub_type=sub_type,
-            priority=priority,
-            target=target,
-            message_id=message_id,
-        )
-        ends = None if timeout is None else asyncio.get_running_loop().time() + timeout
+        given = self._request(action, parameters, sub_type, **options)
+        ends = _time_in(timeout)
         try:
             async with asyncio.timeout_at(ends) as limit:
                 async with aclosing(self._ask(given, ends)) as answers:
                     async for answer in answers:
                         if answer.message.type == MessageType.RESPONSE:
-                            return answer_of(answer)
+                            payload = payload_of(answer)
+                            return EnvelopeAnswer(
+                                results=payload.results,
+                                status=payload.status,
+                                metadata=payload.metadata,
+                                message=answer,
+                            )
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise timeout_error(timeout, task_id) from None
+            raise timeout_error(timeout, options.get("task_id", "")) from None
         raise Timeout("the agent sent no answer")
 
     def stream(
@@ -224,14 +233,9 @@ class EnvelopeClient:
         parameters: Any = None,
         *,
         sub_type: str = SubType.QUERY,
-        priority: str = Priority.NORMAL,
         timeout: float | None = None,
-        context_id: str = "",
-        task_id: str = "",
-        target: str | Target = "",
-        message_id: str = "",
         after: int | None = None,
-        service_parameters: Mapping[str, str] | None = None,
+        **options: Unpack[RequestOptions],
     ) -> EnvelopeStream:
         """Send a REQUEST and return its EVENTs as they come, the last one is final.
 
@@ -240,56 +244,29 @@ class EnvelopeClient:
         ``message_id``. The other options are as in ``request``.
         """
         _check_sub_type(sub_type)
-        given = self._request(
-            action,
-            parameters,
-            RequestMetadata(
-                stream=sub_type == SubType.QUERY,
-                context_id=context_id,
-                task_id=task_id,
-                after=after,
-                service_parameters=dict(service_parameters or {}),
-            ),
-            sub_type=sub_type,
-            priority=priority,
-            target=target,
-            message_id=message_id,
-        )
-        ends = None if timeout is None else asyncio.get_running_loop().time() + timeout
-        return EnvelopeStream(self._ask(given, ends), given, timeout)
+        metadata = RequestMetadata(stream=sub_type == SubType.QUERY, after=after)
+        given = self._request(action, parameters, sub_type, metadata, **options)
+        return EnvelopeStream(self._ask(given, _time_in(timeout)), given, timeout)
 
     async def notify(
-        self,
-        action: str,
-        parameters: Any = None,
-        *,
-        priority: str = Priority.NORMAL,
-        context_id: str = "",
-        task_id: str = "",
-        target: str | Target = "",
-        message_id: str = "",
+        self, action: str, parameters: Any = None, **options: Unpack[RequestOptions]
     ) -> None:
         """Send a REQUEST without an answer. Raises ``ClientError`` if it could not be sent."""
-        given = self._request(
-            action,
-            parameters,
-            RequestMetadata(context_id=context_id, task_id=task_id),
-            sub_type=SubType.NOTIFICATION,
-            priority=priority,
-            target=target,
-            message_id=message_id,
-        )
+        given = self._request(action, parameters, SubType.NOTIFICATION, **options)
         async with aclosing(self._ask(given, None)) as answers:
             async for answer in answers:  # by HTTP a refusal has an answer
-                answer_of(answer)
+                payload_of(answer)
 
     async def heartbeat(self, payload: Mapping[str, Any] | None = None) -> HeartbeatAnswer:
         """Send a HEARTBEAT and return its answer. Raises ``ClientError``."""
         clock = asyncio.get_running_loop().time
         began = clock()
         answer = await self.connection.heartbeat(dict(payload or {}))
+        said: Any = {}
+        if answer is not None and isinstance(answer.payload, msgspec.Raw):
+            said = msgspec.json.decode(answer.payload)
         return HeartbeatAnswer(
-            payload={} if answer is None else _members(answer), round_trip=clock() - began
+            payload=said if isinstance(said, dict) else {}, round_trip=clock() - began
         )
 
     async def register(self, card: EnvelopeCard | Mapping[str, Any]) -> EnvelopeAnswer:
@@ -303,11 +280,7 @@ class EnvelopeClient:
         accepts = self.connection.inbound.handler is not None
         parameters = {"card": dict(members), "acceptsRequests": accepts}
         answer = await self.request(REGISTER, parameters)
-
-        def greeting() -> Envelope:
-            return self._request(REGISTER, parameters, RequestMetadata())
-
-        self.connection.greet_with(REGISTER, greeting)
+        self.connection.greet_with(lambda: self._request(REGISTER, parameters, SubType.QUERY))
         self.connection.keep()
         return answer
 
@@ -356,12 +329,15 @@ class EnvelopeClient:
         self,
         action: str,
         parameters: Any,
-        metadata: RequestMetadata,
+        sub_type: str,
+        metadata: RequestMetadata = _NO_METADATA,
         *,
-        sub_type: str = SubType.QUERY,
         priority: str = Priority.NORMAL,
+        context_id: str = "",
+        task_id: str = "",
         target: str | Target = "",
         message_id: str = "",
+        service_parameters: Mapping[str, str] | None = None,
     ) -> Envelope:
         if priority not in tuple(Priority):
             raise ValueError(f"priority is one of {', '.join(Priority)}, not {priority!r:.60}")
@@ -372,8 +348,13 @@ class EnvelopeClient:
             raise ValueError(
                 f"routing_strategy is one of {known}, not {target.routing_strategy!r:.60}"
             )
+        given = dict(service_parameters or {})
         if action in _SENDS:  # the agent answers a repeated message once
-            metadata = _with_extension(metadata, IDEMPOTENT_SEND)
+            name = next((name for name in given if name.lower() == "a2a-extensions"), _EXTENSIONS)
+            given[name] = join_items(list_items(given.get(name, "")), (IDEMPOTENT_SEND,))
+        metadata = msgspec.structs.replace(
+            metadata, context_id=context_id, task_id=task_id, service_parameters=given
+        )
         return message(
             MessageType.REQUEST,
             RequestPayload(
@@ -389,13 +370,18 @@ class EnvelopeClient:
         )
 
 
+def _time_in(seconds: float | None) -> float | None:
+    return None if seconds is None else asyncio.get_running_loop().time() + seconds
+
+
 def may_repeat(request: Envelope) -> bool:
     """Return whether a request may be sent again though it may have been processed.
 
     The same message to a skill gets the same task. Operations that change nothing and
     messages are repeated.
     """
-    action = request_in(request).action
+    assert isinstance(request.payload, RequestPayload)
+    action = request.payload.action
     if not action.startswith(OPERATION_PREFIX) or action in _SENDS:
         return True
     operation = BY_NAME.get(action.removeprefix(OPERATION_PREFIX))
@@ -403,13 +389,7 @@ def may_repeat(request: Envelope) -> bool:
 
 
 _SENDS = frozenset(f"{OPERATION_PREFIX}{name}" for name in ("SendMessage", "SendStreamingMessage"))
-
-
-def _with_extension(metadata: RequestMetadata, uri: str) -> RequestMetadata:
-    given = dict(metadata.service_parameters)
-    name = next((each for each in given if each.lower() == "a2a-extensions"), "A2A-Extensions")
-    given[name] = join_items(list_items(given.get(name, "")), (uri,))
-    return msgspec.structs.replace(metadata, service_parameters=given)
+_EXTENSIONS = "A2A-Extensions"
 
 
 def _check_sub_type(sub_type: str) -> None:
@@ -418,13 +398,6 @@ def _check_sub_type(sub_type: str) -> None:
             f"sub_type is query or command here, not {sub_type!r:.60}; notifications are sent "
             "with notify"
         )
-
-
-def _members(answer: Envelope) -> dict[str, Any]:
-    if not isinstance(answer.payload, msgspec.Raw):
-        return {}
-    members = msgspec.json.decode(answer.payload)
-    return members if isinstance(members, dict) else {}
 
 
 logger = logging.getLogger(__name__)
@@ -444,7 +417,7 @@ class EnvelopeOpening(Connection):
         self._is_given_card = self._envelope_card is not None
         self._direct = ""
         if self._envelope_card is not None:
-            reference = _first_address(self._envelope_card)
+            reference = _addresses(self._envelope_card)[0]
         elif isinstance(reference, str) and is_endpoint(reference):
             reference = self._direct = http_address(reference.strip())
         super().__init__(reference, binding=BINDING, version="", **options)
@@ -528,26 +501,13 @@ class EnvelopeOpening(Connection):
         credentials = (
             credentials.for_any_origin() if self._is_given_card else credentials.for_origin(named)
         )
-        primary, backup = card.endpoints.primary, card.endpoints.backup
-        first = Origin.of(http_address(primary or backup))
-        self._auth.for_card(credentials, lambda: stand_in, named or first)
+        urls = _addresses(card)
+        self._auth.for_card(credentials, lambda: stand_in, named or Origin.of(urls[0]))
         await self._auth.prepare()
-        found = []
-        for url in dict.fromkeys((primary, backup)):
-            if not url:
-                continue
-            origin = _origin_of(url)
-            if not self._auth.credentials.allows(origin):
-                if url == primary and not backup:
-                    raise self._auth.credentials.refusal(stand_in.name, [origin])
-                continue
-            found.append(self._endpoint(url, stand_in))
-        if not found:
-            raise self._auth.credentials.refusal(stand_in.name, [first])
-        # An encrypted connection is never followed by one in the clear.
-        if found[0].url.startswith("https:"):
-            found = [each for each in found if each.url.startswith("https:")]
-        return found
+        allowed = [url for url in urls if self._auth.credentials.allows(Origin.of(url))]
+        if not allowed:
+            raise self._auth.credentials.refusal(stand_in.name, [Origin.of(urls[0])])
+        return [self._endpoint(url, stand_in) for url in allowed]
 
     def _endpoint(self, url: str, card: AgentCard) -> LinkEndpoint:
         origin = _origin_of(url)
@@ -618,12 +578,17 @@ def card_in(reference: Any) -> EnvelopeCard | None:
         raise CardInvalid(f"this is no envelope card: {error.message}") from None
 
 
-def _first_address(card: EnvelopeCard) -> str:
-    for url in (card.endpoints.primary, card.endpoints.backup):
-        if url:
-            _origin_of(url)
-            return http_address(url)
-    raise CardInvalid(f"the envelope card of {card.agent_info.id[:100]!r} has no endpoint")
+def _addresses(card: EnvelopeCard) -> list[str]:
+    """Return the addresses of an agent, each once, with the scheme of HTTP.
+
+    After an address with TLS, addresses without TLS are left out. Raises ``CardInvalid``.
+    """
+    given = [url for url in (card.endpoints.primary, card.endpoints.backup) if url]
+    found = list(dict.fromkeys(str(http_address(url)) for url in given if _origin_of(url)))
+    if not found:
+        raise CardInvalid(f"the envelope card of {card.agent_info.id[:100]!r} has no endpoint")
+    is_encrypted = found[0].startswith("https:")
+    return [url for url in found if url.startswith("https:") or not is_encrypted]
 
 
 def _origin_of(url: str) -> Origin:
@@ -688,8 +653,8 @@ def connect(
     of this process, or a result of ``parley.find``. Of an envelope card the primary endpoint
     is used, then the backup.
 
-    ``agent_id`` is who this side says to be. It has to be what the credentials or the ``key`` are
-    for; without it, the agent says what they are for, and a caller without any gets an id by
+    ``agent_id`` names this side: the id of the credentials, or the owner of the ``key``. Without
+    it, the agent says which id the credentials have; a caller without credentials gets an id by
     chance. ``key`` signs every message; with ``agent_key`` only answers count that this key signed.
 
     A WebSocket is used where it can be had, else HTTP (``transport="socket"`` or ``"http"`` allows
@@ -718,7 +683,7 @@ def connect(
         "http": http,
         "trust": trust,
     }
-    identity = EnvelopeIdentity.of(agent_id, agent_type, key=key, agent_key=agent_key)
+    identity = EnvelopeIdentity(agent_id, agent_type, key=key, agent_key=agent_key)
     reference = agent if isinstance(agent, EnvelopeCard) else reference_of(agent, options)
     return EnvelopeOpening(
         reference,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from datetime import timedelta
 from functools import cached_property
 from typing import Any, TypeVar
@@ -41,12 +41,7 @@ from parley.envelope.messages import (
     envelope_error,
     task_error,
 )
-from parley.envelope.server.services import (
-    EnvelopeHandler,
-    EnvelopeServices,
-    MessageContext,
-    NotHandled,
-)
+from parley.envelope.server.services import EnvelopeServices, MessageContext, NotHandled
 from parley.extensions.declared import schemas_on
 from parley.model.cards import AgentCard
 from parley.model.errors import (
@@ -78,8 +73,8 @@ from parley.server.endpoint import Endpoint, Interfaces
 from parley.server.http.exchange import ServedEndpoint
 from parley.wire import versions
 
-_SEND = BY_NAME["SendMessage"]
-_STREAM = BY_NAME["SendStreamingMessage"]
+SEND = BY_NAME["SendMessage"]
+STREAM = BY_NAME["SendStreamingMessage"]
 _ALWAYS = (CALL_CHAIN,)
 _OF_SKILLS = (IDEMPOTENT_SEND, *_ALWAYS)
 _CLOCKS_DIFFER = 0.005
@@ -154,15 +149,15 @@ class Calls:
             # A command is answered while the turn runs, so it needs the events.
             streams = payload.metadata.stream or request.message.sub_type == SubType.COMMAND
             is_silent = request.message.sub_type == SubType.NOTIFICATION
-            return (_STREAM if streams and not is_silent else _SEND), True
+            return (STREAM if streams and not is_silent else SEND), True
         name = action.removeprefix(OPERATION_PREFIX)
         known = self._served.dispatcher.extension_method(name, self._tenant)
         operation = known or operation_of(action)
         assert operation is not None
-        if operation is _SEND and request.message.sub_type == SubType.COMMAND:
-            operation = _STREAM
-        if operation is _STREAM and request.message.sub_type == SubType.NOTIFICATION:
-            operation = _SEND
+        if operation is SEND and request.message.sub_type == SubType.COMMAND:
+            operation = STREAM
+        if operation is STREAM and request.message.sub_type == SubType.NOTIFICATION:
+            operation = SEND
         return operation, False
 
     async def count(self, context: MessageContext) -> None:
@@ -177,7 +172,7 @@ class Calls:
         if rights is not None:
             caller = rights.own_caller(caller)
         addresses = SeenFromScope(self._served, context.scope)
-        grant = limits.begin(_SEND.name, caller, addresses.sender)
+        grant = limits.begin(SEND.name, caller, addresses.sender)
         grant.of_tenant(self._tenant)
         if not grant.is_settled:
             await grant.settle()
@@ -215,15 +210,13 @@ class Calls:
             is_signed=context.is_signed,
             addresses=SeenFromScope(self._served, context.scope),
         )
-        if is_skill:
-            takes_text = payload.action in self._of_text
-            call = self._served.dispatcher.call(
-                operation, parameters, lambda: _message(request, takes_text=takes_text)
-            )
-        else:
-            call = self._served.dispatcher.call(
-                operation, parameters, lambda: self._read(operation, payload)
-            )
+
+        def read() -> Any:
+            if is_skill:
+                return _message(request, takes_text=payload.action in self._of_text)
+            return self._read(operation, payload)
+
+        call = self._served.dispatcher.call(operation, parameters, read)
         return Exchanged(request=request, call=call, is_skill=is_skill, began=began, ends=ends)
 
     def _read(self, operation: Operation, payload: RequestPayload) -> Any:
@@ -679,7 +672,9 @@ class Answering:
         return is_event and isinstance(message.payload, RequestPayload) and hook is not None
 
     def is_quick(self, request: Envelope) -> bool:
-        """Return whether a REQUEST waits for no turn, and has no EVENTs."""
+        """Return whether a message is a REQUEST that waits for no turn, and has no EVENTs."""
+        if request.message.type != MessageType.REQUEST:
+            return False
         try:
             operation, is_skill = self.calls.operation_of(request)
         except A2AError:
@@ -690,20 +685,6 @@ class Answering:
         """Return the limits of the caller that an error names."""
         return ResponseMetadata(rate_limits=dict(fields_of(standings_of(error))))
 
-    async def _of_unknown_type(self, message: Envelope, context: MessageContext) -> Envelope | None:
-        """Return the answer to a message of a type that the protocol does not have.
-
-        Raises ``A2AError``.
-        """
-        handler = self._services.handlers.hook
-        if handler is not None:
-            with suppress(NotHandled):
-                return await self._handled(handler, message, context)
-        known = ", ".join(MessageType)
-        raise UnknownMessageType(
-            f"there is no message type {message.message.type[:60]!r}; there are {known}"
-        )
-
     async def answers(
         self,
         request: Envelope,
@@ -712,41 +693,43 @@ class Answering:
     ) -> Answers:
         """Yield the answers to a message; ``on_call`` gets the call of the agent, if it is one.
 
-        Raises ``A2AError`` for what fails before the first.
+        Other agents, registrations and the agent come before the handler of the operator. Raises
+        ``A2AError`` for what fails before the first.
         """
-        if request.message.type != MessageType.REQUEST:
-            if (answer := await self._of_unknown_type(request, context)) is not None:
-                yield answer
-            return
         directory, handlers = self._services.directory, self._services.handlers
-        if directory.is_for_others(request, context):
+        handler, is_counted = handlers.hook, False
+        unknown: A2AError = UnknownMessageType(
+            f"there is no message type {request.message.type[:60]!r}; there are "
+            f"{', '.join(MessageType)}"
+        )
+        is_request = request.message.type == MessageType.REQUEST
+        if is_request and directory.is_for_others(request, context):
             self._check_rights(request, context)
             async with aclosing(directory.route(request, context)) as routed:
                 async for answer in routed:
                     yield answer
             return
-        handler = handlers.of_server(request)
-        if handler is None:
+        own = handlers.of_server(request) if is_request else None
+        if is_request and own is None:
             try:
-                own = self._own(request, context, on_call)
-                async with aclosing(own):
-                    async for answer in own:
+                async with aclosing(self._own(request, context, on_call)) as answers:
+                    async for answer in answers:
                         yield answer
                 return
             except UnknownAction as error:
-                if (handler := handlers.hook) is None:
-                    raise
-                self._check_rights(request, context)
-                try:  # the call has counted against the rates of its caller
-                    payload = await handlers.answer(handler, request, context)
-                except NotHandled:
-                    raise error from None
-                if payload is not None:
-                    yield response(request, payload, source=self.source)
-                return
-        handled = await self._handled(handler, request, context)
-        if handled is not None:
-            yield handled
+                unknown, is_counted = error, True  # against the rates of its caller
+        handler = own or handler
+        if handler is None:
+            raise unknown
+        self._check_rights(request, context)
+        if not is_counted:
+            await self.calls.count(context)
+        try:
+            payload = await handlers.answer(handler, request, context)
+        except NotHandled:
+            raise unknown from None
+        if payload is not None:
+            yield response(request, payload, source=self.source)
 
     async def _own(
         self,
@@ -760,23 +743,14 @@ class Answering:
             raise in_terms_of_messages(error, request) from None
         if on_call is not None:
             on_call(exchanged.call)
-        replies = Replies(exchanged, self.source).all()
-        async with aclosing(replies):
+        async with aclosing(Replies(exchanged, self.source).all()) as replies:
             async for answer in replies:
                 yield answer
 
-    async def _handled(
-        self, handler: EnvelopeHandler, message: Envelope, context: MessageContext
-    ) -> Envelope | None:
-        self._check_rights(message, context)
-        await self.calls.count(context)
-        payload = await self._services.handlers.answer(handler, message, context)
-        return None if payload is None else response(message, payload, source=self.source)
-
     def _check_rights(self, message: Envelope, context: MessageContext) -> None:
-        """Refuse what the agent itself does not answer to a caller without the agent's credentials.
+        """Refuse messages for others, and for handlers, without the agent's credentials.
 
-        One of its operations may need none: that lets its caller connect, and no more. Raises
+        An operation of the agent may need none: that lets its caller connect, and no more. Raises
         ``A2AError``.
         """
         rights = self.calls.agent.authorization

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from functools import cache
 from importlib.resources import files
 from typing import Any, Protocol
 
-import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from starlette.types import Receive, Scope, Send
 
 from parley.envelope.cards import (
@@ -46,16 +45,9 @@ from parley.security.limits.declaration import Rate
 from parley.security.limits.usage import QuotaAsk, QuotaGrant
 from parley.server.added_bindings import BindingPlace, SeenFromScope
 from parley.server.cards.advertised_interfaces import socket_url
-from parley.server.cards.discovery import CardFile, card_file, is_fresh, validators
+from parley.server.cards.discovery import CardFile, card_file, reply_with_file
 from parley.server.dispatch import Parameters
-from parley.server.http.responses import (
-    JSON,
-    NO_STORE,
-    Headers,
-    refuse_method,
-    reply_with_message,
-    reply_without_body,
-)
+from parley.server.http.responses import JSON, NO_STORE, refuses_method, reply_with_message
 from parley.server.log import failure_of
 from parley.store.protocols.errors import StoreError
 from parley.wire import versions
@@ -68,30 +60,24 @@ NONE = "none"
 _TIMES_KEPT_MS = round(timedelta(days=3650).total_seconds() * 1000)
 
 
-class CardAddresses(msgspec.Struct, frozen=True):
-    """The address of an agent, and the address of its server, without a slash at the end."""
-
-    agent: str
-    server: str
-
-
 def make_card(
     card: AgentCard,
     settings: EnvelopeSettings,
     *,
     key: str,
-    addresses: CardAddresses,
+    address: str,
+    server: str,
     authorization: Authorization | None = None,
     limits: Iterable[object] = (),
     has_docs: bool = False,
 ) -> EnvelopeCard:
-    """Return the envelope card of an A2A card and the settings.
+    """Return the envelope card of an A2A card and the settings, without times.
 
-    It has no times.
+    ``address`` is the agent's, ``server`` its server's, both without a slash at the end.
     """
-    own = addresses.agent + PATH
+    own = address + PATH
     made = envelope_card_of(card, agent_id=key)
-    documentation = card.documentation_url or (f"{addresses.agent}/docs" if has_docs else "")
+    documentation = card.documentation_url or (f"{address}/docs" if has_docs else "")
     tags = settings.tags or tuple(dict.fromkeys(tag for each in card.skills for tag in each.tags))
     return replace(
         made,
@@ -103,7 +89,7 @@ def make_card(
         ),
         capabilities=tuple(_with_performance(each, settings) for each in made.capabilities),
         endpoints=CardEndpoints(
-            primary=socket_url(own), backup=own, health_check=f"{addresses.server}/health/ready"
+            primary=socket_url(own), backup=own, health_check=f"{server}/health/ready"
         ),
         security=CardSecurity(
             auth_methods=_methods(card, authorization),
@@ -125,13 +111,7 @@ def make_card(
 
 def _with_performance(capability: CardCapability, settings: EnvelopeSettings) -> CardCapability:
     declared = settings.performance.get(capability.name)
-    if declared is None:
-        return replace(capability, performance=None)
-    performance = CardPerformance(
-        average_response_time=declared.average_response_time,
-        max_concurrent_requests=declared.max_concurrent_requests,
-        reliability=declared.reliability,
-    )
+    performance = None if declared is None else CardPerformance(**asdict(declared))
     return replace(capability, performance=performance)
 
 
@@ -246,31 +226,20 @@ class EnvelopeCardPage:
     responses are private.
     """
 
-    def __init__(
-        self,
-        place: BindingPlace,
-        settings: EnvelopeSettings,
-        times: CardTimes,
-        *,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, place: BindingPlace, settings: EnvelopeSettings, times: CardTimes) -> None:
         assert place.agent.card is not None
+        self._card = place.agent.card
         self._times = times
         self._place = place
         self._served = place.served
         self._endpoint = place.agent
         self._settings = settings
         self._advertised = place.advertised
-        self._tenant = place.tenant
-        self._path = place.below
-        self._clock = clock
         self._files: Bounded[str, CardFile] = Bounded(_MAX_FILES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD, conditional ones too."""
-        method = scope["method"]
-        if method not in ("GET", "HEAD"):
-            await refuse_method(scope, send, "GET, HEAD", "an envelope card is read with GET")
+        if await refuses_method(scope, send, "an envelope card is read with GET"):
             return
         try:
             caller = await self._caller(scope)
@@ -281,13 +250,8 @@ class EnvelopeCardPage:
             await reply_with_message(scope, send, failure.http_status, failure.message, headers)
             return
         kind = b"private" if self._differs else b"public"
-        age = self._served.settings.card_max_age
-        found: list[tuple[bytes, bytes]] = [
-            (b"cache-control", b"%s, max-age=%d" % (kind, age)),
-            *self._vary(),
-            *validators(file),
-        ]
-        await _send_file(scope, send, file, found, JSON)
+        cached = b"%s, max-age=%d" % (kind, self._served.settings.card_max_age)
+        await reply_with_file(scope, send, file, JSON, (b"cache-control", cached), *self._vary())
 
     @property
     def _differs(self) -> bool:
@@ -296,8 +260,7 @@ class EnvelopeCardPage:
 
     @property
     def _has_extended(self) -> bool:
-        assert self._endpoint.card is not None
-        return bool(self._endpoint.card(()).capabilities.extended_agent_card)
+        return bool(self._card(()).capabilities.extended_agent_card)
 
     def _vary(self) -> list[tuple[bytes, bytes]]:
         names = [*self._advertised.varies]
@@ -309,42 +272,37 @@ class EnvelopeCardPage:
         """Return the caller, if that matters. Raises ``A2AError`` for others."""
         if not self._differs:
             return ANONYMOUS
-        served, authorization = self._served, self._endpoint.authorization
-        await served.dispatcher.start()
+        authorization = self._endpoint.authorization
+        await self._served.dispatcher.start()
         caller = await self._place.caller(scope)
-        if authorization is not None:
-            caller = authorization.own_caller(caller)
-            if self._settings.data_classification != "public":
-                authorization.check_identity(caller)
-        elif caller.granted:
-            caller = ANONYMOUS
+        if authorization is None:
+            return ANONYMOUS if caller.granted else caller
+        caller = authorization.own_caller(caller)
+        if self._settings.data_classification != "public":
+            authorization.check_identity(caller)
         return caller
 
     async def _file(self, scope: Scope, caller: Caller) -> CardFile:
         """Return the card of a caller. What all callers see is kept for each address."""
-        address = self._advertised.address(scope)
+        address, now = self._advertised.address(scope), time.time()
         if caller.authenticated and self._has_extended:
-            return card_file(await self._written(scope, caller), self._clock(), None)
-        now = self._clock()
+            extended = await self._extended(scope, caller)
+            return card_file(await self._written(scope, extended), now, None)
         file = self._files.get(address)
         if file is None or now - file.made >= self._served.settings.card_max_age:
-            file = card_file(await self._written(scope, caller), now, file)
+            file = card_file(await self._written(scope, None), now, file)
         self._files[address] = file
         return file
 
-    async def _written(self, scope: Scope, caller: Caller) -> bytes:
+    async def _written(self, scope: Scope, card: AgentCard | None) -> bytes:
         endpoint = self._endpoint
         await self._served.dispatcher.start()
-        card: AgentCard | None = None
-        if caller.authenticated and self._has_extended:
-            card = await self._extended(scope, caller)
-        assert endpoint.card is not None
-        base = self._advertised.address(scope).rstrip("/")
         made = make_card(
-            card or endpoint.card(()),
+            card or self._card(()),
             self._settings,
             key=endpoint.key,
-            addresses=CardAddresses(base + self._path, self._advertised.server(scope)),
+            address=self._advertised.address(scope).rstrip("/") + self._place.below,
+            server=self._advertised.server(scope),
             authorization=endpoint.authorization,
             limits=() if endpoint.limits is None else endpoint.limits.declared,
             has_docs=self._served.settings.docs,
@@ -353,17 +311,18 @@ class EnvelopeCardPage:
 
     async def _extended(self, scope: Scope, caller: Caller) -> AgentCard | None:
         """Return the extended card of a caller, ``None`` if there is none for it."""
+        tenant, dispatcher = self._place.tenant, self._served.dispatcher
         parameters = Parameters(
             version=versions.LATEST,
             addresses=SeenFromScope(self._served, scope),
             caller=caller,
-            tenant=self._tenant,
+            tenant=tenant,
             is_signed=True,  # a GET cannot be: credentials and permissions were checked
         )
-        request = GetExtendedAgentCardRequest(tenant=self._tenant)
+        request = GetExtendedAgentCardRequest(tenant=tenant)
         try:
-            operation = BY_NAME["GetExtendedAgentCard"]
-            call = self._served.dispatcher.call(operation, parameters, lambda: request)
+            await dispatcher.start()
+            call = dispatcher.call(BY_NAME["GetExtendedAgentCard"], parameters, lambda: request)
             found: AgentCard = await call.answer()
         except (ExtendedAgentCardNotConfiguredError, PermissionDeniedError):
             return None
@@ -373,31 +332,14 @@ class EnvelopeCardPage:
 class SchemaPage:
     """Serves the JSON Schema of messages and cards."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        self._clock = clock
-        self._schema: CardFile | None = None
+    _schema: CardFile | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD, conditional ones too."""
-        if scope["method"] not in ("GET", "HEAD"):
-            await refuse_method(scope, send, "GET, HEAD", "a schema is read with GET")
+        if await refuses_method(scope, send, "a schema is read with GET"):
             return
         if self._schema is None:
-            self._schema = card_file(schema(), self._clock(), None)
+            self._schema = card_file(schema(), time.time(), None)
         cached = (b"cache-control", b"public, max-age=%d" % _SCHEMA_AGE)
         kind = (b"content-type", b"application/schema+json")
-        found = [cached, *validators(self._schema)]
-        await _send_file(scope, send, self._schema, found, kind)
-
-
-async def _send_file(
-    scope: Scope, send: Send, file: CardFile, headers: Headers, kind: tuple[bytes, bytes]
-) -> None:
-    headers = list(headers)
-    if is_fresh(scope, file):
-        await reply_without_body(send, 304, headers)
-        return
-    headers += [kind, (b"content-length", b"%d" % len(file.body))]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    body = file.body if scope["method"] == "GET" else b""
-    await send({"type": "http.response.body", "body": body})
+        await reply_with_file(scope, send, self._schema, kind, cached)

@@ -1,38 +1,43 @@
-"""Messages over a WebSocket or by HTTP POST: both are admitted, called and replied to alike."""
+"""Takes messages at an address of an agent, over a WebSocket or by HTTP POST.
+
+Both are read, admitted, called and answered alike (``EnvelopeEndpoint``). A socket has many of them
+under way and an ``Outbox``; a POST has one, and answers as JSON or as server-sent events.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractContextManager, ExitStack, aclosing, suppress
+from contextlib import ExitStack, aclosing, suppress
 from typing import Any, cast
 
-import msgspec
+from msgspec.structs import replace
 from starlette.types import Receive, Scope, Send
 
 from parley.envelope.answers import Answers, error_response
 from parley.envelope.codec import UnreadableEnvelope, read_message, write_message
+from parley.envelope.declared import EnvelopeSettings
 from parley.envelope.messages import (
     STOP,
+    SUBPROTOCOL,
     Envelope,
     MessageType,
     RequestPayload,
     ResponseMetadata,
     ResponsePayload,
+    Source,
     Status,
     SubType,
 )
-from parley.envelope.server.answering import Answering
+from parley.envelope.server.answering import Answering, Calls
 from parley.envelope.server.guard import EnvelopeGuard, MessageSender
+from parley.envelope.server.queue import RequestQueue, Slot
 from parley.envelope.server.services import (
     ROUTED,
     EnvelopeServices,
     Measurement,
     MessageContext,
     PassedOnMessage,
-    RequestLane,
-    RequestQueue,
-    Slot,
     SocketHeartbeats,
     SocketPeer,
     with_deadline,
@@ -45,10 +50,11 @@ from parley.model.errors import (
     an,
     shutting_down,
 )
-from parley.model.service import CallContext, Caller, StreamItem
-from parley.security.networks import network_of
-from parley.server.dispatch import ServiceCall
-from parley.server.http.exchange import NotJson, ServedEndpoint
+from parley.model.service import ANONYMOUS, NO_TRACE, CallContext, Caller, StreamItem
+from parley.security.networks import client_address, network_of
+from parley.server.added_bindings import BindingPlace
+from parley.server.dispatch import ServiceCall, read_trace
+from parley.server.http.exchange import NotJson
 from parley.server.http.open_credentials import (
     CredentialsExpired,
     OpenCredentials,
@@ -59,32 +65,95 @@ from parley.server.http.responses import (
     ClientGone,
     base,
     read_body,
+    refuse_method,
     reply,
     reply_without_body,
 )
 from parley.server.lifecycle import is_cancellation
 from parley.server.log import failure_of
-from parley.server.websocket.admission import SERVICE_RESTART, SHUTTING_DOWN
+from parley.server.websocket.admission import SERVICE_RESTART, SHUTTING_DOWN, as_http, refused_by
 from parley.server.websocket.socket import ServerSocket
 from parley.wire import sse
 
+_HINT = (
+    "this is the address of an agent in the envelope protocol: send it messages with POST, or open "
+    f"a WebSocket with the subprotocol {SUBPROTOCOL}"
+)
 
-class Exchanges:
-    """The messages to one agent, or to one tenant of it: the same over every transport."""
+
+class EnvelopeEndpoint:
+    """Takes messages to one agent, or to one tenant of an endpoint, at a place of a server."""
 
     def __init__(
         self,
-        served: ServedEndpoint,
-        answering: Answering,
+        place: BindingPlace,
+        settings: EnvelopeSettings,
         services: EnvelopeServices,
         requests: RequestQueue,
         guard: EnvelopeGuard,
     ) -> None:
-        self.served = served
-        self.answering = answering
+        self.place = place
+        self.served = place.served
         self.services = services
         self.requests = requests
         self.guard = guard
+        self._agent = place.agent.key
+        self.source = Source(agent_id=self._agent or "agent", agent_type=settings.agent_type)
+        calls = Calls(self.served, place.agent, place.tenant)
+        self.answering = Answering(calls, services, self.source)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a POST, or serve a WebSocket."""
+        is_socket = scope["type"] == "websocket"
+        asked = as_http(scope) if is_socket else scope
+        gate, elsewhere = self.place.gate, self.place.elsewhere
+        if gate is not None and not gate.is_visible(asked):
+            elsewhere = refused_by(elsewhere) if is_socket else elsewhere
+            await elsewhere(scope, receive, send)
+        elif is_socket:
+            await self._serve_socket(asked, ServerSocket(scope, receive, send))
+        elif scope["method"] != "POST":
+            await refuse_method(scope, send, "POST", _HINT)
+        else:
+            await EnvelopePost(self, self._context(scope, ANONYMOUS)).run(receive, send)
+
+    async def _serve_socket(self, asked: Scope, socket: ServerSocket) -> None:
+        with ExitStack() as held:
+            try:
+                caller = await self.place.caller(asked)
+                _check_subprotocol(socket)
+                context = self._context(asked, caller)
+                slot = self.served.sockets.slot_of((self.place.tenant, caller.owner))
+                held.enter_context(slot)
+                sender = held.enter_context(self.guard.open_socket(caller, context.address))
+            except Exception as error:
+                failure = failure_of(error, "the upgrade to a WebSocket")
+                kind = (b"content-type", b"application/json")
+                headers = [kind, NO_STORE, *self.served.error_headers(failure, asked)]
+                await socket.refuse(failure.http_status, headers, self.failed("", failure))
+                return
+            credentials = open_credentials(self.served.identify, asked, caller)
+            try:
+                await socket.accept(SUBPROTOCOL if socket.subprotocols else None)
+            except OSError:
+                return  # the client has gone
+            await Conversation(self, context, socket, sender, credentials).run()
+
+    def _context(self, asked: Scope, caller: Caller) -> MessageContext:
+        values: dict[bytes, list[str]] = {b"traceparent": [], b"tracestate": []}
+        for name, value in asked["headers"]:
+            if name in values:
+                values[name].append(value.decode("latin-1"))
+        parents, states = values.values()
+        return MessageContext(
+            caller=caller,
+            agent=self._agent,
+            names=self.guard.names,
+            tenant=self.place.tenant,
+            scope=asked,
+            address=client_address(asked, trust_proxy=self.served.settings.trust_proxy),
+            trace=read_trace(parents, states) if parents else NO_TRACE,
+        )
 
     def read(self, data: bytes | str) -> Envelope:
         """Return a message. Raises ``UnreadableEnvelope``."""
@@ -96,15 +165,9 @@ class Exchanges:
     ) -> MessageContext:
         """Return the context of a message, with its caller. Raises ``A2AError``."""
         caller = await self.guard.admit(message, sender)
-        is_signed = message.security is not None
-        context = msgspec.structs.replace(context, caller=caller, is_signed=is_signed)
+        context = replace(context, caller=caller, is_signed=message.security is not None)
         is_request = message.message.type == MessageType.REQUEST
         return with_deadline(message, context) if is_request else context
-
-    def enter(self, lane: RequestLane, message: Envelope) -> Slot:
-        """Return the slot of a message. Raises ``OverloadedError`` when too many wait."""
-        is_quick = message.message.type == MessageType.REQUEST and self.answering.is_quick(message)
-        return self.requests.enter(lane, message.message.priority, is_quick=is_quick)
 
     async def replies(
         self,
@@ -127,31 +190,28 @@ class Exchanges:
                     if slot is not None and begins_stream(last):
                         slot.release()
                     yield last
-        except (Exception, asyncio.CancelledError) as error:
-            if is_cancellation(error):
-                measured.end("closed")
-                raise
-            failure = failure_of(error, "a message")
-            measured.end(Status.ERROR, error=failure.reason)
-            raise failure from None
-        except GeneratorExit:
-            measured.end("closed")
-            raise
-        else:
             payload = None if last is None else last.payload
             if isinstance(payload, ResponsePayload):
                 code = "" if payload.error is None else payload.error.code
                 measured.end(payload.status, error=code)
             measured.end()
+        except (Exception, asyncio.CancelledError) as error:
+            if is_cancellation(error):
+                raise
+            failure = failure_of(error, "a message")
+            measured.end(Status.ERROR, error=failure.reason)
+            raise failure from None
         finally:
+            measured.end("closed")  # unless it has ended otherwise
             if slot is not None:
                 slot.release()
 
     def written(
-        self, answer: Envelope, request: Envelope | None, measured: Measurement | None = None
+        self, answer: Envelope, request: Envelope | str, measured: Measurement | None = None
     ) -> bytes:
         """Return an answer as it is sent: signed if its request was."""
-        data = write_message(self.guard.sign(answer, request))
+        asked = request if isinstance(request, Envelope) else None
+        data = write_message(self.guard.sign(answer, asked))
         if measured is not None:
             measured.size += len(data)
         return data
@@ -160,20 +220,27 @@ class Exchanges:
         self, request: Envelope | str, error: A2AError, metadata: ResponseMetadata | None = None
     ) -> bytes:
         """Return the RESPONSE that a request has failed, as it is sent."""
-        source = self.answering.source
-        answer = error_response(
-            request, error, source=source, metadata=metadata or ResponseMetadata()
+        known = metadata or ResponseMetadata()
+        answer = error_response(request, error, source=self.source, metadata=known)
+        return self.written(answer, request)
+
+
+def _check_subprotocol(socket: ServerSocket) -> None:
+    """Raise ``InvalidRequestError`` for other subprotocols; v1 is meant where none is named."""
+    if socket.subprotocols and SUBPROTOCOL not in socket.subprotocols:
+        offered = ", ".join(socket.subprotocols)[:100]
+        raise InvalidRequestError(
+            f"a WebSocket to an agent has the subprotocol {SUBPROTOCOL} "
+            f"(Sec-WebSocket-Protocol); this one offers {offered}"
         )
-        return self.written(answer, request if isinstance(request, Envelope) else None)
 
 
 def begins_stream(answer: Envelope) -> bool:
     """Return whether EVENTs follow an answer, or it is one."""
-    payload = answer.payload
     if answer.message.type == MessageType.EVENT:
         return True
-    is_command = answer.message.sub_type == SubType.COMMAND
-    return is_command and isinstance(payload, ResponsePayload) and payload.status == Status.ACCEPTED
+    status = getattr(answer.payload, "status", "")
+    return answer.message.sub_type == SubType.COMMAND and status == Status.ACCEPTED
 
 
 def _is_silent(message: Envelope) -> bool:
@@ -198,7 +265,7 @@ class OutboxClosed(Exception):
 class Outbox:
     """Sends messages one after another, each RESPONSE and HEARTBEAT before EVENTs that wait.
 
-    ``event`` waits until the message is sent, so that a stream gives its next event only when its
+    ``send`` waits until the message is sent, so that a stream gives its next event only when its
     reader has room. EVENTs of several streams go in the order in which they came.
 
     It has a task only while it has something to send, and no events or deques: most sockets are
@@ -219,13 +286,13 @@ class Outbox:
         if not self.is_closed:
             self._put(self._urgent, data, None)
 
-    async def send(self, data: bytes) -> None:
-        """Send a RESPONSE, before all EVENTs. Raises ``OutboxClosed``."""
-        await self._sent(self._urgent, data)
-
-    async def event(self, data: bytes) -> None:
-        """Send an EVENT. Raises ``OutboxClosed``."""
-        await self._sent(self._events, data)
+    async def send(self, data: bytes, *, is_event: bool = False) -> None:
+        """Send a RESPONSE, before all EVENTs, or an EVENT. Raises ``OutboxClosed``."""
+        if self.is_closed:
+            raise OutboxClosed
+        sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._put(self._events if is_event else self._urgent, data, sent)
+        await sent
 
     async def room(self) -> None:
         """Wait while too much waits to be sent."""
@@ -285,13 +352,6 @@ class Outbox:
         if room is not None and not room.done():
             room.set_result(None)
 
-    async def _sent(self, queue: list[_Waiting], data: bytes) -> None:
-        if self.is_closed:
-            raise OutboxClosed
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._put(queue, data, waiter)
-        await waiter
-
     def _put(self, queue: list[_Waiting], data: bytes, waiter: asyncio.Future[None] | None) -> None:
         queue.append((data, waiter))
         self._size += len(data)
@@ -322,16 +382,15 @@ class Conversation:
 
     def __init__(
         self,
-        exchanges: Exchanges,
+        endpoint: EnvelopeEndpoint,
         context: MessageContext,
         socket: ServerSocket,
         sender: MessageSender,
         credentials: OpenCredentials | None,
     ) -> None:
-        self._exchanges = exchanges
-        self._services = services = exchanges.services
-        self._streams = exchanges.served.streams
-        self._request_bytes = exchanges.served.request_bytes
+        self._endpoint = endpoint
+        self._services = services = endpoint.services
+        self._streams = endpoint.served.streams
         self._socket = socket
         self._sender = sender
         self._credentials = credentials
@@ -340,15 +399,15 @@ class Conversation:
         self._bad = 0
         self._is_draining = False
         self._waiting: set[asyncio.Task[None]] = set()
-        self._by_id: dict[str, asyncio.Task[None]] = {}
         self._silent: set[asyncio.Task[None]] = set()
+        self._by_id: dict[str, asyncio.Task[None]] = {}
         self._peer = SocketPeer(self._tell)
-        self._context = msgspec.structs.replace(context, peer=self._peer)
-        self._lane = exchanges.requests.open(context.caller.owner or None)
+        self._context = replace(context, peer=self._peer)
+        self._connection = endpoint.requests.open(context.caller.owner or None)
         self._heartbeats = SocketHeartbeats(
             self._beat,
             socket.close,
-            source=exchanges.answering.source,
+            source=endpoint.source,
             settings=services.heartbeats,
             load=services.load,
             peer=self._peer,
@@ -380,7 +439,7 @@ class Conversation:
                     await asyncio.wait(self._silent)
             finally:
                 await self._end(self._silent, own)
-                self._exchanges.requests.close(self._lane)
+                self._endpoint.requests.close(self._connection)
 
     def _drain(self) -> None:
         """Note that the server drains. ``Streams`` ends its streams; the rest is answered."""
@@ -389,38 +448,27 @@ class Conversation:
     async def _leave(self) -> None:
         """End the work under way, and say so: the grace period of the server is over."""
         self._is_draining = True
-        with self._socket.answering(), suppress(TimeoutError):
+        with self._socket.answering():
             await self._end(self._waiting, self._silent)
-            async with asyncio.timeout(_LAST_WORDS_SECONDS):
-                await self._outbox.flushed()
-                await self._socket.close(SERVICE_RESTART, SHUTTING_DOWN)
+            await self._close_for(SHUTTING_DOWN, SERVICE_RESTART)
 
     async def _take(self, text: str) -> None:
         """Read a message, and begin to answer it. Whatever is wrong with it is answered too."""
         self._heartbeats.heard()
         try:
-            message = self._exchanges.read(text)
+            message = self._endpoint.read(text)
         except UnreadableEnvelope as unreadable:
             self._post_error(unreadable.message_id, unreadable.error)
             await self._count_bad()
             return
-        kind, size = message.message.type, len(text)
-        begin = self._services.statistics.begin
+        size, begin = len(text), self._services.statistics.begin
         measured = begin(message, agent=self._context.agent, size=size)
         try:
             context = await self._admitted(message)
-            if kind == MessageType.HEARTBEAT:
-                await self._heartbeats.received(message)
-            elif _is_stop(message):
-                if (task := self._by_id.get(message.message.correlation_id)) is not None:
-                    task.cancel()  # its answers are read no more; its task continues
-            elif kind not in (MessageType.RESPONSE, MessageType.EVENT) or (
-                not self._peer.answered(message, size)
-                and self._exchanges.answering.is_for_hook(message)
-            ):
+            if await self._is_for_connection(message, size):
+                measured.end()
+            else:
                 self._start(message, context, measured, size)
-                return
-            measured.end()
         except A2AError as error:
             measured.end(Status.ERROR, error=error.reason)
             if not _is_silent(message):
@@ -430,24 +478,39 @@ class Conversation:
             elif isinstance(error, UnauthenticatedError):
                 await self._count_bad()
 
+    async def _is_for_connection(self, message: Envelope, size: int) -> bool:
+        """Take a HEARTBEAT, the wish to read no more, or an answer; return whether it is one."""
+        kind = message.message.type
+        if kind == MessageType.HEARTBEAT:
+            await self._heartbeats.received(message)
+            return True
+        if kind == MessageType.EVENT and getattr(message.payload, "action", "") == STOP:
+            if (task := self._by_id.get(message.message.correlation_id)) is not None:
+                task.cancel()  # its answers are read no more; its task continues
+            return True
+        return kind in (MessageType.RESPONSE, MessageType.EVENT) and (
+            self._peer.answered(message, size) or not self._endpoint.answering.is_for_hook(message)
+        )
+
     async def _admitted(self, message: Envelope) -> MessageContext:
-        """Return the context of a message. Raises ``A2AError`` for a refused message."""
+        """Return the context of a message, by what its credentials prove now.
+
+        Raises ``A2AError`` for a refused message.
+        """
         if self._refusal is not None:
             raise self._refusal
         if self._credentials is not None:
             found = self._credentials.judge()
-            self._judged(found if isinstance(found, Caller) else await found)
-        return await self._exchanges.admit(message, self._sender, self._context)
-
-    def _judged(self, caller: Caller) -> None:
-        """Take the caller as its credentials prove it now. Raises ``A2AError``."""
-        context = self._context
-        if caller == context.caller:
-            return
-        if caller.owner != context.caller.owner:
-            raise CredentialsExpired("the credentials of this connection are somebody else's now")
-        self._context = msgspec.structs.replace(context, caller=caller)
-        self._sender.caller = self._exchanges.guard.sender(caller, context.address).caller
+            caller = found if isinstance(found, Caller) else await found
+            context = self._context
+            if caller.owner != context.caller.owner:
+                words = "the credentials of this connection are somebody else's now"
+                raise CredentialsExpired(words)
+            if caller != context.caller:
+                self._context = replace(context, caller=caller)
+                guard = self._endpoint.guard
+                self._sender.caller = guard.sender(caller, context.address).caller
+        return await self._endpoint.admit(message, self._sender, self._context)
 
     async def _expire(self, error: CredentialsExpired) -> None:
         """End all that the credentials of the connection have begun here, and close it."""
@@ -460,28 +523,16 @@ class Conversation:
     def _start(
         self, message: Envelope, context: MessageContext, measured: Measurement, size: int
     ) -> None:
-        """Answer a message beside others. Raises ``OverloadedError`` when too many wait."""
-        slot = self._enter(message, size)
-        task = asyncio.create_task(self._answer(message, context, slot, measured))
-        tasks = self._silent if _is_silent(message) else self._waiting
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-        # A task that is cancelled before its first step does nothing of this itself.
-        task.add_done_callback(lambda _: slot.release())
-        task.add_done_callback(lambda _: measured.end("closed"))
-        if message.message.type == MessageType.REQUEST and tasks is self._waiting:
-            id = message.message_id
-            self._by_id[id] = task
-            task.add_done_callback(
-                lambda _: self._by_id.pop(id) if self._by_id.get(id) is task else None
-            )
+        """Answer a message beside others. Raises ``OverloadedError`` when too many wait.
 
-    def _enter(self, message: Envelope, size: int) -> Slot:
-        """Return a slot; while it waits, the bytes of its message count for its address."""
-        address, held = self._context.address, self._request_bytes
+        While it waits, the bytes of the message count for its address.
+        """
+        address, held = self._context.address, self._endpoint.served.request_bytes
         held.reserve(address, size)
         try:
-            slot = self._exchanges.enter(self._lane, message)
+            is_quick = self._endpoint.answering.is_quick(message)
+            enter = self._endpoint.requests.enter
+            slot = enter(self._connection, message.message.priority, is_quick=is_quick)
         except A2AError:
             held.release(address, size)
             raise
@@ -489,13 +540,26 @@ class Conversation:
             held.release(address, size)
         else:
             slot.granted.add_done_callback(lambda _: held.release(address, size))
-        return slot
+        task = asyncio.create_task(self._answer(message, context, slot, measured))
+        tasks, id = self._silent if _is_silent(message) else self._waiting, message.message_id
+        tasks.add(task)
+        if message.message.type == MessageType.REQUEST and tasks is self._waiting:
+            self._by_id[id] = task
+
+        def ended(_: object) -> None:  # also of a task that is cancelled before its first step
+            tasks.discard(task)
+            slot.release()
+            measured.end("closed")
+            if self._by_id.get(id) is task:
+                del self._by_id[id]
+
+        task.add_done_callback(ended)
 
     async def _answer(
         self, message: Envelope, context: MessageContext, slot: Slot, measured: Measurement
     ) -> None:
         is_silent, is_stream, answer = _is_silent(message), False, None
-        replies = self._exchanges.replies(message, context, slot, measured)
+        replies = self._endpoint.replies(message, context, slot, measured)
         try:
             with ExitStack() as streaming, ExitStack() as held:
                 if not is_silent:
@@ -507,17 +571,20 @@ class Conversation:
                         if not is_stream and begins_stream(answer):
                             is_stream = True
                             try:
-                                streaming.enter_context(self._stream(context))
+                                of_caller = CallContext(
+                                    caller=context.caller, tenant=context.tenant
+                                )
+                                stream = self._streams.registered(_Stream(), of_caller)
+                                streaming.enter_context(stream)
                             except OverloadedError as error:
                                 measured.end(Status.ERROR, error=error.reason)
                                 self._post_error(message, error, answer)
                                 return
-                        data = self._exchanges.written(answer, message, measured)
-                        if answer.message.type == MessageType.EVENT:
+                        data = self._endpoint.written(answer, message, measured)
+                        is_event = answer.message.type == MessageType.EVENT
+                        if is_event:
                             held.close()
-                            await self._outbox.event(data)
-                        else:
-                            await self._outbox.send(data)
+                        await self._outbox.send(data, is_event=is_event)
         except OutboxClosed:
             return
         except asyncio.CancelledError:
@@ -530,32 +597,25 @@ class Conversation:
             if not is_silent:
                 self._post_error(message, error)
 
-    def _stream(self, context: MessageContext) -> AbstractContextManager[None]:
-        """Count a stream while the context lasts. Raises ``OverloadedError``."""
-        task = asyncio.current_task()
-        assert task is not None
-        of_caller = CallContext(caller=context.caller, tenant=context.tenant)
-        return self._streams.registered(_Stream(task), of_caller)
-
     async def _tell(self, message: Envelope) -> None:
         """Send a REQUEST to the other side. Raises ``OverloadedError`` once it has gone."""
         try:
-            await self._outbox.send(self._exchanges.written(message, None))
+            await self._outbox.send(self._endpoint.written(message, ""))
         except OutboxClosed:
             raise OverloadedError("the agent's connection has ended", retry_after=1) from None
 
     async def _beat(self, heartbeat: Envelope) -> None:
-        self._outbox.post(self._exchanges.written(heartbeat, None))
+        self._outbox.post(self._endpoint.written(heartbeat, ""))
 
     def _post_error(
         self, request: Envelope | str, error: A2AError, answer: Envelope | None = None
     ) -> None:
         """Send an error, with the limits of the caller, or the task that an answer had."""
-        metadata = self._exchanges.answering.limits_in(error)
+        metadata = self._endpoint.answering.limits_in(error)
         if answer is not None and isinstance(answer.payload, ResponsePayload):
             known = answer.payload.metadata
             metadata = ResponseMetadata(task_id=known.task_id, context_id=known.context_id)
-        self._outbox.post(self._exchanges.failed(request, error, metadata))
+        self._outbox.post(self._endpoint.failed(request, error, metadata))
 
     async def _count_bad(self) -> None:
         """Count a message that cannot be read; too many of them end the connection."""
@@ -563,12 +623,12 @@ class Conversation:
         if self._bad == MAX_BAD_MESSAGES:
             await self._close_for(f"{self._bad} messages could not be read, or proved nothing")
 
-    async def _close_for(self, reason: str) -> None:
+    async def _close_for(self, reason: str, code: int = POLICY_VIOLATION) -> None:
         """Close the connection once what waits is sent."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WORDS_SECONDS):
                 await self._outbox.flushed()
-        await self._socket.close(POLICY_VIOLATION, reason)
+        await self._socket.close(code, reason)
 
     async def _end(self, *groups: Any) -> None:
         tasks = [task for group in groups for task in group]
@@ -579,10 +639,10 @@ class Conversation:
 
 
 class _Stream:
-    """A stream under way (``Drainable``): its task ends when the server drains."""
+    """A stream of the task that runs (``Drainable``): the task ends when the server drains."""
 
-    def __init__(self, task: asyncio.Task[Any]) -> None:
-        self._task = task
+    def __init__(self) -> None:
+        self._task = cast("asyncio.Task[Any]", asyncio.current_task())
 
     def drain(self) -> None:
         """End it: its reader resumes on another replica."""
@@ -591,12 +651,6 @@ class _Stream:
     def refuse(self, error: A2AError) -> None:
         """End it: the connection is over (``_expire``)."""
         self._task.cancel()
-
-
-def _is_stop(message: Envelope) -> bool:
-    """Return whether an EVENT says that its sender wants no more answers to a REQUEST."""
-    is_event = message.message.type == MessageType.EVENT
-    return is_event and getattr(message.payload, "action", "") == STOP
 
 
 _MEDIA_TYPES = frozenset({b"application/json", b"application/a2a+json"})
@@ -608,14 +662,14 @@ class EnvelopePost:
     The answer is a RESPONSE as JSON, or EVENTs as server-sent events.
     """
 
-    def __init__(self, exchanges: Exchanges, context: MessageContext) -> None:
-        self._exchanges = exchanges
-        self._served = exchanges.served
+    def __init__(self, endpoint: EnvelopeEndpoint, context: MessageContext) -> None:
+        self._endpoint = endpoint
+        self._served = endpoint.served
         self._context = context
         self._scope: Scope = context.scope
         self._request: Envelope | str = ""
         self._measured: Measurement | None = None
-        self._headers: list[tuple[bytes, bytes]] = [NO_STORE]
+        self._call: ServiceCall | None = None
 
     async def run(self, receive: Receive, send: Send) -> None:
         """Answer the message."""
@@ -627,24 +681,24 @@ class EnvelopePost:
             failure = self._served.lifecycle.failure(error, "a message")
             if self._measured is not None:
                 self._measured.end(Status.ERROR, error=failure.reason)
-            await self._send_error(send, failure)
+            headers = [NO_STORE, *self._served.error_headers(failure, self._scope)]
+            body = self._endpoint.failed(self._request, failure)
+            await self._reply(send, failure.http_status, body, headers)
         finally:
             if self._measured is not None:
                 self._measured.end("closed")  # unless it has ended otherwise
 
     async def _handle(self, receive: Receive, send: Send) -> None:
-        exchanges, answering = self._exchanges, self._exchanges.answering
+        endpoint, answering = self._endpoint, self._endpoint.answering
         message, size = await self._read(receive)
-        kind = message.message.type
-        begin = exchanges.services.statistics.begin
+        kind, info = message.message.type, message.message
+        begin = endpoint.services.statistics.begin
         measured = self._measured = begin(message, agent=self._context.agent, size=size)
         context = await self._admitted(message)
         if kind == MessageType.HEARTBEAT:
             await answering.calls.count(context)  # no socket bounds them
-            beats = exchanges.services.heartbeat
-            is_asked = not message.message.correlation_id
-            answer = beats(answering.source, message.message_id) if is_asked else None
-            await self._send_answer(send, answer)
+            beat = endpoint.services.heartbeat(endpoint.source, message.message_id)
+            await self._send_answer(send, None if info.correlation_id else beat)
             measured.end()
             return
         if kind in (MessageType.RESPONSE, MessageType.EVENT) and not answering.is_for_hook(message):
@@ -652,14 +706,16 @@ class EnvelopePost:
                 f"{an(kind)} answers a REQUEST over the socket that it came by: nobody waits "
                 "for one by POST"
             )
-        if kind == MessageType.REQUEST:
-            message = _resuming(message, self._scope)
-        known = context.caller.owner or f"@{network_of(context.address)}"
-        lane, slot = exchanges.requests.open(known), None
+        connection, slot = None, None
         try:
-            if kind == MessageType.REQUEST and not context.is_routed:  # which has a slot already
-                slot = exchanges.enter(lane, message)
-            replies = exchanges.replies(message, context, slot, measured, self._note)
+            if kind == MessageType.REQUEST:
+                message = _resuming(message, self._scope)
+                if not context.is_routed:  # which has a slot already
+                    known = context.caller.owner or f"@{network_of(context.address)}"
+                    connection = endpoint.requests.open(known)
+                    enter, is_quick = endpoint.requests.enter, answering.is_quick(message)
+                    slot = enter(connection, info.priority, is_quick=is_quick)
+            replies = endpoint.replies(message, context, slot, measured, self._note)
             async with aclosing(replies):
                 first = await anext(replies, None)
                 if first is not None and begins_stream(first):
@@ -670,29 +726,22 @@ class EnvelopePost:
         finally:
             if slot is not None:
                 slot.release()
-            exchanges.requests.close(lane)
+            if connection is not None:
+                endpoint.requests.close(connection)
 
     async def _read(self, receive: Receive) -> tuple[Envelope, int]:
         """Identify the caller, and read the message. Raises ``A2AError``."""
         served, scope = self._served, self._scope
         if not served.lifecycle.started:
             await served.dispatcher.start()
-        caller = self._context.caller
-        if served.identify is not None:
-            identified = served.identify(scope)
-            caller = identified if isinstance(identified, Caller) else await identified
+        caller = await self._endpoint.place.caller(scope)
         headers = dict(scope["headers"])
         _check_media_type(headers.get(b"content-type", b""))
-        body = await read_body(
-            receive,
-            scope,
-            headers.get(b"content-length"),
-            served.settings.max_body_bytes,
-            served.request_bytes,
-        )
-        self._context = msgspec.structs.replace(self._context, caller=caller)
+        length, limit = headers.get(b"content-length"), served.settings.max_body_bytes
+        body = await read_body(receive, scope, length, limit, served.request_bytes)
+        self._context = replace(self._context, caller=caller)
         try:
-            self._request = message = self._exchanges.read(body)
+            self._request = message = self._endpoint.read(body)
         except UnreadableEnvelope as unreadable:
             self._request = unreadable.message_id
             raise unreadable.error from None
@@ -700,18 +749,16 @@ class EnvelopePost:
 
     async def _admitted(self, message: Envelope) -> MessageContext:
         context = self._context
-        sender = self._exchanges.guard.sender(context.caller, context.address)
+        sender = self._endpoint.guard.sender(context.caller, context.address)
         routed = self._scope.get(ROUTED)
         if isinstance(routed, PassedOnMessage):
-            context = msgspec.structs.replace(context, peer=routed.peer)
+            context = replace(context, peer=routed.peer)
             sender.nonce_is_used = routed.nonce_is_used
-        return await self._exchanges.admit(message, sender, context)
+        return await self._endpoint.admit(message, sender, context)
 
     def _note(self, call: ServiceCall) -> None:
         """Take the headers of a call; its grant is known once it is answered."""
         self._call = call
-
-    _call: ServiceCall | None = None
 
     async def _stream(
         self, first: Envelope, rest: Answers, context: MessageContext, receive: Receive, send: Send
@@ -721,58 +768,51 @@ class EnvelopePost:
             async for answer in rest:
                 yield _item(answer)
 
-        self._add_call_headers()
         failure = await self._served.streams.serve(
             items(),
             CallContext(caller=context.caller, tenant=context.tenant),
             credentials=open_credentials(self._served.identify, self._scope, self._context.caller),
             frame=lambda item: sse.frame(self._written(cast("Any", item.event)), item.seq),
-            failed=lambda error: sse.frame(self._exchanges.failed(self._request, error)),
+            failed=lambda error: sse.frame(self._endpoint.failed(self._request, error)),
             ends=lambda event: False,
             answers_message=False,
-            headers=lambda: self._headers,
+            headers=self._headers,
             receive=receive,
             send=send,
         )
         if failure is not None:
-            self._headers = [NO_STORE]
+            self._call = None
             raise failure
 
     def _written(self, answer: Envelope) -> bytes:
-        asked = self._request if isinstance(self._request, Envelope) else None
-        return self._exchanges.written(answer, asked, self._measured)
+        return self._endpoint.written(answer, self._request, self._measured)
 
-    def _add_call_headers(self) -> None:
-        call = self._call
-        if call is None:
-            return
-        if call.context.extensions:
-            active = ", ".join(sorted(call.context.extensions)).encode()
-            self._headers.append((b"a2a-extensions", active))
-        if call.grant is not None:
-            self._headers += [(name.encode(), value.encode()) for name, value in call.grant.fields]
+    def _headers(self) -> list[tuple[bytes, bytes]]:
+        call, found = self._call, [NO_STORE]
+        if call is not None and call.context.extensions:
+            found.append((b"a2a-extensions", ", ".join(sorted(call.context.extensions)).encode()))
+        if call is not None and call.grant is not None:
+            found += [(name.encode(), value.encode()) for name, value in call.grant.fields]
+        return found
 
     async def _send_answer(self, send: Send, answer: Envelope | None) -> None:
-        self._add_call_headers()
-        if answer is None or self._is_notification:
-            await reply_without_body(send, 204, self._headers)
-        else:
-            await reply(send, 200, self._written(answer), self._headers)
+        body = None if answer is None else self._written(answer)
+        await self._reply(send, 204 if body is None else 200, body, self._headers())
 
-    async def _send_error(self, send: Send, error: A2AError) -> None:
-        headers = [*self._headers, *self._served.error_headers(error, self._scope)]
-        if self._is_notification:
-            await reply_without_body(send, error.http_status, headers)
+    async def _reply(
+        self, send: Send, status: int, body: bytes | None, headers: list[tuple[bytes, bytes]]
+    ) -> None:
+        """Answer. A notification has no body, not even of an error."""
+        info = self._request.message if isinstance(self._request, Envelope) else None
+        if info is not None and (info.type, info.sub_type) == _NOTIFICATION:
+            body = None
+        if body is None:
+            await reply_without_body(send, 204 if status == 200 else status, headers)
         else:
-            body = self._exchanges.failed(self._request, error)
-            await reply(send, error.http_status, body, headers)
+            await reply(send, status, body, headers)
 
-    @property
-    def _is_notification(self) -> bool:
-        request = self._request
-        if not isinstance(request, Envelope) or request.message.type != MessageType.REQUEST:
-            return False
-        return request.message.sub_type == SubType.NOTIFICATION
+
+_NOTIFICATION = (MessageType.REQUEST, SubType.NOTIFICATION)
 
 
 def _item(answer: Envelope) -> StreamItem:
@@ -791,9 +831,9 @@ def _resuming(request: Envelope, scope: Scope) -> Envelope:
         return request
     if len(given) != 1 or not given[0].isdigit() or len(given[0]) > 15:
         raise InvalidRequestError("Last-Event-ID is the number of the last event, in digits")
-    metadata = msgspec.structs.replace(payload.metadata, after=int(given[0]))
-    changed = msgspec.structs.replace(payload, metadata=metadata)
-    return msgspec.structs.replace(request, payload=changed)
+    metadata = replace(payload.metadata, after=int(given[0]))
+    changed = replace(payload, metadata=metadata)
+    return replace(request, payload=changed)
 
 
 def _check_media_type(declared: bytes) -> None:

@@ -80,19 +80,20 @@ class EnvelopeKeysInvalid(ValueError):
     """The keys of senders cannot be used. The error quotes nothing of them."""
 
 
-class _Entries:
+class _Entries(msgspec.Struct):
     """What was read: keys by owner and id, and the addresses at which owners publish theirs."""
 
-    def __init__(self, keys: Iterable[EnvelopeKey], published: Mapping[str, str]) -> None:
-        self.keys: dict[str, dict[str, EnvelopeKey]] = {}
-        self.published = dict(published)
-        for key in keys:
-            own = self.keys.setdefault(key.owner, {})
-            if key.id in own:
-                raise EnvelopeKeysInvalid(
-                    f"two keys of {key.owner!r} have the kid {key.id!r}: verifiers take either"
-                )
-            own[key.id] = key
+    keys: dict[str, dict[str, EnvelopeKey]] = {}
+    published: dict[str, str] = {}
+
+    def add(self, key: EnvelopeKey) -> None:
+        """Add a key. Raises ``EnvelopeKeysInvalid`` for the id of another key of its owner."""
+        own = self.keys.setdefault(key.owner, {})
+        if key.id in own:
+            raise EnvelopeKeysInvalid(
+                f"two keys of {key.owner!r} have the kid {key.id!r}: verifiers take either"
+            )
+        own[key.id] = key
 
 
 class EnvelopeKeys:
@@ -122,13 +123,11 @@ class EnvelopeKeys:
 
         ``None`` if there are none. Raises ``EnvelopeKeysInvalid``.
         """
-        if isinstance(given, cls):
-            return given
         if given is None:
             values = os.environ if environment is None else environment
             given = values.get(KEYS_VARIABLE) or None
-        if given is None:
-            return None
+        if given is None or isinstance(given, cls):
+            return given
         if isinstance(given, str | Path):
             return cls.from_file(given)
         if isinstance(given, Mapping) or not isinstance(given, Iterable):
@@ -141,11 +140,10 @@ class EnvelopeKeys:
     @classmethod
     def from_file(cls, path: str | Path) -> Self:
         """Return the keys of a private file. Raises ``EnvelopeKeysInvalid``."""
-        path = Path(path)
         keys = cls()
-        keys._stamp = stamp_of(path)
-        keys._entries = read_envelope_keys(path)
-        keys._path = path
+        keys._path = Path(path)
+        keys._stamp = stamp_of(keys._path)
+        keys._entries = read_envelope_keys(keys._path)
         keys._next_look = time.monotonic() + RELOAD_SECONDS
         return keys
 
@@ -164,29 +162,26 @@ class EnvelopeKeys:
     @property
     def owners(self) -> frozenset[str]:
         """Whose keys are here."""
-        self._look()
-        return frozenset(self._entries.keys) | frozenset(self._entries.published)
+        entries = self._current()
+        return frozenset((*entries.keys, *entries.published))
 
     def owns(self, id: str) -> bool:
         """Return whether somebody with this id has keys."""
-        self._look()
-        return id in self._entries.keys or id in self._entries.published
+        entries = self._current()
+        return id in entries.keys or id in entries.published
 
     async def find(self, owner: str, key_id: str) -> EnvelopeKey | None:
         """Return a key of an owner. Without an id there is one only if there is no choice.
 
         Raises ``OverloadedError`` if published keys cannot be fetched now.
         """
-        self._look()
-        own = self._entries.keys.get(owner, {})
-        url = self._entries.published.get(owner)
+        entries = self._current()
+        own, url = entries.keys.get(owner, {}), entries.published.get(owner)
         if key_id in own:
             return own[key_id]
-        if not key_id and len(own) == 1 and url is None:
-            return next(iter(own.values()))
-        if url is None or (not key_id and own):
-            return None
-        return await self._fetch(owner, url, key_id)
+        if url is None:
+            return next(iter(own.values())) if not key_id and len(own) == 1 else None
+        return await self._fetch(owner, url, key_id) if key_id or not own else None
 
     async def _fetch(self, owner: str, url: str, key_id: str) -> EnvelopeKey | None:
         source = self._sources.get(url)
@@ -201,31 +196,24 @@ class EnvelopeKeys:
                 "the key of this message cannot be fetched now; send it again",
                 retry_after=error.retry_after,
             ) from None
-        if found is None:
+        public = b"" if found is None else decode(found.key.as_dict(private=False)["x"])
+        if found is None or len(public) != 32:  # a key of Ed448
             return None
-        public = decode(found.key.as_dict(private=False)["x"])
-        if len(public) != 32:  # a key of Ed448
-            return None
-        return EnvelopeKey(
-            id=key_id or found.kid or "published",
-            owner=owner,
-            algorithm="Ed25519",
-            material=public,
-            is_public=True,
-        )
+        id = key_id or found.kid or "published"
+        return EnvelopeKey(id=id, owner=owner, algorithm="Ed25519", material=public, is_public=True)
 
-    def _look(self) -> None:
-        """Read the file again if it has changed, at most once in ``RELOAD_SECONDS``."""
-        if self._path is None or time.monotonic() < self._next_look:
-            return
+    def _current(self) -> _Entries:
+        """Return the entries; a file that has changed is read again, once in ``RELOAD_SECONDS``."""
+        path = self._path
+        if path is None or time.monotonic() < self._next_look:
+            return self._entries
         if not self._lock.acquire(blocking=False):
-            return
+            return self._entries
         try:
             self._next_look = time.monotonic() + RELOAD_SECONDS
-            stamp = stamp_of(self._path)
-            if stamp != self._stamp:
+            if (stamp := stamp_of(path)) != self._stamp:
                 self._stamp = stamp
-                self._entries = read_envelope_keys(self._path)
+                self._entries = read_envelope_keys(path)
                 _key_log.info(
                     "the keys of senders were read again: %s", ", ".join(self._entries.keys)
                 )
@@ -235,6 +223,7 @@ class EnvelopeKeys:
             )
         finally:
             self._lock.release()
+        return self._entries
 
 
 def read_envelope_keys(path: Path) -> _Entries:
@@ -257,30 +246,31 @@ def read_envelope_keys(path: Path) -> _Entries:
 
 
 def _entries(given: Iterable[Any], what: str) -> _Entries:
-    keys: list[EnvelopeKey] = []
-    published: dict[str, str] = {}
+    entries = _Entries()
     for number, each in enumerate(given, 1):
         if number > MAX_KEYS:
             raise EnvelopeKeysInvalid(f"{what} has more than {MAX_KEYS} keys")
         try:
             if isinstance(each, EnvelopeKey):
-                keys.append(each.public if each.algorithm == ED25519 else each)
-            elif isinstance(each, Mapping) and "jwks_uri" in each:
-                owner = owner_of(each)
-                if owner in published:
-                    raise ValueError("is the second address of its owner: one publishes all keys")
-                published[owner] = checked_url(each["jwks_uri"], "jwks_uri")
-            elif isinstance(each, Mapping):
-                keys.append(_key(each))
-            else:
+                entries.add(each.public if each.algorithm == ED25519 else each)
+            elif not isinstance(each, Mapping):
                 raise ValueError("is neither an EnvelopeKey nor a JWK with an owner")
+            elif "jwks_uri" in each:
+                owner = owner_of(each)
+                if owner in entries.published:
+                    raise ValueError("is the second address of its owner: one publishes all keys")
+                entries.published[owner] = checked_url(each["jwks_uri"], "jwks_uri")
+            else:
+                entries.add(_verifying(read_key(each)))
+        except EnvelopeKeysInvalid:
+            raise
         except ValueError as error:
             raise EnvelopeKeysInvalid(f"key {number} of {what}: {error}") from None
-    return _Entries(keys, published)
+    return entries
 
 
-def _key(jwk: Mapping[str, Any]) -> EnvelopeKey:
-    key = read_key(jwk)
+def _verifying(key: EnvelopeKey) -> EnvelopeKey:
+    """Return a key that its owner alone signs with. Raises ``ValueError`` for a private half."""
     if key.algorithm == ED25519 and not key.is_public:
         raise ValueError(
             f"it has the private half of the key of {key.owner!r}, which only {key.owner!r} should "
@@ -329,10 +319,13 @@ class KnownCallers:
         for id in ids_of(caller):
             self._ids[id] = None
 
-    async def has(self, id: str) -> bool:
-        """Return whether a caller can prove an id."""
-        if id in self._ids:
-            return True
+    async def has(self, id: str, *, is_bound: bool = False) -> bool:
+        """Return whether a caller can prove an id.
+
+        ``is_bound``: that was asked before, so only callers who have proved it since count.
+        """
+        if is_bound or id in self._ids:
+            return id in self._ids
         return self._is_registered is not None and await self._is_registered(id)
 
 
@@ -360,7 +353,9 @@ async def check_source(
                 agent_id=own[0],
             )
     elif (
-        not is_signed and named not in (sender.agent_id, *sender.proved) and await known.has(named)
+        not is_signed
+        and named not in sender.proved
+        and await known.has(named, is_bound=named == sender.agent_id)
     ):
         raise mismatch(
             "source.agentId is the id of a caller who can prove it: send its credentials, sign "
@@ -481,11 +476,7 @@ class SignedMessages:
         return self._in_time(security)
 
     def _in_time(self, security: MessageSecurity) -> int:
-        try:
-            signed_at = Timestamp.parse(security.timestamp).milliseconds
-        except ValueError as error:
-            raise SignatureInvalid(f"security.timestamp: {error}") from None
-        now = self._now()
+        signed_at, now = security.timestamp.milliseconds, self._now()
         if abs(now - signed_at) > self._window:
             raise MessageOutdated(
                 f"security.timestamp is {abs(now - signed_at) // 1000} seconds "
@@ -498,13 +489,6 @@ class SignedMessages:
     async def use(self, message: Envelope, security: MessageSecurity, until: int) -> None:
         """Take the nonce of a verified message. Raises ``MessageReplayed``, ``OverloadedError``."""
         await self._nonces.take(message.source.agent_id, security.nonce, until)
-
-
-def answer_key(keys: SigningKeys | None) -> SigningKey | None:
-    """Return the key that signs answers: the first of Ed25519 that signs now, if there is one."""
-    if keys is None:
-        return None
-    return next((key for key in keys.signers if key.alg == "EdDSA"), None)
 
 
 def sign_answer(answer: Envelope, key: SigningKey) -> Envelope:
@@ -549,7 +533,10 @@ class EnvelopeGuard:
     def sender(self, caller: Caller, address: str) -> MessageSender:
         """Return the sender of one POST. Raises ``A2AError`` for a caller who may send nothing."""
         proved = ids_of(caller)
-        caller = self._own_caller(caller)
+        if self.authorization is not None:
+            caller = self.authorization.own_caller(caller)
+        elif caller.granted:
+            caller = ANONYMOUS
         self._check_may_connect(caller)
         self._known.note(caller)
         return MessageSender(caller=caller, address=address, proved=proved)
@@ -594,11 +581,6 @@ class EnvelopeGuard:
         if caller.authenticated or not self._signed.has_keys:
             rights.check_identity(caller)
 
-    def _own_caller(self, caller: Caller) -> Caller:
-        if self.authorization is not None:
-            return self.authorization.own_caller(caller)
-        return ANONYMOUS if caller.granted else caller
-
     async def admit(self, message: Envelope, sender: MessageSender) -> Caller:
         """Check a message before anything is done with it, and return its caller.
 
@@ -607,10 +589,7 @@ class EnvelopeGuard:
         """
         settings, named = self.settings, message.source.agent_id
         check_is_signed(
-            message,
-            sender,
-            required=settings.needs_signatures,
-            has_keys=self._signed.owns(named) and named != sender.agent_id,
+            message, sender, required=settings.needs_signatures, has_keys=self._signed.owns(named)
         )
         caller, security, until = sender.caller, message.security, 0
         if security is not None:
@@ -648,27 +627,23 @@ class EnvelopeGuard:
         HEARTBEATs need none: they count only on their connection. Other types are never passed on.
         Raises ``TargetNotFound``.
         """
-        kind, target = message.message.type, message.target
+        kind, target, names = message.message.type, message.target, self.names
         if kind in _OF_CONNECTIONS:
             return
+        known = " or ".join(map(repr, sorted(names)))
         if not target.agent_id:
             if is_signed and not target.agent_type:
-                raise _not_here(
-                    "a signed message says for whom it is: give "
-                    f"{' or '.join(map(repr, sorted(self.names)))}"
-                )
+                raise _not_here(f"a signed message says for whom it is: give {known}")
             return
         is_request = kind == MessageType.REQUEST
         is_spread = is_request and target.routing_strategy != RoutingStrategy.DIRECT
-        if is_spread or target.agent_id.rstrip("/") in self.names:
+        if is_spread or target.agent_id.rstrip("/") in names:
             return
-        if not (
-            is_request and self.is_reachable is not None and self.is_reachable(target.agent_id)
-        ):
+        reaches = self.is_reachable if is_request else None
+        if reaches is None or not reaches(target.agent_id):
             raise _not_here(
-                f"the agent at this address is {' or '.join(map(repr, sorted(self.names)))}, and "
-                "no other one is reached through it: leave target.agentId out, or send the message "
-                "to the agent's own address"
+                f"the agent at this address is {known}, and no other one is reached through it: "
+                "leave target.agentId out, or send the message to the agent's own address"
             )
 
     def sign(self, answer: Envelope, request: Envelope | None) -> Envelope:
@@ -676,9 +651,9 @@ class EnvelopeGuard:
 
         The key is an Ed25519 key among the keys that sign cards; it is published with them.
         """
-        if request is None or request.security is None:
+        if request is None or request.security is None or self._signing_keys is None:
             return answer
-        key = answer_key(self._signing_keys)
+        key = next((key for key in self._signing_keys.signers if key.alg == _EDDSA), None)
         return answer if key is None else sign_answer(answer, key)
 
 

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import heapq
 import inspect
 import logging
 import math
+import re
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Hashable, Iterator, Mapping
-from itertools import count
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Protocol
 
 import msgspec
 
-from parley.envelope.answers import Answers, WaitingAnswers, WaitingBytes
+from parley.envelope.answers import AnswerEnd, Answers, WaitingAnswers, WaitingBytes, success
+from parley.envelope.answers import message as message_of
 from parley.envelope.declared import HANDLER_TIMEOUT
 from parley.envelope.messages import (
-    VERSION,
     AgentUnavailable,
-    DeadlineExceeded,
     Envelope,
-    MessageInfo,
     MessageType,
-    Priority,
     RequestPayload,
-    ResponseMetadata,
     ResponsePayload,
     Source,
     Status,
@@ -35,9 +30,9 @@ from parley.envelope.messages import (
 )
 from parley.model.bounded import Bounded
 from parley.model.errors import A2AError, InternalError, OverloadedError, TooManyRequestsError
-from parley.model.ids import new_id
 from parley.model.service import ANONYMOUS, NO_TRACE, Caller, TraceContext
 from parley.model.struct import Timestamp
+from parley.server.lifecycle import is_cancellation
 
 MAX_CALLS = 64
 """How many REQUESTs to one peer wait for their answers."""
@@ -91,12 +86,11 @@ class SocketPeer:
         for callback in self._on_beat:
             callback()
 
-    async def ask(self, request: Envelope, *, awaits_events: bool = False) -> Answers:
+    async def ask(self, request: Envelope) -> Answers:
         """Send a REQUEST and yield its answers.
 
-        The RESPONSE is the last, or with ``awaits_events`` (a command) the EVENT with a status that
-        ends it. Raises ``AgentUnavailable`` when the socket closes, ``OverloadedError`` if too
-        much is under way.
+        Raises ``AgentUnavailable`` when the socket closes, ``OverloadedError`` if too much is under
+        way.
         """
         if not self.is_open:
             raise _unavailable(GONE)
@@ -111,10 +105,10 @@ class SocketPeer:
         call = self._calls[request.message_id] = WaitingAnswers(self._waiting, MAX_WAITING)
         try:
             await self._send(request)
-            is_over = False
+            finish, is_over = AnswerEnd(request), False
             while not is_over:
                 answer = await call.next()
-                is_over = _ends(answer, awaits_events=awaits_events)
+                is_over = finish.is_last(answer)
                 yield answer
         finally:
             del self._calls[request.message_id]
@@ -144,15 +138,6 @@ class SocketPeer:
 
 def _unavailable(words: str) -> AgentUnavailable:
     return AgentUnavailable(words, retry_after=RETRY_SECONDS)
-
-
-def _ends(answer: Envelope, *, awaits_events: bool) -> bool:
-    payload = answer.payload
-    if not isinstance(payload, ResponsePayload):
-        return answer.message.type == MessageType.RESPONSE
-    if answer.message.type == MessageType.RESPONSE:
-        return not (awaits_events and payload.status == Status.ACCEPTED)
-    return awaits_events and payload.status not in (Status.PARTIAL, Status.ACCEPTED)
 
 
 LONGEST_TIMEOUT = 366 * 86_400.0
@@ -272,19 +257,6 @@ class HeartbeatSettings(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name} of heartbeats is a whole number from 1, not {value!r}")
 
 
-class HeartbeatPayload(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The payload of a HEARTBEAT of the server.
-
-    ``load`` is from 0 (idle) to 1 (no room), ``draining`` says that the server takes no new work,
-    ``time`` is its clock, ``interval`` the ms to its next HEARTBEAT.
-    """
-
-    load: float
-    draining: bool
-    time: str
-    interval: int
-
-
 class ServerLoad(msgspec.Struct):
     """Returns what HEARTBEATs say about the server; the app sets both."""
 
@@ -382,21 +354,19 @@ class SocketHeartbeats:
 def heartbeat_of(
     source: Source, settings: HeartbeatSettings, load: ServerLoad, correlation_id: str = ""
 ) -> Envelope:
-    """Return a HEARTBEAT of the server, or the answer to one."""
-    payload = HeartbeatPayload(
-        load=round(min(max(load.load(), 0.0), 1.0), 3),
-        draining=load.is_draining(),
-        time=str(Timestamp.now()),
-        interval=round(settings.interval * 1000),
-    )
-    return Envelope(
-        version=VERSION,
-        message_id=new_id(),
-        timestamp=Timestamp.now(),
-        source=source,
-        message=MessageInfo(type=MessageType.HEARTBEAT, correlation_id=correlation_id),
-        payload=msgspec.Raw(msgspec.json.encode(payload)),
-    )
+    """Return a HEARTBEAT of the server, or the answer to one.
+
+    ``load`` is from 0 (idle) to 1 (no room), ``draining`` says that the server takes no new work,
+    ``time`` is its clock, ``interval`` the ms to its next HEARTBEAT.
+    """
+    payload = {
+        "load": round(min(max(load.load(), 0.0), 1.0), 3),
+        "draining": load.is_draining(),
+        "time": str(Timestamp.now()),
+        "interval": round(settings.interval * 1000),
+    }
+    content = msgspec.Raw(msgspec.json.encode(payload))
+    return message_of(MessageType.HEARTBEAT, content, source=source, correlation_id=correlation_id)
 
 
 message_log = logging.getLogger("parley.envelope.messages")
@@ -422,9 +392,9 @@ class EnvelopeCounts(msgspec.Struct, kw_only=True, rename="camel"):
     retries: int = 0
     heartbeats: int = 0
     slowest_ms: int = 0
-    by_type: dict[str, int] = {}
-    by_status: dict[str, int] = {}
-    by_error: dict[str, int] = {}
+    by_type: Counter[str] = msgspec.field(default_factory=Counter)
+    by_status: Counter[str] = msgspec.field(default_factory=Counter)
+    by_error: Counter[str] = msgspec.field(default_factory=Counter)
 
 
 class Measurement:
@@ -449,31 +419,29 @@ class Measurement:
             return
         self._is_over = True
         took = round((time.perf_counter() - self._began) * 1000)
-        counts, message = self._counts, self._message
-        payload = message.payload if isinstance(message.payload, RequestPayload) else None
+        counts, info, payload = self._counts, self._message.message, self._message.payload
         counts.answers += 1
         counts.bytes_out += self.size
         counts.slowest_ms = max(counts.slowest_ms, took)
         _count(counts.by_status, status)
         if error:
             _count(counts.by_error, error)
-        if payload is not None:
+        action, priority, retry = "-", "-", 0
+        if isinstance(payload, RequestPayload):
             counts.in_flight -= 1
-        level = logging.INFO if error in _FAULTS else logging.DEBUG
-        if message_log.isEnabledFor(level):
-            message_log.log(
-                level,
-                "type=%s action=%s agent=%s status=%s error=%s ms=%d bytes=%d priority=%s retry=%d",
-                shown(message.message.type),
-                "-" if payload is None else shown(payload.action),
-                shown(self._agent) or "-",
-                shown(status) or "-",
-                shown(error) or "-",
-                took,
-                self.size,
-                "-" if payload is None else shown(message.message.priority),
-                0 if payload is None else payload.metadata.retry_count,
-            )
+            action, priority = shown(payload.action), shown(info.priority)
+            retry = payload.metadata.retry_count
+        message_log.log(
+            logging.INFO if error in _FAULTS else logging.DEBUG,
+            "type=%s action=%s agent=%s status=%s error=%s ms=%d bytes=%d priority=%s retry=%d",
+            shown(info.type),
+            action,
+            *(shown(text) or "-" for text in (self._agent, status, error)),
+            took,
+            self.size,
+            priority,
+            retry,
+        )
 
 
 class EnvelopeStatistics:
@@ -501,19 +469,16 @@ class EnvelopeStatistics:
 
 def shown(text: str) -> str:
     """Return a text of a message for a log line: short, and without spaces, breaks and quotes."""
-    short = text[:80]
-    if short.isascii() and short.replace("-", "").replace("_", "").replace(".", "").isalnum():
-        return short
-    return "".join(
-        char if char.isascii() and (char.isalnum() or char in "-_.:/@") else "?" for char in short
-    )
+    return _UNSHOWN.sub("?", text[:80])
 
 
-def _count(counter: dict[str, int], name: str) -> None:
+_UNSHOWN = re.compile(r"[^A-Za-z0-9_.:/@-]")
+
+
+def _count(counter: Counter[str], name: str) -> None:
     """Count a kind that a sender names: at most ``MAX_KINDS`` are distinguished."""
-    if name not in counter and len(counter) >= MAX_KINDS:
-        name = OTHERS
-    counter[name[:80]] = counter.get(name[:80], 0) + 1
+    is_known = name[:80] in counter or len(counter) < MAX_KINDS
+    counter[name[:80] if is_known else OTHERS] += 1
 
 
 log = logging.getLogger("parley.envelope")
@@ -576,24 +541,22 @@ class EnvelopeHandlers:
         if self._running >= self._at_once:
             raise OverloadedError("too many messages of this kind are under way", retry_after=1)
         self._running += 1
+        name = getattr(message.payload, "action", "") or message.message.type
         try:
             async with asyncio.timeout(self._timeout) as timeout:
                 given = await handler(message, context)
             return self._payload(given, message)
         except (A2AError, NotHandled):
             raise
-        except TimeoutError:
-            if not timeout.expired():
-                raise _failed(message) from None
-            log.error("the handler of %s took more than %g s", _named(message), self._timeout)
-            raise InternalError("the handler of this message took too long") from None
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+        except (Exception, asyncio.CancelledError) as error:
+            if is_cancellation(error):
                 raise
-            raise _failed(message) from None  # something within the handler was cancelled
-        except Exception:
-            raise _failed(message) from None
+            if isinstance(error, TimeoutError) and timeout.expired():
+                log.error("the handler of %a took more than %g s", name[:100], self._timeout)
+                raise InternalError("the handler of this message took too long") from None
+            log.exception("the handler of %a failed", name[:100])
+            words = "the handler of this message failed; the server's log says why"
+            raise InternalError(words) from None
         finally:
             self._running -= 1
 
@@ -601,34 +564,13 @@ class EnvelopeHandlers:
         if given is NotImplemented:
             raise NotHandled
         if given is None:
-            if message.message.type != MessageType.REQUEST:
-                return None
-            return ResponsePayload(status=Status.SUCCESS)
-        if isinstance(given, ResponsePayload):
-            payload = given
-        else:
-            results = tuple(given) if isinstance(given, list | tuple) else (given,)
-            payload = ResponsePayload(
-                status=Status.SUCCESS,
-                results=results,
-                metadata=ResponseMetadata(total_results=len(results)),
-            )
+            is_request = message.message.type == MessageType.REQUEST
+            return ResponsePayload(status=Status.SUCCESS) if is_request else None
+        payload = success(given)
         size = len(msgspec.json.encode(payload))  # raises TypeError for a value that is no JSON
         if size > MAX_RESULT_BYTES:
             raise ValueError(f"the answer has {size:,} bytes, more than {MAX_RESULT_BYTES:,}")
         return payload
-
-
-def _failed(message: Envelope) -> InternalError:
-    log.exception("the handler of %s failed", _named(message))
-    return InternalError("the handler of this message failed; the server's log says why")
-
-
-def _named(message: Envelope) -> str:
-    name = message.message.type
-    if isinstance(message.payload, RequestPayload):
-        name = message.payload.action
-    return ascii(name[:100])
 
 
 class EnvelopeServices(msgspec.Struct, kw_only=True):
@@ -646,229 +588,3 @@ class EnvelopeServices(msgspec.Struct, kw_only=True):
     def heartbeat(self, source: Source, correlation_id: str) -> Envelope:
         """Return the answer to a HEARTBEAT."""
         return heartbeat_of(source, self.heartbeats, self.load, correlation_id)
-
-
-RANKS = {Priority.URGENT: 0, Priority.HIGH: 1, Priority.NORMAL: 2, Priority.LOW: 3}
-"""The order of priorities. An unknown priority counts as normal."""
-
-_Waiting = tuple[int, int, "Slot"]
-
-
-class QueueLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How many REQUESTs run and wait.
-
-    ``total`` run at once, of which each connection may have ``in_flight``, and each caller
-    ``share`` of all; ``waiting`` more of each caller wait. An eighth of ``in_flight`` is kept for
-    those that wait for no turn, so that a task can be canceled while many are worked on.
-    """
-
-    total: int = 10_000
-    in_flight: int = 64
-    waiting: int = 256
-    share: float = 0.5
-
-
-class Slot:
-    """The right of one REQUEST to run, from ``RequestQueue.acquire`` to ``release``."""
-
-    __slots__ = ("_lane", "_queue", "granted", "is_quick", "is_running")
-
-    def __init__(self, queue: RequestQueue, lane: RequestLane, *, is_quick: bool) -> None:
-        self._queue = queue
-        self._lane = lane
-        self.is_quick = is_quick
-        self.is_running = False
-        self.granted: asyncio.Future[None] | None = None
-
-    def release(self) -> None:
-        """Let the next one run; a waiting REQUEST leaves the queue. Idempotent."""
-        if self.is_running:
-            self.is_running = False
-            self._queue.ended(self._lane, self)
-        elif self.granted is not None and not self.granted.done():
-            self._queue.leave(self._lane, self)
-            self.granted.cancel()
-
-
-class RequestLane:
-    """The REQUESTs of one connection."""
-
-    __slots__ = ("caller", "quick", "slow", "waiting_quick", "waiting_slow")
-
-    def __init__(self, caller: _Caller) -> None:
-        self.caller = caller
-        self.quick = self.slow = 0
-        self.waiting_quick: list[_Waiting] = []
-        self.waiting_slow: list[_Waiting] = []
-
-    @property
-    def running(self) -> int:
-        """How many run."""
-        return self.quick + self.slow
-
-
-class _Caller:
-    """The connections of one caller."""
-
-    __slots__ = ("key", "lanes", "running", "waiting")
-
-    def __init__(self, key: Hashable) -> None:
-        self.key = key
-        self.lanes: set[RequestLane] = set()
-        self.running = self.waiting = 0
-
-
-class RequestQueue:
-    """Lets REQUESTs run within the limits of a server.
-
-    Of one caller's that wait, the one of highest priority runs first, then the one that came first.
-    Callers take turns: however many REQUESTs one has, and of whatever priority, each other caller's
-    next one waits for one of them at most.
-    """
-
-    def __init__(self, limits: QueueLimits) -> None:
-        self._limits = limits
-        self._caller_limit = max(1, int(limits.total * limits.share))
-        self._slow_limit = max(1, limits.in_flight - limits.in_flight // 8)
-        self._running = 0
-        self._arrivals = count()
-        self._callers: dict[Hashable, _Caller] = {}
-        self._turns: dict[_Caller, None] = {}  # waiting callers, the next one first
-
-    def open(self, caller: Hashable) -> RequestLane:
-        """Return the lane of a new connection. ``caller`` is ``None`` for an unknown caller."""
-        key = object() if caller is None else caller
-        known = self._callers.get(key)
-        if known is None:
-            known = self._callers[key] = _Caller(key)
-        lane = RequestLane(known)
-        known.lanes.add(lane)
-        return lane
-
-    def close(self, lane: RequestLane) -> None:
-        """Forget a lane once nothing of it runs or waits."""
-        caller = lane.caller
-        caller.lanes.discard(lane)
-        if not caller.lanes:
-            self._callers.pop(caller.key, None)
-
-    @property
-    def load(self) -> float:
-        """How full it is: from 0 to 1."""
-        return min(1.0, self._running / self._limits.total)
-
-    def enter(self, lane: RequestLane, priority: str, *, is_quick: bool = False) -> Slot:
-        """Return the slot of a REQUEST that runs now, or once ``granted`` is done.
-
-        ``is_quick``: it waits for no turn. Raises ``OverloadedError`` when too many wait.
-        """
-        slot, caller = Slot(self, lane, is_quick=is_quick), lane.caller
-        heap = lane.waiting_quick if is_quick else lane.waiting_slow
-        if not heap and self._has_room(lane, is_quick=is_quick) and not self._turns:
-            self._start(lane, slot)
-            return slot
-        if caller.waiting >= self._limits.waiting:
-            raise OverloadedError(
-                f"{caller.running} requests of this caller are under way and {caller.waiting} "
-                "wait, which is as many as may; send this one again later",
-                retry_after=1,
-            )
-        slot.granted = asyncio.get_running_loop().create_future()
-        rank = RANKS.get(priority, RANKS[Priority.NORMAL])  # type: ignore[call-overload]
-        heapq.heappush(heap, (rank, next(self._arrivals), slot))
-        caller.waiting += 1
-        self._turns.setdefault(caller)
-        self._grant()
-        return slot
-
-    async def acquire(self, slot: Slot, until: float | None = None) -> None:
-        """Wait until a slot is granted; a caller that is cancelled leaves the queue.
-
-        So does one at ``until``, a time of the event loop. Raises ``DeadlineExceeded`` then.
-        """
-        if slot.granted is None:
-            return
-        try:
-            async with asyncio.timeout_at(until):
-                await asyncio.shield(slot.granted)
-        except TimeoutError:
-            slot.release()
-            raise DeadlineExceeded(
-                "the timeout of the request was over before there was room for it"
-            ) from None
-        except asyncio.CancelledError:
-            slot.release()
-            raise
-
-    def ended(self, lane: RequestLane, slot: Slot) -> None:
-        """Note that a REQUEST ended, and let others run."""
-        self._running -= 1
-        lane.caller.running -= 1
-        if slot.is_quick:
-            lane.quick -= 1
-        else:
-            lane.slow -= 1
-        if lane.caller.waiting:
-            self._turns.setdefault(lane.caller)
-        if self._turns:
-            self._grant()
-
-    def _has_room(self, lane: RequestLane, *, is_quick: bool) -> bool:
-        if self._running >= self._limits.total or lane.caller.running >= self._caller_limit:
-            return False
-        if lane.running >= self._limits.in_flight:
-            return False
-        return is_quick or lane.slow < self._slow_limit
-
-    def _start(self, lane: RequestLane, slot: Slot) -> None:
-        slot.is_running = True
-        self._running += 1
-        lane.caller.running += 1
-        if slot.is_quick:
-            lane.quick += 1
-        else:
-            lane.slow += 1
-
-    def _grant(self) -> None:
-        """Let those run for which there is room, one of each caller at a time."""
-        while self._turns and self._running < self._limits.total:
-            caller = next(iter(self._turns))
-            del self._turns[caller]
-            if self._grant_one(caller) and caller.waiting:
-                self._turns[caller] = None  # behind the others
-
-    def _grant_one(self, caller: _Caller) -> bool:
-        """Let one REQUEST of a caller run; return whether one may.
-
-        If there is none, the caller waits for the end of one of its own, and has no turn until
-        then.
-        """
-        heads = [(heap[0], lane, heap) for lane in caller.lanes for heap in self._eligible(lane)]
-        if not heads:
-            return False
-        _, lane, heap = min(heads, key=lambda head: head[0][:2])
-        slot = heapq.heappop(heap)[2]
-        caller.waiting -= 1
-        self._start(lane, slot)
-        assert slot.granted is not None
-        if not slot.granted.done():
-            slot.granted.set_result(None)
-        return True
-
-    def _eligible(self, lane: RequestLane) -> Iterator[list[_Waiting]]:
-        if lane.waiting_quick and self._has_room(lane, is_quick=True):
-            yield lane.waiting_quick
-        if lane.waiting_slow and self._has_room(lane, is_quick=False):
-            yield lane.waiting_slow
-
-    def leave(self, lane: RequestLane, slot: Slot) -> None:
-        """Take a REQUEST that waits out of the queue."""
-        heap = lane.waiting_quick if slot.is_quick else lane.waiting_slow
-        for index, waiting in enumerate(heap):
-            if waiting[2] is slot:
-                del heap[index]
-                heapq.heapify(heap)
-                lane.caller.waiting -= 1
-                if not lane.caller.waiting:
-                    self._turns.pop(lane.caller, None)
-                return

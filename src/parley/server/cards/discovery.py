@@ -92,7 +92,7 @@ class CardPage:
             return
         file = self._file(self._advertised.address(scope), self._version(scope))
         varies = b", ".join((b"A2A-Version", *self._advertised.varies))
-        await _reply_with_file(scope, send, file, JSON, self._cached, (b"vary", varies))
+        await reply_with_file(scope, send, file, JSON, self._cached, (b"vary", varies))
 
     def _version(self, scope: Scope) -> str:
         """Return the version of the card to write, empty for a merged one.
@@ -213,7 +213,7 @@ def is_fresh(scope: Scope, file: CardFile) -> bool:
     return False
 
 
-async def _reply_with_file(
+async def reply_with_file(
     scope: Scope, send: Send, file: CardFile, media_type: _Header, *headers: _Header
 ) -> None:
     """Answer GET and HEAD with a file, or with 304 if the client has it."""
@@ -251,7 +251,7 @@ class KeySetPage:
             return
         body = msgspec.json.encode(self._keys.published)
         self._file = card_file(body, self._clock(), self._file)
-        await _reply_with_file(scope, send, self._file, _KEY_SET, _CACHED)
+        await reply_with_file(scope, send, self._file, _KEY_SET, _CACHED)
 
 
 # -- protected resource metadata --------------------------------------------------------------
