@@ -104,6 +104,7 @@ class ScriptedAgent:
             "skills": [{"id": "s", "name": "S", "description": "Says", "tags": ["t"]}],
         }
         self.card_status = 200
+        self.challenge = ""
 
     def interface(self, **more: Any) -> dict[str, Any]:
         """Return the interface that this agent listens at."""
@@ -164,6 +165,8 @@ class ScriptedAgent:
 
     def _reply(self, request: Any, code: int, body: bytes) -> None:
         request.send_response(code)
+        if code == 401 and self.challenge:
+            request.send_header("www-authenticate", self.challenge)
         request.send_header("content-type", "application/json")
         request.send_header("content-length", str(len(body)))
         request.end_headers()

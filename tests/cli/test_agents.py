@@ -272,6 +272,31 @@ def test_the_extended_card_is_had_with_a_scheme_that_the_public_card_names(parle
     assert len(ready.asked) == count
 
 
+@pytest.mark.parametrize(
+    ("challenge", "given", "shown"),
+    [
+        ("", ("--bearer", "token-1"), None),
+        ('Basic realm="cards"', ("--bearer", "token-1"), None),
+        ('Bearer realm="cards"', ("--api-key", "key-1"), None),
+        ('Bearer realm="cards"', ("--bearer", "token-1"), "Bearer token-1"),
+        ('ApiKey in="header", name="X-API-Key"', ("--bearer", "t", "--api-key", "key-1"), "key-1"),
+    ],
+)
+def test_a_card_s_server_gets_a_credential_only_by_a_scheme_that_it_declares(
+    parley, ready, challenge, given, shown
+):
+    """A2ACLI_AUTH_008"""
+    ready.card_status, ready.challenge = 401, challenge
+    ran = parley("card", "get", ready.url, *given)
+    assert ran.status == 4
+    sent = [
+        fetched.headers.get("authorization") or fetched.headers.get("x-api-key")
+        for fetched in ready.fetched
+    ]
+    assert sent[0] is None
+    assert {each for each in sent if each} == ({shown} if shown else set())
+
+
 def test_an_extended_card_that_the_card_does_not_declare_is_not_asked_for(parley, ready):
     """A2ACLI_VER_003"""
     ran = parley("card", "get", "-a", ready.url, "--extended", "-o", "json")

@@ -56,8 +56,8 @@ def test_a_package_adds_a_command(tmp_path: Path) -> None:
     package(tmp_path)
     assert said(tmp_path, "fleet", "count", "a", "b") == (0, "2 agents\n")
     _, listed = said(tmp_path, "--help")
-    table = listed.partition("Commands:")[2].partition("warning:")[0]
-    commands = [line.split()[0] for line in table.splitlines() if line]
+    table = listed.partition("Start here:")[2].partition("warning:")[0]
+    commands = [line.split()[0] for line in table.splitlines() if line.startswith("  ")]
     assert commands[-1] == "fleet"
     assert "'broken' (fleet_tools:missing) cannot be loaded: AttributeError" in listed
     assert {"registry", "mcp", "conformance", "agents", "catalog"} <= set(commands)

@@ -221,7 +221,7 @@ SHOWN = """
 import asyncio, sys
 
 from parley.cli.output.streams import prepare_streams
-from parley.cli.demo.rich_view import RichView
+from parley.cli.rich_view import RichView
 from parley.model.cards import AgentCard, AgentSkill
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.tasks import Task, TaskState, TaskStatus

@@ -4,14 +4,15 @@ import base64
 
 import pytest
 
-from parley.cli.messages import MAX_FILE, Flag, build_message
+from parley.cli.calls.messages import MAX_FILE, build_message
 from parley.cli.output.failures import UsageFailure
+from parley.cli.settings.options import PartFlag
 from parley.model.struct import encode
 
 
 def parts(*flags, stdin=b""):
     message, _ = build_message(
-        [Flag(*flag) for flag in flags], context_id=None, task_id=None, read_stdin=lambda: stdin
+        [PartFlag(*flag) for flag in flags], context_id=None, task_id=None, read_stdin=lambda: stdin
     )
     return message.parts
 
@@ -70,7 +71,7 @@ def test_a_file_that_is_too_large_for_a_message_is_left_where_it_is(tmp_path):
     file = tmp_path / "large.pdf"
     with file.open("wb") as opened:
         opened.truncate(MAX_FILE + 1)
-    flags = [Flag("file", str(file)), Flag("file", "https://a.example/b")]
+    flags = [PartFlag("file", str(file)), PartFlag("file", "https://a.example/b")]
     message, files = build_message(flags, text="Read", context_id=None, task_id=None)
     assert message.parts[1].url == file.as_uri()
     assert (message.parts[1].filename, message.parts[1].media_type) == (
@@ -84,11 +85,13 @@ def test_a_file_that_is_too_large_for_a_message_is_left_where_it_is(tmp_path):
 
 def test_a_media_type_needs_a_part_flag_before_it_not_just_a_text():
     with pytest.raises(UsageFailure, match="belongs to the part before it"):
-        build_message([Flag("media_type", "text/plain")], text="hi", context_id=None, task_id=None)
+        build_message(
+            [PartFlag("media_type", "text/plain")], text="hi", context_id=None, task_id=None
+        )
 
 
 def test_ids_of_the_server_are_never_made_up():
-    message, _ = build_message([Flag("text", "hi")], context_id=None, task_id=None)
+    message, _ = build_message([PartFlag("text", "hi")], context_id=None, task_id=None)
     assert message.task_id == ""
     assert message.context_id == ""
     assert message.message_id

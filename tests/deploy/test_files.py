@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from parley.cli.commands.serve import STORE_VARIABLE
+from parley.cli.store.acts import STORE_VARIABLE
 from parley.host.options import DRAIN_SECONDS, scheme_of
 from parley.host.store_urls import POSTGRES, REDIS
 from parley.server.settings import Settings
@@ -34,7 +34,7 @@ RUNS = {"compose": compose()["services"]["agent"]["command"]} | {
 def flags() -> set[str]:
     """The flags of ``parley serve``, as its help has them."""
     done = subprocess.run(
-        [sys.executable, "-m", "parley.cli", "serve", "--help"],
+        [sys.executable, "-m", "parley.cli", "serve", "--help-all"],
         capture_output=True,
         text=True,
         check=True,

@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from parley.cli.settings.server import FLAGS, ServerFlag, flags_of
+from parley.cli.settings.options import CommandFlag
+from parley.cli.settings.server import FLAGS, server_flags
 from parley.host.options import AppKeywords, ServerOptions, options_of
 from parley.server.settings import Settings
 
@@ -43,7 +44,7 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|") or " "
 
 
-def _row(name: str, flag: ServerFlag | None, default: str, text: str, variable: str) -> str:
+def _row(name: str, flag: CommandFlag | None, default: str, text: str, variable: str) -> str:
     flagged = "" if flag is None else f"`{flag.flag}`"
     named = f"`{variable}`" if variable else ""
     return f"| `{name}` | {_cell(flagged)} | {_cell(named)} | {_cell(default)} | {_cell(text)} |"
@@ -56,7 +57,9 @@ def _table(rows: list[str]) -> str:
 
 def page() -> str:
     """Return the text of the page."""
-    flags = {flag.name: flag for struct in (ServerOptions, Settings) for flag in flags_of(struct)}
+    flags = {
+        flag.name: flag for struct in (ServerOptions, Settings) for flag in server_flags(struct)
+    }
     own, serving = [], []
     for name, option in options_of(ServerOptions).items():
         flag = flags.get(name)

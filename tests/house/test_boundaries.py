@@ -52,7 +52,7 @@ BOUNDARIES = {
     ("cli/app.py", "_loaded"): AUTHOR,
     ("cli/loading.py", "_import_file"): AUTHOR,
     ("cli/loading.py", "_import_module"): AUTHOR,
-    ("cli/boundary.py", "exit_status_of"): COMMAND,
+    ("cli/output/streams.py", "exit_status_of"): COMMAND,
     ("server/dispatch.py", "start"): BINDING,
     ("server/http/exchange.py", "answer"): BINDING,
     ("server/http/exchange.py", "_answer_of"): BINDING,

@@ -13,19 +13,18 @@ PLACE = "cli/output/streams.py"
 
 # What else may name a stream, and why nothing of others gets onto a terminal there as it is.
 MAY_NAME_A_STREAM = {
-    "cli/boundary.py": "flushes, and closes what nobody reads any more",
     "envelope/command_call.py": "flushes",
     "cli/calls/follow.py": "flushes",
     "cli/commands/auth.py": "asks, in words of its own, for what it is not to read from arguments",
     "cli/commands/demo.py": "asks whether it is a terminal",
     "conformance/commands.py": "asks whether it is a terminal",
     "cli/commands/push.py": "flushes",
-    "cli/store/maintenance.py": "writes the lines of an export, which it refuses to a terminal",
-    "cli/store/audit.py": "writes the lines of an export, which it refuses to a terminal",
-    "cli/messages.py": "reads",
+    "cli/store/transfer.py": "writes the lines of an export, which it refuses to a terminal",
+    "cli/commands/audit.py": "writes the lines of an export, which it refuses to a terminal",
+    "cli/calls/messages.py": "reads",
     "host/banner.py": "writes addresses and the names of agents, unprintable characters escaped",
 }
-MAY_DRAW = {"cli/demo/rich_view.py": "on a console that shows what it is given as text"}
+MAY_DRAW = {"cli/rich_view.py": "on a console that shows what it is given as text"}
 
 PRINTS = {"print", "pprint", "echo", "secho", "print_exc", "print_exception", "print_stack"}
 PRINTS |= {"excepthook", "print_tb", "StreamHandler", "basicConfig", "showwarning"}
@@ -85,7 +84,7 @@ def test_nothing_is_printed_but_through_the_one_place() -> None:
         by_console = {"print"} if file in MAY_DRAW else set()
         assert set(called(tree)) & PRINTS <= by_console, file
         assert not streams(tree) or file in MAY_NAME_A_STREAM, file
-        assert not imported(tree) & DRAWS or file in {*MAY_DRAW, "cli/demo/rich_view.py"}, file
+        assert not imported(tree) & DRAWS or file in {*MAY_DRAW, "cli/rich_view.py"}, file
 
 
 def test_what_may_name_a_stream_does() -> None:

@@ -4,58 +4,74 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from parley import __version__
-from parley.cli import completion
-from parley.cli.boundary import exit_status_of, leave_stdout
-from parley.cli.commands import (
-    audit,
-    auth,
-    card,
-    complete,
-    config,
-    demo,
-    keys,
-    push,
-    send,
-    serve,
-    store,
-    task,
-    usage,
-)
 from parley.cli.output.failures import INTERRUPTED, UsageFailure
-from parley.cli.output.streams import Output, prepare_streams, print_line
-from parley.cli.settings.options import load_sources
+from parley.cli.output.streams import (
+    Output,
+    exit_status_of,
+    leave_stdout,
+    prepare_streams,
+    print_line,
+)
+from parley.cli.settings.options import GroupedCommand, load_sources
 from parley.cli.settings.table import BY_FIELD, SETTINGS
 from parley.host.program import NAME
 
-ALONE = ("audit", "complete", "completion", "demo", "help", "send", "serve", "usage")
-"""The commands without commands of their own."""
-
 _ParserError: type[Exception] = typer.BadParameter.__mro__[2]  # the base of all its errors
 
-COMMANDS: dict[str, Any] = {
-    "serve": serve,
-    "demo": demo,
-    "card": card,
-    "send": send,
-    "task": task,
-    "push": push,
-    "auth": auth,
-    "complete": complete,
-    "keys": keys,
-    "store": store,
-    "usage": usage,
-    "audit": audit,
-    "config": config,
-    "completion": completion,
+COMMANDS: dict[str, dict[str, str]] = {
+    "Start here": {
+        "demo": "Serve five example agents and show them at work.",
+        "serve": "Serve the agents in your files.",
+        "send": "Send a message to an agent.",
+    },
+    "Call agents": {
+        "card": "Look at agent cards, sign and verify them.",
+        "task": "Look at tasks, wait for them, follow, cancel.",
+        "auth": "Log in to agents, see your logins, log out.",
+        "push": "Receive push notifications.",
+        "envelope": "Call agents by messages over a WebSocket.",
+    },
+    "Find and publish agents": {
+        "agents": "Find agents by what you need, and publish them.",
+        "catalog": "Look at catalogs of agents, and publish one in DNS.",
+        "registry": "Serve a registry: agents, found by need.",
+        "mcp": "Offer A2A agents to hosts that speak MCP.",
+    },
+    "Operate a server": {
+        "store": "Look after a store: migrate, move, prune, resume.",
+        "keys": "Look after API keys of callers, and signing keys of a server.",
+        "audit": "Who did what: show, export, verify and prune the audit.",
+        "usage": "What callers used, by day.",
+        "complete": "Complete an event that tasks wait for.",
+    },
+    "Practise and test": {
+        "demo-server": "Serve an agent to practise commands with.",
+        "conformance": "Try a server or a client against the specification.",
+    },
+    "This command": {
+        "config": "Look at the configuration.",
+        "completion": "Print the script with which a shell completes commands.",
+        "help": "Show how to use parley, or one of its commands.",
+    },
 }
-"""The modules that register the commands of the core, by their names."""
+"""The commands as help lists them, by what people do, each in words.
+
+Those that are not the core's are listed if they are installed. Other packages' follow at the end.
+"""
+
+WORDS = {name: words for group in COMMANDS.values() for name, words in group.items()}
+CORE = WORDS.keys() - {"envelope", "agents", "catalog", "registry", "mcp", "conformance", "help"}
+ALONE = ("complete", "completion", "demo", "demo-server", "help", "send", "serve", "usage", "audit")
+"""The commands without commands of their own."""
 
 ENTRY_POINTS = "parley.commands"
 """The entry points of an installed package that name further commands.
@@ -64,37 +80,57 @@ Each is a function that adds a command of the entry point's name to a ``typer.Ty
 of two words, such as ``keys share``, to that of the first.
 """
 
-ORDER = (
-    "serve", "demo", "card", "catalog", "send", "agents", "task", "envelope", "mcp", "push",
-    "registry", "auth", "complete", "keys", "store", "usage", "audit", "conformance", "config",
-    "completion",
-)  # fmt: skip
-"""The commands as help lists them; those of other packages follow."""
-
 ABOUT = """Serve AI agents, and call them, over the Agent2Agent protocol (A2A 1.0).
 
 \b
 Try it:
-  parley demo                                    see it all at work
-  parley serve agent.py                          serve the agent in a file
-  parley card get -a http://127.0.0.1:9999       see who is there
-  parley send -a http://127.0.0.1:9999 "Hello"   ask it something
+  parley demo                                 see it all at work
+  parley serve agent.py                       serve the agent in a file
+  parley card get http://127.0.0.1:9999       see who is there
+  parley send http://127.0.0.1:9999 "Hello"   ask it something
 
 \b
-Calling is stateless: parley prints the ids of a task and its context, and takes
-them back with --task-id and --context-id. Without -a it calls
-http://127.0.0.1:9999, where parley serve listens.
+An agent is a URL, a host, a card file, or an identifier in a registry
+(urn:...): the first argument, or -a. Without one it is the agent at
+http://127.0.0.1:9999, where parley serve listens. Nothing is remembered:
+--task-id and --context-id take back the ids that parley prints.
 """
+
+VARIABLE = f"_{NAME.upper()}_COMPLETE"
+"""The environment variable by which a shell asks for completions."""
+
+SHELLS = ("bash", "zsh", "fish", "powershell")
+
+INSTALLING = """\b
+Install it:
+  parley completion bash >> ~/.bashrc
+  parley completion zsh >> ~/.zshrc          after compinit
+  parley completion fish > ~/.config/fish/completions/parley.fish"""
+
+
+class Application(TyperGroup):
+    """All commands; help lists them by what people do."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands by group."""
+        left = {name: WORDS.get(name) or self.commands[name].get_short_help_str(60)
+                for name in self.commands}  # fmt: skip
+        groups = [(title, [*names]) for title, names in COMMANDS.items()]
+        for title, names in [*groups, ("Commands of other packages", sorted(left))]:
+            if rows := [(name, left.pop(name)) for name in names if name in left]:
+                with formatter.section(title):
+                    formatter.write_dl(rows, col_max=14)
 
 
 def build(words: Sequence[str] = ()) -> typer.Typer:
-    """Return the application with all its commands.
+    """Return the application with the command that the ``words`` of a command line name.
 
-    With the ``words`` of a command line, only the command that they name is there, if they name
-    one: to make them all takes longer than most of them run.
+    If they name none, all are there, the core's by their names alone: to make them all takes longer
+    than most of them run.
     """
     app = typer.Typer(
         name=NAME,
+        cls=Application,
         help=ABOUT,
         add_completion=False,
         rich_markup_mode=None,
@@ -114,14 +150,24 @@ def build(words: Sequence[str] = ()) -> typer.Typer:
         if context.invoked_subcommand is None:
             print_line(context.get_help())
 
-    named = _command_named(words[0]) if words else None
-    for register in _all_commands() if named is None else [named]:
-        register(app)
-    _add_to_groups(app, words)
-    if named is not None:
+    words = words[1:] if words[:1] == ["help"] else words
+    if named := _named(words[0]) if words else None:
+        named(app)
+        _add_to_groups(app, words)
         _leave_out_siblings(app, words)
+    elif words[:1] not in (["-v"], ["--version"]):
+        installed = {each.name: each for each in entry_points(group=ENTRY_POINTS)}
+        for name in CORE | (installed.keys() & WORDS.keys()):
+            app.command(name)(lambda: None)
+        for name, each in installed.items():
+            if name not in WORDS and " " not in name and (made := _loaded(each)):
+                made(app)
+    _register_help(app)
+    return app
 
-    @app.command("help", help="Show how to use parley, or one of its commands.")
+
+def _register_help(app: typer.Typer) -> None:
+    @app.command("help", help=WORDS["help"])
     def show_help(
         context: typer.Context,
         command: Annotated[list[str] | None, typer.Argument(metavar="COMMAND")] = None,
@@ -138,27 +184,35 @@ def build(words: Sequence[str] = ()) -> typer.Typer:
             current = type(current)(found, info_name=name, parent=current)
         print_line(current.get_help())
 
-    return app
+
+def _register_completion(app: typer.Typer) -> None:
+    @app.command("completion", cls=GroupedCommand, epilog=INSTALLING)
+    def completion(
+        shell: Annotated[
+            str,
+            typer.Argument(
+                metavar="|".join(SHELLS), help="The shell.", autocompletion=lambda: list(SHELLS)
+            ),
+        ],
+    ) -> None:
+        """Print the script with which a shell completes commands, options and their choices."""
+        from typer._completion_shared import get_completion_script
+
+        if shell not in SHELLS:
+            raise UsageFailure(f"{shell!r} is not one of {', '.join(SHELLS)}")
+        print_line(get_completion_script(prog_name=NAME, complete_var=VARIABLE, shell=shell))
 
 
-def _command_named(name: str) -> Any:
+def _named(name: str) -> Any:
     """Return what registers a command, ``None`` if there is none."""
-    if name in COMMANDS:
-        return COMMANDS[name].register
+    if name == "completion":
+        return _register_completion
+    if name in CORE:
+        module = import_module(f"parley.cli.commands.{name.partition('-')[0]}")
+        return module.register if name == "serve" else module.COMMANDS.register
     for each in entry_points(group=ENTRY_POINTS, name=name):
         return each.load()
     return None
-
-
-def _all_commands() -> list[Any]:
-    """Return what registers each command, as help lists them."""
-    installed = {each.name: each for each in entry_points(group=ENTRY_POINTS)}
-    wanted = [e for n, e in installed.items() if n not in COMMANDS and " " not in n]
-    found = {e.name: made for e in wanted if (made := _loaded(e)) is not None}
-    found |= {name: module.register for name, module in COMMANDS.items()}
-    last = len(ORDER)
-    names = sorted(found, key=lambda n: (ORDER.index(n) if n in ORDER else last, n))
-    return [found[name] for name in names]
 
 
 def _add_to_groups(app: typer.Typer, words: Sequence[str]) -> None:
@@ -212,11 +266,14 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _parse_and_run(arguments: list[str]) -> int:
-    command = typer.main.get_command(build(arguments))
-    if completion.VARIABLE in os.environ:
+    words = arguments
+    if VARIABLE in os.environ:
         from typer._completion_classes import completion_init
 
         completion_init()
+        typed = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
+        words = typed.split()[1:]
+    command = typer.main.get_command(build(words))
     try:
         status = command.main(arguments, prog_name=NAME, standalone_mode=False)
     except _ParserError as error:

@@ -1,144 +1,28 @@
-"""Cards of agents on the command line: fetch, check, validate and sign them."""
+"""Cards of agents on the command line: fetch them, and find what is wrong with them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 from msgspec import inspect
 
 from parley.cli.calls.agent_call import RETRY, AgentCall
-from parley.cli.output.failures import FAILED, CommandFailure, UsageFailure
+from parley.cli.output.failures import wrong_usage
 from parley.cli.output.redaction import without_user
-from parley.cli.output.streams import Output
-from parley.cli.settings.table import CommandSettings
-from parley.cli.store.acts import Record
 from parley.client.auth.authorizer import Authorizer
 from parley.client.auth.credentials import Credentials
 from parley.client.bindings.http import HttpTransport
 from parley.client.card.resolver import CardResolver, ResolvedCard
-from parley.client.card.trust import CardCheck, CardTrust
-from parley.client.card.verification import CardVerifier, checked_jku
-from parley.client.errors import CardNotTrusted
-from parley.client.origin import Origin
+from parley.client.card.trust import CardTrust
+from parley.client.card.verification import CardVerifier
 from parley.model.errors import A2AError
 from parley.security.exposed_secrets import exposed, plain_urls
-from parley.security.signing.cards import sign_card
-from parley.security.signing.keys import ALGORITHMS, SigningKeys, SigningKeysInvalid, missing_keys
 from parley.wire import versions
 from parley.wire.json import protojson
 from parley.wire.json.problems import MAX_PROBLEMS
-
-_COVERS = {
-    "received": "all of the card as it was sent",
-    "exact": "the members of version 1.0, as the specification says",
-    "stripped": "the members of version 1.0 that are not empty",
-}
-
-
-def verify_card(settings: CommandSettings, output: Output, algorithms: Sequence[str]) -> int:
-    """Report whether the card of ``--agent-card`` is trusted; return the exit status."""
-    call, found = AgentCall(settings, output), []
-    try:
-        trust = call.trust(algorithms or ALGORITHMS, required=True)
-    except ValueError as error:
-        raise UsageFailure(str(error)) from None
-
-    async def verify() -> None:
-        try:
-            resolved, _, _ = await fetch_card(call, trust)
-            check, name = resolved.check, resolved.card.name
-        except CardNotTrusted as error:
-            check, name = CardCheck("not trusted", str(error), error.verdict), ""
-        _report(output, check, name)
-        found.append(check.is_trusted)
-
-    return call.run(verify) or (0 if found == [True] else FAILED)
-
-
-def sign_fetched(
-    settings: CommandSettings,
-    output: Output,
-    signing_keys: str,
-    record: Record,
-    *,
-    jku: str,
-    replace: bool,
-) -> int:
-    """Record and write the card of ``--agent-card`` with new signatures; return the exit status."""
-    try:
-        keys = SigningKeys.load(signing_keys)
-    except SigningKeysInvalid as error:
-        raise CommandFailure("PARLEY_ERR_KEY", str(error)) from None
-    if keys is None:
-        raise UsageFailure(
-            missing_keys("parley card sign"), hint="parley keys generate signing-keys.json"
-        )
-    _check_jku(jku)
-    call, signers, made = AgentCall(settings, output), keys.signers, []
-
-    async def sign() -> None:
-        resolved, _, _ = await fetch_card(call, None)
-        try:
-            made.append(sign_card(resolved.raw, signers, jku=jku, replace=replace))
-        except ValueError as error:
-            raise CommandFailure(
-                "A2ACLI_ERR_CARD_INVALID", f"the card cannot be signed: {error}"
-            ) from None
-
-    status = call.run(sign)
-    for card in made:
-        record("card.signed", signers[0].kid, {"keys": [key.kid for key in signers]})
-        output.json(card)
-    return status
-
-
-def _check_jku(url: str) -> None:
-    """Refuse an address of keys that no verifier would ask. Raises ``UsageFailure``."""
-    if not url:
-        return
-    try:
-        wrong = checked_jku(url, Origin.of(url), ())
-    except ValueError as error:
-        wrong = f"it is not {error}"
-    if wrong:
-        raise UsageFailure(f"--jku: {wrong}", hint="--jku https://host/.well-known/jwks.json")
-
-
-def _report(output: Output, check: CardCheck, name: str) -> None:
-    verdict = check.verdict
-    signatures = () if verdict is None else verdict.signatures
-    if output.is_json:
-        output.document(
-            {
-                "trusted": check.is_trusted,
-                "form": None if verdict is None else verdict.form,
-                "reason": check.reason,
-                "signatures": [
-                    {
-                        "number": each.number,
-                        "kid": each.kid,
-                        "alg": each.alg,
-                        "jku": each.jku,
-                        "form": each.form,
-                        "reason": each.reason,
-                    }
-                    for each in signatures
-                ],
-            }
-        )
-        return
-    if name:
-        output.text.field("Card", name)
-    output.text.field("Trust", "trusted" if check.is_trusted else "not trusted")
-    if verdict is not None and verdict.form is not None:
-        output.text.field("Signed", _COVERS[verdict.form])
-    for each in signatures:
-        output.text.field("Signature", str(each).removeprefix("signature "))
-    if not check.is_trusted and not signatures:
-        output.text.field("Why", check.reason)
 
 
 async def fetch_card(
@@ -146,23 +30,21 @@ async def fetch_card(
 ) -> tuple[ResolvedCard, Credentials, HttpTransport]:
     """Return the card of ``--agent-card``, verified as ``trust`` says, and what fetched it."""
     settings = call.settings
-    try:
+    with wrong_usage():
         reference, credentials = Credentials.from_reference(
-            settings.agent_card,
+            call.reference,
             headers=call.headers,
             bearer=settings.bearer,
             api_key=settings.api_key,
             trust_origins=settings.trust_origin,
             insecure=settings.insecure,
         )
-    except ValueError as error:
-        raise UsageFailure(str(error)) from None
     async with call.http() as http:
         auth = Authorizer(
             credentials,
             None if call.uses_logins else (),
             http=http,
-            address=without_user(settings.agent_card),
+            address=without_user(call.address),
         )
         http.certificate_for = auth.may_see_certificate
         resolver = CardResolver(

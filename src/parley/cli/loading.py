@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
-from parley.cli.output.failures import CommandFailure, UsageFailure
+from parley.cli.output.failures import CommandFailure, UsageFailure, wrong_usage
 
 if TYPE_CHECKING:
     from parley import Agent
@@ -152,10 +152,8 @@ def _found(target: AgentTarget) -> Agent | Mapping[str, Agent]:
         agents = [each] if isinstance(each, Agent) else [*each.values()]
         if not isinstance(each, Agent):
             parts |= set(map(id, agents))
-        try:
+        with wrong_usage(f"{target.location}: "):
             parts |= {id(used) for agent in agents for used in with_used(agent.uses)}
-        except ValueError as error:
-            raise UsageFailure(f"{target.location}: {error}") from None
     whole = [each for each in known.values() if id(each) not in parts]
     if len(whole) == 1:  # the other agents of the file are its parts
         return whole[0]

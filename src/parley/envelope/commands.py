@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import typer
 
-from parley.cli.commands.store import EXITS as KEYS_EXITS
-from parley.cli.commands.store import audit_option, with_record
 from parley.cli.output.failures import UsageFailure
 from parley.cli.output.streams import Output
 from parley.cli.settings.options import (
@@ -22,6 +20,8 @@ from parley.cli.settings.options import (
     settings_command,
 )
 from parley.cli.settings.table import CommandSettings
+from parley.cli.store.acts import EXITS as KEYS_EXITS
+from parley.cli.store.acts import audit_option, with_record
 
 if TYPE_CHECKING:
     from parley.envelope.client.client import EnvelopeClient

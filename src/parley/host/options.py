@@ -19,7 +19,8 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 import msgspec
 from msgspec.structs import force_setattr
 
-from parley.server.settings import Option, Settings
+from parley.model.option import Option
+from parley.server.settings import Settings
 
 if TYPE_CHECKING:
     from parley.agent.agent import Agent

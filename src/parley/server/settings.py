@@ -9,42 +9,18 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from parley.model.distribution import install_command
+from parley.model.option import Option
 
 _DAY = 24 * 60 * 60
 _MONTH = 30 * _DAY
 _LARGEST_FILE = 64 * 1024**3  # it comes in a bounded number of pieces
 _AUTHORITY = re.compile(r"(?:(?:https?://)?[^\s/]+:\d{1,5})?")
 _ORIGIN = re.compile(r"https?://[^/\s,]+")
-
-
-class Option(msgspec.Struct, frozen=True):
-    """How the command line and the environment give an option, and the text that documents it.
-
-    ``flag`` is the flag, by default that of the field's name; ``None`` for an option that only
-    Python code gives. A flag with ``sets`` takes no value, and sets that one. ``kind`` is the type
-    of a value whose default is ``None``. ``variable`` is the environment variable, by default
-    ``PARLEY_`` and the field's name, or that of a flag without a value; empty for none. There a
-    list is split at its ``separator``. With ``reads_itself`` the owner of the option reads the
-    variable, and no command does. ``default`` says in words what holds without the option.
-    """
-
-    help: str
-    metavar: str = ""
-    panel: str = "Options"
-    flag: str | None = ""
-    variable: str | None = None
-    default: str = ""
-    sets: Any = None
-    kind: type = str
-    choices: tuple[str, ...] = ()
-    separator: str = ""
-    secret: bool = False
-    reads_itself: bool = False
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ import pytest
 
 import parley as package
 from parley import Agent, Part, Settings, Turn
-from parley.cli.messages import MAX_FILE
+from parley.cli.calls.messages import MAX_FILE
 from parley.server.run import serving
 
 agent = Agent("Files", description="Gives files back", version="1.0.0")

@@ -205,7 +205,7 @@ def test_what_cannot_be_logged_in_to_is_said(parley, agent, tmp_path):
         assert words in ran.stderr
     (tmp_path / "card.json").write_text(json.dumps(agent.card))
     ran = parley("auth", "login", "card.json")
-    assert (ran.status, "no agent to log in to" in ran.stderr) == (2, True)
+    assert (ran.status, "declares no security" in ran.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(

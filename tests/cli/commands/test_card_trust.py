@@ -40,6 +40,28 @@ def test_a_card_is_shown_with_what_is_found_out(parley: Any, files: Path) -> Non
 
 
 @pytest.mark.parametrize(
+    ("card", "flags", "outcome"),
+    [
+        ("signed", ["--card-keys", "keys.json"], "verified"),
+        ("signed", [], "unverifiable"),
+        ("plain", [], "absent"),
+    ],
+)
+def test_what_became_of_the_signatures_is_said_and_no_signature_is_no_failure(
+    parley: Any, files: Path, card: str, flags: list[str], outcome: str
+) -> None:
+    """A2ACLI_CARD_GET_004"""
+    ran = parley("card", "get", f"./{card}.json", *flags)
+    assert ran.status == 0, ran.stderr
+    assert ran.field("Signature check") == outcome
+    assert outcome == "verified" or "Trust: trusted" not in ran.stdout
+    ran = parley("card", "get", f"./{card}.json", *flags, "-o", "json")
+    assert ran.status == 0
+    assert ran.document == json.loads((files / f"{card}.json").read_bytes())
+    assert f"signature check: {outcome}" in ran.stderr
+
+
+@pytest.mark.parametrize(
     ("card", "flags", "said"),
     [
         ("plain", ["--require-signature"], "the card has no signature"),

@@ -12,6 +12,7 @@ BASH = shutil.which("bash")
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "powershell"])
 def test_a_script_for_each_shell_asks_the_command(parley, shell):
+    """A2ACLI_CLI_002"""
     ran = parley("completion", shell)
     assert ran.status == 0
     assert "_PARLEY_COMPLETE" in ran.stdout
@@ -35,6 +36,7 @@ def test_other_shells_are_refused_with_those_that_there_are(parley):
     ],
 )
 def test_bash_completes_commands_options_and_choices(parley, tmp_path, words, found):
+    """A2ACLI_CLI_002"""
     script = tmp_path / "completion.bash"
     script.write_text(parley("completion", "bash").stdout)
     program = tmp_path / "parley"

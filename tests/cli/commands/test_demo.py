@@ -46,6 +46,30 @@ def test_it_serves_until_ctrl_c_and_takes_a_free_port(parley, tmp_path):
             assert demo.stderr == ""
 
 
+@posix
+def test_a_server_to_practise_with_does_what_a_message_says(parley, tmp_path):
+    """A2ACLI_DEMO_SERVER_001"""
+    with Running(["demo-server", "--port", "0"], tmp_path) as demo:
+        said = demo.until("Ctrl-C stops it.")
+        url = re.search(r"Practice agent: (http://\S+)", said)[1]
+        assert f" send {url} Hello\n" in said
+        assert "Text: You said: Hello" in parley("send", url, "Hello").stdout
+        assert parley("send", url, "task").field("State") == "TASK_STATE_COMPLETED"
+        streamed = parley("send", url, "stream", "--stream")
+        assert "Piece 1. Piece 2. Piece 3. Piece 4. Piece 5." in streamed.stdout
+        assert parley("send", url, "file").field("File").startswith("hello.txt (text/plain")
+        asked = parley("send", url, "ask")
+        assert asked.field("State") == "TASK_STATE_INPUT_REQUIRED"
+        answered = parley("send", url, "blue", "--task-id", asked.field("Task"))
+        assert "You like blue." in answered.stdout
+        assert parley("send", url, "fail").field("State") == "TASK_STATE_FAILED"
+        assert parley("send", url, "reject").field("State") == "TASK_STATE_REJECTED"
+        slow = parley("send", url, "slow", "--async").field("Task")
+        assert parley("task", "cancel", url, slow).field("State") == "TASK_STATE_CANCELED"
+        assert demo.end(signal.SIGINT) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_once_says_how_to_serve_where_its_commands_lead(tmp_path):
     with Running(["demo", "--once", "--port", "0"], tmp_path) as demo:
         assert demo.end() == 0

@@ -297,6 +297,7 @@ def declaring(agent, *required: str) -> None:
 
 @pytest.mark.parametrize("flags", [("--extension", f"{MOOD},{NEEDED}"), ()], ids=["flag", "env"])
 def test_an_extension_is_activated_in_every_request(parley, agent, monkeypatch, flags):
+    """A2ACLI_VER_002"""
     declaring(agent)
     if not flags:
         monkeypatch.setenv("A2ACLI_EXTENSION", f"{MOOD},{NEEDED}")
@@ -329,6 +330,7 @@ def test_an_extension_that_would_do_nothing_is_refused(parley, agent, given, sai
 
 
 def test_who_needs_an_extension_is_told_how_to_activate_it(parley, agent):
+    """A2ACLI_VER_002"""
     declaring(agent, NEEDED)
     ran = parley("send", "-a", agent.url, "go")
     assert ran.status == 1

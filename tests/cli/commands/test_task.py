@@ -264,6 +264,7 @@ def _in(folder):
 
 
 def test_the_artifacts_of_a_task_are_saved_under_safe_names(parley, agent, tmp_path):
+    """A2ACLI_DOWNLOAD_001"""
     agent.says("GetTask", Answer(result=task(artifacts=SAVED)))
     ran = parley("task", "download", TASK_ID, "new/out", "-a", agent.url)
     assert ran.status == 0, ran.stderr

@@ -3,8 +3,8 @@
 import pytest
 
 from parley.cli.output.failures import UsageFailure
-from parley.cli.settings import dotenv
-from parley.cli.settings.sources import SettingSource, resolve, sources
+from parley.cli.settings import sources as settings_sources
+from parley.cli.settings.sources import SettingSource, parse, resolve, sources
 from parley.cli.settings.table import SETTINGS
 
 
@@ -18,7 +18,7 @@ def test_a_flag_counts_before_the_environment_before_files_before_the_default(
     home, project = tmp_path / "home", tmp_path / "project" / "deep"
     (home / ".config" / "a2a-cli").mkdir(parents=True)
     project.mkdir(parents=True)
-    monkeypatch.setattr(dotenv.Path, "home", lambda: home)
+    monkeypatch.setattr(settings_sources.Path, "home", lambda: home)
     own = home / ".config" / "a2a-cli" / ".env"
     own.write_text("A2ACLI_AGENT_CARD=global\nA2ACLI_CONTEXT_ID=global\nA2ACLI_BEARER=global\n")
     local = tmp_path / "project" / ".env"
@@ -37,7 +37,7 @@ def test_a_flag_counts_before_the_environment_before_files_before_the_default(
 
 
 def test_config_takes_the_place_of_the_local_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(dotenv.Path, "home", lambda: tmp_path / "nobody")
+    monkeypatch.setattr(settings_sources.Path, "home", lambda: tmp_path / "nobody")
     (tmp_path / ".env").write_text("A2ACLI_AGENT_CARD=local\n")
     (tmp_path / "prod.env").write_text("A2ACLI_AGENT_CARD=prod\n")
     found = sources({}, tmp_path, str(tmp_path / "prod.env"))
@@ -110,7 +110,7 @@ def test_every_setting_has_the_variable_that_its_flag_implies():
 
 
 def test_a_dotenv_file_is_read_as_people_write_it():
-    assert dotenv.parse(
+    assert parse(
         """
         # A2ACLI_BEARER=commented
         OTHER=1

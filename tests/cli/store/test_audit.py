@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from parley.cli.commands import audit as audit_commands
+from parley.cli.commands.audit import AuditListing, Selection, show
 from parley.cli.output.failures import UsageFailure
 from parley.cli.output.streams import Output
-from parley.cli.store import audit as audit_commands
-from parley.cli.store.audit import Selection, show
 from parley.host.store_urls import open_admin
 from parley.store.admin.admin import SchemaStatus
 from parley.store.audit.reading import AuditReading
@@ -257,11 +257,7 @@ def test_what_is_added_while_the_first_entries_are_printed_is_followed(monkeypat
     show(
         Output(is_json=True),
         admin,
-        Selection(until="2027-01-15T08:02:00Z"),
-        limit=1,
-        lines=True,
-        content=False,
-        follow=True,
+        AuditListing(until="2027-01-15T08:02:00Z", limit=1, follow=True),
     )
     printed = [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()]
     assert printed == ["shown", "late"]

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from parley.cli.commands.store import format_age, format_size, parse_age
 from parley.cli.output.failures import UsageFailure
-from parley.cli.store import maintenance
-from parley.cli.store.maintenance import parse_age
-from parley.cli.store.status import format_age, format_size
+from parley.cli.store import transfer
 from parley.model.tasks import TaskState
 from parley.store.events import Scope
 from parley.store.protocols.tables import Receipt
@@ -186,7 +185,7 @@ def test_an_export_that_fails_leaves_no_file(parley, shop, tmp_path, monkeypatch
     def fails(*args, **options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(maintenance, "export_to", fails)
+    monkeypatch.setattr(transfer, "export_to", fails)
     ran = parley("store", "export", "all.jsonl", "--store", shop)
     assert ran.status == 1
     assert "all.jsonl was not written (No space left on device)" in ran.stderr

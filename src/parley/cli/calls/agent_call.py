@@ -8,8 +8,15 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
-from parley.cli.output.failures import INTERRUPTED, CommandFailure, UsageFailure, protocol_failure
+from parley.cli.output.failures import (
+    INTERRUPTED,
+    CommandFailure,
+    UsageFailure,
+    protocol_failure,
+    wrong_usage,
+)
 from parley.cli.output.redaction import without_user
 from parley.cli.output.rendering import describe_interface
 from parley.cli.output.streams import Output
@@ -20,6 +27,7 @@ from parley.client.auth.credentials import describe, is_unreadable
 from parley.client.auth.issuers import TokenRefused
 from parley.client.bindings.binding import canonical
 from parley.client.bindings.http import HttpTransport, Tls
+from parley.client.card.resolver import Reference
 from parley.client.card.trust import DEFAULT_ALGORITHMS, CardTrust
 from parley.client.errors import (
     AuthenticationRequired,
@@ -53,6 +61,7 @@ from parley.model.errors import (
 )
 from parley.model.extensions import Extension
 from parley.model.tasks import Task
+from parley.security.egress import Egress
 from parley.wire.versions import SUPPORTED_VERSIONS
 
 NOTE_DELAY = 0.5  # seconds after which the command prints a running task's ids
@@ -77,9 +86,11 @@ class AgentCall:
         self._noted_id = ""
         self._note_timer: asyncio.TimerHandle | None = None
         self.card: AgentCard | None = None
+        self.reference: Reference = settings.agent_card
+        self.egress: Egress | None = None
         self._has_login = False
 
-    def run(self, work: Callable[[], Awaitable[None]]) -> int:
+    def run(self, work: Callable[[], Awaitable[Any]]) -> int:
         """Run ``work`` within ``--timeout`` and return the exit status. Raises
         ``CommandFailure``.
         """
@@ -89,18 +100,20 @@ class AgentCall:
         self._warn_if_insecure()
         with debug_log(self.output):
             try:
-                asyncio.run(self._bounded(work))
+                status: int | None = asyncio.run(self._bounded(work))
+                return status or 0
             except KeyboardInterrupt:
                 self._note_interrupt()
                 return INTERRUPTED
-        return 0
 
-    async def _bounded(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _bounded(self, work: Callable[[], Awaitable[Any]]) -> Any:
         limit = self.settings.timeout
         try:
             async with asyncio.timeout(limit) as deadline:
                 try:
-                    await work()
+                    if is_identifier(self.settings.agent_card):
+                        await self._look_up(self.settings.agent_card)
+                    return await work()
                 except (A2AError, ClientError) as error:
                     raise self._failure(error) from error
         except TimeoutError:
@@ -118,16 +131,50 @@ class AgentCall:
             if self._note_timer is not None:
                 self._note_timer.cancel()
 
+    async def _look_up(self, identifier: str) -> None:
+        """Find the agent of an identifier in the registry. Raises ``CommandFailure``."""
+        from parley import RemoteRegistry
+
+        settings = self.settings
+        try:
+            registry = RemoteRegistry(
+                settings.registry,
+                auth=None if self.uses_logins else False,
+                bearer=settings.registry_bearer,
+                api_key=settings.registry_api_key,
+                timeout=self.response_timeout,
+                insecure=settings.insecure,
+                tls=self.tls,
+                proxy=settings.proxy,
+            )
+        except ValueError as error:
+            where = "--registry or PARLEY_REGISTRY names it"
+            why = str(error) if settings.registry else where
+            raise _not_found(f"{identifier} is looked up in a registry: {why}") from None
+        async with registry:
+            try:
+                found = await registry.agent(identifier)
+                self.reference, self.egress = found.reference, found.egress
+            except (AuthenticationRequired, Unreachable, Disconnected, Timeout):
+                raise
+            except (ClientError, ValueError) as error:
+                raise _not_found(str(error)) from error
+        self.output.debug(f"{registry.name} has {identifier} at {self.address}")
+
+    @property
+    def address(self) -> str:
+        """The agent as the user named it; one in a registry by its address, if it has one."""
+        given = self.reference
+        return given if isinstance(given, str) else self.settings.agent_card
+
     @asynccontextmanager
     async def http(self) -> AsyncIterator[HttpTransport]:
         """Open an HTTP transport with the settings."""
         settings = self.settings
-        try:
+        with wrong_usage():
             transport = HttpTransport(
-                insecure=settings.insecure, tls=self.tls, proxy=settings.proxy
+                insecure=settings.insecure, tls=self.tls, proxy=settings.proxy, egress=self.egress
             )
-        except ValueError as error:
-            raise UsageFailure(str(error)) from None
         try:
             yield transport
         finally:
@@ -200,7 +247,7 @@ class AgentCall:
         settings = self.settings
         try:
             connection = connect(
-                settings.agent_card,
+                self.reference,
                 auth=None if self.uses_logins else False,
                 headers=self.headers,
                 bearer=settings.bearer,
@@ -214,6 +261,7 @@ class AgentCall:
                 trust_origins=settings.trust_origin,
                 tls=self.tls,
                 proxy=settings.proxy,
+                egress=self.egress,
                 trust=self.trust() if shows_trust or self.requires_signature else None,
             )
         except (ValueError, TypeError) as error:
@@ -337,31 +385,29 @@ class AgentCall:
         """Return a parley command for the same agent and, by default, the same task."""
         command = [*invocation(), *words.split()]
         settings = self.settings
-        if settings.is_flag("agent_card"):
-            command += ["-a", without_user(settings.agent_card)]
-        if settings.is_flag("config"):
-            command += ["--config", settings.config or ""]
-        for name in settings.trust_origin if settings.is_flag("trust_origin") else ():
-            command += ["--trust-origin", name]
-        for field in ("card_keys", "card_key_origin"):
-            for value in getattr(settings, field) if settings.is_flag(field) else ():
-                command += [f"--{field.replace('_', '-')}", value]
-        if settings.is_flag("require_signature") and settings.require_signature:
-            command.append("--require-signature")
-        for name in settings.transport if settings.is_flag("transport") else ():
-            command += ["--transport", name]
-        takes_extensions = settings.is_flag("extension") and not words.startswith("card")
-        for uri in settings.extension if takes_extensions else ():
-            command += ["--extension", uri]
-        if settings.is_flag("a2a_version"):
-            command += ["--a2a-version", settings.a2a_version or ""]
-        if settings.is_flag("insecure") and settings.insecure:
-            command.append("--insecure")
-        for field in ("ca_file", "client_cert", "client_key"):
-            if settings.is_flag(field):
-                command += [f"--{field.replace('_', '-')}", getattr(settings, field)]
-        if settings.is_flag("proxy"):
-            command += ["--proxy", without_user(settings.proxy or "")]
+        repeated: dict[str, Any] = {
+            "-a": [without_user(settings.agent_card)],
+            "--registry": [without_user(settings.registry or "")],
+            "--config": [settings.config],
+            "--trust-origin": settings.trust_origin,
+            "--card-keys": settings.card_keys,
+            "--card-key-origin": settings.card_key_origin,
+            "--require-signature": settings.require_signature,
+            "--transport": settings.transport,
+            "--extension": () if words.startswith("card") else settings.extension,
+            "--a2a-version": [settings.a2a_version],
+            "--insecure": settings.insecure,
+            "--ca-file": [settings.ca_file],
+            "--client-cert": [settings.client_cert],
+            "--client-key": [settings.client_key],
+            "--proxy": [without_user(settings.proxy or "")],
+        }
+        for flag, given in repeated.items():
+            field = "agent_card" if flag == "-a" else flag[2:].replace("-", "_")
+            if settings.is_flag(field) and given is True:
+                command.append(flag)
+            elif settings.is_flag(field) and given:
+                command += [word for value in given for word in (flag, value or "")]
         return shell_words([*command, *(more or self.task_argument)])
 
     @property
@@ -378,11 +424,7 @@ class AgentCall:
             case A2AError():
                 return protocol_failure(error, hint=self._protocol_hint(error))
             case CardNotFound():
-                return CommandFailure(
-                    "A2ACLI_ERR_CARD_NOT_FOUND",
-                    str(error),
-                    hint="the agent is a host, an address, the URL of a card, or a card file",
-                )
+                return _not_found(str(error))
             case CardNotTrusted():
                 return CommandFailure(
                     "A2ACLI_ERR_CARD_INVALID", str(error), hint=self._trust_hint()
@@ -509,6 +551,21 @@ class AgentCall:
         if takes_bearer and not takes_key:
             return "set A2ACLI_BEARER to the token, or give --bearer"
         return "set A2ACLI_BEARER or A2ACLI_API_KEY, or give --bearer or --api-key"
+
+
+def is_identifier(reference: str) -> bool:
+    """Return whether a reference to an agent is its identifier in a registry."""
+    return reference.lower().startswith("urn:")
+
+
+def _not_found(message: str) -> CommandFailure:
+    """Return the failure for what names no agent, whatever form it has."""
+    return CommandFailure(
+        "A2ACLI_ERR_CARD_NOT_FOUND",
+        message,
+        hint="the agent is a host, an address, the URL of a card, a card file, or an identifier "
+        "in a registry (urn:...)",
+    )
 
 
 def _version_hint(error: NoCommonVersion) -> str:

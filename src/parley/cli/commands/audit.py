@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
 
-import typer
+import msgspec
+from msgspec.structs import replace
 from typer.core import TyperGroup
 
-from parley.cli.commands.store import EXITS, PASSWORDS, store_option, with_admin
-from parley.cli.output.streams import Output
-from parley.cli.settings.options import settings_command
+from parley.cli.output.failures import CommandFailure, UsageFailure, wrong_usage
+from parley.cli.output.streams import Output, print_line
+from parley.cli.output.text import parse_span, visible_json
+from parley.cli.settings.options import LOCAL_OPTIONS, Argument, CommandOption
 from parley.cli.settings.table import CommandSettings
-
-if TYPE_CHECKING:
-    from parley.cli.store.audit import Selection
+from parley.cli.store.acts import EXITS, PASSWORDS, InStore, StoreCommands, act, require_current
+from parley.cli.store.transfer import new_file, refuse_stdout
+from parley.store.admin.admin import StoreAdmin
+from parley.store.audit.trail import (
+    LINES_PER_PRUNE,
+    Anchor,
+    AuditEntry,
+    AuditFilter,
+    AuditLine,
+    AuditPrune,
+    Verification,
+    Verifier,
+    line_in,
+    text_of,
+)
+from parley.store.audit.trail import verify as verify_lines
 
 EXAMPLES = """\b
 Examples:
@@ -37,139 +58,361 @@ class AuditGroup(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command group."""
-    group = typer.Typer(rich_markup_mode=None, cls=AuditGroup)
-    app.add_typer(
-        group, name="audit", help="Who did what: show, export, verify and prune the audit."
-    )
+EPILOG = f"{EXITS}\n\n{PASSWORDS}"
+_AGO = ": 2026-11-23T14:00:00Z, or how long ago, such as 7d."
 
-    @settings_command(
-        group, DEFAULT, "output", "debug", epilog=f"{EXAMPLES}\n\n{EXITS}\n\n{PASSWORDS}"
-    )
-    def list_(
-        settings: CommandSettings,
-        output: Output,
-        since: str = _time("--since", "From this time on"),
-        until: str = _time("--until", "Before this time"),
-        actor: str = _option("--actor", "ID", "Only what this caller or user did."),
-        task: str = _option("--task", "ID", "Only what is about this task."),
-        agent: str = _option("--agent", "KEY", "Only what is about this agent, by its key."),
-        kind: str = _option("--kind", "KIND", "Only this kind, such as task, key or auth.failed."),
-        limit: int = typer.Option(
-            100, "--limit", metavar="N", min=0, help="The last N entries; 0 for all."
-        ),
-        lines: bool = typer.Option(False, "--json", help="Print a JSON object for each entry."),
-        content: bool = typer.Option(
-            False, "--content", help="Show what messages say, as far as it is text."
-        ),
-        follow: bool = typer.Option(False, "--follow", help="Go on as entries are added."),
-        store: str = store_option(),
-    ) -> None:
-        """Show who did what, the oldest first. This is what parley audit does by itself.
+POLL_SECONDS = 1.0
 
-        What tasks say (who asked, answered and cancelled, attempts, decisions of policies)
-        comes from their logs; refused credentials, acts of operators and starts of servers
-        from the audit of the store. Works while the store is in use, and changes nothing.
-        """
-        from parley.cli.store.audit import show
+OVERLAP = 60_000
+"""Facts may become visible this many ms after others with a later time."""
 
-        selection = _selection(since, until, actor, task, agent, kind)
-        with_admin(
-            store,
-            lambda admin: show(
-                output,
-                admin,
-                selection,
-                limit=limit,
-                lines=lines or output.is_json,
-                content=content,
-                follow=follow,
-            ),
+LONGEST_SPAN_MS = 10_000 * 366 * 86_400_000
+"""The longest span (ms)."""
+
+MAX_DETAIL = 160
+"""How long the details of an entry are in a table."""
+
+COMMANDS = StoreCommands(
+    "audit", "Who did what: show, export, verify and prune the audit.", AuditGroup
+)
+
+
+class Selection(InStore, frozen=True):
+    """Which entries of the audit are meant."""
+
+    since: Annotated[str, CommandOption(f"From this time on{_AGO}", "TIME")] = ""
+    until: Annotated[str, CommandOption(f"Before this time{_AGO}", "TIME")] = ""
+    actor: Annotated[str, CommandOption("Only what this caller or user did.", "ID")] = ""
+    task: Annotated[str, CommandOption("Only what is about this task.", "ID")] = ""
+    agent: Annotated[str, CommandOption("Only what is about this agent, by its key.", "KEY")] = ""
+    kind: Annotated[
+        str, CommandOption("Only this kind, such as task, key or auth.failed.", "KIND")
+    ] = ""
+    content: Annotated[bool, CommandOption("With what messages say, as far as it is text.")] = False
+
+    def filter(self, now: int) -> AuditFilter:
+        """Return it as a filter. Raises ``UsageFailure``."""
+        return AuditFilter(
+            since=_moment("--since", self.since, now),
+            until=_moment("--until", self.until, now),
+            kind=self.kind,
+            actor=self.actor,
+            agent=self.agent,
+            task_id=self.task,
         )
 
-    @settings_command(group, "export", "output", "debug", epilog=f"{EXITS}\n\n{PASSWORDS}")
-    def export(
-        settings: CommandSettings,
-        output: Output,
-        target: str = typer.Argument(
-            "-", metavar="TARGET", help="A new file, or - for standard output."
+
+class AuditListing(Selection, frozen=True):
+    """The options of ``parley audit list``."""
+
+    limit: Annotated[int, CommandOption("The last N entries; 0 for all.", "N", least=0)] = 100
+    lines: Annotated[bool, CommandOption("Print a JSON object for each entry.", flag="--json")] = (
+        False
+    )
+    follow: Annotated[bool, CommandOption("Go on as entries are added.")] = False
+
+
+@COMMANDS.work(DEFAULT, EXAMPLES)
+def show(output: Output, admin: StoreAdmin, options: AuditListing) -> None:
+    """Show who did what, the oldest first. This is what parley audit does by itself.
+
+    What tasks say (who asked, answered and cancelled, attempts, decisions of policies)
+    comes from their logs; refused credentials, acts of operators and starts of servers
+    from the audit of the store. Works while the store is in use, and changes nothing.
+    """
+    require_current(admin)
+    begun, limit = admin.now(), options.limit
+    as_lines = options.lines or output.is_json
+    which = options.filter(begun)
+    known: dict[str, int] = {}
+    with admin.audit() as reading:
+        found: Iterable[AuditEntry] = _noting(
+            reading.entries(which, content=options.content), known, begun - OVERLAP
+        )
+        left_out = 0
+        if limit:
+            last: deque[AuditEntry] = deque(maxlen=limit)
+            for entry in found:
+                left_out += len(last) == limit
+                last.append(entry)
+            found = last
+        end = reading.last()
+        if not as_lines:
+            print_line(_HEADER)
+        for entry in found:
+            _print(entry, as_lines)
+    if left_out:
+        output.note(f"{_count(left_out)} before these left out: --limit 0 shows all")
+    seq = 0 if end is None else end.seq
+    while options.follow and (which.until is None or admin.now() < which.until + OVERLAP):
+        time.sleep(POLL_SECONDS)
+        horizon = max([begun, *known.values()]) - OVERLAP
+        recent = replace(which, since=max(horizon, which.since or horizon))
+        with admin.audit() as reading:
+            end = reading.last()
+            added: list[AuditEntry] = [
+                *reading.lines(replace(which, since=None), after=seq),
+                *reading.facts(recent, content=options.content),
+            ]
+        seq = seq if end is None else max(seq, end.seq)
+        for entry in sorted(added, key=lambda entry: entry.at):
+            if entry.id not in known:
+                known[entry.id] = entry.at
+                _print(entry, as_lines)
+        known = {id: at for id, at in known.items() if at >= horizon}
+
+
+def _noting(
+    entries: Iterable[AuditEntry], known: dict[str, int], since: int
+) -> Iterator[AuditEntry]:
+    """Yield entries, and note the ids and times of those that are not older than ``since``."""
+    for entry in entries:
+        if entry.at >= since:
+            known[entry.id] = entry.at
+        yield entry
+
+
+class AuditExport(Selection, frozen=True):
+    """The options of ``parley audit export``."""
+
+    target: Annotated[str, Argument("A new file, or - for standard output.", "TARGET")] = "-"
+
+
+@COMMANDS.work("export")
+def export(output: Output, admin: StoreAdmin, options: AuditExport) -> None:
+    """Write who did what as lines of JSON.
+
+    Lines of the audit have a number and a hash, and parley audit verify FILE checks
+    them; facts of tasks have none. Shows the anchor of the last line: keep it elsewhere.
+    """
+    require_current(admin)
+    which, target = options.filter(admin.now()), options.target
+    if "://" in target:
+        raise UsageFailure(
+            "an export goes to a file or to standard output, not to an address; the logger "
+            "parley.audit.lines of a server has each line as it is appended"
+        )
+    refuse_stdout(output, target, "parley audit export audit.jsonl")
+    count = 0
+    with admin.audit() as reading:
+        last = reading.last()
+        entries = reading.entries(which, content=options.content)
+        if target == "-":
+            for count, entry in enumerate(entries, 1):  # noqa: B007
+                sys.stdout.write(_line(entry) + "\n")
+            sys.stdout.flush()
+        else:
+            with new_file(Path(target)) as stream:
+                for count, entry in enumerate(entries, 1):  # noqa: B007
+                    stream.write(_line(entry).encode() + b"\n")
+    anchor = last.anchor if last is not None else ""
+    if target == "-":
+        output.note(f"exported {_count(count)}; the anchor of the audit is {anchor or 'none'}")
+        return
+    output.report(
+        {"store": admin.name, "target": target, "entries": count, "anchor": anchor},
+        ("Target", target),
+        ("Exported", _count(count)),
+        ("Anchor", anchor or "none"),
+    )
+
+
+class AuditVerification(InStore, frozen=True):
+    """The options of ``parley audit verify``."""
+
+    file: Annotated[str, Argument("A file that export wrote, in place of the store.", "[FILE]")] = (
+        ""
+    )
+    anchor: Annotated[
+        tuple[str, ...],
+        CommandOption(
+            "SEQ:HASH as noted earlier, or a file that has it last; may be repeated.", "ANCHOR"
         ),
-        since: str = _time("--since", "From this time on"),
-        until: str = _time("--until", "Before this time"),
-        actor: str = _option("--actor", "ID", "Only what this caller or user did."),
-        task: str = _option("--task", "ID", "Only what is about this task."),
-        agent: str = _option("--agent", "KEY", "Only what is about this agent, by its key."),
-        kind: str = _option("--kind", "KIND", "Only this kind, such as task, key or auth.failed."),
-        content: bool = typer.Option(
-            False, "--content", help="Add what messages say, as far as it is text."
-        ),
-        store: str = store_option(),
-    ) -> None:
-        """Write who did what as lines of JSON.
-
-        Lines of the audit have a number and a hash, and parley audit verify FILE checks
-        them; facts of tasks have none. Shows the anchor of the last line: keep it elsewhere.
-        """
-        from parley.cli.store.audit import export
-
-        selection = _selection(since, until, actor, task, agent, kind)
-        with_admin(store, lambda admin: export(output, admin, target, selection, content=content))
-
-    @settings_command(group, "verify", "output", "debug", epilog=f"{EXITS}\n\n{PASSWORDS}")
-    def verify(
-        settings: CommandSettings,
-        output: Output,
-        file: str = typer.Argument(
-            "", metavar="[FILE]", help="A file that export wrote, in place of the store."
-        ),
-        anchor: list[str] = typer.Option(  # noqa: B008
-            [],
-            "--anchor",
-            metavar="ANCHOR",
-            help="SEQ:HASH as noted earlier, or a file that has it last; may be repeated.",
-        ),
-        store: str = store_option(),
-    ) -> int:
-        """Check that no line of the audit was changed, removed or moved.
-
-        Without an anchor it cannot show that lines at the end were removed, or that all of
-        it was written anew: note the anchor that this command shows, away from the store.
-        Ends with 1 if something is wrong, and says at which line.
-        """
-        from parley.cli.store.audit import verify, verify_file
-
-        if file:
-            return verify_file(output, file, anchor)
-        return with_admin(store, lambda admin: verify(output, admin, anchor))
-
-    @settings_command(group, "prune", "output", "debug", epilog=f"{EXITS}\n\n{PASSWORDS}")
-    def prune(
-        settings: CommandSettings,
-        output: Output,
-        before: str = _time("--before", "Remove what is older"),
-        store: str = store_option(),
-    ) -> None:
-        """Remove old lines of the audit; a checkpoint accounts for them in the chain.
-
-        Tasks and their logs stay: parley store prune removes these. audit_retention= has
-        a server do this by itself.
-        """
-        from parley.cli.store.audit import prune
-
-        with_admin(store, lambda admin: prune(output, admin, before))
+    ] = ()
 
 
-def _selection(since: str, until: str, actor: str, task: str, agent: str, kind: str) -> Selection:
-    from parley.cli.store.audit import Selection
+@COMMANDS.add("verify", *LOCAL_OPTIONS, epilog=EPILOG)
+def verify(settings: CommandSettings, output: Output, options: AuditVerification) -> int:
+    """Check that no line of the audit was changed, removed or moved.
 
-    return Selection(since=since, until=until, actor=actor, task=task, agent=agent, kind=kind)
+    Without an anchor it cannot show that lines at the end were removed, or that all of
+    it was written anew: note the anchor that this command shows, away from the store.
+    Ends with 1 if something is wrong, and says at which line.
+    """
+    if options.file:
+        return _verify_file(output, options.file, options.anchor)
+
+    def verified(admin: StoreAdmin) -> int:
+        require_current(admin)
+        noted = [_anchor(each) for each in options.anchor]
+        with admin.audit() as reading:
+            result = verify_lines(reading.chain(), noted)
+        return _report(output, admin.name, result)
+
+    return options.admin(verified)
 
 
-def _option(name: str, metavar: str, text: str) -> str:
-    option: str = typer.Option("", name, metavar=metavar, help=text, show_default=False)
-    return option
+def _verify_file(output: Output, file: str, anchors: Sequence[str]) -> int:
+    """Verify the lines of the audit in an export; return the exit status."""
+    verifier = Verifier([_anchor(each) for each in anchors])
+    lines: list[AuditLine] = []
+    try:
+        with open(file, "rb") as stream:
+            for number, text in enumerate(stream, 1):
+                try:
+                    document = msgspec.json.decode(text)
+                    if isinstance(document, dict) and "hash" in document:
+                        lines.append(line_in(document))
+                except (msgspec.DecodeError, ValueError) as error:
+                    raise CommandFailure(
+                        "PARLEY_ERR_FILE", f"{file}, line {number}: {error}"
+                    ) from None
+    except OSError as error:
+        raise CommandFailure(
+            "PARLEY_ERR_FILE", f"{file} cannot be read ({error.strerror})"
+        ) from error
+    for line in sorted(lines, key=lambda line: line.seq):  # the file is in the order of time
+        verifier.add(line)
+    return _report(output, file, verifier.result())
 
 
-def _time(name: str, text: str) -> str:
-    return _option(name, "TIME", f"{text}: 2026-11-23T14:00:00Z, or how long ago, such as 7d.")
+class Prune(InStore, frozen=True):
+    """The options of ``parley audit prune``."""
+
+    before: Annotated[str, CommandOption(f"Remove what is older{_AGO}", "TIME")] = ""
+
+
+@COMMANDS.work("prune")
+def prune(output: Output, admin: StoreAdmin, options: Prune) -> None:
+    """Remove old lines of the audit; a checkpoint accounts for them in the chain.
+
+    Tasks and their logs stay: parley store prune removes these. audit_retention= has
+    a server do this by itself.
+    """
+    before = options.before
+    if not before:
+        raise UsageFailure("say what is old with --before, such as --before 400d")
+    require_current(admin)
+    until = _moment("--before", before, admin.now())
+    assert until is not None
+    given = AuditPrune(before=until, by=act(""))
+    removed = count = admin.prune_audit(given)
+    while count == LINES_PER_PRUNE:
+        removed += (count := admin.prune_audit(given))
+    with admin.audit() as reading:
+        last = reading.last()
+    anchor = last.anchor if last is not None else "none"
+    output.report(
+        {"store": admin.name, "removed": removed, "anchor": anchor},
+        ("Store", admin.name),
+        ("Removed", f"{removed} line{'' if removed == 1 else 's'}"),
+        ("Anchor", anchor),
+    )
+
+
+def _report(output: Output, name: str, result: Verification) -> int:
+    document = {
+        "store": name,
+        "intact": result.is_intact,
+        "lines": result.lines,
+        "first": result.first,
+        "anchor": result.anchor,
+        "problems": [{"line": each.seq, "text": each.text} for each in result.problems],
+    }
+    output.report(
+        document,
+        ("Store", name),
+        ("Lines", result.lines),
+        *[("Problem", f"line {each.seq}: {each.text}") for each in result.problems],
+        ("Intact", "yes" if result.is_intact else "no"),
+        ("Anchor", result.anchor or "none"),
+    )
+    return 0 if result.is_intact else 1
+
+
+def _anchor(text: str) -> Anchor:
+    """Return an anchor as it is given, or that at the end of a file."""
+    try:
+        return Anchor.of(text)
+    except ValueError:
+        path = Path(text)
+        if not path.is_file():
+            raise UsageFailure(
+                f"--anchor: {text[:100]!r} is no anchor such as 128:9f86d0..., and no file with one"
+            ) from None
+    lines = [line for line in path.read_text("utf-8", "replace").splitlines() if line.strip()]
+    last = lines[-1] if lines else ""
+    with wrong_usage(f"--anchor: {text}: "):
+        if last.startswith("{"):  # an export: its last line is that with the highest number
+            documents = [msgspec.json.decode(line) for line in lines]
+            lines_here = [line_in(each) for each in documents if "hash" in each]
+            found = max(lines_here, key=lambda line: line.seq)
+            return Anchor.of(found.anchor)
+        return Anchor.of(last.removeprefix("Anchor:"))
+
+
+def _moment(option: str, text: str, now: int) -> int | None:
+    """Return a time in ms: a date, a date with a time, or how long ago."""
+    if not text:
+        return None
+    try:
+        ago = parse_span(text) * 1000
+        if ago > LONGEST_SPAN_MS:
+            raise UsageFailure(f"{option}: {text[:40]!r} is longer than any store keeps something")
+        return now - round(ago)
+    except ValueError:
+        pass
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageFailure(
+            f"{option}: {text!r} is no time such as 2026-11-23T14:00:00Z or 7d"
+        ) from None
+    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    return round(at.timestamp() * 1000)
+
+
+_HEADER = f"{'TIME':<24}  {'KIND':<22}  {'WHO':<24}  {'ABOUT':<34}  DETAILS"
+
+
+def _print(entry: AuditEntry, lines: bool) -> None:
+    print_line(_line(entry) if lines else _row(entry))
+
+
+def _row(entry: AuditEntry) -> str:
+    who = entry.actor or entry.address
+    if entry.client and entry.client == entry.actor:
+        who = f"application {who}"
+    if entry.issuer and entry.issuer not in ("os", "parley"):
+        who = f"{who} ({entry.issuer})"
+    about = entry.subject or entry.agent
+    known = entry.details.items()
+    details = [f"{name}={_plain(value)}" for name, value in known if name != "settings"]
+    words = [entry.outcome, *details] if entry.outcome else details
+    columns = (_time(entry.at), entry.kind, who, about)
+    widths = (24, 22, 24, 34)
+    padded = [_flat(text).ljust(width) for text, width in zip(columns, widths, strict=True)]
+    rest = _flat(" ".join(words))
+    return "  ".join([*padded, rest if len(rest) <= MAX_DETAIL else f"{rest[:MAX_DETAIL]}…"])
+
+
+def _line(entry: AuditEntry) -> str:
+    """Return an entry as a line of JSON; of a line of the audit, it is what its hash is of."""
+    return visible_json(text_of(entry))
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _flat(text: str) -> str:
+    return text.replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _time(ms: int) -> str:
+    at = datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return at.replace("+00:00", "Z")
+
+
+def _count(n: int) -> str:
+    return f"{n} entr{'y' if n == 1 else 'ies'}"

@@ -1,44 +1,34 @@
-"""``parley keys``: API keys of callers, the keys that a server signs with, hashes of passwords."""
+"""``parley keys``: API keys of callers in a store, and hashes of passwords."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import getpass
+import sys
+from datetime import UTC, datetime
+from typing import Annotated, Any, ClassVar
 
-import typer
+import msgspec
 
-from parley.cli.commands.serve import STORE, STORE_VARIABLE
-from parley.cli.commands.store import (
+from parley.cli.commands.signing_keys import COMMANDS, TWO_KINDS, rotate_file
+from parley.cli.output.failures import CommandFailure, UsageFailure, wrong_usage
+from parley.cli.output.streams import Output
+from parley.cli.output.text import parse_span
+from parley.cli.settings.options import LOCAL_OPTIONS, Argument, CommandOption
+from parley.cli.settings.table import CommandSettings
+from parley.cli.store.acts import (
     EXITS,
-    MEMORY,
     PASSWORDS,
-    audit_option,
-    store_option,
-    with_admin,
+    STORE,
+    STORE_VARIABLE,
+    InShared,
+    act,
+    record_act,
+    require_current,
     with_record,
 )
-from parley.cli.output.failures import UsageFailure
-from parley.cli.output.streams import Output
-from parley.cli.settings.options import settings_command
-from parley.cli.settings.table import CommandSettings
-
-if TYPE_CHECKING:
-    from parley.store.admin.admin import StoreAdmin
-
-SIGNING_EXAMPLES = """\b
-Examples:
-  parley keys generate signing-keys.json
-  parley keys generate signing-keys.json --alg ES256 --alg EdDSA
-  parley keys rotate signing-keys.json
-  parley serve agent.py --signing-keys signing-keys.json --url https://agents.example.com"""
-
-
-TWO_KINDS = """\b
-Two kinds of keys:
-  API keys     callers prove who they are: create, list, revoke, rotate ID.
-               They are in the store of a server, by their hashes.
-  signing keys a server proves what it says, by signing cards and webhooks:
-               generate, show, rotate FILE. They are in a private file."""
+from parley.security.api_keys import STORE_SECRET, ApiKeyRecord, id_in, new_key
+from parley.security.credentials import hash_password
+from parley.store.admin.admin import StoreAdmin
 
 EXAMPLES = """\b
 Examples:
@@ -47,220 +37,290 @@ Examples:
   parley keys rotate k3v0q81zmd27ftx4 --overlap 7d
   parley keys revoke k3v0q81zmd27ftx4"""
 
+EPILOG = f"{EXITS}\n\n{PASSWORDS}"
+ONCE = "it is shown this once: the store has only a hash of it"
 
-def register(app: typer.Typer) -> None:
-    """Add the command group."""
-    group = typer.Typer(rich_markup_mode=None)
-    app.add_typer(
-        group, name="keys", help="Look after API keys of callers, and signing keys of a server."
+
+class KeyStore(InShared, frozen=True):
+    """The store with the keys."""
+
+    alone: ClassVar = (
+        "keys need a store",
+        "; or give ApiKey(keys=...) the hashes of keys that you keep yourself",
     )
 
-    @settings_command(
-        group,
-        "create",
-        "output",
-        "debug",
-        epilog=f"{EXAMPLES}\n\n{TWO_KINDS}\n\n{EXITS}\n\n{PASSWORDS}",
+
+class NewKey(KeyStore, frozen=True):
+    """The options of ``parley keys create``."""
+
+    owner: Annotated[
+        str, CommandOption("Whose key it is: the id of the callers who have it.", "ID")
+    ] = ""
+    scope: Annotated[
+        tuple[str, ...], CommandOption("A scope that it carries; may be repeated.", "SCOPE")
+    ] = ()
+    expires: Annotated[
+        str,
+        CommandOption(
+            "How long it is valid, such as 90d or 12h.", "SPAN", default="until it is revoked"
+        ),
+    ] = ""
+    label: Annotated[str, CommandOption("What it is for, as the list shows it.", "TEXT")] = ""
+
+
+@COMMANDS.work("create", EXAMPLES, TWO_KINDS)
+def create(output: Output, admin: StoreAdmin, options: NewKey) -> None:
+    """Create an API key in a store, and show it, once.
+
+    The store has only a hash of it. Servers that use the store accept it from then on,
+    from agents with security=ApiKey(). An owner may have several keys at once. Works
+    while a server uses the store, and while none does.
+    """
+    if not options.owner:
+        raise UsageFailure("say whose key it is with --owner, such as --owner ada")
+    require_current(admin)
+    span = _span(options.expires, "--expires") if options.expires else None
+    key, record = _create(admin, options, span)
+    _report(output, admin, record, key)  # it is made, and shown nowhere else
+    record_act(admin, act("key.created", subject=record.id, details=_facts(record)))
+
+
+class OwnedKeys(KeyStore, frozen=True):
+    """The options of ``parley keys list``."""
+
+    owner: Annotated[str, CommandOption("Only the keys of this owner.", "ID")] = ""
+
+
+@COMMANDS.work("list")
+def list_(output: Output, admin: StoreAdmin, options: OwnedKeys) -> None:
+    """Show the keys of a store, without their secrets.
+
+    Revoked and expired keys are listed for 30 days. Works while the store is in use.
+    """
+    require_current(admin)
+    now, found = admin.now(), admin.api_keys(options.owner)
+    output.report(
+        {"store": admin.name, "keys": [_document(record, now) for record in found]},
+        ("Store", admin.name),
+        ("Keys", len(found) or "none"),
+        *[("Key", _line(record, now)) for record in found],
     )
-    def create(
-        settings: CommandSettings,
-        output: Output,
-        owner: str = typer.Option(
-            "",
-            "--owner",
-            metavar="ID",
-            help="Whose key it is: the id of the callers who have it.",
-            show_default=False,
-        ),
-        scope: list[str] = typer.Option(  # noqa: B008
-            [], "--scope", metavar="SCOPE", help="A scope that it carries; may be repeated."
-        ),
-        expires: str = typer.Option(
-            "",
-            "--expires",
-            metavar="SPAN",
-            help="How long it is valid, such as 90d or 12h.  [default: until it is revoked]",
-            show_default=False,
-        ),
-        label: str = typer.Option(
-            "",
-            "--label",
-            metavar="TEXT",
-            help="What it is for, as the list shows it.",
-            show_default=False,
-        ),
-        store: str = store_option(),
-    ) -> None:
-        """Create an API key in a store, and show it, once.
 
-        The store has only a hash of it. Servers that use the store accept it from then on,
-        from agents with security=ApiKey(). An owner may have several keys at once. Works
-        while a server uses the store, and while none does.
-        """
-        from parley.cli.store.keys import create
 
-        _with_admin(
-            store,
-            lambda admin: create(
-                output, admin, owner=owner, scopes=scope, expires=expires, label=label
-            ),
+class Revoked(KeyStore, frozen=True, kw_only=True):
+    """The options of ``parley keys revoke``."""
+
+    id: Annotated[str, Argument("The id of the key; parley keys list shows it.", "ID")]
+
+
+@COMMANDS.work("revoke")
+def revoke(output: Output, admin: StoreAdmin, options: Revoked) -> None:
+    """Revoke a key: servers refuse it within seconds, that of a SQLite store at once."""
+    require_current(admin)
+    id = id_in(options.id) or options.id
+    record = _found(admin, admin.end_api_key(id, revoked_at=admin.now()))
+    record_act(admin, act("key.revoked", subject=record.id, details=_facts(record)))
+    _report(output, admin, record)
+
+
+class RotateOptions(msgspec.Struct, frozen=True):
+    """The options of ``parley keys rotate``."""
+
+    id: Annotated[
+        str,
+        Argument(
+            "The id of an API key (parley keys list), or a file of signing keys, which has a dot "
+            "or a slash in its name.",
+            "ID|FILE",
+        ),
+    ]
+    overlap: Annotated[
+        str,
+        CommandOption(
+            "How long an old API key stays valid beside the new one, or an old signing key stays "
+            "published.",
+            "SPAN",
+            default="7d for an API key, 24h for signing keys",
+        ),
+    ] = ""
+    expires: Annotated[
+        str,
+        CommandOption(
+            "How long the new API key is valid.", "SPAN", default="as long as the old one was to be"
+        ),
+    ] = ""
+    store: Annotated[
+        str,
+        CommandOption(
+            "The store with the API key; of signing keys, the store whose audit records the "
+            "rotation.",
+            "URL",
+            variable=STORE_VARIABLE,
+            default=f"{STORE} for an API key; none for signing keys",
+        ),
+    ] = ""
+
+
+@COMMANDS.add("rotate", *LOCAL_OPTIONS, epilog=f"{TWO_KINDS}\n\n{EPILOG}")
+def rotate(settings: CommandSettings, output: Output, options: RotateOptions) -> None:
+    """Put new keys in place of old ones, which go on for a while.
+
+    With the ID of an API key: create a key for its owner, scopes and label; the old one then
+    ends. With a FILE of signing keys: the next key signs, the current one is published until
+    the overlap is over, and there is a new next key. Servers read the file again by themselves.
+    """
+    if any(each in options.id for each in "./\\"):
+        if options.expires:
+            raise UsageFailure("--expires is for API keys: signing keys end by rotation")
+        overlap = options.overlap or "24h"
+        with_record(options.store, lambda record: rotate_file(output, options.id, overlap, record))
+        return
+    KeyStore(options.store or STORE).admin(lambda admin: _rotate(output, admin, options))
+
+
+def _rotate(output: Output, admin: StoreAdmin, options: RotateOptions) -> None:
+    """Create a key in place of another, which ends after a while, and report the new one."""
+    require_current(admin)
+    lasts = _span(options.overlap or "7d", "--overlap")
+    id, now = id_in(options.id) or options.id, admin.now()
+    old = _found(admin, next((each for each in admin.api_keys() if each.id == id), None))
+    ended_at = old.ended_at()
+    if old.revoked_at is not None or (ended_at is not None and ended_at <= now):
+        raise CommandFailure(
+            "PARLEY_ERR_KEY",
+            f"the key {id} is not valid any more",
+            hint=f"parley keys create --owner {old.owner} makes a new one",
         )
+    span = _span(options.expires, "--expires") if options.expires else None
+    if span is None and old.expires_at is not None:
+        span = (old.expires_at - old.created_at) / 1000
+    same = NewKey(owner=old.owner, scope=tuple(old.scopes), label=old.label)
+    key, record = _create(admin, same, span)
+    ends = admin.end_api_key(id, expires_at=now + round(lasts * 1000))
+    details = _facts(record) | {"replaces": id, "until": None if ends is None else ends.ended_at()}
+    _report(output, admin, record, key, old=ends)
+    record_act(admin, act("key.rotated", subject=record.id, details=details))
 
-    @settings_command(group, "list", "output", "debug", epilog=f"{EXITS}\n\n{PASSWORDS}")
-    def list_(
-        settings: CommandSettings,
-        output: Output,
-        owner: str = typer.Option(
-            "", "--owner", metavar="ID", help="Only the keys of this owner.", show_default=False
-        ),
-        store: str = store_option(),
-    ) -> None:
-        """Show the keys of a store, without their secrets.
 
-        Revoked and expired keys are listed for 30 days. Works while the store is in use.
-        """
-        from parley.cli.store.keys import show
+@COMMANDS.add("hash-password", *LOCAL_OPTIONS, epilog=EXITS)
+def hash_typed(settings: CommandSettings, output: Output) -> None:
+    """Ask for a password, and show its hash for Basic(users={"ada": "scrypt$..."}).
 
-        _with_admin(store, lambda admin: show(output, admin, owner))
+    Without a terminal, the password is the first line of standard input.
+    """
+    if sys.stdin.isatty():
+        password = getpass.getpass("Password: ")
+        if password != getpass.getpass("Again: "):
+            raise UsageFailure("the two passwords differ")
+    else:
+        password = sys.stdin.readline().rstrip("\r\n")
+    with wrong_usage():
+        made = hash_password(password)
+    output.report({"hash": made}, ("Hash", made))
 
-    @settings_command(group, "revoke", "output", "debug", epilog=f"{EXITS}\n\n{PASSWORDS}")
-    def revoke(
-        settings: CommandSettings, output: Output, id: str = _key_id(), store: str = store_option()
-    ) -> None:
-        """Revoke a key: servers refuse it within seconds, that of a SQLite store at once."""
-        from parley.cli.store.keys import revoke
 
-        _with_admin(store, lambda admin: revoke(output, admin, id))
+def _facts(record: ApiKeyRecord) -> dict[str, Any]:
+    """Return what the audit says of a key: nothing that proves anything."""
+    return {
+        "owner": record.owner,
+        "scopes": list(record.scopes),
+        "label": record.label,
+        "expiresAt": record.expires_at,
+    }
 
-    @settings_command(
-        group, "rotate", "output", "debug", epilog=f"{TWO_KINDS}\n\n{EXITS}\n\n{PASSWORDS}"
-    )
-    def rotate(
-        settings: CommandSettings,
-        output: Output,
-        id: str = typer.Argument(
-            metavar="ID|FILE",
-            help="The id of an API key (parley keys list), or a file of signing keys, which has a "
-            "dot or a slash in its name.",
-            show_default=False,
-        ),
-        overlap: str = typer.Option(
-            "",
-            "--overlap",
-            metavar="SPAN",
-            help="How long an old API key stays valid beside the new one, or an old signing key "
-            "stays published.  [default: 7d for an API key, 24h for signing keys]",
-            show_default=False,
-        ),
-        expires: str = typer.Option(
-            "",
-            "--expires",
-            metavar="SPAN",
-            help="How long the new API key is valid.  [default: as long as the old one was to be]",
-            show_default=False,
-        ),
-        store: str = typer.Option(
-            "",
-            "--store",
-            envvar=STORE_VARIABLE,
-            metavar="URL",
-            help="The store with the API key; of signing keys, the store whose audit records the "
-            f"rotation.  [default: {STORE} for an API key; none for signing keys]",
-            show_default=False,
-        ),
-    ) -> None:
-        """Put new keys in place of old ones, which go on for a while.
 
-        With the ID of an API key: create a key for its owner, scopes and label; the old one then
-        ends. With a FILE of signing keys: the next key signs, the current one is published until
-        the overlap is over, and there is a new next key. Servers read the file again by themselves.
-        """
-        if any(each in id for each in "./\\"):
-            from parley.cli.signing_keys import rotate as rotate_file
-
-            if expires:
-                raise UsageFailure("--expires is for API keys: signing keys end by rotation")
-            with_record(store, lambda record: rotate_file(output, id, overlap or "24h", record))
-            return
-        from parley.cli.store.keys import rotate
-
-        _with_admin(
-            store or STORE,
-            lambda admin: rotate(output, admin, id, overlap=overlap or "7d", expires=expires),
+def _create(admin: StoreAdmin, wanted: NewKey, span: float | None) -> tuple[str, ApiKeyRecord]:
+    now = admin.now()
+    with wrong_usage():
+        key, record = new_key(
+            admin.secret(STORE_SECRET),
+            owner=wanted.owner,
+            scopes=wanted.scope,
+            label=wanted.label,
+            now=now,
+            expires_at=None if span is None else now + round(span * 1000),
         )
-
-    @settings_command(
-        group, "generate", "output", "debug", epilog=f"{SIGNING_EXAMPLES}\n\n{TWO_KINDS}\n\n{EXITS}"
-    )
-    def generate(
-        settings: CommandSettings,
-        output: Output,
-        file: str = key_file_argument(),
-        alg: list[str] = algorithms_option(),  # noqa: B008
-        store: str = audit_option(),
-    ) -> None:
-        """Make a file of signing keys, which a server signs cards and webhooks with.
-
-        For each algorithm it has a current key, and the next one. Only its owner can read it; all
-        replicas of a server need the same. It is no API key: parley keys create makes those.
-        """
-        from parley.cli.signing_keys import generate
-
-        with_record(store, lambda record: generate(output, file, alg, record))
-
-    @settings_command(group, "show", "output", "debug", epilog=f"{TWO_KINDS}\n\n{EXITS}")
-    def show(
-        settings: CommandSettings, output: Output, file: str = key_file_argument(made=True)
-    ) -> None:
-        """Show the ids and states of the signing keys in a file, without their private halves."""
-        from parley.cli.signing_keys import show
-
-        show(output, file)
-
-    @settings_command(group, "hash-password", "output", "debug", epilog=EXITS)
-    def hash_password(settings: CommandSettings, output: Output) -> None:
-        """Ask for a password, and show its hash for Basic(users={"ada": "scrypt$..."}).
-
-        Without a terminal, the password is the first line of standard input.
-        """
-        from parley.cli.store.keys import hash_typed
-
-        hash_typed(output)
+    admin.add_api_key(record)
+    return key, record
 
 
-def key_file_argument(*, made: bool = False) -> str:
-    """Return the argument for a file of signing keys."""
-    words = "The file." if made else "The file to make; - writes the keys to standard output."
-    argument: str = typer.Argument("signing-keys.json", metavar="FILE", help=words)
-    return argument
-
-
-def algorithms_option() -> list[str]:
-    """Return the option for the algorithms of signing keys."""
-    option: list[str] = typer.Option(
-        [],
-        "--alg",
-        metavar="ALG",
-        help="ES256, RS256 or EdDSA (Ed25519); may be repeated: cards then have a signature of "
-        "each, and webhooks one of the first.  [default: ES256]",
-        show_default=False,
-    )
-    return option
-
-
-def _key_id() -> str:
-    argument: str = typer.Argument(
-        metavar="ID", help="The id of the key; parley keys list shows it.", show_default=False
-    )
-    return argument
-
-
-def _with_admin(url: str, action: Callable[[StoreAdmin], None]) -> None:
-    if url in MEMORY:
-        raise UsageFailure(
-            "--store: keys need a store that other processes see, and memory: is seen by its own "
-            "process alone",
-            hint="serve the agent with sqlite:///PATH or postgresql://..., and name that one; or "
-            "give ApiKey(keys=...) the hashes of keys that you keep yourself",
+def _found(admin: StoreAdmin, record: ApiKeyRecord | None) -> ApiKeyRecord:
+    if record is None:
+        raise CommandFailure(
+            "PARLEY_ERR_KEY",
+            f"there is no key with this id in {admin.name}",
+            hint="parley keys list shows the ids",
         )
-    with_admin(url, action)
+    return record
+
+
+def _report(
+    output: Output,
+    admin: StoreAdmin,
+    record: ApiKeyRecord,
+    key: str = "",
+    *,
+    old: ApiKeyRecord | None = None,
+) -> None:
+    """Report a key, a new one with its secret."""
+    now = admin.now()
+    document = {"store": admin.name} | ({"key": key} if key else {}) | _document(record, now)
+    fields = [("Store", admin.name), ("Id", record.id), ("Owner", record.owner)]
+    if record.scopes:
+        fields.append(("Scopes", " ".join(record.scopes)))
+    if record.label:
+        fields.append(("Label", record.label))
+    fields.append(("State", _state(record, now)))
+    if old is not None:
+        document["replaces"] = _document(old, now)
+        fields.append(("Replaces", f"{old.id}, {_state(old, now)}"))
+    if key:
+        fields += [("Key", key), ("Note", ONCE)]
+    output.report(document, *fields)
+
+
+def _line(record: ApiKeyRecord, now: int) -> str:
+    scopes = f" ({' '.join(record.scopes)})" if record.scopes else ""
+    label = f", {record.label}" if record.label else ""
+    created = f", created {_time(record.created_at)}"
+    return f"{record.id} of {record.owner}{scopes}{label}{created}, {_state(record, now)}"
+
+
+def _document(record: ApiKeyRecord, now: int) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "id": record.id,
+        "owner": record.owner,
+        "label": record.label,
+        "scopes": list(record.scopes),
+        "createdAt": _time(record.created_at),
+        "state": _state(record, now).partition(" ")[0],
+    }
+    if record.expires_at is not None:
+        document["expiresAt"] = _time(record.expires_at)
+    if record.revoked_at is not None:
+        document["revokedAt"] = _time(record.revoked_at)
+    return document
+
+
+def _state(record: ApiKeyRecord, now: int) -> str:
+    if record.revoked_at is not None:
+        return f"revoked {_time(record.revoked_at)}"
+    if record.expires_at is None:
+        return "valid until it is revoked"
+    is_over = record.expires_at <= now
+    return f"{'expired' if is_over else 'valid until'} {_time(record.expires_at)}"
+
+
+def _time(ms: int) -> str:
+    at = datetime.fromtimestamp(ms // 1000, UTC)
+    return at.isoformat().replace("+00:00", "Z")
+
+
+def _span(text: str, option: str) -> float:
+    try:
+        seconds = parse_span(text)
+    except ValueError:
+        raise UsageFailure(f"{option}: {text!r} is not a span such as 90d, 12h or 30m") from None
+    if seconds > 100 * 365 * 86_400:
+        raise UsageFailure(f"{option}: {text!r} is more than 100 years")
+    return seconds

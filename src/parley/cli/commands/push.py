@@ -5,17 +5,16 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
-import typer
 
-from parley.cli.output.failures import CommandFailure, UsageFailure
+from parley.cli.command import Commands
+from parley.cli.output.failures import CommandFailure, UsageFailure, wrong_usage
 from parley.cli.output.redaction import Redactor
 from parley.cli.output.streams import Output
-from parley.cli.settings.options import settings_command, text_option
+from parley.cli.settings.options import CommandOption
 from parley.cli.settings.table import CommandSettings
 
 if TYPE_CHECKING:
@@ -34,93 +33,80 @@ EXITS = """\b
 Exit status:
   0  stopped by Ctrl-C or SIGTERM    1  failed    2  wrong usage"""
 SECRETS = """\b
-A secret given as a flag can be seen by others in the process table and stays in
-the shell's history. PARLEY_PUSH_SECRET, PARLEY_PUSH_BEARER and PARLEY_PUSH_TOKEN
-do not."""
+A secret given as a flag can be seen by others in the process table and stays
+in the shell's history. PARLEY_PUSH_SECRET, PARLEY_PUSH_BEARER and
+PARLEY_PUSH_TOKEN do not."""
 PANEL = "Verification"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command group."""
-    group = typer.Typer(rich_markup_mode=None)
-    app.add_typer(group, name="push", help="Receive push notifications.")
+COMMANDS = Commands("push", "Receive push notifications.")
 
-    @group.callback()
-    def top() -> None:
-        """Receive push notifications."""
 
-    @settings_command(
-        group, "listen", "output", "verbose", "debug", epilog=f"{EXAMPLES}\n\n{EXITS}\n\n{SECRETS}"
-    )
-    def listen(
-        settings: CommandSettings,
-        output: Output,
-        port: int = typer.Option(
-            PORT, "--port", metavar="N", min=0, max=65535, help="The port; 0 picks a free one."
+class Listen(msgspec.Struct, frozen=True):
+    """The options of ``parley push listen``."""
+
+    port: Annotated[
+        int, CommandOption("The port; 0 picks a free one.", "N", least=0, most=65535)
+    ] = PORT
+    path: Annotated[str, CommandOption("The path of the webhook.", "PATH")] = "/"
+    secret: Annotated[
+        str,
+        CommandOption(
+            "The secret of HMAC-SHA256 signatures.", "TEXT", PANEL, variable="PARLEY_PUSH_SECRET"
         ),
-        path: str = typer.Option("/", "--path", metavar="PATH", help="The path of the webhook."),
-        secret: str = text_option(
-            PANEL, "--secret", "TEXT", "The secret of HMAC-SHA256 signatures.", "PARLEY_PUSH_SECRET"
+    ] = ""
+    issuer: Annotated[
+        str, CommandOption("The address of the server that signs JWTs.", "URL", PANEL)
+    ] = ""
+    audience: Annotated[
+        str, CommandOption("Whom JWTs are for.", "URL", PANEL, default="the address that is shown")
+    ] = ""
+    bearer: Annotated[
+        str,
+        CommandOption("The token in Authorization.", "TOKEN", PANEL, variable="PARLEY_PUSH_BEARER"),
+    ] = ""
+    token: Annotated[
+        str,
+        CommandOption(
+            "The token of the configuration.", "TOKEN", PANEL, variable="PARLEY_PUSH_TOKEN"
         ),
-        issuer: str = text_option(
-            PANEL, "--issuer", "URL", "The address of the server that signs JWTs."
-        ),
-        audience: str = text_option(
-            PANEL, "--audience", "URL", "Whom JWTs are for.  [default: the address that is shown]"
-        ),
-        bearer_token: str = text_option(
-            PANEL, "--bearer", "TOKEN", "The token in Authorization.", "PARLEY_PUSH_BEARER"
-        ),
-        token: str = text_option(
-            PANEL, "--token", "TOKEN", "The token of the configuration.", "PARLEY_PUSH_TOKEN"
-        ),
-    ) -> int:
-        """Print the push notifications that arrive at a webhook on this machine.
-
-        Listens on 127.0.0.1 until Ctrl-C. What is refused is reported with the reason, and is
-        answered with an error, so that the sender comes again. Without a secret, an issuer or a
-        token everything is accepted, and said to be unverified. With -o json each notification is
-        one line.
-        """
-        output.redact = Redactor((secret, bearer_token, token))
-        if not path.startswith("/") or not path.isprintable() or "?" in path or "#" in path:
-            raise UsageFailure("--path begins with a slash, and has no ? and no #")
-        if audience and not issuer:
-            raise UsageFailure("--audience is for JWTs, and needs --issuer")
-        if issuer and not audience and not port:
-            raise UsageFailure("--issuer with --port 0 needs --audience")
-
-        def verify(url: str) -> list[WebhookVerification]:
-            from parley.push import verify_bearer, verify_hmac, verify_jwt, verify_token
-
-            return [
-                *([verify_hmac(secret)] if secret else ()),
-                *([verify_jwt(issuer=issuer, audience=audience or url)] if issuer else ()),
-                *([verify_bearer(bearer_token)] if bearer_token else ()),
-                *([verify_token(token)] if token else ()),
-            ]
-
-        return _run(output, settings.verbose, port, path, verify)
+    ] = ""
 
 
-def _run(
-    output: Output,
-    verbose: bool,
-    port: int,
-    path: str,
-    verify: Callable[[str], list[WebhookVerification]],
-) -> int:
+@COMMANDS.add("listen", "output", "verbose", "debug", epilog=f"{EXAMPLES}\n\n{EXITS}\n\n{SECRETS}")
+def listen(settings: CommandSettings, output: Output, options: Listen) -> int:
+    """Print the push notifications that arrive at a webhook on this machine.
+
+    Listens on 127.0.0.1 until Ctrl-C. What is refused is reported with the reason, and is
+    answered with an error, so that the sender comes again. Without a secret, an issuer or a
+    token everything is accepted, and said to be unverified. With -o json each notification is
+    one line.
+    """
+    path, issuer, audience = options.path, options.issuer, options.audience
+    output.redact = Redactor((options.secret, options.bearer, options.token))
+    if not path.startswith("/") or not path.isprintable() or "?" in path or "#" in path:
+        raise UsageFailure("--path begins with a slash, and has no ? and no #")
+    if audience and not issuer:
+        raise UsageFailure("--audience is for JWTs, and needs --issuer")
+    if issuer and not audience and not options.port:
+        raise UsageFailure("--issuer with --port 0 needs --audience")
+
     import asyncio
 
+    from parley.push import verify_bearer, verify_hmac, verify_jwt, verify_token
     from parley.server.sockets import ListenError
 
+    with wrong_usage():
+        printer = Printer(output, verbose=settings.verbose)
+        url = f"http://{HOST}:{options.port}{path}"
+        parts = [
+            *([verify_hmac(options.secret)] if options.secret else ()),
+            *([verify_jwt(issuer=issuer, audience=audience or url)] if issuer else ()),
+            *([verify_bearer(options.bearer)] if options.bearer else ()),
+            *([verify_token(options.token)] if options.token else ()),
+        ]
     try:
-        printer = Printer(output, verbose=verbose)
-        parts = verify(f"http://{HOST}:{port}{path}")
-    except ValueError as error:
-        raise UsageFailure(str(error)) from None
-    try:
-        asyncio.run(_listen(printer, port, path, parts))
+        asyncio.run(_listen(printer, options.port, path, parts))
     except ListenError as error:
         raise CommandFailure(
             "PARLEY_ERR_LISTEN", str(error), hint="--port 0 picks a free port"

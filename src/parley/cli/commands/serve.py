@@ -1,21 +1,28 @@
-"""``parley serve``: serves agents from files or modules."""
+"""``parley serve``: serves agents from files or modules, and again when their code changes."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
 
+import msgspec
 import typer
 
-from parley.cli.output.failures import UsageFailure
+from parley.cli.output.failures import UsageFailure, wrong_usage
 from parley.cli.output.streams import log_to_stderr, print_line
+from parley.cli.output.text import one_line
+from parley.cli.settings.options import Argument, CommandOption
+from parley.cli.settings.server import ServeCommand, reporting, server_command
+from parley.model.distribution import install_command
 
-if TYPE_CHECKING:
-    from parley.cli.settings.server import ServeCommand
-
-STORE = "sqlite:///parley.db"
-STORE_VARIABLE = "PARLEY_STORE"
 ENVELOPE_KEYS = "PARLEY_ENVELOPE_KEYS"
+STOP_TIMEOUT = 30.0  # seconds; longer than the grace period of turns
 
 EPILOG = """\b
 Targets:
@@ -42,76 +49,66 @@ Options are read from the environment too: --store from PARLEY_STORE, --limit
 from PARLEY_LIMITS, where other users of the machine do not see the passwords."""
 
 
+class Serve(msgspec.Struct, frozen=True):
+    """The options of ``parley serve`` beside the options of a server."""
+
+    targets: Annotated[tuple[str, ...], Argument("The agents to serve.", "[TARGET]...")] = ()
+    tenant: Annotated[
+        tuple[str, ...],
+        CommandOption(
+            "An agent that answers for one tenant of the server's address; repeat it.",
+            "NAME=TARGET",
+        ),
+    ] = ()
+    reload: Annotated[bool, CommandOption("Restart when the agents' code changes.")] = False
+    envelope_keys: Annotated[
+        str,
+        CommandOption(
+            "The keys of those who sign messages of the envelope protocol (parley keys share); "
+            "read again when they change.",
+            "FILE",
+            "Who may call",
+            variable=ENVELOPE_KEYS,
+        ),
+    ] = ""
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    from parley.cli.settings.server import server_command
-
-    @server_command(app, epilog=EPILOG)
-    def serve(
-        command: ServeCommand,
-        targets: Annotated[
-            list[str] | None,
-            typer.Argument(metavar="TARGET", help="The agents to serve.", show_default=False),
-        ] = None,
-        tenant: Annotated[
-            list[str] | None,
-            typer.Option(
-                help="An agent that answers for one tenant of the server's address; repeat it.",
-                metavar="NAME=TARGET",
-                show_default=False,
-            ),
-        ] = None,
-        reload: Annotated[
-            bool, typer.Option("--reload", help="Restart when the agents' code changes.")
-        ] = False,
-        envelope_keys: Annotated[
-            str,
-            typer.Option(
-                help="The keys of those who sign messages of the envelope protocol (parley keys "
-                "share); read again when they change.",
-                envvar=ENVELOPE_KEYS,
-                metavar="FILE",
-                rich_help_panel="Who may call",
-                show_default=False,
-            ),
-        ] = "",
-    ) -> int | None:
-        """Serve agents over A2A: each with its card, its tasks kept in a durable store.
-
-        Prints the addresses and a command to try, and serves until Ctrl-C: what runs
-        then gets ten seconds to end, and the rest goes on after the next start.
-        """
-        if not targets and not tenant:
-            raise UsageFailure("there is nothing to serve", hint="parley serve agent.py")
-        if envelope_keys:  # the binding reads its settings, which the server does not know
-            os.environ[ENVELOPE_KEYS] = envelope_keys
-        if reload:
-            return _reload(command.words, targets or [], tenant or [])
-        _serve(command, targets or [], tenant or [])
-        return None
+    server_command(app, epilog=EPILOG)(serve)
 
 
-def _serve(command: ServeCommand, targets: list[str], tenants: list[str]) -> None:
+def serve(command: ServeCommand, own: Serve) -> int | None:
+    """Serve agents over A2A: each with its card, its tasks kept in a durable store.
+
+    Prints the addresses and a command to try, and serves until Ctrl-C: what runs
+    then gets ten seconds to end, and the rest goes on after the next start.
+    """
+    if not own.targets and not own.tenant:
+        raise UsageFailure("there is nothing to serve", hint="parley serve agent.py")
+    if own.envelope_keys:  # the binding reads its settings, which the server does not know
+        os.environ[ENVELOPE_KEYS] = own.envelope_keys
+    from parley.cli.loading import folders, load, load_tenants, parse_tenant
+
+    if own.reload:
+        locations = [parse_tenant(each)[1].location for each in own.tenant]
+        arguments = ["serve", *[word for word in command.words if word != "--reload"]]
+        return serve_and_watch(arguments, folders([*own.targets, *locations]))
     given = command.options
     has_grpc = given.get("grpc_port") is not None
     if given.get("role") == "worker" and has_grpc:
         raise UsageFailure("--grpc-port: a worker serves nothing; leave it out, or the role")
     if not given["settings"].grpc_on_card and not has_grpc:
         raise UsageFailure("--no-grpc-on-card: gRPC is served where it has a port: --grpc-port")
-    from parley.cli.loading import load, load_tenants
-
     log_to_stderr(command.log_level)
-    agents = load(targets)
+    agents = load(own.targets)
 
-    from parley.cli.settings.server import reporting
     from parley.host.app import banner_of, open_app, run_app
     from parley.host.options import ServerOptions
 
-    try:
-        options = ServerOptions(**given, tenants=load_tenants(tenants))
+    with wrong_usage():
+        options = ServerOptions(**given, tenants=load_tenants(own.tenant))
         app = open_app(agents, options)
-    except ValueError as error:
-        raise UsageFailure(str(error)) from error
     with reporting(str(options.store)):
         run_app(
             app,
@@ -119,12 +116,57 @@ def _serve(command: ServeCommand, targets: list[str], tenants: list[str]) -> Non
             access_log=command.log_level == "debug",
             on_listening=lambda address: print_line(banner_of(app, agents, options, address)),
         )
+    return None
 
 
-def _reload(words: list[str], targets: list[str], tenants: list[str]) -> int:
-    from parley.cli.loading import folders, parse_tenant
-    from parley.cli.reload import serve_and_watch
+def serve_and_watch(arguments: Sequence[str], folders: Sequence[Path]) -> int:
+    """Run ``parley`` with ``arguments`` until Ctrl-C, and restart it when Python code changes.
 
-    locations = [parse_tenant(each)[1].location for each in tenants]
-    arguments = ["serve", *[word for word in words if word != "--reload"]]
-    return serve_and_watch(arguments, folders([*targets, *locations]))
+    After a failed start, as from an error in the code, the next change starts the server again.
+    Each server has ended, and released port and store, before the next one starts.
+
+    Raises ``UsageFailure`` if the file watcher is not installed.
+    """
+    try:
+        from watchfiles import PythonFilter, watch
+    except ModuleNotFoundError:
+        raise UsageFailure(
+            "--reload needs its extra", hint=f"install it with: {install_command('reload')}"
+        ) from None
+    signal.signal(signal.SIGTERM, _interrupt)
+    server = _start(arguments)
+    try:
+        for changes in watch(*folders, watch_filter=PythonFilter()):
+            names = sorted({Path(path).name for _, path in changes})
+            print_line(f"{one_line(', '.join(names))} changed; starting again", err=True)
+            _stop(server)
+            server = _start(arguments)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        _stop(server)
+    return 0
+
+
+def _start(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "parley", *arguments]
+    if sys.platform == "win32":  # only a process group can get CTRL_BREAK
+        return subprocess.Popen(command, creationflags=subprocess.CREATE_NEW_PROCESS_GROUP)
+    return subprocess.Popen(command)
+
+
+def _stop(server: subprocess.Popen[bytes]) -> None:
+    if server.poll() is None:
+        if sys.platform == "win32":
+            server.send_signal(signal.CTRL_BREAK_EVENT)
+        else:
+            server.send_signal(signal.SIGTERM)
+    try:
+        server.wait(STOP_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

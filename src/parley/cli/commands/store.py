@@ -2,307 +2,503 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Annotated, Any
 
-import typer
+import msgspec
 
-from parley.cli.commands.serve import STORE, STORE_VARIABLE
-from parley.cli.output.failures import CommandFailure, UsageFailure
+from parley.cli.output.failures import UsageFailure
 from parley.cli.output.streams import Output
-from parley.cli.settings.options import settings_command
-from parley.cli.settings.table import CommandSettings
+from parley.cli.output.text import parse_span
+from parley.cli.settings.options import Argument, CommandOption
+from parley.cli.store import transfer
+from parley.cli.store.acts import EXITS as EXITS
+from parley.cli.store.acts import (
+    AgentKey,
+    InStore,
+    StoreCommands,
+    TenantName,
+    act,
+    record_act,
+    require_current,
+    require_store,
+)
+from parley.cli.store.acts import audit_option as audit_option
+from parley.cli.store.acts import with_record as with_record
+from parley.model.ids import RIGHT_NAME, may_be_name
+from parley.store.admin.admin import Owned, OwnerAssignment, SchemaStatus, StoreAdmin, Survey
+from parley.store.protocols.errors import PrunedElsewhere
+from parley.store.protocols.tables import NEVER
+from parley.store.protocols.webhooks import SuspendedWebhook, WebhookFilter
+from parley.store.task_store import TaskStore
 
-if TYPE_CHECKING:
-    from parley.cli.store.acts import Record
-    from parley.store.admin.admin import StoreAdmin
-
-T = TypeVar("T")
-
-MEMORY = ("memory:", "memory://")
-
-EXITS = """\b
-Exit status:
-  0  done      1  failed      2  wrong usage"""
 CHECKED = EXITS.replace("1  failed", "1  failed, or --check found something to do")
-PASSWORDS = """\b
-A password in --store can be seen by others in the process table. PARLEY_STORE does not
-show it; a password file of PostgreSQL's (~/.pgpass) keeps it out of the URL."""
 MOVING = """\b
 Move a store, with all its history:
   parley store export tasks.jsonl --store sqlite:///parley.db
   parley store import tasks.jsonl --store postgresql://user@host/database"""
 
+NOTHING = Owned(tasks=0, contexts=0, receipts=0)
+UNITS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 
-def store_option() -> str:
-    """Return the option that names the store."""
-    option: str = typer.Option(
-        STORE,
-        "--store",
-        envvar=STORE_VARIABLE,
-        metavar="URL",
-        help="The store: sqlite:///PATH (sqlite:////PATH from the root) or "
-        "postgresql://USER@HOST/DATABASE.",
-    )
-    return option
+BATCH_SIZE = 200
+"""The most tasks that one batch removes."""
 
+LOCK_TIMEOUT = 60.0
+"""Seconds to wait for replicas that prune at the same time."""
 
-def audit_option(panel: str | None = None) -> str:
-    """Return the option that names the store whose audit records an act on files."""
-    option: str = typer.Option(
-        "",
-        "--store",
-        envvar=STORE_VARIABLE,
-        metavar="URL",
-        help="Record it in the audit of this store: sqlite:///PATH or "
-        "postgresql://USER@HOST/DATABASE.  [default: it is not recorded]",
-        show_default=False,
-        rich_help_panel=panel,
-    )
-    return option
+COMMANDS = StoreCommands("store", "Look after a store: migrate, move, prune, resume.")
+WEBHOOKS = COMMANDS.group("webhooks", "Show and resume suspended webhooks.")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command group."""
-    group = typer.Typer(rich_markup_mode=None)
-    app.add_typer(group, name="store", help="Look after a store: migrate, move, prune, resume.")
+@COMMANDS.work("status")
+def status(output: Output, admin: StoreAdmin, options: InStore) -> None:
+    """Show how a store stands: its tasks, the work that waits, who uses it, its size.
 
-    @settings_command(group, "status", "output", "debug", epilog=f"{EXITS}\n\n{PASSWORDS}")
-    def status(settings: CommandSettings, output: Output, store: str = store_option()) -> None:
-        """Show how a store stands: its tasks, the work that waits, who uses it, its size.
-
-        Works while the store is in use, and changes nothing.
-        """
-        from parley.cli.store.status import show
-
-        with_admin(store, lambda admin: show(output, admin))
-
-    @settings_command(group, "migrate", "output", "debug", epilog=f"{CHECKED}\n\n{PASSWORDS}")
-    def migrate(
-        settings: CommandSettings,
-        output: Output,
-        store: str = store_option(),
-        check: bool = typer.Option(
-            False, "--check", help="Do nothing, but end with 1 if there is something to do."
-        ),
-        issuer: str = typer.Option(
-            "",
-            "--issuer",
-            metavar="ISSUER",
-            help="Give what belongs to callers without an issuer to those of this one.",
-            show_default=False,
-        ),
-        agent: str = typer.Option(
-            "",
-            "--agent",
-            metavar="KEY",
-            help="With --issuer: only what is kept of this agent, by its key.",
-            show_default=False,
-        ),
-        tenant: str = typer.Option(
-            "",
-            "--tenant",
-            metavar="NAME",
-            help="With --issuer: only what is kept of this tenant.",
-            show_default=False,
-        ),
-    ) -> int:
-        """Bring a store's schema up to date, or make it where there is none.
-
-        parley serve does the same when it starts, unless it is given --no-migrate. Stop
-        the processes of the version before first: a SQLite store must not be in use, and
-        from version 2 of PostgreSQL's schema on they find their store unavailable.
-
-        With --issuer, tasks, contexts and receipts of callers whose ids came without an
-        issuer then belong to the callers of the same ids of that issuer. No process may
-        use the store, PostgreSQL's either.
-        """
-        from parley.cli.store.status import migrate, owners_of
-
-        owners = owners_of(issuer, agent=agent, tenant=tenant)
-        return with_admin(
-            store, lambda admin: migrate(output, admin, check_only=check, owners=owners)
-        )
-
-    @settings_command(group, "export", "output", "debug", epilog=f"{MOVING}\n\n{EXITS}")
-    def export(
-        settings: CommandSettings,
-        output: Output,
-        file: str = typer.Argument(
-            "-", metavar="FILE", help="A new file, or - for standard output."
-        ),
-        agent: str = typer.Option(
-            "", "--agent", metavar="KEY", help="Only what is kept of this agent, by its key."
-        ),
-        tenant: str = typer.Option(
-            "", "--tenant", metavar="NAME", help="Only what is kept of this tenant."
-        ),
-        store: str = store_option(),
-    ) -> None:
-        """Write all that a store keeps, as of one moment, as lines of JSON.
-
-        Tasks with their whole logs, what agents keep for contexts, receipts, webhooks with
-        their credentials and how far they were told: keep the file as you keep the store.
-        Works while the store is in use.
-        """
-        from parley.cli.store.maintenance import export
-
-        with_admin(store, lambda admin: export(output, admin, file, agent=agent, tenant=tenant))
-
-    @settings_command(group, "import", "output", "debug", epilog=f"{MOVING}\n\n{EXITS}")
-    def import_(
-        settings: CommandSettings,
-        output: Output,
-        file: str = typer.Argument(
-            metavar="FILE", help="A file that export wrote, or - for standard input."
-        ),
-        store: str = store_option(),
-    ) -> None:
-        """Add what an export holds to a store, after all of it was checked.
-
-        What the store has already stays as it is, so an import that was broken off goes on
-        when it is done again. Turns that were under way are run again when a server has
-        the store, streams go on from where they were, webhooks hear what they have not.
-        A SQLite store must not be in use.
-        """
-        from parley.cli.store.maintenance import import_from
-
-        with_admin(store, lambda admin: import_from(output, admin, file))
-
-    @settings_command(group, "prune", "output", "debug", epilog=EXITS)
-    def prune(
-        settings: CommandSettings,
-        output: Output,
-        ended_before: str = typer.Option(
-            "",
-            "--ended-before",
-            metavar="AGE",
-            help="How long ago a task ended at least, such as 30d, 12h or 90m.",
-            show_default=False,
-        ),
-        agent: str = typer.Option(
-            "",
-            "--agent",
-            metavar="KEY",
-            help="Only this agent's, by its key; parley store status shows them.",
-            show_default=False,
-        ),
-        dry_run: bool = typer.Option(False, "--dry-run", help="Only say what would be removed."),
-        rate: int = typer.Option(
-            500,
-            "--rate",
-            metavar="N",
-            min=1,
-            max=100_000,
-            help="Remove up to so many tasks a second, so that others can write.",
-        ),
-        store: str = store_option(),
-    ) -> None:
-        """Remove tasks that ended long ago, with their events, webhooks and receipts.
-
-        What agents keep for contexts that have no tasks, and were not used since, goes with
-        them. Tasks that have not ended stay, however old. Retention(tasks=...) has a server
-        do this by itself. A SQLite store must not be in use.
-        """
-        from parley.cli.store.maintenance import parse_age, prune
-
-        age = parse_age(ended_before)
-        with_admin(
-            store,
-            lambda admin: prune(output, admin, age=age, agent=agent, dry_run=dry_run, rate=rate),
-        )
-
-    _register_webhooks(group)
-
-
-def _register_webhooks(store_group: typer.Typer) -> None:
-    """Add the commands for webhooks."""
-    group = typer.Typer(rich_markup_mode=None)
-    store_group.add_typer(group, name="webhooks", help="Show and resume suspended webhooks.")
-
-    @settings_command(group, "list", "output", "debug", epilog=f"{EXITS}\n\n{PASSWORDS}")
-    def list_(
-        settings: CommandSettings,
-        output: Output,
-        id: str = _push_id(),
-        task: str = _filter("--task", "ID", "Only those of this task."),
-        agent: str = _filter("--agent", "KEY", "Only those of this agent, by its key."),
-        tenant: str = _filter("--tenant", "NAME", "Only those of this tenant."),
-        store: str = store_option(),
-    ) -> None:
-        """Show which webhooks are suspended, how far behind they are, and why.
-
-        Of their URLs there is the server alone, and no credentials. Works while the store is
-        in use, and changes nothing.
-        """
-        from parley.cli.store.maintenance import list_suspended
-        from parley.store.protocols.webhooks import WebhookFilter
-
-        which = WebhookFilter(agent=agent, tenant=tenant, task_id=task, id=id)
-        with_admin(store, lambda admin: list_suspended(output, admin, which))
-
-    @settings_command(group, "resume", "output", "debug", epilog=f"{EXITS}\n\n{PASSWORDS}")
-    def resume_(
-        settings: CommandSettings,
-        output: Output,
-        id: str = _push_id(),
-        task: str = _filter("--task", "ID", "Those of this task."),
-        agent: str = _filter("--agent", "KEY", "Those of this agent, by its key."),
-        tenant: str = _filter("--tenant", "NAME", "Those of this tenant."),
-        all: bool = typer.Option(False, "--all", help="All that are suspended."),
-        store: str = store_option(),
-    ) -> None:
-        """Have suspended webhooks told again, each after the last event that it took.
-
-        The servers that use the store go on with them within a second or so.
-        """
-        from parley.cli.store.maintenance import resume
-        from parley.store.protocols.webhooks import WebhookFilter
-
-        which = WebhookFilter(agent=agent, tenant=tenant, task_id=task, id=id)
-        with_admin(store, lambda admin: resume(output, admin, which, all=all))
-
-
-def _push_id() -> str:
-    argument: str = typer.Argument(
-        "", metavar="[ID]", help="The id of the configuration.", show_default=False
-    )
-    return argument
-
-
-def _filter(name: str, metavar: str, text: str) -> str:
-    option: str = typer.Option("", name, metavar=metavar, help=text, show_default=False)
-    return option
-
-
-def with_admin(url: str, action: Callable[[StoreAdmin], T]) -> T:
-    """Return the result of ``action`` on a store; a store error becomes a ``CommandFailure``."""
-    from parley.host.store_urls import open_admin
-    from parley.store.protocols.errors import StoreError
-
-    try:
-        admin = open_admin(url)
-    except ValueError as error:
-        raise UsageFailure(f"--store: {error}") from error
-    try:
-        return action(admin)
-    except StoreError as error:
-        raise CommandFailure("PARLEY_ERR_STORE", str(error)) from error
-
-
-def with_record(url: str, action: Callable[[Record], T]) -> T:
-    """Return the result of ``action``, which gets what records acts in a store, if one is named.
-
-    The store is looked at first, so that nothing is done that cannot be recorded.
+    Works while the store is in use, and changes nothing.
     """
-    from parley.cli.store.acts import not_recorded, recorder, require_current
+    schema = require_store(admin)
+    survey = None if schema.missing else admin.survey()
+    if output.is_json:
+        output.document(_document(admin.name, schema, survey))
+        return
+    output.report(None, ("Store", admin.name), ("Schema", _format_schema(schema)))
+    if survey is None:
+        output.note("parley store migrate brings it up to date; there is more to show then")
+        return
+    output.report(
+        None, ("Size", format_size(survey.size)), ("Tasks", sum([n for _, _, n in survey.tasks]))
+    )
+    for agent in dict.fromkeys([agent for agent, _, _ in survey.tasks]):
+        states = [
+            f"{n} {state.name.lower().replace('_', '-')}"
+            for a, state, n in survey.tasks
+            if a == agent
+        ]
+        output.text.field(f"Tasks of {agent}", ", ".join(states))
+    now = survey.now
+    work: dict[bool, list[str]] = {True: [], False: []}
+    for each in survey.work:
+        since = format_age(now - each.since)
+        work[each.is_held].append(f"{each.tasks} of {each.agent}, the oldest since {since}")
+    asleep = [
+        f"{each.tasks} of {each.agent}, "
+        + ("for events" if each.wakes_at == NEVER else f"next in {format_age(each.wakes_at - now)}")
+        for each in survey.asleep
+    ]
+    webhooks = [f"{n} {state.value}" for state, n in survey.webhooks]
+    output.report(
+        None,
+        ("Held", "; ".join(work[True]) or "none"),
+        ("Unclaimed", "; ".join(work[False]) or "none"),
+        ("Asleep", "; ".join(asleep) or "none"),
+        ("Webhooks", ", ".join(webhooks) or "none"),
+        ("Contexts", survey.contexts),
+        ("Receipts", survey.receipts),
+        ("Events", survey.events),
+    )
+    if survey.replicas is not None:
+        output.text.field("Replicas", len(survey.replicas) or "none")
+        for replica in survey.replicas:
+            seen = format_age(now - replica.seen_at)
+            state = "alive" if replica.alive else "dead"
+            held = f"holds {count(replica.holds, 'task')}"
+            output.text.field("Replica", f"{replica.id}, {state}, heard of {seen} ago, {held}")
 
-    if not url or (url in MEMORY and os.environ.get(STORE_VARIABLE) == url):
-        return action(not_recorded)  # a server's memory: has an audit of its own
 
-    def recording(admin: StoreAdmin) -> T:
-        require_current(admin)
-        return action(recorder(admin))
+class MigrateOptions(InStore, frozen=True):
+    """The options of ``parley store migrate``."""
 
-    return with_admin(url, recording)
+    check: Annotated[
+        bool, CommandOption("Do nothing, but end with 1 if there is something to do.")
+    ] = False
+    issuer: Annotated[
+        str,
+        CommandOption(
+            "Give what belongs to callers without an issuer to those of this one.", "ISSUER"
+        ),
+    ] = ""
+    agent: Annotated[
+        str, CommandOption("With --issuer: only what is kept of this agent, by its key.", "KEY")
+    ] = ""
+    tenant: Annotated[
+        str, CommandOption("With --issuer: only what is kept of this tenant.", "NAME")
+    ] = ""
+
+
+@COMMANDS.work("migrate", exits=CHECKED)
+def migrate(output: Output, admin: StoreAdmin, options: MigrateOptions) -> int:
+    """Bring a store's schema up to date, or make it where there is none.
+
+    parley serve does the same when it starts, unless it is given --no-migrate. Stop
+    the processes of the version before first: a SQLite store must not be in use, and
+    from version 2 of PostgreSQL's schema on they find their store unavailable.
+
+    With --issuer, tasks, contexts and receipts of callers whose ids came without an
+    issuer then belong to the callers of the same ids of that issuer. No process may
+    use the store, PostgreSQL's either.
+    """
+    owners: OwnerAssignment | None = None
+    if options.issuer:
+        if not may_be_name(options.issuer):
+            raise UsageFailure(f"--issuer: an issuer has {RIGHT_NAME}")
+        owners = OwnerAssignment(issuer=options.issuer, agent=options.agent, tenant=options.tenant)
+    elif options.agent or options.tenant:
+        raise UsageFailure(
+            f"{'--agent' if options.agent else '--tenant'} is about --issuer: a schema is brought "
+            "up to date for everybody"
+        )
+    check, before = options.check, admin.schema()
+    done = before.missing if check else admin.migrate()
+    after = before if check else admin.schema()
+    owned = None
+    if owners is not None and not after.missing:
+        require_current(admin, owners.agent)
+        owned = admin.unassigned(owners) if check else admin.assign(owners)
+    if not check:
+        if done:
+            steps = [f"{step.version} {step.name}" for step in done]
+            record_act(admin, act("store.migrated", details={"migrations": steps}))
+        if owners is not None and owned is not None:
+            details = {"issuer": owners.issuer, **msgspec.to_builtins(owned)}
+            record_act(
+                admin,
+                act(
+                    "store.owners_assigned",
+                    agent=owners.agent,
+                    tenant=owners.tenant,
+                    details=details,
+                ),
+            )
+    made = [{"version": step.version, "name": step.name} for step in done]
+    document = {"store": admin.name, "version": after.version, "missing" if check else "done": made}
+    fields = [("To do" if check else "Done", f"{step.version} ({step.name})") for step in done]
+    fields.append(("Schema", _format_schema(after)))
+    if owned is not None:
+        document["unassigned" if check else "assigned"] = msgspec.to_builtins(owned)
+        fields.append(("To assign" if check else "Assigned", format_owned(owned)))
+    output.report(document, ("Store", admin.name), *fields)
+    is_due = bool(done) or (owned is not None and owned != NOTHING)
+    return 1 if check and is_due else 0
+
+
+class Filtered(InStore, frozen=True):
+    """A part of a store."""
+
+    agent: AgentKey = ""
+    tenant: TenantName = ""
+
+
+class StoreExport(Filtered, frozen=True):
+    """The options of ``parley store export``."""
+
+    file: Annotated[str, Argument("A new file, or - for standard output.", "FILE")] = "-"
+
+
+@COMMANDS.work("export", MOVING)
+def export(output: Output, admin: StoreAdmin, options: StoreExport) -> None:
+    """Write all that a store keeps, as of one moment, as lines of JSON.
+
+    Tasks with their whole logs, what agents keep for contexts, receipts, webhooks with
+    their credentials and how far they were told: keep the file as you keep the store.
+    Works while the store is in use.
+    """
+    transfer.export(output, admin, options.file, agent=options.agent, tenant=options.tenant)
+
+
+class Import(InStore, frozen=True, kw_only=True):
+    """The options of ``parley store import``."""
+
+    file: Annotated[str, Argument("A file that export wrote, or - for standard input.", "FILE")]
+
+
+@COMMANDS.work("import", MOVING)
+def import_(output: Output, admin: StoreAdmin, options: Import) -> None:
+    """Add what an export holds to a store, after all of it was checked.
+
+    What the store has already stays as it is, so an import that was broken off goes on
+    when it is done again. Turns that were under way are run again when a server has
+    the store, streams go on from where they were, webhooks hear what they have not.
+    A SQLite store must not be in use.
+    """
+    transfer.import_from(output, admin, options.file)
+
+
+class Pruning(InStore, frozen=True):
+    """The options of ``parley store prune``."""
+
+    ended_before: Annotated[
+        str, CommandOption("How long ago a task ended at least, such as 30d, 12h or 90m.", "AGE")
+    ] = ""
+    agent: Annotated[
+        str, CommandOption("Only this agent's, by its key; parley store status shows them.", "KEY")
+    ] = ""
+    dry_run: Annotated[bool, CommandOption("Only say what would be removed.")] = False
+    rate: Annotated[
+        int,
+        CommandOption(
+            "Remove up to so many tasks a second, so that others can write.",
+            "N",
+            least=1,
+            most=100_000,
+        ),
+    ] = 500
+
+
+@COMMANDS.work("prune")
+def prune(output: Output, admin: StoreAdmin, options: Pruning) -> None:
+    """Remove tasks that ended long ago, with their events, webhooks and receipts.
+
+    What agents keep for contexts that have no tasks, and were not used since, goes with
+    them. Tasks that have not ended stay, however old. Retention(tasks=...) has a server
+    do this by itself. A SQLite store must not be in use.
+    """
+    age = parse_age(options.ended_before)
+    agent, dry_run = options.agent, options.dry_run
+    require_current(admin, agent)
+    before = admin.now() - round(age * 1000)
+    old = {each: admin.prunable(each, before) for each in ([agent] if agent else admin.agents())}
+    removed = {} if dry_run else asyncio.run(_remove(admin, list(old), before, options.rate))
+    if not dry_run:
+        details = {"endedBefore": before, "tasks": removed}
+        record_act(admin, act("store.pruned", agent=agent, details=details))
+    label = "Would remove" if dry_run else "Removed"
+    counts = {each: removed.get(each, found.tasks) for each, found in old.items()}
+    agents = {e: {"tasks": counts[e], "receipts": found.receipts} for e, found in old.items()}
+    fields = [
+        (
+            label,
+            f"{count(counts[each], 'task')}, {count(found.events, 'event')}, "
+            f"{count(found.receipts, 'receipt')} of {each}",
+        )
+        for each, found in old.items()
+    ]
+    output.report(
+        {"store": admin.name, "dryRun": dry_run, "agents": agents},
+        ("Store", admin.name),
+        *(fields or [("Removed", "nothing")]),
+    )
+
+
+class Webhooks(InStore, frozen=True):
+    """Which webhooks are meant."""
+
+    id: Annotated[str, Argument("The id of the configuration.", "[ID]")] = ""
+    task: Annotated[str, CommandOption("Only those of this task.", "ID")] = ""
+    agent: Annotated[str, CommandOption("Only those of this agent, by its key.", "KEY")] = ""
+    tenant: Annotated[str, CommandOption("Only those of this tenant.", "NAME")] = ""
+
+    @property
+    def filter(self) -> WebhookFilter:
+        """The same, for a store."""
+        return WebhookFilter(agent=self.agent, tenant=self.tenant, task_id=self.task, id=self.id)
+
+
+@WEBHOOKS.work("list")
+def list_(output: Output, admin: StoreAdmin, options: Webhooks) -> None:
+    """Show which webhooks are suspended, how far behind they are, and why.
+
+    Of their URLs there is the server alone, and no credentials. Works while the store is
+    in use, and changes nothing.
+    """
+    which = options.filter
+    require_current(admin, which.agent)
+    found, waiting = admin.suspended(which), admin.suspended(which, "waiting")
+    lists = {"webhooks": _documents(found), "waiting": _documents(waiting)}
+    fields = [("Suspended", count(len(found), "webhook") if found else "none"), *_lines(found)]
+    if waiting:
+        fields += [("Waiting", count(len(waiting), "webhook")), *_lines(waiting)]
+    output.report({"store": admin.name, **lists}, ("Store", admin.name), *fields)
+
+
+class Resumed(Webhooks, frozen=True):
+    """The options of ``parley store webhooks resume``."""
+
+    all: Annotated[bool, CommandOption("All that are suspended.")] = False
+
+
+@WEBHOOKS.work("resume")
+def resume(output: Output, admin: StoreAdmin, options: Resumed) -> None:
+    """Have suspended webhooks told again, each after the last event that it took.
+
+    The servers that use the store go on with them within a second or so.
+    """
+    which = options.filter
+    if options.all == (which != WebhookFilter()):
+        raise UsageFailure(
+            "--all is for all of them, without --task, --agent, --tenant and an id"
+            if options.all
+            else "say which: an id, --task, --agent, --tenant, or --all for all of them",
+            hint="parley store webhooks list shows them",
+        )
+    require_current(admin, which.agent)
+    resumed = admin.resume(which)
+    details = {"webhooks": len(resumed), "first": [f"{e.task_id}/{e.id}" for e in resumed[:20]]}
+    about = {"subject": which.task_id, "agent": which.agent, "tenant": which.tenant}
+    record_act(admin, act("webhooks.resumed", **about, details=details))
+    by_agent = sorted(Counter([each.agent for each in resumed]).items())
+    fields = [("Resumed", f"{count(n, 'webhook')} of {agent}") for agent, n in by_agent]
+    output.report(
+        {"store": admin.name, "resumed": _documents(resumed)},
+        ("Store", admin.name),
+        *(fields or [("Resumed", "nothing")]),
+    )
+
+
+def _document(name: str, schema: SchemaStatus, survey: Survey | None) -> dict[str, Any]:
+    missing = [{"version": each.version, "name": each.name} for each in schema.missing]
+    document: dict[str, Any] = {
+        "store": name,
+        "schema": {"version": schema.version, "missing": missing},
+    }
+    if survey is None:
+        return document
+    now, tasks = survey.now, dict[str, dict[str, int]]()
+    for agent, state, n in survey.tasks:
+        tasks.setdefault(agent, {})[state.value] = n
+    document |= {
+        "bytes": survey.size,
+        "tasks": tasks,
+        "work": [
+            {
+                "agent": each.agent,
+                "held": each.is_held,
+                "tasks": each.tasks,
+                "oldestSeconds": max(0, now - each.since) / 1000,
+            }
+            for each in survey.work
+        ],
+        "asleep": [
+            {
+                "agent": each.agent,
+                "tasks": each.tasks,
+                "nextSeconds": None
+                if each.wakes_at == NEVER
+                else max(0, each.wakes_at - now) / 1000,
+            }
+            for each in survey.asleep
+        ],
+        "webhooks": {state.value: n for state, n in survey.webhooks},
+        "contexts": survey.contexts,
+        "receipts": survey.receipts,
+        "events": survey.events,
+    }
+    if survey.replicas is not None:
+        document["replicas"] = [
+            {
+                "id": each.id,
+                "alive": each.alive,
+                "heardSecondsAgo": max(0, now - each.seen_at) / 1000,
+                "holds": each.holds,
+            }
+            for each in survey.replicas
+        ]
+    return document
+
+
+def format_owned(owned: Owned) -> str:
+    """Return the counts in words: 2 tasks, 1 context, 0 receipts."""
+    counts = {"task": owned.tasks, "context": owned.contexts, "receipt": owned.receipts}
+    return ", ".join([count(n, what) for what, n in counts.items()])
+
+
+def format_age(ms: int) -> str:
+    """Return an age in one or two units: 3d 4h, 12s."""
+    left, words = max(0, ms) // 1000, []
+    for unit, length in UNITS:
+        if left >= length:
+            words.append(f"{left // length}{unit}")
+            left %= length
+    return " ".join(words[:2]) or "0s"
+
+
+def format_size(size: float) -> str:
+    """Return a number of bytes with a unit."""
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def _format_schema(schema: SchemaStatus) -> str:
+    if not schema.version:
+        return "none"
+    if schema.missing:
+        return f"version {schema.version}; {schema.missing[-1].version} is needed"
+    return f"version {schema.version}, up to date"
+
+
+def parse_age(text: str) -> float:
+    """Return an age in seconds: 30d, 12h, 1h30m. Raises ``UsageFailure``."""
+    if not text:
+        raise UsageFailure("--ended-before: say how old, such as 30d")
+    try:
+        return parse_span(text)
+    except ValueError:
+        raise UsageFailure(
+            f"--ended-before: {text!r} is not an age such as 30d, 12h or 90m"
+        ) from None
+
+
+async def _remove(admin: StoreAdmin, agents: list[str], before: int, rate: int) -> dict[str, int]:
+    """Remove old tasks of agents; return the counts by agent."""
+    removed = dict.fromkeys(agents, 0)
+    batch = min(BATCH_SIZE, rate)
+    async with admin.opened() as store:
+        for agent in agents:
+            while done := await _remove_batch(store, agent, before, batch):
+                removed[agent] += done
+                await asyncio.sleep(done / rate)
+    return removed
+
+
+async def _remove_batch(store: TaskStore, agent: str, before: int, batch: int) -> int:
+    """Remove a batch of tasks, once no replica prunes.
+
+    Raises ``PrunedElsewhere`` if that takes too long.
+    """
+    until = time.monotonic() + LOCK_TIMEOUT
+    while True:
+        try:
+            return await store.prune(agent, before, batch)
+        except PrunedElsewhere:
+            if time.monotonic() > until:
+                raise
+        await asyncio.sleep(0.05)
+
+
+def count(n: int, what: str) -> str:
+    """Return a number of things in words."""
+    return f"{n} {what}{'' if n == 1 else 's'}"
+
+
+def _lines(webhooks: Sequence[SuspendedWebhook]) -> list[tuple[str, str]]:
+    return [
+        (
+            "Webhook",
+            f"{each.task_id}/{each.id} of {each.agent}"
+            f"{f', tenant {each.tenant}' if each.tenant else ''} at {each.server}, "
+            f"{count(each.behind, 'event')} behind: {each.note}",
+        )
+        for each in webhooks
+    ]
+
+
+def _documents(webhooks: Sequence[SuspendedWebhook]) -> list[dict[str, Any]]:
+    return [
+        {
+            "agent": each.agent,
+            "tenant": each.tenant,
+            "owner": each.owner,
+            "task": each.task_id,
+            "id": each.id,
+            "server": each.server,
+            "eventsBehind": each.behind,
+            "note": each.note,
+        }
+        for each in webhooks
+    ]

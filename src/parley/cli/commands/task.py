@@ -1,167 +1,131 @@
-"""``parley task``: shows, waits for, follows and cancels tasks."""
+"""``parley task``: shows, waits for, follows and cancels tasks, and manages their webhooks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, cast
 
-import typer
+import msgspec
 
-from parley.cli.commands import push_config
+from parley.cli.command import Commands
+from parley.cli.commands.send import Save
 from parley.cli.output.failures import UsageFailure
-from parley.cli.output.streams import Output
+from parley.cli.output.redaction import Redactor
 from parley.cli.settings.options import (
     CALL_OPTIONS,
     EXIT_HELP,
-    SAVE,
     SOURCES_HELP,
-    settings_command,
+    Argument,
+    CommandOption,
 )
-from parley.cli.settings.table import CommandSettings
-from parley.model.tasks import TaskState
+from parley.model.tasks import Task, TaskState
 
 if TYPE_CHECKING:
     from parley.cli.calls.agent_call import AgentCall
+    from parley.extensions.push_delivery import PushHistory
+    from parley.model.operations import PushEvents, TaskPushNotificationConfig
 
+EXAMPLES = """\b
+Examples:
+  parley task push-config create 0193... https://hooks.example.com/parley
+  parley task push-config list 0193..."""
+SECRETS = """\b
+A secret given as a flag can be seen by others in the process table and stays
+in the shell's history. PARLEY_PUSH_CONFIG_TOKEN and
+PARLEY_PUSH_CONFIG_CREDENTIALS do not."""
 EPILOG = f"{EXIT_HELP}\n\n{SOURCES_HELP}"
-TASK = typer.Argument(metavar="TASK_ID", help="The task's id.", show_default=False)
-FOLDER = typer.Argument(
-    Path(), metavar="[FOLDER]", file_okay=False, help="Where to save; it is created if needed."
-)
-TRUST = typer.Option(
-    [],
-    "--trust",
-    metavar="ORIGIN",
-    help="Where else the credential may go: the agent that asks, if another one passes that on.",
-    show_default=False,
-    rich_help_panel="Interaction",
-)
-REFUSE = typer.Option(
-    False,
-    "--refuse",
-    help="Say no, and send no credential.",
-    show_default=False,
-    rich_help_panel="Interaction",
-)
+PANEL = "Interaction"
+WEBHOOK = "Webhook"
+
+COMMANDS = Commands("task", "Look at tasks, wait for them, follow, cancel.")
+PUSH = COMMANDS.group("push-config", "Have a webhook told of a task's events.")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command group."""
-    group = typer.Typer(rich_markup_mode=None)
-    app.add_typer(group, name="task", help="Look at tasks, wait for them, follow, cancel.")
-    push_config.register(group)
+class OfTask(msgspec.Struct, frozen=True):
+    """A task."""
 
-    @settings_command(
-        group, "get", "history", *CALL_OPTIONS, "wait", "poll_interval", epilog=EPILOG
-    )
-    def get(
-        settings: CommandSettings, output: Output, task_id: str = TASK, save: Path = SAVE
-    ) -> int:
-        """Show a task: its state and its artifacts.
+    task_id: Annotated[str, Argument("The task's id.", "TASK_ID")]
 
-        Once, or with --wait again and again until it ends or asks for something.
-        """
-        call = push_config.call_for_task(settings, output, task_id)
-        return call.run(lambda: _get(call, task_id, save))
 
-    @settings_command(group, "list", "context_id", "history", *CALL_OPTIONS, epilog=EPILOG)
-    def list_tasks(
-        settings: CommandSettings,
-        output: Output,
-        state: str = typer.Option(
-            "",
-            "--state",
-            "--status",
-            metavar="STATE",
-            help="Only tasks in this state, such as working or input-required.",
-            show_default=False,
-            rich_help_panel="Interaction",
+class GetOptions(OfTask, frozen=True):
+    """The options of ``parley task get``."""
+
+    save: Save = None
+
+
+@COMMANDS.add("get", "history", *CALL_OPTIONS, "wait", "poll_interval", epilog=EPILOG)
+async def get(call: AgentCall, options: GetOptions) -> None:
+    """Show a task: its state and its artifacts.
+
+    Once, or with --wait again and again until it ends or asks for something.
+    """
+    import asyncio
+
+    from parley.cli.calls.follow import Report, poll
+    from parley.cli.calls.messages import save_files
+    from parley.client.calls.stream_reader import is_settled
+
+    async with call.agent() as agent:
+        task = await agent.get(call.task_id, history_length=call.settings.history)
+        if call.settings.wait and not is_settled(task.state):
+            await asyncio.sleep(call.settings.poll_interval)
+            task = await poll(call, agent, call.task_id)
+        await save_files(call, agent, task, options.save)
+        Report(call).task(task)
+
+
+class ListOptions(msgspec.Struct, frozen=True):
+    """The options of ``parley task list``."""
+
+    state: Annotated[
+        str,
+        CommandOption(
+            "Only tasks in this state, such as working or input-required.",
+            "STATE",
+            PANEL,
+            "--state --status",
         ),
-        page_size: int = typer.Option(
-            None,
-            "--page-size",
-            metavar="N",
-            min=1,
-            max=100,
-            help="How many tasks to a page.  [default: as the agent sees fit]",
-            show_default=False,
-            rich_help_panel="Interaction",
+    ] = ""
+    page_size: Annotated[
+        int | None,
+        CommandOption(
+            "How many tasks to a page.",
+            "N",
+            PANEL,
+            default="as the agent sees fit",
+            kind=int,
+            least=1,
+            most=100,
         ),
-        page_token: str = typer.Option(
-            "",
-            "--page-token",
-            metavar="TOKEN",
-            help="The page to show, as named by the page before it.",
-            show_default=False,
-            rich_help_panel="Interaction",
-        ),
-        artifacts: bool = typer.Option(
-            False,
-            "--artifacts",
-            help="Show the tasks' artifacts too.",
-            show_default=False,
-            rich_help_panel="Interaction",
-        ),
-    ) -> int:
-        """List your tasks, the last updated first, page by page."""
-        wanted = parse_state(state)
-        call = push_config.call_for_task(settings, output, "")
-        return call.run(lambda: _list(call, wanted, page_size, page_token, artifacts))
+    ] = None
+    page_token: Annotated[
+        str, CommandOption("The page to show, as named by the page before it.", "TOKEN", PANEL)
+    ] = ""
+    artifacts: Annotated[bool, CommandOption("Show the tasks' artifacts too.", panel=PANEL)] = False
 
-    @settings_command(group, "download", *CALL_OPTIONS, epilog=EPILOG)
-    def download(
-        settings: CommandSettings,
-        output: Output,
-        task_id: str = TASK,
-        folder: Path = FOLDER,
-        overwrite: bool = typer.Option(
-            False,
-            "--overwrite",
-            help="Replace files of the same name, in place of saving under another one.",
-            show_default=False,
-            rich_help_panel="Output",
-        ),
-    ) -> int:
-        """Save the artifacts of a task in a folder, and print the paths of the files.
 
-        Texts and data become files too, by the name of their artifact. Names are made safe.
-        """
-        call = push_config.call_for_task(settings, output, task_id)
-        return call.run(lambda: _download(call, task_id, folder, overwrite=overwrite))
+@COMMANDS.add("list", "context_id", "history", *CALL_OPTIONS, epilog=EPILOG)
+async def list_tasks(call: AgentCall, options: ListOptions) -> None:
+    """List your tasks, the last updated first, page by page."""
+    from parley.cli.calls.follow import Report
 
-    @settings_command(group, "cancel", "metadata", *CALL_OPTIONS, epilog=EPILOG)
-    def cancel(settings: CommandSettings, output: Output, task_id: str = TASK) -> int:
-        """Cancel a task, and show the state that it is in then."""
-        call = push_config.call_for_task(settings, output, task_id)
-        return call.run(lambda: _cancel(call, task_id))
-
-    @settings_command(group, "subscribe", "history", *CALL_OPTIONS, "poll_interval", epilog=EPILOG)
-    def subscribe(settings: CommandSettings, output: Output, task_id: str = TASK) -> int:
-        """Follow a task's events until it ends or asks for something.
-
-        With --stream every event is shown as it comes; without, the task as it stands
-        at the end. A stream that breaks is taken up again, or polled.
-        """
-        call = push_config.call_for_task(settings, output, task_id)
-        return call.run(lambda: _subscribe(call, task_id))
-
-    @settings_command(group, "authorize", *CALL_OPTIONS, epilog=EPILOG)
-    def authorize(
-        settings: CommandSettings,
-        output: Output,
-        task_id: str = TASK,
-        trust: list[str] = TRUST,
-        refuse: bool = REFUSE,
-    ) -> int:
-        """Give a task that is AUTH_REQUIRED the credential that it asks for.
-
-        The token, the API key, or the user and the password as USER:PASSWORD, are read
-        from standard input, or asked for. They go to the callback of the task, once, and
-        into no message. Where the user is to log in, the page to open is shown.
-        """
-        call = push_config.call_for_task(settings, output, task_id)
-        return call.run(lambda: _authorize(call, task_id, trust, refuse=refuse))
+    settings, state = call.settings, parse_state(options.state)
+    async with call.agent() as agent:
+        page = await agent.list(
+            context_id=settings.context_id or "",
+            status=state,
+            page_size=options.page_size,
+            page_token=options.page_token,
+            history_length=settings.history,
+            include_artifacts=options.artifacts or None,
+        )
+        filters = ["--context-id", settings.context_id] if settings.context_id else []
+        filters += ["--state", state.name.lower()] if state is not TaskState.UNSPECIFIED else []
+        filters += ["--page-size", str(options.page_size)] if options.page_size else []
+        filters += ["--artifacts"] if options.artifacts else []
+        Report(call).page(page, filters)
 
 
 def parse_state(text: str) -> TaskState:
@@ -179,96 +143,308 @@ def parse_state(text: str) -> TaskState:
         raise UsageFailure(f"--state: {text!r} is no state; there are {known}") from None
 
 
-async def _get(call: AgentCall, task_id: str, save: Path | None) -> None:
-    import asyncio
+class DownloadOptions(OfTask, frozen=True):
+    """The options of ``parley task download``."""
 
-    from parley.cli.calls.files import save_files
-    from parley.cli.calls.follow import Report, poll
-    from parley.client.calls.stream_reader import is_settled
-
-    async with call.agent() as agent:
-        task = await agent.get(task_id, history_length=call.settings.history)
-        if call.settings.wait and not is_settled(task.state):
-            await asyncio.sleep(call.settings.poll_interval)
-            task = await poll(call, agent, task_id)
-        await save_files(call, agent, task, save)
-        Report(call).task(task)
-
-
-async def _download(call: AgentCall, task_id: str, folder: Path, *, overwrite: bool) -> None:
-    from parley.cli.calls.files import save_artifacts
-
-    async with call.agent() as agent:
-        task = await agent.get(task_id, history_length=0)
-        paths = await save_artifacts(call, agent, task, folder, overwrite=overwrite)
-    if call.settings.is_json:
-        call.output.document({"files": [str(path) for path in paths]})
-    else:
-        for path in paths:
-            call.output.text.field("File", str(path))
+    folder: Annotated[
+        Path | None,
+        Argument("Where to save; it is created if needed.", "[FOLDER]", default=".", kind=Path),
+    ] = None
+    overwrite: Annotated[
+        bool,
+        CommandOption(
+            "Replace files of the same name, in place of saving under another one.", panel="Output"
+        ),
+    ] = False
 
 
-async def _list(
-    call: AgentCall, state: TaskState, page_size: int | None, page_token: str, artifacts: bool
-) -> None:
-    from parley.cli.calls.follow import Report
+@COMMANDS.add("download", *CALL_OPTIONS, epilog=EPILOG)
+async def download(call: AgentCall, options: DownloadOptions) -> None:
+    """Save the artifacts of a task in a folder, and print the paths of the files.
+
+    Texts and data become files too, by the name of their artifact. Names are made safe.
+    """
+    from parley.cli.calls.messages import save_artifacts
 
     async with call.agent() as agent:
-        page = await agent.list(
-            context_id=call.settings.context_id or "",
-            status=state,
-            page_size=page_size,
-            page_token=page_token,
-            history_length=call.settings.history,
-            include_artifacts=artifacts or None,
+        task = await agent.get(call.task_id, history_length=0)
+        paths = await save_artifacts(
+            call, agent, task, options.folder or Path(), overwrite=options.overwrite
         )
-        filters = ["--context-id", call.settings.context_id] if call.settings.context_id else []
-        filters += ["--state", state.name.lower()] if state is not TaskState.UNSPECIFIED else []
-        filters += ["--page-size", str(page_size)] if page_size else []
-        filters += ["--artifacts"] if artifacts else []
-        Report(call).page(page, filters)
+    files = [str(path) for path in paths]
+    call.output.report({"files": files}, *[("File", file) for file in files])
 
 
-async def _cancel(call: AgentCall, task_id: str) -> None:
+@COMMANDS.add("cancel", "metadata", *CALL_OPTIONS, epilog=EPILOG)
+async def cancel(call: AgentCall, options: OfTask) -> None:
+    """Cancel a task, and show the state that it is in then."""
     from parley.cli.calls.follow import Report
 
     async with call.agent() as agent:
-        task = await agent.cancel(task_id, metadata=call.settings.metadata)
+        task = await agent.cancel(call.task_id, metadata=call.settings.metadata)
         Report(call).task(task)
 
 
-async def _authorize(call: AgentCall, task_id: str, trust: Sequence[str], *, refuse: bool) -> None:
-    from parley.cli.calls.follow import credential_for, describe
-    from parley.extensions.questions import auth_request
+@COMMANDS.add("subscribe", "history", *CALL_OPTIONS, "poll_interval", epilog=EPILOG)
+async def subscribe(call: AgentCall, options: OfTask) -> None:
+    """Follow a task's events until it ends or asks for something.
 
-    async with call.agent() as agent:
-        task = await agent.get(task_id, history_length=0)
-        request = auth_request(task)
-        if request is None:
-            raise UsageFailure(
-                f"task {task_id} asks for no credential: it is {task.state.value}",
-                hint=f"look at it with: {call.command('task get')}",
-            )
-        describe(call, request)
-        if not request.callback:
-            return
-        given = {"error": "access_denied"} if refuse else await credential_for(request)
-        await agent.authorize(task, given, trust=trust)
-        call.output.note(f"taken; wait for the task with: {call.command('task get --wait')}")
-
-
-async def _subscribe(call: AgentCall, task_id: str) -> None:
+    With --stream every event is shown as it comes; without, the task as it stands
+    at the end. A stream that breaks is taken up again, or polled.
+    """
     from parley.cli.calls.follow import Report, follow, ignore
     from parley.model.operations import BY_NAME
-    from parley.model.tasks import Task
 
     report, streams = Report(call), call.settings.stream
     async with call.agent() as agent:
         BY_NAME["SubscribeToTask"].check(agent.card.capabilities)
-        stream = agent.subscribe(task_id)
+        stream = agent.subscribe(call.task_id)
         task = await follow(call, agent, stream, report.event if streams else ignore)
         assert isinstance(task, Task)  # a task's stream has no direct messages
         if streams:
             report.next_step(task)
         else:
-            report.task(await agent.get(task_id, history_length=call.settings.history))
+            report.task(await agent.get(call.task_id, history_length=call.settings.history))
+
+
+class Authorize(OfTask, frozen=True):
+    """The options of ``parley task authorize``."""
+
+    trust: Annotated[
+        tuple[str, ...],
+        CommandOption(
+            "Where else the credential may go: the agent that asks, if another one passes that on.",
+            "ORIGIN",
+            PANEL,
+        ),
+    ] = ()
+    refuse: Annotated[bool, CommandOption("Say no, and send no credential.", panel=PANEL)] = False
+
+
+@COMMANDS.add("authorize", *CALL_OPTIONS, epilog=EPILOG)
+async def authorize(call: AgentCall, options: Authorize) -> None:
+    """Give a task that is AUTH_REQUIRED the credential that it asks for.
+
+    The token, the API key, or the user and the password as USER:PASSWORD, are read
+    from standard input, or asked for. They go to the callback of the task, once, and
+    into no message. Where the user is to log in, the page to open is shown.
+    """
+    from parley.cli.calls.follow import credential_for, describe
+    from parley.extensions.questions import auth_request
+
+    async with call.agent() as agent:
+        task = await agent.get(call.task_id, history_length=0)
+        request = auth_request(task)
+        if request is None:
+            raise UsageFailure(
+                f"task {call.task_id} asks for no credential: it is {task.state.value}",
+                hint=f"look at it with: {call.command('task get')}",
+            )
+        describe(call, request)
+        if not request.callback:
+            return
+        given = {"error": "access_denied"} if options.refuse else await credential_for(request)
+        await agent.authorize(task, given, trust=options.trust)
+        call.output.note(f"taken; wait for the task with: {call.command('task get --wait')}")
+
+
+class OfWebhook(OfTask, frozen=True):
+    """A webhook of a task."""
+
+    id: Annotated[str, Argument("The configuration's id.", "ID")]
+
+
+Events = Annotated[
+    str,
+    CommandOption(
+        "What the webhook gets: all, or significant (states and complete artifacts).",
+        "EVENTS",
+        WEBHOOK,
+    ),
+]
+
+
+class Create(OfTask, frozen=True):
+    """The options of ``parley task push-config create``."""
+
+    url: Annotated[str, Argument("Where the events are to be posted.", "URL")]
+    id: Annotated[
+        str,
+        CommandOption("The configuration's id; the agent gives one if left out.", "ID", WEBHOOK),
+    ] = ""
+    token: Annotated[
+        str,
+        CommandOption(
+            "A token by which the webhook knows the agent.",
+            "TOKEN",
+            WEBHOOK,
+            variable="PARLEY_PUSH_CONFIG_TOKEN",
+        ),
+    ] = ""
+    auth_scheme: Annotated[
+        str,
+        CommandOption(
+            "How the agent proves itself: JWT, HMAC-SHA256, Bearer, Basic, ApiKey, OAuth2, "
+            "MutualTLS.",
+            "SCHEME",
+            WEBHOOK,
+        ),
+    ] = ""
+    auth_credentials: Annotated[
+        str,
+        CommandOption(
+            "With what it does.", "TEXT", WEBHOOK, variable="PARLEY_PUSH_CONFIG_CREDENTIALS"
+        ),
+    ] = ""
+    events: Events = ""
+
+
+@PUSH.add("create", *CALL_OPTIONS, epilog=f"{EXAMPLES}\n\n{SECRETS}\n\n{EPILOG}")
+async def create(call: AgentCall, options: Create) -> None:
+    """Have the events of a task posted to a webhook."""
+    from parley.model.operations import AuthenticationInfo, TaskPushNotificationConfig
+
+    token, scheme, credentials = options.token, options.auth_scheme, options.auth_credentials
+    call.output.redact = Redactor(
+        (*call.settings.secrets, token, credentials), call.settings.svc_param
+    )
+    if credentials and not scheme:
+        raise UsageFailure("--auth-credentials needs --auth-scheme, such as Bearer")
+    proof = AuthenticationInfo(scheme=scheme, credentials=credentials) if scheme else None
+    config = TaskPushNotificationConfig(
+        id=options.id, task_id=options.task_id, url=options.url, token=token, authentication=proof
+    )
+    _check_events(options.events)
+    async with call.agent() as agent:
+        created = await agent.push.create(call.task_id, config)
+        if options.events:
+            events = cast("PushEvents", options.events)
+            await agent.push.set_events(call.task_id, created.id, events)
+        _show(call, created)
+
+
+class Set(OfWebhook, frozen=True):
+    """The options of ``parley task push-config set``."""
+
+    events: Events = ""
+
+
+@PUSH.add("set", *CALL_OPTIONS, epilog=EPILOG)
+async def set_options(call: AgentCall, options: Set) -> None:
+    """Say which events a webhook of a task gets."""
+    if not options.events:
+        raise UsageFailure("say what the webhook gets: --events all, or --events significant")
+    _check_events(options.events)
+    id, events = options.id, cast("PushEvents", options.events)
+    async with call.agent() as agent:
+        await agent.push.set_events(call.task_id, id, events)
+    call.output.report(
+        {"taskId": call.task_id, "id": id, "events": events},
+        ("Push config", id),
+        ("Events", events),
+    )
+
+
+class History(OfTask, frozen=True):
+    """The options of ``parley task push-config history``."""
+
+    id: Annotated[str, Argument("The configuration's id; all without one.", "[ID]")] = ""
+
+
+@PUSH.add("history", *CALL_OPTIONS, epilog=EPILOG)
+async def history(call: AgentCall, options: History) -> None:
+    """Show what was delivered to the webhooks of a task: the last attempts, newest first."""
+    async with call.agent() as agent:
+        found = await agent.push.history(call.task_id, options.id)
+    if call.output.is_json:
+        from parley.extensions.push_delivery import GetPushHistoryResponse
+
+        call.output.document(GetPushHistoryResponse(webhooks=found))
+        return
+    for webhook in found:
+        note = f": {webhook.note}" if webhook.note else ""
+        call.output.report(
+            None,
+            ("Push config", webhook.id),
+            ("State", webhook.state + note),
+            ("Events", webhook.events),
+            ("Delivered", f"up to event {webhook.delivered}"),
+            *_attempts(webhook),
+        )
+        call.output.text.gap()
+
+
+@PUSH.add("get", *CALL_OPTIONS, epilog=EPILOG)
+async def get_config(call: AgentCall, options: OfWebhook) -> None:
+    """Show one webhook of a task."""
+    async with call.agent() as agent:
+        _show(call, await agent.push.get(call.task_id, options.id))
+
+
+class ListedWebhooks(OfTask, frozen=True):
+    """The options of ``parley task push-config list``."""
+
+    page_size: Annotated[
+        int | None,
+        CommandOption(
+            "How many to a page.", "N", WEBHOOK, default="as the agent sees fit", kind=int, least=1
+        ),
+    ] = None
+    page_token: Annotated[str, CommandOption("The page to show.", "TOKEN", WEBHOOK)] = ""
+
+
+@PUSH.add("list", *CALL_OPTIONS, epilog=EPILOG)
+async def list_configs(call: AgentCall, options: ListedWebhooks) -> None:
+    """List the webhooks of a task, page by page."""
+    output, size = call.output, options.page_size
+    async with call.agent() as agent:
+        page = await agent.push.page(
+            call.task_id, page_size=size or 0, page_token=options.page_token
+        )
+    if output.is_json and not output.is_stream:
+        output.document(page)
+    else:
+        for config in page.configs:
+            _show(call, config)
+            if not output.is_json:
+                output.text.gap()
+    if page.next_page_token:
+        sizes = ("--page-size", str(size)) if size else ()
+        more = (*sizes, "--page-token", page.next_page_token, *call.task_argument)
+        output.note(f"next: {call.command('task push-config list', *more)}")
+
+
+@PUSH.add("delete", *CALL_OPTIONS, epilog=EPILOG)
+async def delete(call: AgentCall, options: OfWebhook) -> None:
+    """Remove a webhook from a task. That there is none is no error."""
+    async with call.agent() as agent:
+        await agent.push.delete(call.task_id, options.id)
+    call.output.report({}, ("Deleted", options.id))
+
+
+def _check_events(events: str) -> None:
+    if events not in ("", "all", "significant"):
+        raise UsageFailure(f"--events is all or significant, not {events!r}")
+
+
+def _attempts(webhook: PushHistory) -> Iterator[tuple[str, str]]:
+    for each in webhook.attempts:
+        what = each.error or f"HTTP {each.status}"
+        event = each.delivery_id.rpartition("/")[2]
+        about = f"event {event}, " if event else ""
+        again = f", next at {_moment(each.next)}" if each.next is not None else ""
+        yield "Attempt", f"{_moment(each.at)}, {about}{each.duration} ms: {what}{again}"
+
+
+def _moment(at: datetime) -> str:
+    return at.strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _show(call: AgentCall, config: TaskPushNotificationConfig) -> None:
+    """Show a configuration, as text without its secrets."""
+    fields = [("Task", config.task_id), ("Push config", config.id), ("URL", config.url)]
+    if config.token:
+        fields.append(("Token", "set, not shown"))
+    if config.authentication is not None:
+        fields.append(("Authentication", config.authentication.scheme))
+    call.output.report(config, *fields)

@@ -1,62 +1,150 @@
-"""``parley usage``: what callers used, by day."""
+"""``parley usage``: what callers used, by day, out of a store."""
 
 from __future__ import annotations
 
-import typer
+from collections.abc import Sequence
+from datetime import date
+from typing import Annotated, Any, ClassVar
 
-from parley.cli.commands.store import EXITS, PASSWORDS, store_option, with_admin
+from parley.cli.commands.store import format_size
 from parley.cli.output.failures import UsageFailure
 from parley.cli.output.streams import Output
-from parley.cli.settings.options import settings_command
-from parley.cli.settings.table import CommandSettings
+from parley.cli.output.text import one_line, parse_span
+from parley.cli.settings.options import CommandOption
+from parley.cli.store.acts import InShared, StoreCommands, require_current
+from parley.engine.turn.usage import day_name
+from parley.model.service import caller_of
+from parley.security.limits.declaration import DAY_MS
+from parley.security.limits.usage import OTHERS, UsageQuery, UsageRow
+from parley.store.admin.admin import StoreAdmin
 
+ANONYMOUS = "(not proved)"
 EXAMPLES = """\b
 Examples:
   parley usage --since 7d
   parley usage --caller ada --agent shop -o json
   parley usage --store postgresql://user@host/database --since 2026-11-01"""
 
+COMMANDS = StoreCommands()
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
 
-    @settings_command(
-        app, "usage", "output", "debug", epilog=f"{EXAMPLES}\n\n{EXITS}\n\n{PASSWORDS}"
-    )
-    def usage(
-        settings: CommandSettings,
-        output: Output,
-        caller: str = typer.Option(
-            "",
-            "--caller",
-            metavar="ID",
-            help="Only this caller; of an issuer's callers, ISSUER:ID.",
-            show_default=False,
+class UsageOptions(InShared, frozen=True):
+    """The options of ``parley usage``."""
+
+    alone: ClassVar = "usage is read from a store", ""
+    caller: Annotated[
+        str, CommandOption("Only this caller; of an issuer's callers, ISSUER:ID.", "ID")
+    ] = ""
+    agent: Annotated[str, CommandOption("Only this agent.", "KEY")] = ""
+    since: Annotated[
+        str,
+        CommandOption(
+            "From this day of UTC on, or of the last days, such as 2026-11-01 or 7d.", "DATE|SPAN"
         ),
-        agent: str = typer.Option(
-            "", "--agent", metavar="KEY", help="Only this agent.", show_default=False
-        ),
-        since: str = typer.Option(
-            "30d",
-            "--since",
-            metavar="DATE|SPAN",
-            help="From this day of UTC on, or of the last days, such as 2026-11-01 or 7d.",
-        ),
-        store: str = store_option(),
-    ) -> None:
-        """Show what callers used of agents that count usage, by day, caller, agent and skill.
+    ] = "30d"
 
-        Usage is counted by parley serve --usage, and where there are budgets or the usage
-        extension. What is shown lags behind by about two seconds. Works while the store is in use.
-        """
-        from parley.cli.store.usage import show
 
-        if store in ("memory:", "memory://"):
-            raise UsageFailure(
-                "--store: usage is read from a store that other processes see, and memory: is seen "
-                "by its own process alone",
-                hint="serve the agent with sqlite:///PATH or postgresql://..., and name that one",
-            )
-        with_admin(
-            store, lambda admin: show(output, admin, caller=caller, agent=agent, since=since)
+@COMMANDS.work("usage", EXAMPLES)
+def usage(output: Output, admin: StoreAdmin, options: UsageOptions) -> None:
+    """Show what callers used of agents that count usage, by day, caller, agent and skill.
+
+    Usage is counted by parley serve --usage, and where there are budgets or the usage
+    extension. What is shown lags behind by about two seconds. Works while the store is in use.
+    """
+    require_current(admin)
+    first, caller = _first_day(options.since, admin.now()), options.caller
+    query = UsageQuery(since=first, agent=options.agent or None)
+    read = admin.usage(query)
+    is_cut = len(read) >= query.limit
+    rows = [row for row in read if not caller or caller in (_name(row), caller_of(row.caller).id)]
+    document = {
+        "store": admin.name,
+        "since": day_name(first),
+        "isCut": is_cut,
+        "usage": [_document(row) for row in rows],
+    }
+    output.report(document, ("Store", admin.name), ("Since", day_name(first)))
+    if output.is_json:
+        return
+    output.text.content("Usage", "\n".join(_table(rows)) or "none")
+    if is_cut:
+        output.note(
+            f"this is out of the latest {len(read)} lines, and there are more; "
+            "ask for fewer days or one agent"
         )
+
+
+def _table(rows: Sequence[UsageRow]) -> list[str]:
+    """Return lines with aligned columns."""
+    if not rows:
+        return []
+    names = "day caller agent skill requests refused messages tasks output running"
+    lines = [names.split()]
+    for row in rows:
+        tenant = f"{row.tenant}/" if row.tenant else ""
+        lines.append(
+            [
+                day_name(row.day),
+                one_line(tenant + _name(row)),
+                one_line(row.agent),
+                one_line(row.skill) or "-",
+                str(row.requests),
+                str(row.refusals),
+                str(row.messages),
+                str(row.tasks),
+                format_size(row.output_bytes),
+                f"{row.run_ms / 1000:.1f}s",
+            ]
+        )
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    return [
+        "  ".join(
+            cell.ljust(width) if column < 4 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+
+
+def _document(row: UsageRow) -> dict[str, Any]:
+    found = caller_of(row.caller)
+    return {
+        "day": day_name(row.day),
+        "agent": row.agent,
+        "tenant": row.tenant,
+        "caller": found.id,
+        "issuer": found.issuer,
+        "client": found.client,
+        "skill": row.skill,
+        "requests": row.requests,
+        "refusals": row.refusals,
+        "messages": row.messages,
+        "tasks": row.tasks,
+        "outputBytes": row.output_bytes,
+        "runSeconds": row.run_ms / 1000,
+    }
+
+
+def _name(row: UsageRow) -> str:
+    if row.caller == OTHERS:
+        return "(others)"
+    found = caller_of(row.caller)
+    if not found.id:
+        return ANONYMOUS
+    name = f"{found.issuer}:{found.id}" if found.issuer else found.id
+    return f"{name} (application)" if found.is_application else name
+
+
+def _first_day(since: str, now: int) -> int:
+    """Return the day that ``--since`` names. Raises ``UsageFailure``."""
+    try:
+        return (date.fromisoformat(since) - date(1970, 1, 1)).days
+    except ValueError:
+        pass
+    try:
+        seconds = parse_span(since)
+    except ValueError:
+        raise UsageFailure(
+            f"--since: {since!r} is neither a date such as 2026-11-01 nor a span such as 7d"
+        ) from None
+    return max(0, int((now - seconds * 1000) // DAY_MS))

@@ -7,6 +7,9 @@ never the outcome of the task (§6.6, §11.6).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from parley.model.errors import A2AError
 
 FAILED = 1
@@ -59,6 +62,15 @@ class UsageFailure(CommandFailure):
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__("A2ACLI_ERR_USAGE", message, hint=hint)
+
+
+@contextmanager
+def wrong_usage(before: str = "") -> Iterator[None]:
+    """Report a ``ValueError`` as wrong usage, with the words ``before`` its own."""
+    try:
+        yield
+    except ValueError as error:
+        raise UsageFailure(f"{before}{error}") from error
 
 
 class OutputLost(CommandFailure):

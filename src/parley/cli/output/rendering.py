@@ -36,6 +36,7 @@ def write_card(
     selected: AgentInterface | None,
     *,
     check: CardCheck,
+    signed: str,
     verbose: bool,
 ) -> None:
     """Write a card: identity, capabilities, interfaces, security, trust and skills."""
@@ -58,6 +59,7 @@ def write_card(
         write.field("Security scheme", f"{name}: {describe_scheme(scheme)}")
     for requirement in card.security_requirements:
         write.field("Security requirement", describe_requirement(requirement))
+    write.field("Signature check", signed)
     if card.signatures:
         write.field("Signatures", str(len(card.signatures)))
         for line in str(check).splitlines():

@@ -2,7 +2,8 @@
 
 No credential gets to stderr or into an error (``redaction``), and no control character to either
 stream (``text``). All output and logs go through here, except what ``demo`` draws on a terminal and
-the lines of ``store export``.
+the lines of ``store export``. The boundary of every command is here too, where an exception becomes
+a report and an exit status.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import os
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from typing import Any, TextIO, cast
 
 import msgspec
 
-from parley.cli.output.failures import CommandFailure, OutputLost
+from parley.cli.output.failures import BROKEN_PIPE, INTERRUPTED, CommandFailure, OutputLost
 from parley.cli.output.redaction import Redactor
 from parley.cli.output.text import TextWriter, visible, visible_json
 from parley.model.struct import encode
@@ -54,6 +56,14 @@ class Output:
         encoded = msgspec.json.format(encoded, indent=-1 if self.is_stream else 2)
         sys.stdout.write(visible_json(encoded.decode()) + "\n")
         sys.stdout.flush()
+
+    def report(self, document: Any, *fields: tuple[str, object]) -> None:
+        """Write a result: the document, or the fields of the text."""
+        if self.is_json:
+            self.document(document)
+            return
+        for label, value in fields:
+            self.text.field(label, value)
 
     def failure(self, failure: CommandFailure) -> None:
         """Report a failure: the error object on stdout for JSON, else lines on stderr."""
@@ -138,6 +148,61 @@ def give_up(stream: TextIO) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
+
+
+def exit_status_of(output: Output, action: Callable[[], int | None]) -> int:
+    """Run ``action`` and return its exit status, or that of its failure."""
+    try:
+        status = action() or 0
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        give_up(sys.stdout)
+        return BROKEN_PIPE
+    except CommandFailure as failure:
+        if failure.__cause__ is not None:
+            output.debug(traceback.format_exc())
+        return _report(output, failure)
+    except Exception as error:
+        output.debug(traceback.format_exc())
+        return _report(
+            output,
+            CommandFailure(
+                "A2ACLI_ERR_INTERNAL",
+                f"parley failed: {type(error).__name__}: {error}",
+                hint="the same command with --debug shows where; please report it",
+            ),
+        )
+
+
+def leave_stdout() -> None:
+    """Write what is kept back, or drop it: the interpreter would complain of it once more."""
+    try:
+        sys.stdout.flush()
+    except (OutputLost, OSError):
+        give_up(sys.stdout)
+
+
+def _report(output: Output, failure: CommandFailure) -> int:
+    if isinstance(failure, OutputLost):
+        return _report_loss(output, failure)
+    try:
+        output.failure(failure)
+    except BrokenPipeError:
+        give_up(sys.stdout)
+    except OutputLost as lost:
+        _report_loss(output, lost)
+        return _report_loss(output, failure)
+    return failure.exit_status
+
+
+def _report_loss(output: Output, failure: CommandFailure) -> int:
+    """Report a failure on stderr, whatever the format is: stdout cannot be written."""
+    give_up(sys.stdout)
+    Output(is_json=False, redact=output.redact).failure(failure)
+    return failure.exit_status
 
 
 class LogFormatter(logging.Formatter):

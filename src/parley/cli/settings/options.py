@@ -1,88 +1,57 @@
-"""Options and help of the client commands, generated from the table of settings.
+"""Options, arguments and help of commands.
 
-A command gets its settings as one ``CommandSettings`` value. What the command line leaves out comes
-from the environment and the ``.env`` files. The order of message parts is kept here too, because
-the parser groups options by name.
+The options of a command are the fields of one struct: each has its flag, its help and its default
+there. The settings that many commands share come from the table: a command gets them as one
+``CommandSettings`` value, and what the command line leaves out comes from the environment and the
+``.env`` files. The order of message parts is kept here too, because the parser groups options by
+name.
 """
 
 from __future__ import annotations
 
 import inspect
 import os
+import re
 import shlex
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import wraps
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, get_type_hints
 
+import msgspec
 import typer
 from typer.core import TyperCommand
 
-from parley.cli.boundary import exit_status_of
-from parley.cli.messages import Flag
 from parley.cli.output.failures import UsageFailure
 from parley.cli.output.redaction import Redactor, without_user
-from parley.cli.output.streams import Output
-from parley.cli.output.text import format_duration, visible
-from parley.cli.settings.dotenv import is_open_to_others
-from parley.cli.settings.sources import SettingSource, resolve, sources
+from parley.cli.output.streams import Output, exit_status_of
+from parley.cli.output.text import format_duration, parse_duration, parse_span, visible
+from parley.cli.settings.sources import SettingSource, is_open_to_others, resolve, sources
 from parley.cli.settings.table import BY_FIELD, DEFAULT, CommandSettings, Setting
-
-
-def text_option(panel: str, flag: str, metavar: str, text: str, variable: str | None = None) -> str:
-    """Return the default of a parameter that is an option, shown in a panel of the help page.
-
-    ``variable`` is the environment variable that has its value too.
-    """
-    option: str = typer.Option(
-        "",
-        flag,
-        metavar=metavar,
-        help=text,
-        envvar=variable,
-        show_envvar=variable is not None,
-        rich_help_panel=panel,
-        show_default=False,
-    )
-    return option
-
+from parley.model.option import Option
 
 AGENT_OPTIONS = (
-    "agent_card",
-    "transport",
-    "a2a_version",
-    "svc_param",
-    "insecure",
-    "ca_file",
-    "client_cert",
-    "client_key",
-    "proxy",
-    "bearer",
-    "api_key",
-    "trust_origin",
-    "require_signature",
-    "card_keys",
+    "agent_card", "transport", "a2a_version", "svc_param", "insecure", "ca_file", "client_cert",
+    "client_key", "proxy", "bearer", "api_key", "trust_origin", "require_signature", "card_keys",
     "card_key_origin",
-)
+)  # fmt: skip
 OUTPUT_OPTIONS = ("output", "stream", "verbose", "debug", "config")
-CLIENT_OPTIONS = (*AGENT_OPTIONS, "timeout", *OUTPUT_OPTIONS)
-CALL_OPTIONS = (*AGENT_OPTIONS, "extension", "timeout", *OUTPUT_OPTIONS)
+CLIENT_OPTIONS = (*AGENT_OPTIONS, "registry", "timeout", *OUTPUT_OPTIONS)
+CALL_OPTIONS = (*AGENT_OPTIONS, "registry", "extension", "timeout", *OUTPUT_OPTIONS)
+LOCAL_OPTIONS = ("output", "debug")
+"""The settings of commands that call nobody."""
 
-PART_FLAGS = {"text": "--text", "file": "--file", "data": "--data", "media_type": "--media-type"}
-SAVE = typer.Option(
-    None,
-    "--save",
-    metavar="DIR",
-    file_okay=False,
-    help="Save the files of the answer in this folder; it is created if needed.",
-    show_default=False,
-    rich_help_panel="Output",
-)
-"""The option to save files; one may be large, so no setting turns it on."""
+PARTS = ("text", "file", "data", "media_type")
+"""The options of message parts, whose order counts."""
 
-_PARTS_KEY = "parley.parts"
 WORDS = "parley.words"
 """The key of a context's ``meta`` that has the words behind the command, as they were given."""
+
+_PARTS_KEY = "parley.parts"
+_AGENT = "agent__"
+"""The parameter in the agent's place; the agent stands before the arguments of a command."""
 
 EXIT_HELP = """\b
 Exit status:
@@ -104,9 +73,181 @@ SECRETS_HELP = """\b
 A credential given as a flag can be seen by others in the process table and
 stays in the shell's history. A2ACLI_BEARER and A2ACLI_API_KEY do not."""
 
+AGENT_HELP = "The agent, as for --agent-card; -a names it too."
+HELP_ALL = "--help-all"
+WIDTH = 78
+"""The width of a line of help, behind its indent of two."""
+
+
+class CommandOption(Option, frozen=True):
+    """An option of a command. Its value is at ``least`` and at ``most``, if it is a number."""
+
+    least: int | None = None
+    most: int | None = None
+
+
+class Argument(CommandOption, frozen=True):
+    """An argument of a command: its place on the command line is that of its field."""
+
+
+class CommandFlag(msgspec.Struct, frozen=True):
+    """An option on a command line, with its name and default in Python.
+
+    ``prefix`` begins the environment variable of an option that does not name its own; without it
+    such an option has none.
+    """
+
+    name: str
+    option: Option
+    default: Any
+    prefix: str = ""
+
+    @property
+    def kind(self) -> type:
+        """The type of the value: ``bool`` for a flag without one."""
+        if self.option.sets is not None:
+            return bool
+        if isinstance(self.default, Mapping):
+            return tuple
+        is_open = self.default is None or self.default is msgspec.NODEFAULT
+        return self.option.kind if is_open else type(self.default)
+
+    @property
+    def flag(self) -> str:
+        """The flag, with its dashes."""
+        return self.option.flag or f"--{self.name.strip('_').replace('_', '-')}"
+
+    @property
+    def variable(self) -> str:
+        """The environment variable, empty for none."""
+        if self.option.variable is not None or not self.prefix:
+            return self.option.variable or ""
+        name = self.flag.lstrip("-").replace("-", "_") if self.kind is bool else self.name
+        return self.prefix + name.upper()
+
+    @property
+    def default_text(self) -> str:
+        """The words for the value without the flag, empty for none."""
+        if self.option.default or self.kind is bool:
+            return self.option.default or "no"
+        return str(self.default) if type(self.default) in (str, int) else ""
+
+    def parameter(self) -> inspect.Parameter:
+        """Return the parameter that typer makes the flag of."""
+        option = self.option
+        is_shown = self.kind in (str, int) and bool(self.default_text) and not option.default
+        kinds: dict[type, tuple[Any, Any]] = {
+            bool: (bool, False),
+            tuple: (list[str] | None, None),
+            int: (int | None, self.default),
+            Path: (Path | None, None),
+        }
+        kind, default = kinds.get(self.kind, (str, self.default if is_shown else ""))
+        # click splits the variable of a list at spaces; that of another separator is read later.
+        is_own = bool(option.separator) or option.reads_itself
+        text = f"  [env var: {self.variable}]" if is_own else ""
+        text += f"  [default: {option.default}]" if option.default else ""
+        more: dict[str, Any] = {"file_okay": False} if kind == Path | None else {}
+        if isinstance(option, CommandOption):
+            more |= {"min": option.least, "max": option.most}
+        more |= {
+            "help": option.help + text,
+            "metavar": "|".join(option.choices) or option.metavar or None,
+            "show_default": is_shown,
+        }
+        if isinstance(option, Argument):
+            missing = ... if self.default is msgspec.NODEFAULT else default or None
+            declared = typer.Argument(missing, **more)
+            kind = str if kind == Path | None else kind  # it may be in another's place
+        else:
+            declared = typer.Option(
+                default,
+                *self.flag.split(),
+                envvar=None if is_own else self.variable or None,
+                rich_help_panel=option.panel or None,
+                autocompletion=lambda: list(option.choices),
+                **more,
+            )
+        return _parameter(self.name, kind, declared)
+
+    def read(self, given: Any) -> Any:
+        """Return the value of the option, ``None`` if it is not given. Raises ``UsageFailure``."""
+        option = self.option
+        if option.separator and not given:
+            parts = os.environ.get(self.variable, "").split(option.separator)
+            given = [part.strip() for part in parts if part.strip()]
+        if given is None or given is False or given == []:
+            return None
+        if given == "" and not isinstance(option, Argument):
+            return None
+        if self.kind is bool:
+            return True if option.sets is None else option.sets
+        if option.choices and given not in option.choices:
+            raise UsageFailure(f"{self.flag}: {given!r} is not one of {', '.join(option.choices)}")
+        try:
+            if self.kind is float:
+                return parse_duration(given)
+            if self.kind not in (str, int, tuple, Path):
+                return self.kind(seconds=parse_span(given))
+        except (ValueError, OverflowError) as error:
+            raise UsageFailure(f"{self.flag}: {error}") from None
+        if isinstance(self.default, Mapping):
+            return _read_restrict(given)
+        return self.kind(given) if self.kind in (tuple, Path) else given
+
+
+def _read_restrict(given: Sequence[str]) -> dict[str, str | tuple[str, ...]]:
+    """Return the setting ``restrict`` of a server. Raises ``UsageFailure``."""
+    found: dict[str, str | tuple[str, ...]] = {}
+    for each in given:
+        endpoint, equals, value = each.partition("=")
+        if not equals or not value:
+            raise UsageFailure(
+                f"--restrict: {each!r} is not ENDPOINT=WHO", hint="--restrict docs=authenticated"
+            )
+        if endpoint in found:
+            raise UsageFailure(
+                f"--restrict: {endpoint} is given twice; list its networks with commas"
+            )
+        found[endpoint] = value if value == "authenticated" else tuple(value.split(","))
+    return found
+
+
+def _parameter(name: str, kind: Any, declared: Any) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=declared
+    )
+
+
+def flags_of(struct: type[msgspec.Struct]) -> list[CommandFlag]:
+    """Return the flags and arguments of a command whose options are a struct."""
+    hints = get_type_hints(struct, include_extras=True)
+    return [
+        CommandFlag(field.name, hints[field.name].__metadata__[0], field.default)
+        for field in msgspec.structs.fields(struct)
+    ]
+
+
+def text_option(panel: str, flag: str, metavar: str, text: str, variable: str | None = None) -> str:
+    """Return the default of a parameter that is an option, shown in a panel of the help page.
+
+    ``variable`` is the environment variable that has its value too.
+    """
+    default: str = (
+        CommandFlag("value", Option(text, metavar, panel, flag, variable or ""), "")
+        .parameter()
+        .default
+    )
+    return default
+
 
 class GroupedCommand(TyperCommand):
-    """A command with grouped options in its help, which keeps its words and the order of parts."""
+    """A command with grouped options in its help, which keeps its words and the order of parts.
+
+    ``rare`` are the names of the options that ``--help-all`` shows, and ``--help`` does not.
+    """
+
+    rare: Collection[str] = ()
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse as usual, and keep the part flags in their order."""
@@ -114,11 +255,24 @@ class GroupedCommand(TyperCommand):
         if any(parameter.name == "media_type" for parameter in self.params):
             given, _, order = self.make_parser(ctx).parse_args(args=list(args))
             ctx.meta[_PARTS_KEY] = _ordered_parts(given, order)
+        if self.rare and HELP_ALL in args:
+            self.rare, args = (), ["--help"]
         return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the pieces of the usage line, with the agent before the arguments."""
+        found = [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+        return [found[0], *sorted(found[1:], key=lambda piece: piece != "[AGENT]")]
 
     def get_help(self, ctx: Any) -> str:
         """Return the help, escaped because defaults may come from a ``.env`` file."""
         return visible(super().get_help(ctx))
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the examples and notes, on lines that fit."""
+        whole, self.epilog = self.epilog, "\n".join(_folded(self.epilog or ""))
+        super().format_epilog(ctx, formatter)
+        self.epilog = whole
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options by group."""
@@ -126,34 +280,62 @@ class GroupedCommand(TyperCommand):
             found = load_sources(None)
         except UsageFailure:  # help must work without a valid configuration
             found = []
-        groups: dict[str, list[tuple[str, str]]] = {}
+        groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
-            if record is None:
+            if record is None or parameter.name in self.rare:
                 continue
             if parameter.param_type_name == "argument":
                 group = "Arguments"
             else:
                 group = getattr(parameter, "rich_help_panel", None) or "Options"
             setting = BY_FIELD.get(str(parameter.name).removesuffix("_"))
-            if setting is not None:
+            if setting is not None and str(parameter.name).endswith("_"):
                 record = record[0], f"{setting.help}{_default_text(setting, found)}"
-            groups.setdefault(group, []).append(record)
+            place = 0 if parameter.name == _AGENT else len(groups.get(group, ()))
+            groups.setdefault(group, []).insert(place, record)
         for group, records in groups.items():
+            if not records:
+                continue
             with formatter.section(group):
                 formatter.write_dl(records)
 
 
-def _ordered_parts(given: dict[str, Any], order: Sequence[Any]) -> list[Flag]:
-    values = {name: iter(given.get(name) or ()) for name in PART_FLAGS}
+def _folded(text: str) -> Iterator[str]:
+    """Yield the lines of a text; of a longer one the comment, or what fits, is on the next."""
+    for is_prose, run in groupby(text.splitlines(), lambda line: line[:1] not in ("", " ", "\b")):
+        lines = list(run)
+        if is_prose and max(map(len, lines)) > WIDTH:
+            lines = textwrap.wrap(" ".join(lines), WIDTH, break_on_hyphens=False)
+        for line in lines:
+            if len(line) <= WIDTH:
+                yield line
+            elif found := re.match(r"( *\S.*?) {3,}(\S.*)", line):
+                yield from (found[1], f"      {found[2]}")
+            else:
+                *pieces, last = textwrap.wrap(
+                    line, WIDTH - 2, subsequent_indent="      ", break_on_hyphens=False
+                )
+                yield from [*[f"{piece} \\" for piece in pieces], last]
+
+
+class PartFlag(NamedTuple):
+    """One of ``text``, ``file``, ``data`` and ``media_type``, with its value."""
+
+    name: str
+    value: str
+
+
+def _ordered_parts(given: dict[str, Any], order: Sequence[Any]) -> list[PartFlag]:
+    values = {name: iter(given.get(name) or ()) for name in PARTS}
     return [
-        Flag(parameter.name, next(values[parameter.name]))
+        PartFlag(parameter.name, next(values[parameter.name]))
         for parameter in order
         if parameter.name in values and given.get(parameter.name)
     ]
 
 
-def part_flags(context: typer.Context) -> list[Flag]:
+def part_flags(context: typer.Context) -> list[PartFlag]:
     """Return the part flags in the order of the command line."""
     return list(context.meta.get(_PARTS_KEY, ()))
 
@@ -167,45 +349,110 @@ def load_sources(config: str | None) -> list[SettingSource]:
     return sources(os.environ, folder, config or os.environ.get("A2ACLI_CONFIG"))
 
 
+Command = Callable[..., Any]  # returns an exit status or None
+Structs = Mapping[str, tuple[type[msgspec.Struct], list[CommandFlag]]]
+
+
+def own_options(
+    function: Callable[..., Any], skip: int = 2, names: Mapping[str, Any] | None = None
+) -> tuple[list[inspect.Parameter], Structs]:
+    """Return the own parameters of a command, and the structs of options among them.
+
+    The first are not: ``skip`` says how many. ``names`` are those that annotations use.
+    """
+    signature = inspect.signature(function, eval_str=True, locals=names)
+    own: list[inspect.Parameter] = []
+    structs: dict[str, tuple[type[msgspec.Struct], list[CommandFlag]]] = {}
+    for each in list(signature.parameters.values())[skip:]:
+        if isinstance(each.annotation, type) and issubclass(each.annotation, msgspec.Struct):
+            structs[each.name] = each.annotation, flags_of(each.annotation)
+        else:
+            own.append(each)
+    return own, structs
+
+
+def fill(given: dict[str, Any], structs: Structs) -> None:
+    """Put structs in place of the values of their options. Raises ``UsageFailure``."""
+    for name, (struct, flags) in structs.items():
+        read = {flag.name: flag.read(given.pop(flag.name)) for flag in flags}
+        given[name] = struct(**{n: value for n, value in read.items() if value is not None})
+
+
 def settings_command(
-    app: typer.Typer, name: str, *fields: str, epilog: str = "", parts: bool = False
-) -> Callable[[Callable[..., int | None]], Callable[..., int | None]]:
+    app: typer.Typer, name: str, *fields: str, epilog: str = ""
+) -> Callable[[Command], Command]:
     """Register a command that gets its settings (the ``fields``) and the output.
 
-    Its other parameters are its own arguments and options. ``parts`` adds the flags for message
-    parts; the command reads them with ``part_flags``.
+    A parameter whose type is a struct gets its own options and arguments. A command that has the
+    setting ``agent_card`` takes the agent as its first argument too.
     """
     chosen = [BY_FIELD[field] for field in fields]
+    takes_agent = "agent_card" in fields
 
-    def register(function: Callable[..., int | None]) -> Callable[..., int | None]:
+    def register(function: Command) -> Command:
+        own, structs = own_options(function)
+        options = [flag for _, flags in structs.values() for flag in flags]
+        places = [flag.name for flag in options if isinstance(flag.option, Argument)]
+
         @wraps(function)
         def run(**given: Any) -> None:
             flags = {s.field: given.pop(f"{s.field}_") for s in chosen}
-            for name in PART_FLAGS if parts else ():
-                given.pop(name)
+            if takes_agent and (agent := _agent_in_place(given, places)):
+                if flags["agent_card"]:
+                    raise UsageFailure("the agent is named twice; give the URL or -a")
+                flags["agent_card"] = agent
             found = load_sources(flags.get("config"))
             settings = resolve(flags, found)
             output = Output(
                 is_json=settings.is_json,
                 is_stream=settings.stream,
                 debug=settings.debug,
-                redact=Redactor((settings.bearer, settings.api_key), settings.svc_param),
+                redact=Redactor(settings.secrets, settings.svc_param),
             )
             _warn_about_open_files(output, found)
-            status = exit_status_of(output, lambda: function(settings, output, **given))
-            if status:
+
+            def act() -> int | None:
+                fill(given, structs)
+                status: int | None = function(settings, output, **given)
+                return status
+
+            if status := exit_status_of(output, act):
                 raise typer.Exit(status)
 
-        own = list(inspect.signature(function, eval_str=True).parameters.values())[2:]
-        options = [_parameter(setting, chosen) for setting in chosen]
-        flags = [_part_option(name) for name in PART_FLAGS] if parts else []
-        run.__signature__ = inspect.Signature([*own, *flags, *options])  # type: ignore[attr-defined]
+        run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [
+                *own,
+                *[flag.parameter() for flag in options],
+                *([_AGENT_PARAMETER] if takes_agent else ()),
+                *[_setting_parameter(setting, chosen) for setting in chosen],
+            ]
+        )
         run.__annotations__ = {}
         del run.__wrapped__
         app.command(name, cls=GroupedCommand, epilog=epilog or None)(run)
         return function
 
     return register
+
+
+_AGENT_PARAMETER = _parameter(
+    _AGENT, str | None, typer.Argument(None, metavar="[AGENT]", help=AGENT_HELP, show_default=False)
+)
+
+
+def _agent_in_place(given: dict[str, Any], places: Sequence[str]) -> str:
+    """Return the agent that stands before the arguments, and move them to their places.
+
+    It is the first word where there is one more than a command has arguments, and an address in
+    the place of one that may be left out.
+    """
+    names = [*places, _AGENT]
+    words = [given[name] for name in names if given[name] is not None]
+    is_first = given[_AGENT] is not None or (len(words) > 1 and "://" in words[0])
+    agent, *rest = words if is_first else ["", *words]
+    given |= dict.fromkeys(names) | dict(zip(names, rest, strict=False))
+    del given[_AGENT]
+    return str(agent)
 
 
 def _warn_about_open_files(output: Output, found: Sequence[SettingSource]) -> None:
@@ -219,48 +466,20 @@ def _warn_about_open_files(output: Output, found: Sequence[SettingSource]) -> No
             )
 
 
-def _parameter(setting: Setting, chosen: Sequence[Setting]) -> inspect.Parameter:
+def _setting_parameter(setting: Setting, chosen: Sequence[Setting]) -> inspect.Parameter:
     kind: Any = {"list": list[str] | None, "flag": bool | None}.get(setting.kind, str | None)
+    taken = {flag for other in chosen if other is not setting for flag in other.spellings}
+    first, *rest = setting.spellings
     option = typer.Option(
         None,
-        *_declarations(setting, chosen),
+        "/".join([first, *[flag for flag in setting.off if flag not in taken]]),
+        *rest,
         metavar=setting.metavar or None,
         rich_help_panel=setting.panel,
         show_default=False,
         autocompletion=lambda: list(setting.choices),
     )
-    name = f"{setting.field}_"  # async is a keyword
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=option)
-
-
-def _declarations(setting: Setting, chosen: Sequence[Setting]) -> list[str]:
-    taken = {flag for other in chosen if other is not setting for flag in other.spellings}
-    off = [flag for flag in setting.off if flag not in taken]
-    first, *rest = setting.spellings
-    return ["/".join([first, *off]), *rest]
-
-
-def _part_option(name: str) -> inspect.Parameter:
-    option = typer.Option(
-        None,
-        PART_FLAGS[name],
-        help=_PART_HELP[name],
-        metavar=_PART_METAVARS[name],
-        rich_help_panel="Message",
-        show_default=False,
-    )
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, annotation=list[str] | None, default=option
-    )
-
-
-_PART_METAVARS = {"text": "TEXT", "file": "PATH|URL", "data": "PATH|-", "media_type": "TYPE"}
-_PART_HELP = {
-    "text": "A text part.",
-    "file": "A file part: a file here, uploaded if it is large, or a URL for the agent to fetch.",
-    "data": "A data part: a JSON file, or - for standard input.",
-    "media_type": "The media type of the part before it; guessed from the name if left out.",
-}
+    return _parameter(f"{setting.field}_", kind, option)  # async is a keyword
 
 
 def _default_text(setting: Setting, found: Sequence[SettingSource]) -> str:

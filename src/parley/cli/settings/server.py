@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
-from parley.cli.boundary import exit_status_of
-from parley.cli.output.failures import CommandFailure, UsageFailure
-from parley.cli.output.streams import Output
-from parley.cli.output.text import parse_duration, parse_span
-from parley.cli.settings.options import WORDS, GroupedCommand
+from parley.cli.output.failures import CommandFailure, UsageFailure, wrong_usage
+from parley.cli.output.streams import Output, exit_status_of
+from parley.cli.settings.options import (
+    WORDS,
+    CommandFlag,
+    CommandOption,
+    GroupedCommand,
+    fill,
+    flags_of,
+    own_options,
+)
 from parley.cli.settings.table import DEFAULT
 from parley.host.options import ServerOptions, options_of, shown
-from parley.server.settings import Option, Settings
+from parley.model.option import Option
+from parley.server.settings import Settings
 
 if TYPE_CHECKING:
     from parley.push.proofs import WebhookCertificate
@@ -38,8 +44,8 @@ class EgressFlags(msgspec.Struct, frozen=True):
         Option(
             "A host (*.example.com for all below), an address or a network, with a port or "
             "without, that requests may go to which others cause; repeat it.",
-            metavar="PLACE",
-            panel=_SENT,
+            "PLACE",
+            _SENT,
             reads_itself=True,
         ),
     ] = ()
@@ -47,8 +53,8 @@ class EgressFlags(msgspec.Struct, frozen=True):
         tuple[str, ...],
         Option(
             "One that they must not go to, whatever allows it; repeat it.",
-            metavar="PLACE",
-            panel=_SENT,
+            "PLACE",
+            _SENT,
             reads_itself=True,
         ),
     ] = ()
@@ -70,124 +76,34 @@ class CertificateFlags(msgspec.Struct, frozen=True):
         Option(
             "Certificate to show to webhooks that ask for it (MutualTLS), with its chain (PEM); "
             "read again when it changes.",
-            metavar="FILE",
-            panel=_SENT,
+            "FILE",
+            _SENT,
         ),
     ] = ""
     webhook_key: Annotated[
         str,
         Option(
             "Its private key (PEM), not encrypted; by default in the file of --webhook-cert.",
-            metavar="FILE",
-            panel=_SENT,
+            "FILE",
+            _SENT,
         ),
     ] = ""
     webhook_ca: Annotated[
         str,
         Option(
             "Authorities of the certificates of these webhooks (PEM), in place of the system's.",
-            metavar="FILE",
-            panel=_SENT,
+            "FILE",
+            _SENT,
         ),
     ] = ""
 
 
-class ServerFlag(msgspec.Struct, frozen=True):
-    """An option on a command line, with its name and default in Python."""
-
-    name: str
-    option: Option
-    default: Any
-
-    @property
-    def kind(self) -> type:
-        """The type of the value: ``bool`` for a flag without one."""
-        if self.option.sets is not None:
-            return bool
-        if isinstance(self.default, Mapping):
-            return tuple
-        return self.option.kind if self.default is None else type(self.default)
-
-    @property
-    def flag(self) -> str:
-        """The flag, with its dashes."""
-        return self.option.flag or f"--{self.name.replace('_', '-')}"
-
-    @property
-    def variable(self) -> str:
-        """The environment variable, empty for none."""
-        if self.option.variable is not None:
-            return self.option.variable
-        name = self.flag.lstrip("-").replace("-", "_") if self.kind is bool else self.name
-        return f"PARLEY_{name.upper()}"
-
-    @property
-    def default_text(self) -> str:
-        """The words for the value without the flag, empty for none."""
-        if self.option.default or self.kind is bool:
-            return self.option.default or "no"
-        return str(self.default) if self.kind in (str, int) and self.default is not None else ""
-
-    def parameter(self) -> inspect.Parameter:
-        """Return the parameter that typer makes the flag of."""
-        option = self.option
-        is_shown = self.kind in (str, int) and bool(self.default_text) and not option.default
-        kinds: dict[type, tuple[Any, Any]] = {
-            bool: (bool, False),
-            tuple: (list[str] | None, None),
-            int: (int | None, self.default),
-        }
-        kind, default = kinds.get(self.kind, (str, self.default if is_shown else ""))
-        # click splits the variable of a list at spaces; that of another separator is read later.
-        is_own = bool(option.separator) or option.reads_itself
-        variable = "" if is_own else self.variable
-        text = f"  [env var: {self.variable}]" if is_own else ""
-        text += f"  [default: {option.default}]" if option.default else ""
-        declared = typer.Option(
-            default,
-            self.flag,
-            help=option.help + text,
-            metavar="|".join(option.choices) or option.metavar or None,
-            envvar=variable or None,
-            rich_help_panel=option.panel or None,
-            show_default=is_shown,
-        )
-        return inspect.Parameter(
-            self.name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=declared
-        )
-
-    def read(self, given: Any) -> Any:
-        """Return the value of the option, ``None`` if it is not given. Raises ``UsageFailure``."""
-        option = self.option
-        if option.separator and not given:
-            parts = os.environ.get(self.variable, "").split(option.separator)
-            given = [part.strip() for part in parts if part.strip()]
-        if given is None or given is False or given in ("", []):
-            return None
-        if self.kind is bool:
-            return True if option.sets is None else option.sets
-        if option.choices and given not in option.choices:
-            raise UsageFailure(f"{self.flag}: {given!r} is not one of {', '.join(option.choices)}")
-        try:
-            if self.kind is float:
-                return parse_duration(given)
-            if self.kind is timedelta:
-                return timedelta(seconds=parse_span(given))
-        except (ValueError, OverflowError) as error:
-            raise UsageFailure(f"{self.flag}: {error}") from None
-        if isinstance(self.default, Mapping):
-            return _read_restrict(given)
-        return tuple(given) if self.kind is tuple else given
-
-
-def flags_of(struct: type[msgspec.Struct]) -> list[ServerFlag]:
-    """Return the flags of the options of a struct."""
-    defaults = {
-        name: each.factory() if hasattr(each, "factory") else each
-        for name, each in zip(struct.__struct_fields__, struct.__struct_defaults__, strict=True)
-    }
+def server_flags(struct: type[msgspec.Struct]) -> list[CommandFlag]:
+    """Return the flags of a server that the fields of a struct declare."""
+    defaults = zip(struct.__struct_fields__, struct.__struct_defaults__, strict=True)
+    values = {name: each.factory() if hasattr(each, "factory") else each for name, each in defaults}
     return [
-        ServerFlag(name, option, defaults[name])
+        CommandFlag(name, option, values[name], "PARLEY_")
         for name, option in options_of(struct).items()
         if option.flag is not None
     ]
@@ -196,7 +112,7 @@ def flags_of(struct: type[msgspec.Struct]) -> list[ServerFlag]:
 FLAGS = {
     flag.name: (struct, flag)
     for struct in (ServerOptions, Settings, EgressFlags, CertificateFlags)
-    for flag in flags_of(struct)
+    for flag in server_flags(struct)
 }
 """All flags of servers by their names, with the structs whose fields they are."""
 
@@ -220,61 +136,73 @@ class ServeCommand(msgspec.Struct, frozen=True):
     words: list[str]
 
 
+USUAL = {
+    "host", "port", "store", "url", "allowed_hosts", "tls_cert", "tls_key", "allow_anonymous",
+    "grpc_port", "limits", "publisher",
+}  # fmt: skip
+"""The options of a server that ``--help`` shows; ``--help-all`` shows the others too."""
+
+
+class ServeFlags(msgspec.Struct, frozen=True):
+    """The flags of commands that serve, beside the options of the server."""
+
+    log_level: Annotated[
+        str,
+        CommandOption(
+            "How much to log to stderr: debug (with every request), info, warning, error.", "LEVEL"
+        ),
+    ] = "info"
+    debug: Annotated[bool, CommandOption("Show tracebacks of what stops the server.")] = False
+    help_all: Annotated[bool, CommandOption("Show all options, and exit.")] = False
+
+
+class ServerCommand(GroupedCommand):
+    """A command that serves, with more options than help shows at once."""
+
+    rare = FLAGS.keys() - USUAL
+
+
 def server_command(
     app: typer.Typer, *names: str, epilog: str
 ) -> Callable[[Callable[..., int | None]], None]:
     """Register a function as the command ``serve``, with all flags of a server or those named.
 
-    It gets a ``ServeCommand``, and what its own parameters name.
+    It gets a ``ServeCommand``, and what its own parameters name; a parameter whose type is a struct
+    gets its own options.
     """
     chosen = [flag for name, (_, flag) in FLAGS.items() if name in names or not names]
 
     def register(function: Callable[..., int | None]) -> None:
+        names = {"ServeCommand": ServeCommand}  # which functions import when they are registered
+        own, structs = own_options(function, 1, names)
+
         @wraps(function)
-        def run(context: typer.Context, log_level: str, debug: bool, **given: Any) -> None:
+        def run(
+            context: typer.Context, log_level: str, debug: bool, help_all: bool, **given: Any
+        ) -> None:
             def serve() -> int | None:
                 level = log_level.lower()
                 if level not in LEVELS:
                     raise UsageFailure(f"--log-level: {level!r} is not one of {', '.join(LEVELS)}")
                 options = _read({flag.name: given.pop(flag.name) for flag in chosen})
+                fill(given, structs)
                 return function(ServeCommand(options, level, context.meta[WORDS]), **given)
 
             if status := exit_status_of(Output(is_json=False, debug=debug), serve):
                 raise typer.Exit(status)
 
-        names = {"ServeCommand": ServeCommand}  # which functions import when they are registered
-        signature = inspect.signature(function, eval_str=True, locals=names)
-        own = list(signature.parameters.values())[1:]
-        flags = [flag.parameter() for flag in chosen]
-        run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [_CONTEXT, *own, *flags, *_LOG]
-        )
+        flags = [flag for _, flags in structs.values() for flag in flags]
+        declared = [flag.parameter() for flag in (*flags, *chosen, *flags_of(ServeFlags))]
+        run.__signature__ = inspect.Signature([_CONTEXT, *own, *declared])  # type: ignore[attr-defined]
         run.__annotations__ = {}
         del run.__wrapped__
-        app.command("serve", cls=GroupedCommand, epilog=epilog)(run)
+        app.command("serve", cls=ServerCommand, epilog=epilog)(run)
 
     return register
 
 
-def _log_parameter(name: str, kind: Any, default: Any, **shown: Any) -> inspect.Parameter:
-    declared = typer.Option(default, f"--{name.replace('_', '-')}", **shown)
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=declared
-    )
-
-
 _CONTEXT = inspect.Parameter(
     "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
-)
-_LOG = (
-    _log_parameter(
-        "log_level",
-        str,
-        "info",
-        help="How much to log to stderr: debug (with every request), info, warning, error.",
-        metavar="LEVEL",
-    ),
-    _log_parameter("debug", bool, False, help="Show tracebacks of what stops the server."),
 )
 
 
@@ -290,15 +218,13 @@ def _read(given: Mapping[str, Any]) -> dict[str, Any]:
     options, settings, egress, certificate = values.values()
     if certificate:
         options["webhook_certificate"] = _webhook_certificate(**certificate)
-    try:
+    with wrong_usage():
         options["settings"] = Settings(**settings)
         options["egress"] = read_egress(
             egress.get("egress_allow", ()),
             egress.get("egress_deny", ()),
             only_allowed=egress.get("egress_only_allowed", False),
         )
-    except ValueError as error:
-        raise UsageFailure(str(error)) from error
     return options
 
 
@@ -310,23 +236,6 @@ def _webhook_certificate(
     from parley.push.proofs import WebhookCertificate
 
     return WebhookCertificate(webhook_cert, webhook_key or None, webhook_ca or None)
-
-
-def _read_restrict(given: Sequence[str]) -> dict[str, str | tuple[str, ...]]:
-    """Return the setting ``restrict`` of a server. Raises ``UsageFailure``."""
-    found: dict[str, str | tuple[str, ...]] = {}
-    for each in given:
-        endpoint, equals, value = each.partition("=")
-        if not equals or not value:
-            raise UsageFailure(
-                f"--restrict: {each!r} is not ENDPOINT=WHO", hint="--restrict docs=authenticated"
-            )
-        if endpoint in found:
-            raise UsageFailure(
-                f"--restrict: {endpoint} is given twice; list its networks with commas"
-            )
-        found[endpoint] = value if value == "authenticated" else tuple(value.split(","))
-    return found
 
 
 @contextmanager

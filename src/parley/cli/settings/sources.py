@@ -2,7 +2,8 @@
 
 The first source with a value wins (command-line specification, §8.3): a flag, an environment
 variable, a local ``.env`` (or the one of ``--config``), the user's ``~/.config/a2a-cli/.env``, the
-built-in default. Nothing is ever written.
+built-in default. Nothing is ever written. A ``.env`` file has ``A2ACLI_<OPTION>=value``, one a
+line; a project's may serve any program, so other lines are ignored.
 
 A discovered local ``.env`` may come with a foreign project. It may decide where its own credentials
 go, but never where others go.
@@ -11,7 +12,9 @@ go, but never where others go.
 from __future__ import annotations
 
 import json
+import os
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,11 +23,11 @@ import msgspec
 
 from parley.cli.output.failures import UsageFailure
 from parley.cli.output.text import parse_duration
-from parley.cli.settings import dotenv
 from parley.cli.settings.table import (
     BY_FIELD,
     DEFAULT,
     FLAG,
+    PREFIX,
     SETTINGS,
     CommandSettings,
     CredentialRedirect,
@@ -33,6 +36,9 @@ from parley.cli.settings.table import (
 from parley.wire.versions import SUPPORTED_VERSIONS
 
 MIN_DURATION = 0.01
+MAX_SIZE = 1024 * 1024
+"""The size limit of a ``.env`` file, in bytes."""
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 
 
 class SettingSource(msgspec.Struct, frozen=True):
@@ -55,16 +61,16 @@ def sources(
     Raises ``UsageFailure`` when a file cannot be read.
     """
     found = [SettingSource("environment", environment)]
-    local = Path(config) if config else (dotenv.local_file(folder) if folder else None)
+    local = Path(config) if config else (local_file(folder) if folder else None)
     try:
-        own: Path | None = dotenv.global_file()
+        own: Path | None = global_file()
     except RuntimeError:  # the user has no home folder
         own = None
     if local is not None:
         is_discovered = not config and local != own
-        found.append(SettingSource(str(local), dotenv.read(local), local, discovered=is_discovered))
+        found.append(SettingSource(str(local), read_file(local), local, discovered=is_discovered))
     if own is not None and own.is_file() and own != local:
-        found.append(SettingSource(str(own), dotenv.read(own), own))
+        found.append(SettingSource(str(own), read_file(own), own))
     return found
 
 
@@ -154,19 +160,23 @@ _CREDENTIALS = {
     "api_key": "the API key",
     "svc_param": "a service parameter",
     "agent_card": "the password in the agent's address",
+    "registry_bearer": "the bearer token for the registry",
+    "registry_api_key": "the API key for the registry",
 }
 
 
 def _credentials_in(values: Mapping[str, Any]) -> list[str]:
     """Return the settings that contain a secret."""
-    fields = [field for field in ("bearer", "api_key") if values[field]]
+    agent = values["agent_card"].lower()
+    asked = ("registry_bearer", "registry_api_key") if agent.startswith("urn:") else ()
+    fields = [field for field in ("bearer", "api_key", *asked) if values[field]]
     if values["svc_param"]:
         from parley.client.origin import PUBLIC_HEADERS  # a large import, not needed for help
 
         names = [item.partition(":")[0].strip().lower() for item in values["svc_param"]]
         if not PUBLIC_HEADERS.issuperset(names):
             fields.append("svc_param")
-    if re.match(r"https?://[^/?#]*@", values["agent_card"], re.IGNORECASE):
+    if re.match(r"https?://[^/?#]*@", agent):
         fields.append("agent_card")
     return fields
 
@@ -339,3 +349,72 @@ _READERS: dict[str, Any] = {
     "number": _read_number,
     "object": _read_object,
 }
+
+
+def parse(text: str) -> dict[str, str]:
+    """Return the command's settings in ``text``. The last line for a name counts."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        name, equals, value = line.strip().removeprefix("export ").partition("=")
+        if equals and name.strip().startswith(PREFIX):
+            found[name.strip()] = _unquote(value.strip())
+    return found
+
+
+def _unquote(value: str) -> str:
+    quote = value[:1]
+    if quote not in {"'", '"'}:
+        return value.split(" #", 1)[0].rstrip()
+    content: list[str] = []
+    characters = iter(value[1:])
+    for character in characters:
+        if character == quote:
+            break
+        if character == "\\" and quote == '"':
+            escaped = next(characters, "")
+            content.append(_ESCAPES.get(escaped, escaped))
+        else:
+            content.append(character)
+    return "".join(content)
+
+
+def global_file() -> Path:
+    """Return the path of the user's own settings."""
+    return Path.home() / ".config" / "a2a-cli" / ".env"
+
+
+def local_file(start: Path) -> Path | None:
+    """Return the nearest ``.env`` in ``start`` or a folder above it."""
+    for folder in (start, *start.parents):
+        if (folder / ".env").is_file():
+            return folder / ".env"
+    return None
+
+
+def read_file(path: Path) -> dict[str, str]:
+    """Return the command's settings in a file. Raises ``UsageFailure`` if it is unreadable."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_SIZE + 1)
+        if len(content) > MAX_SIZE:
+            raise UsageFailure(
+                f"the configuration file {path} is larger than {MAX_SIZE:,} bytes",
+                hint="give the .env file that you mean with --config",
+            )
+        return parse(content.decode("utf-8-sig"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UsageFailure(
+            f"the configuration file {path} cannot be read: {reason}",
+            hint="give a readable .env file with --config, or leave --config out",
+        ) from None
+
+
+def is_open_to_others(path: Path) -> bool:
+    """Return whether other users of this machine can read the file (on POSIX)."""
+    if os.name != "posix":
+        return False
+    try:
+        return bool(path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH))
+    except OSError:
+        return False

@@ -11,7 +11,7 @@ import inspect
 import logging
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from itertools import islice
 from pathlib import Path
@@ -354,6 +354,13 @@ class Credentials:
         secret = self._secrets(None).headers if challenged else {}
         self.check_encryption(origin, self._headers, is_secret=bool(secret))
         return override(self._headers, secret)
+
+    def for_challenge(self, schemes: Collection[str]) -> Credentials:
+        """Return those that the schemes take with which a card's server asks for credentials."""
+        made = copy(self)
+        made._bearer = self._bearer if "bearer" in schemes else None
+        made._api_key = self._api_key if "apikey" in schemes else None
+        return made
 
     def answers_challenge(self, url: str) -> bool:
         """Return whether there is a token or a key for a card's server that asks for one."""

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from parley.client.auth.authorizer import Authorizer
+from parley.client.auth.authorizer import Authorizer, parse_challenges
 from parley.client.auth.credentials import Credentials
 from parley.client.bindings.http import HttpTransport, Reply, redacted
 from parley.client.bindings.request_auth import Refusal, override
@@ -438,6 +438,8 @@ class CardResolver:
             )
 
         reply = await get_with_retry(challenged=False)
+        challenges = parse_challenges(reply.headers.get("www-authenticate", ""))
+        credentials = credentials.for_challenge({each.scheme for each in challenges})
         if reply.status == 401 and credentials.answers_challenge(reply.url):
             reply = await get_with_retry(challenged=True)
         elif reply.status == 401 and self._auth is not None:

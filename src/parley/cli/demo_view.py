@@ -1,13 +1,9 @@
-"""The demo: its steps, the interface of its views, and the view with plain lines.
-
-``rich_view`` is for terminals.
-"""
+"""The demo: its steps, and the view with plain lines. ``rich_view`` is for terminals."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from contextlib import contextmanager
 
 from parley import __version__
 from parley.cli.output.failures import CommandFailure
@@ -21,14 +17,14 @@ from parley.model.parts import Message, Part
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 
 
-async def card(view: DemoView, address: str) -> None:
+async def card(view: PlainView, address: str) -> None:
     """Show the time agent's card."""
     view.step("An agent card", "Who is there, what it can do, and where to reach it.")
     async with connect(f"{address}/time") as agent:
         view.show_card(agent.card, f"{address}/time/.well-known/agent-card.json")
 
 
-async def direct_reply(view: DemoView, address: str) -> None:
+async def direct_reply(view: PlainView, address: str) -> None:
     """Ask the time agent for a direct reply."""
     view.step("A direct reply", "A quick answer is a message: no task, nothing to wait for.")
     async with connect(f"{address}/time") as agent:
@@ -40,7 +36,7 @@ async def direct_reply(view: DemoView, address: str) -> None:
             view.show_reply(reply.text)
 
 
-async def any_client(view: DemoView, address: str) -> None:
+async def any_client(view: PlainView, address: str) -> None:
     """Ask the same question over every interface of the card."""
     view.step("Any client", "Two generations of the protocol, at one address and with no flag.")
     async with connect(f"{address}/time") as agent:
@@ -52,7 +48,7 @@ async def any_client(view: DemoView, address: str) -> None:
             view.show_reply((await agent.send("What time is it in Lima?")).text)
 
 
-async def streamed_task(view: DemoView, address: str) -> None:
+async def streamed_task(view: PlainView, address: str) -> None:
     """Request a report, and show it while it grows."""
     view.step("A task that streams", "Longer work is a task; its artifact grows as you watch.")
     async with connect(f"{address}/report") as agent:
@@ -74,7 +70,7 @@ async def streamed_task(view: DemoView, address: str) -> None:
             raise _unexpected("a completed task", task)
 
 
-async def question(view: DemoView, address: str) -> None:
+async def question(view: PlainView, address: str) -> None:
     """Book a flight, and answer the question that comes back."""
     view.step("A task that asks", "It stops for an answer, for as long as that takes.")
     async with connect(f"{address}/flights") as agent:
@@ -92,7 +88,7 @@ async def question(view: DemoView, address: str) -> None:
         view.show_task(done)
 
 
-async def picture(view: DemoView, address: str) -> None:
+async def picture(view: PlainView, address: str) -> None:
     """Request a picture of a boat, and then a red one."""
     view.step("A file, and a second thought", '"Make it red" is a new task in the same context.')
     async with connect(f"{address}/boats") as agent:
@@ -117,58 +113,6 @@ def _unexpected(wanted: str, found: Task | Message) -> CommandFailure:
 
 
 STEPS = (card, direct_reply, any_client, streamed_task, question, picture)
-
-
-class ArtifactView(Protocol):
-    """Shows a growing artifact."""
-
-    def add(self, name: str, text: str) -> None:
-        """Add text to the artifact."""
-        ...
-
-    def status(self, state: TaskState, message: str) -> None:
-        """Show the task's state and status message."""
-        ...
-
-
-class DemoView(Protocol):
-    """Shows the demo."""
-
-    def begin(self, address: str, paths: Sequence[str]) -> None:
-        """Show the server's address and agents."""
-        ...
-
-    def step(self, title: str, about: str) -> None:
-        """Show the title of the next step."""
-        ...
-
-    def show_card(self, card: AgentCard, url: str) -> None:
-        """Show an agent card."""
-        ...
-
-    def show_request(self, text: str) -> None:
-        """Show a message to the agent."""
-        ...
-
-    def show_reply(self, text: str) -> None:
-        """Show a direct reply of the agent."""
-        ...
-
-    def growing_artifact(self) -> AbstractContextManager[ArtifactView]:
-        """Show an artifact while it grows."""
-        ...
-
-    def show_task(self, task: Task) -> None:
-        """Show a task: its state, status message, files and data."""
-        ...
-
-    async def pause(self) -> None:
-        """Pause before the next step."""
-        ...
-
-    def end(self, commands: Sequence[str], *, serving: bool, options: Sequence[str] = ()) -> None:
-        """Show commands to try; ``options`` are those of a demo to try them with."""
-        ...
 
 
 def state_name(state: TaskState) -> str:
@@ -238,9 +182,9 @@ class PlainView:
         self._line("agent", text)
 
     @contextmanager
-    def growing_artifact(self) -> Iterator[ArtifactView]:
+    def growing_artifact(self) -> Iterator[PlainArtifact]:
         """Show an artifact while it grows, line by line."""
-        artifact = _PlainArtifact()
+        artifact = PlainArtifact()
         yield artifact
         artifact.end()
 
@@ -264,20 +208,25 @@ class PlainView:
             print_line("\nServing until Ctrl-C.")
 
 
-class _PlainArtifact:
+class PlainArtifact:
+    """Shows a growing artifact, line by line."""
+
     def __init__(self) -> None:
         self._text = ""
 
     def add(self, name: str, text: str) -> None:
+        """Add text to the artifact."""
         self._text += text
         *whole, self._text = self._text.split("\n")
         for line in whole:
             self._show(line)
 
     def status(self, state: TaskState, message: str) -> None:
+        """Show the task's state and status message."""
         print_line(f"  {'task':<9}{state_name(state)}{': ' if message else ''}{one_line(message)}")
 
     def end(self) -> None:
+        """Show what is left."""
         if self._text:
             self._show(self._text)
 

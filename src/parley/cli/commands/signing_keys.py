@@ -1,4 +1,4 @@
-"""``parley keys generate``, ``rotate`` and ``show`` for files of signing keys."""
+"""``parley keys generate`` and ``show``: files of the keys that a server signs with."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from parley.cli.output.failures import CommandFailure, UsageFailure
+import msgspec
+
+from parley.cli.output.failures import CommandFailure, UsageFailure, wrong_usage
 from parley.cli.output.streams import Output
 from parley.cli.output.text import parse_span
-from parley.cli.store.acts import Record
+from parley.cli.settings.options import LOCAL_OPTIONS, Argument, CommandOption
+from parley.cli.settings.table import CommandSettings
+from parley.cli.store.acts import EXITS, Record, Recorded, StoreCommands, with_record
 from parley.security.signing.keys import (
     ALGORITHMS,
     MAX_BYTES,
@@ -26,28 +30,74 @@ from parley.security.signing.keys import (
     write_key_set,
 )
 
-DEFAULT_FILE = "signing-keys.json"
 STDOUT = "-"
 CACHED_SECONDS = 300
 """How long verifiers may keep the keys that a server publishes."""
 
+SIGNING_EXAMPLES = """\b
+Examples:
+  parley keys generate signing-keys.json
+  parley keys generate signing-keys.json --alg ES256 --alg EdDSA
+  parley keys rotate signing-keys.json
+  parley serve agent.py --signing-keys signing-keys.json --url https://agents.example.com"""
 
-def generate(output: Output, file: str, algorithms: Sequence[str], record: Record) -> None:
+TWO_KINDS = """\b
+Two kinds of keys:
+  API keys     callers prove who they are: create, list, revoke, rotate ID.
+               They are in the store of a server, by their hashes.
+  signing keys a server proves what it says, by signing cards and webhooks:
+               generate, show, rotate FILE. They are in a private file."""
+
+COMMANDS = StoreCommands("keys", "Look after API keys of callers, and signing keys of a server.")
+
+
+class NewKeys(Recorded, frozen=True):
+    """The options of ``parley keys generate``."""
+
+    file: Annotated[
+        str, Argument("The file to make; - writes the keys to standard output.", "FILE")
+    ] = "signing-keys.json"
+    alg: Annotated[
+        tuple[str, ...],
+        CommandOption(
+            "ES256, RS256 or EdDSA (Ed25519); may be repeated: cards then have a signature of "
+            "each, and webhooks one of the first.",
+            "ALG",
+            default="ES256",
+        ),
+    ] = ()
+
+
+@COMMANDS.add("generate", *LOCAL_OPTIONS, epilog=f"{SIGNING_EXAMPLES}\n\n{TWO_KINDS}\n\n{EXITS}")
+def generate(settings: CommandSettings, output: Output, options: NewKeys) -> None:
+    """Make a file of signing keys, which a server signs cards and webhooks with.
+
+    For each algorithm it has a current key, and the next one. Only its owner can read it; all
+    replicas of a server need the same. It is no API key: parley keys create makes those.
+    """
+    with_record(options.store, lambda record: _generate(output, options, record))
+
+
+def _generate(output: Output, options: NewKeys, record: Record) -> None:
     """Make a file with new keys, record it, and report their ids."""
     now = time.time()
     try:
-        document = new_key_set(algorithms, now)
+        document = new_key_set(options.alg, now)
     except ValueError as error:
         raise UsageFailure(
             f"--alg: {error}", hint=f"--alg {ALGORITHMS[0]} is the default"
         ) from None
-    text = write_key_set(document)
-    if file == STDOUT:
-        _record_made(record, read_key_set(text, "the new keys"))
+    text, path = write_key_set(document), Path(options.file)
+    keys = read_key_set(text, "the new keys")
+
+    def recorded() -> None:
+        record("signing_key.generated", keys[0].kid, {"keys": [key.kid for key in keys]})
+
+    if options.file == STDOUT:
+        recorded()
         output.json(text)  # for PARLEY_SIGNING_KEYS, or a vault
         output.warn("these are private keys: whoever has seen them can sign")
         return
-    path = Path(file)
     try:
         with replacing(path, creates=True) as write:
             write(text)
@@ -59,8 +109,7 @@ def generate(output: Output, file: str, algorithms: Sequence[str], record: Recor
         ) from None
     except (OSError, WriteUnderWay) as error:
         raise _unwritable(path, error) from None
-    keys = read_key_set(text, str(path))
-    _record_made(record, keys)
+    recorded()
     _report(output, path, keys, now)
     if not output.is_json:
         output.text.field("Note", "private: give all replicas this file, and nobody else")
@@ -69,13 +118,30 @@ def generate(output: Output, file: str, algorithms: Sequence[str], record: Recor
         )
 
 
-def rotate(output: Output, file: str, overlap: str, record: Record) -> None:
+class KeyFile(msgspec.Struct, frozen=True):
+    """The options of ``parley keys show``."""
+
+    file: Annotated[str, Argument("The file.", "FILE")] = "signing-keys.json"
+
+
+@COMMANDS.add("show", *LOCAL_OPTIONS, epilog=f"{TWO_KINDS}\n\n{EXITS}")
+def show(settings: CommandSettings, output: Output, options: KeyFile) -> None:
+    """Show the ids and states of the signing keys in a file, without their private halves."""
+    path = Path(options.file)
+    try:
+        keys = read_key_set(_read(path), f"the key file {path}")
+    except SigningKeysInvalid as error:
+        raise CommandFailure("PARLEY_ERR_KEY", str(error)) from None
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    _report(output, path, keys, time.time())
+
+
+def rotate_file(output: Output, file: str, overlap: str, record: Record) -> None:
     """Let the next keys of a file sign, record it, and report what changed."""
     now, path = time.time(), Path(file)
-    try:
+    with wrong_usage("--overlap: "):
         seconds = parse_span(overlap)
-    except ValueError as error:
-        raise UsageFailure(f"--overlap: {error}") from None
     try:
         with replacing(path) as write:
             text = _read(path)
@@ -101,22 +167,6 @@ def rotate(output: Output, file: str, overlap: str, record: Record) -> None:
     _report(output, path, read_key_set(made, str(path)), now)
 
 
-def show(output: Output, file: str) -> None:
-    """Report the keys of a file, without their private halves."""
-    path = Path(file)
-    try:
-        keys = read_key_set(_read(path), f"the key file {path}")
-    except SigningKeysInvalid as error:
-        raise CommandFailure("PARLEY_ERR_KEY", str(error)) from None
-    except OSError as error:
-        raise _unwritable(path, error) from None
-    _report(output, path, keys, time.time())
-
-
-def _record_made(record: Record, keys: Sequence[SigningKey]) -> None:
-    record("signing_key.generated", keys[0].kid, {"keys": [key.kid for key in keys]})
-
-
 def _read(path: Path) -> bytes:
     try:
         return read_private(path, limit=MAX_BYTES)
@@ -136,12 +186,11 @@ def _unwritable(path: Path, error: Exception) -> CommandFailure:
 
 
 def _report(output: Output, path: Path, keys: Sequence[SigningKey], now: float) -> None:
-    if output.is_json:
-        output.document({"file": str(path), "keys": [_document(key, now) for key in keys]})
-        return
-    output.text.field("File", path)
-    for key in keys:
-        output.text.field("Key", f"{key.kid} {key.alg}, {_state(key, now)}")
+    output.report(
+        {"file": str(path), "keys": [_document(key, now) for key in keys]},
+        ("File", path),
+        *[("Key", f"{key.kid} {key.alg}, {_state(key, now)}") for key in keys],
+    )
 
 
 def _document(key: SigningKey, now: float) -> dict[str, Any]:

@@ -20,8 +20,9 @@ from rich.table import Table
 from rich.text import Text
 
 from parley import __version__
-from parley.cli.demo.view import (
-    ArtifactView,
+from parley.cli.demo_view import (
+    PlainArtifact,
+    PlainView,
     bindings_text,
     capabilities_text,
     shown_part,
@@ -127,7 +128,7 @@ class _Console(Console):
             yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
 
-class RichView:
+class RichView(PlainView):
     """Colour and live progress, for terminals."""
 
     def __init__(self) -> None:
@@ -182,7 +183,7 @@ class RichView:
         self._line("agent", text, "magenta")
 
     @contextmanager
-    def growing_artifact(self) -> Iterator[ArtifactView]:
+    def growing_artifact(self) -> Iterator[PlainArtifact]:
         """Show an artifact in a frame while it grows."""
         artifact = _RichArtifact(self._console.height - 8)
         with Live(artifact, console=self._console, refresh_per_second=20) as live:
@@ -218,7 +219,7 @@ class RichView:
             self._print(Text("Serving until Ctrl-C.", "dim"))
 
 
-class _RichArtifact:
+class _RichArtifact(PlainArtifact):
     """The frame of a growing artifact."""
 
     def __init__(self, height: int) -> None:

@@ -1,1 +1,0 @@
-"""``parley demo``: its steps, and the views that show them."""
