@@ -167,7 +167,7 @@ def test_hints_name_the_package_as_pyproject_does() -> None:
     hinted = set(re.findall(r"install_command\([\"'](\w+)[\"']\)", sources))
     hinted |= set(re.findall(r"_need\(\"\w+\", \"(\w+)\"", sources))
     # The tests run each framework in an environment of its own.
-    frameworks = set(re.findall(r"missing\([\"']([\w-]+)[\"']", sources))
+    frameworks = set(re.findall(r"needs\([\"']([\w-]+)[\"']", sources))
     assert set(EXTRAS) | frameworks == KNOWN
     assert hinted | frameworks == KNOWN
     for extra in KNOWN:

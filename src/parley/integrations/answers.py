@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,7 +18,7 @@ from parley.engine.typed.violations import Mismatch
 from parley.extensions.questions import schema_part
 from parley.host.connecting import connect
 from parley.llm.current_turn import current_turn
-from parley.llm.remote_skills import RemoteQuestion, RemoteSkill
+from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, answered_by
 from parley.model.bounded import Bounded
 from parley.model.parts import Message, Part
 from parley.model.tasks import Task, TaskArtifactUpdateEvent
@@ -238,15 +238,13 @@ async def answer_of(
                 said, key=key or None, context_key="", pass_questions=True, progress=True
             )
         return
-    direct: Message | None = None
     async with connect(agent, **options) as remote:  # type: ignore[arg-type]
-        async with remote.stream(said, task_id=task_id, context_id=context_id) as events:
+        told = answered_by(remote, said, task_id=task_id, context_id=context_id)
+        async with aclosing(told) as events:
             async for event in events:
-                if isinstance(event, Message):
-                    direct = event
-                elif isinstance(event, TaskArtifactUpdateEvent):
-                    yield "".join(part.text or "" for part in event.artifact.parts)
-        yield direct if direct is not None else await remote.get(events.task_id)
+                if isinstance(event, TaskArtifactUpdateEvent):
+                    yield event.artifact.text
+        yield event
 
 
 MAX_QUESTIONS = 100

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from parley.agent.turn import Turn
+from parley.llm.model import Json
 from parley.model.struct import valid_text
 
 MAX_BYTES = 1_000_000
@@ -79,7 +80,7 @@ class ContextConversation:
 
     # -- for a framework whose memory has all messages -----------------------------------------
 
-    def mark(self, messages: Messages) -> dict[str, Any]:
+    def mark(self, messages: Messages) -> Json:
         """Return the part of a checkpoint beside the messages of a memory, for ``resume``."""
         instead, own = self._split(messages)
         return {"own": len(own), "whole": instead is None, "found": self._found}
@@ -180,7 +181,7 @@ def added_to(earlier: Messages, messages: Messages) -> tuple[Messages | None, Me
     return [], messages
 
 
-def replaced(value: Any, replace: Callable[[dict[str, Any]], Any | None]) -> Any:
+def replaced(value: Any, replace: Callable[[Json], Any | None]) -> Any:
     """Return JSON in which ``replace`` may give other values for objects; ``None`` keeps one."""
     if isinstance(value, list):
         return [replaced(each, replace) for each in value]
@@ -205,19 +206,19 @@ class ContextState:
         key: str,
         *,
         max_bytes: int = MAX_BYTES,
-        shorten: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        shorten: Callable[[Json], Json] | None = None,
     ) -> None:
         self._shorten = shorten
         self._turn = turn
         self._key = key
         self._max_bytes = max_bytes
 
-    async def read(self, *, step: str = "") -> dict[str, Any]:
+    async def read(self, *, step: str = "") -> Json:
         """Return the state; with ``step``, each attempt at the task finds the same."""
         if step:
             return await self._turn.step(step, self.read)
         kept = await self._turn.recall(self._key, {})
-        state: dict[str, Any] = kept.get("state", {})
+        state: Json = kept.get("state", {})
         return state
 
     async def write(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
@@ -228,7 +229,7 @@ class ContextState:
         first, last = _plain(before), _plain(after)
         task_id = self._turn.task_id
 
-        def changed(kept: dict[str, Any]) -> dict[str, Any]:
+        def changed(kept: Json) -> Json:
             now, by = kept.get("state", {}), kept.get("by", [])
             if task_id in by:
                 return kept

@@ -9,15 +9,20 @@ import asyncio
 import hashlib
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 
 from parley.agent.agent import Agent
+from parley.agent.tools.tool import ToolResult
 from parley.agent.turn import Turn
 from parley.extensions.declared import SkillSchema, SkillSchemas
 from parley.extensions.usage import RunProgress
+from parley.integrations.conversations import TaskValue
+from parley.llm.model import Json
+from parley.llm.remote_skills import RemoteSkill
 from parley.llm.run_output import (
     BROKE_OFF,
     MAX_CUT,
@@ -148,6 +153,10 @@ async def _ask_again(turn: Turn) -> None:
     await turn.sleep(CUT_SECONDS * times, key=f"{CUT}:{times}")
 
 
+COUNTED = ("number", "round", "pauses")
+"""How a state says how often its run has asked; the last two were written until now."""
+
+
 class RunOver(Exception):
     """A run came to its end, with this result."""
 
@@ -156,42 +165,75 @@ class RunOver(Exception):
         super().__init__("the run is over")
 
 
-class SteppedRun(Protocol):
-    """A run that asks in between: its state there is a step of the task."""
+class FrameworkRun:
+    """The run of a framework in a turn, for frameworks whose state is JSON.
 
-    async def begin(self, given: Any, kept: Any, number: int) -> Any:
-        """Continue the run in this attempt from the state of its last step, ``None`` for none.
+    Where the run asks, and wherever it calls ``keep``, its state is kept until the task ends, in
+    place of the state before. So an answer, a crash or another replica continues from there.
+    ``kept`` is the newest state, ``number`` how often the run has asked, ``results`` the results of
+    remote calls that the run stood still for, by the ids of their calls. ``current_run`` finds the
+    run in tools and models.
+    """
 
-        ``given`` are the answers, or else the input of the run. Returns the argument of ``go``.
+    name = ""
+    """Names the state in the context, and begins the keys of questions and calls."""
+
+    def __init__(self, output: RunOutput) -> None:
+        self.output, self.turn, self.requests = output, output.turn, output.requests
+        self.results: dict[str, ToolResult] = {}
+        self.kept: Json | None = None
+        self.number = 0
+        self._state = TaskValue(self.turn, self.name)
+        self._keys = CallKeys()
+        output.run = self
+
+    async def begin(self, given: Any) -> Any:
+        """Load ``kept``, once in an attempt. Without it return the first argument of ``go``.
+
+        ``given`` is the input of the run.
         """
-        ...
+        raise NotImplementedError
 
-    async def go(self, given: Any, number: int) -> Any:
+    async def go(self, given: Any) -> Json:
         """Run until something is asked, and return the state. Raises ``RunOver`` at the end."""
-        ...
+        raise NotImplementedError
 
-    async def answers(self, kept: Any, number: int) -> Any:
-        """Return the answers to the questions of a state."""
-        ...
+    async def answers(self, kept: Json) -> Any:
+        """Return the answers to what a state asks, as the argument of ``go``."""
+        raise NotImplementedError
 
-
-async def result_of_steps(turn: Turn, name: str, run: SteppedRun, given: Any = None) -> Any:
-    """Return the result of a run. It begins in an attempt that does not find a step."""
-    number, kept, is_live = 0, None, False
-
-    async def step() -> Any:
-        nonlocal is_live
-        started = given if is_live else await run.begin(given, kept, number)
-        is_live = True
-        return await run.go(started, number)
-
-    while True:
-        number += 1
+    async def result(self, given: Any = None) -> Any:
+        """Run until the end, and return the result. The caller answers what is asked."""
+        self.kept = await self._state.read()
+        given = await self.begin(given)
         try:
-            kept = await turn.step(f"{name}:{number}", step)
+            while True:
+                if self.kept is not None:
+                    found = (self.kept.get(each) for each in COUNTED)
+                    self.number = next((each for each in found if each is not None), 0)
+                    given = await self.answers(self.kept)
+                state = await self.go(given)
+                self.number += 1
+                await self.keep(state)
         except RunOver as over:
             return over.result
-        given = await run.answers(kept, number)
+
+    async def keep(self, state: Json) -> None:
+        """Keep a state until the task ends; it is durable before this returns."""
+        self.kept = {**state, "number": self.number}
+        await self._state.write(self.kept)
+
+    def call_key(self, said: str) -> str:
+        """Return the key of a call, by its text and how often it was said: the same in a re-run."""
+        return self._keys.key(f"{self.name}:{self.number}", said)
+
+    async def call(self, skill: Any, tool: str, arguments: Any, call_id: str) -> ToolResult:
+        """Call a remote skill that the run stands still for; note and return the result."""
+        if not isinstance(skill, RemoteSkill):
+            raise LookupError(f"the tool {tool!r}, which a call waits for, is no remote skill now")
+        key = f"{self.name}:{self.number}:{call_id}"
+        result = self.results[call_id] = await skill.call(arguments, key=key)
+        return result
 
 
 def described(said: str | None, name: str, tools: Iterable[tuple[str, object]]) -> str:
@@ -215,11 +257,21 @@ def fail_with(turn: Turn, reason: str, error: BaseException) -> None:
         turn.fail(reason)
 
 
-def missing(extra: str, error: ImportError) -> ImportError:
-    """Return the error that says how to install a framework."""
-    return ImportError(
-        f"{extra} is not installed (no module {error.name!r}): {install_command(extra)}"
-    )
+@contextmanager
+def needs(extra: str) -> Iterator[None]:
+    """Import a framework within this block.
+
+    Raises ``ImportError`` that says how to install what is missing.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] == "parley":
+            raise
+        command = install_command(extra)
+        raise ImportError(
+            f"{extra} is not installed (no module {error.name!r}): {command}"
+        ) from error
 
 
 MAX_REMEMBERED_BYTES = 1 << 20
@@ -258,20 +310,6 @@ class RememberedCalls:
         self._turn = turn
         self._keys = CallKeys()
 
-    async def once(
-        self, kind: str, asked: object, function: Callable[[], Awaitable[dict[str, Any] | None]]
-    ) -> dict[str, Any] | None:
-        """Return what the function returned in an earlier attempt, else call it.
-
-        ``None`` says that the call was made, now or then, and that its result is not remembered.
-        """
-
-        async def bounded() -> Any:
-            return remembered(await function())
-
-        kept: dict[str, Any] | None = await self._turn.step(self._keys.key(kind, asked), bounded)
-        return kept
-
     def recall(self, kind: str, asked: object) -> tuple[str, Any]:
         """Return the key of the next call, and its result: ``UNSET`` for a call not made yet."""
         key = self._keys.key(kind, asked)
@@ -289,7 +327,7 @@ def remembered(value: Any) -> Any:
     return msgspec.json.decode(written) if len(written) <= MAX_REMEMBERED_BYTES else None
 
 
-def json_value(result: Any) -> dict[str, Any] | None:
+def json_value(result: Any) -> Json | None:
     """Return the result of a tool as ``{"value": ...}``, ``None`` if it has no JSON form."""
     try:
         return {"value": msgspec.json.decode(msgspec.json.encode(result))}

@@ -11,6 +11,7 @@ import msgspec
 
 from parley.agent.turn import Turn
 from parley.engine.content import accepts
+from parley.llm.model import Json
 from parley.model.parts import Part
 
 MAX_RESULT = 2000
@@ -28,7 +29,7 @@ MAX_FILE_BYTES = 20 * 1024 * 1024
 READABLE = ("application/json", "application/xml", "application/yaml", "application/x-yaml")
 """Media types that are text, beside ``text/...``."""
 
-Messages = list[dict[str, Any]]
+Messages = list[Json]
 
 
 class ModelConversation:
@@ -63,7 +64,7 @@ class ModelConversation:
         task_id = self._turn.task_id
         added = {"task": task_id, "messages": _fitted(messages, self._most)}
 
-        def with_added(kept: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        def with_added(kept: list[Json]) -> list[Json]:
             others = [each for each in kept if each["task"] != task_id]
             left, chosen = self._most - estimated(added), [added]
             for each in reversed(others):
@@ -105,15 +106,13 @@ def shortened(text: str, most: int) -> str:
     return f"{text[:most]}\n[{len(text) - most:,} more characters are left out]"
 
 
-async def content_of(
-    turn: Turn, parts: Sequence[Part], takes: Sequence[str]
-) -> str | list[dict[str, Any]]:
+async def content_of(turn: Turn, parts: Sequence[Part], takes: Sequence[str]) -> str | list[Json]:
     """Return parts as the content of a message: text alone, or a list of content parts.
 
     ``takes`` are the media types of files that the model takes, such as ``image/*``; text files
     become text. A file that the model does not take ends the task as REJECTED.
     """
-    found: list[dict[str, Any]] = []
+    found: list[Json] = []
     for part in parts:
         if part.text is not None:
             found.append(_text(part.text))
@@ -132,7 +131,7 @@ def type_of(part: Part) -> str:
     return kind.partition(";")[0].strip().lower() or "application/octet-stream"
 
 
-async def _file(turn: Turn, part: Part, takes: Sequence[str]) -> dict[str, Any]:
+async def _file(turn: Turn, part: Part, takes: Sequence[str]) -> Json:
     kind, name = type_of(part), part.filename or "a file"
     is_text = kind.startswith("text/") or kind in READABLE
     if not is_text and not (takes and accepts(takes, kind)):
@@ -157,7 +156,7 @@ async def _file(turn: Turn, part: Part, takes: Sequence[str]) -> dict[str, Any]:
     return {"type": "file", "file": {"filename": part.filename or "file", "file_data": url}}
 
 
-def _text(text: str) -> dict[str, Any]:
+def _text(text: str) -> Json:
     return {"type": "text", "text": text}
 
 

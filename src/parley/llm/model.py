@@ -12,6 +12,9 @@ import msgspec
 
 from parley.extensions.usage import Spent
 
+Json = dict[str, Any]
+"""A JSON object."""
+
 
 class ModelUsage(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens, and their price if it is known, in the unit that ``Spent.cost`` has."""
@@ -137,7 +140,7 @@ class ModelFailed(Exception):
 
     def __init__(self, message: str, *, status: int = 0) -> None:
         self.status = status
-        self.metadata: dict[str, Any] = {}
+        self.metadata: Json = {}
         super().__init__(message)
 
 
@@ -165,7 +168,7 @@ class ScriptedReply(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     thinking: str = ""
     refusal: str = ""
-    tool_calls: Sequence[tuple[str, dict[str, Any]]] = ()
+    tool_calls: Sequence[tuple[str, Json]] = ()
     finish_reason: str = ""
     is_cut: bool = False
     error: int = 0

@@ -12,8 +12,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
-import msgspec
-
 from parley.agent.agent import Agent
 from parley.agent.tools.tool import (
     Tool,
@@ -29,20 +27,13 @@ from parley.client.message import Sendable
 from parley.engine.content import to_parts
 from parley.engine.turn.attempt import Failed, Rejected
 from parley.extensions.usage import RunProgress
-from parley.llm.conversation import ModelConversation, content_of
-from parley.llm.model import Model, ModelFailed, ReplyBroken, Script, ScriptedModel
-from parley.llm.model_run import ModelRun, OutputType, RunSettings
+from parley.llm.conversation import content_of
+from parley.llm.model import Json, Model, ModelFailed, ReplyBroken, Script, ScriptedModel
+from parley.llm.model_run import ModelRun, OutputType
 from parley.llm.openai_model import URL_VARIABLES, OpenAIModel, named_endpoint
 from parley.llm.run_output import BROKE_OFF, RunOutput, told_of
-from parley.llm.token_budget import ModelRefused, Price, RunStopped, TokenBudget, TokenSpending
-from parley.llm.tool_calls import (
-    AskUser,
-    ToolCalls,
-    ToolLike,
-    agents_in,
-    check_installed,
-    sorted_out,
-)
+from parley.llm.token_budget import ModelRefused, Price, RunStopped, TokenBudget
+from parley.llm.tool_calls import AskUser, ToolLike, agents_in, check_installed, sorted_out
 from parley.model.errors import A2AError
 
 log = logging.getLogger("parley.llm")
@@ -110,15 +101,11 @@ class ModelLoop:
             self.tools.append(AskUser())
         self.takes = tuple(takes)
         self.output = None if output is None else OutputType(output)
-        self._memory_tokens = memory_tokens
-        self._budget = budget or TokenBudget()
-        self._settings = RunSettings(
-            max_rounds=max_rounds,
-            max_reply_tokens=max_reply_tokens,
-            temperature=temperature,
-            prices=dict(prices or {}),
-            writes=True,
-        )
+        self.memory_tokens = memory_tokens
+        self.max_rounds = max_rounds
+        self.asks_for: Json = {"max_tokens": max_reply_tokens, "temperature": temperature}
+        self.budget = budget or TokenBudget()
+        self.prices = dict(prices or {})
         self._model = None if isinstance(model, str) else model
         self._name = model if isinstance(model, str) else ""
         self._endpoint: dict[str, Any] = {
@@ -190,18 +177,7 @@ class ModelLoop:
             output = await stack.enter_async_context(RunOutput(turn))
             try:
                 tools, notes = await self._opened_tools(turn, stack, key)
-                spending = TokenSpending(turn, self._budget, key)
-                run = ModelRun(
-                    turn,
-                    key,
-                    model,
-                    output,
-                    ToolCalls(turn, tools, output, spending),
-                    ModelConversation(turn, key, self._memory_tokens),
-                    spending,
-                    msgspec.structs.replace(self._settings, writes=writes),
-                    self.output,
-                )
+                run = ModelRun(self, output, key, model, tools, writes=writes)
                 return await run.answer(await self._instructed(turn, notes), content)
             except (ModelFailed, RunStopped) as error:
                 error.metadata = output.requests.said()
@@ -389,13 +365,11 @@ async def answered(loop: ModelLoop, turn: Turn) -> Any:
 
     What stops it ends the task as FAILED, a refusal of the model as REJECTED, with the reason.
     """
-    failure: Failed | Rejected
     try:
         return await loop.run(turn)
-    except ModelRefused as error:
-        failure, metadata = Rejected(str(error)), error.metadata
     except RunStopped as error:
-        failure, metadata = Failed(str(error)), error.metadata
+        kind: type[Failed | Rejected] = Rejected if isinstance(error, ModelRefused) else Failed
+        failure, metadata = kind(str(error)), error.metadata
     except ModelFailed as error:
         turn.log.error("the model %r could not be asked: %s", loop.name, error)
         told = BROKE_OFF if isinstance(error, ReplyBroken) else told_of(error.status)

@@ -11,12 +11,20 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from parley.agent.turn import Turn
+from parley.agent.tools.tool import Tool
 from parley.engine.typed.schema import is_object, object_of
 from parley.engine.typed.value_type import ValueType
 from parley.engine.typed.violations import Mismatch, Violation
 from parley.llm.conversation import Messages, ModelConversation, estimated
-from parley.llm.model import Model, ModelReply, ModelRequest, ModelToolCall, ModelUsage, ReplyBroken
+from parley.llm.model import (
+    Json,
+    Model,
+    ModelReply,
+    ModelRequest,
+    ModelToolCall,
+    ModelUsage,
+    ReplyBroken,
+)
 from parley.llm.run_output import (
     CONTENT_FILTER,
     FILTERED,
@@ -27,7 +35,7 @@ from parley.llm.run_output import (
     SHORTENED,
     RunOutput,
 )
-from parley.llm.token_budget import ModelRefused, Price, RunStopped, TokenSpending, priced
+from parley.llm.token_budget import ModelRefused, RunStopped, TokenSpending, priced
 from parley.llm.tool_calls import ToolCalls, has_right_arguments
 from parley.model.backoff import Backoff
 from parley.model.struct import valid_text
@@ -39,44 +47,33 @@ AGAIN = Backoff(first=0.5, longest=4.0, jitter=(0.75, 1.0))
 """The pauses before a reply that broke off is asked for again, in seconds."""
 
 
-class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds of a run: see ``ModelLoop``."""
-
-    max_rounds: int
-    max_reply_tokens: int | None
-    temperature: float | None
-    prices: Mapping[str, Price]
-    writes: bool
-
-
 class ModelRun:
-    """One run. Each completed reply is a step, each tool call too: a further attempt at the turn
-    continues after the last of them.
+    """One run of a ``ModelLoop``. Each completed reply is a step, each tool call too: a further
+    attempt at the turn continues after the last of them.
     """
 
     def __init__(
         self,
-        turn: Turn,
+        loop: Any,
+        output: RunOutput,
         key: str,
         model: Model,
-        output: RunOutput,
-        calls: ToolCalls,
-        conversation: ModelConversation,
-        spending: TokenSpending,
-        settings: RunSettings,
-        kind: OutputType | None,
+        tools: Mapping[str, Tool],
+        *,
+        writes: bool,
     ) -> None:
-        self._turn = turn
+        turn = self._turn = output.turn
+        self._loop = loop
+        self._output = output
         self._key = key
         self._model = model
-        self._output = output
-        self._calls = calls
-        self._conversation = conversation
-        self._spending = spending
-        self._settings = settings
-        self._kind = kind
-        self._offered = calls.offered
-        self._writes = settings.writes and kind is None
+        self._kind = loop.output
+        self._writes = writes
+        self._writes_text = writes and loop.output is None
+        self._spending = TokenSpending(turn, loop.budget, key)
+        self._calls = ToolCalls(turn, tools, output, self._spending)
+        self._offered = self._calls.offered
+        self._conversation = ModelConversation(turn, key, loop.memory_tokens)
         self._ids: set[str] = set()
         self._number = 0
         self._last = 0
@@ -102,7 +99,7 @@ class ModelRun:
     async def _last_reply(self, before: Messages, own: Messages) -> ModelReply:
         """Ask and call tools until a reply calls none. Their messages are added to ``own``."""
         empty, earlier = 0, ""
-        for _ in range(self._settings.max_rounds):
+        for _ in range(self._loop.max_rounds):
             reply, is_new = await self._reply([*before, *own], self._offered)
             if not reply.tool_calls:
                 if reply.text.strip() or earlier:
@@ -122,7 +119,7 @@ class ModelRun:
             key = f"{self._key}:{self._number}"
             own += await self._calls.all(reply.tool_calls, key, is_new=is_new)
         raise RunStopped(
-            f"The language model asked for tools {self._settings.max_rounds} times, and did not "
+            f"The language model asked for tools {self._loop.max_rounds} times, and did not "
             "come to an answer."
         )
 
@@ -133,14 +130,13 @@ class ModelRun:
     ) -> tuple[ModelReply, bool]:
         """Return the next reply, and whether it is new to the log."""
         self._number += 1
-        number, settings, kind = self._number, self._settings, self._kind
+        number, kind = self._number, self._kind
         wants_json = kind is not None and (asks_for_json or not tools)
         request = ModelRequest(
             messages=messages,
             tools=tools,
             response_format=kind.response_format if kind is not None and wants_json else None,
-            max_tokens=settings.max_reply_tokens,
-            temperature=settings.temperature,
+            **self._loop.asks_for,
         )
         is_new = False
 
@@ -154,7 +150,7 @@ class ModelRun:
         self._output.requests.count(reply.usage, ending=reply.finish_reason)
         self._last = reply.usage.input_tokens
         await self._spending.count(number, reply)
-        if not is_new and self._writes and not reply.tool_calls:
+        if not is_new and self._writes_text and not reply.tool_calls:
             await self._output.text(reply.text)  # what an earlier attempt has streamed of it
         if reply.finish_reason == "length" and is_new:
             await self._output.step("cut", "the reply reached the most tokens that it may have")
@@ -215,7 +211,7 @@ class ModelRun:
             thinking=valid_text("".join(kept)) if wants_it_back and calls else "",
             refusal=valid_text(refusal),
             tool_calls=tuple(calls),
-            usage=priced(usage, name, self._settings.prices),
+            usage=priced(usage, name, self._loop.prices),
             finish_reason=reason,
         )
 
@@ -233,7 +229,7 @@ class ModelRun:
                 await self._output.thinking(piece.thinking)
             if piece.text:
                 said.append(piece.text)
-                if self._writes:
+                if self._writes_text:
                     await self._output.text(piece.text)
         return thought
 
@@ -267,12 +263,12 @@ class ModelRun:
                 said = f"That does not fit: {mismatch}. {kind.instructions}"
                 own.append({"role": "user", "content": said})
             reply, _ = await self._reply([*before, *own], (), asks_for_json=True)
-        if self._settings.writes:
+        if self._writes:
             await self._output.data(kind.dump(value), schema=kind.schema)
         return value
 
 
-def _said(reply: ModelReply) -> dict[str, Any]:
+def _said(reply: ModelReply) -> Json:
     """Return a reply with tool calls as a message. Arguments that are no JSON are left out:
     endpoints refuse messages with them.
     """
@@ -395,7 +391,7 @@ class OutputType:
         )
 
     @property
-    def response_format(self) -> dict[str, Any]:
+    def response_format(self) -> Json:
         """What asks an endpoint for JSON of the schema."""
         return {
             "type": "json_schema",

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from parley.llm.model import (
+    Json,
     ModelChunk,
     ModelFailed,
     ModelRequest,
@@ -224,11 +225,11 @@ class OpenAIModel:
                         raise failure_of(error, self, request) from None
                 await asyncio.sleep(pause)
 
-    def _sent(self, request: ModelRequest) -> dict[str, Any]:
+    def _sent(self, request: ModelRequest) -> Json:
         """Return the optional members of a request, without the members that the endpoint has
         refused.
         """
-        body: dict[str, Any] = {}
+        body: Json = {}
         if request.tools:
             body["tools"] = list(request.tools)
         if request.response_format is not None:
@@ -350,7 +351,7 @@ def _said(delta: Any) -> tuple[str, str]:
     return texts, thinking
 
 
-def _older_call(delta: Any) -> list[dict[str, Any]]:
+def _older_call(delta: Any) -> list[Json]:
     """Return the call of a piece as older endpoints write it."""
     function = member(delta, "function_call")
     return [] if function is None else [{"index": 0, "function": function}]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from parley.agent.remote.callees import Callee
@@ -15,6 +16,7 @@ from parley.extensions.questions import question
 from parley.extensions.usage import Spent, spent_on
 from parley.host.connecting import connect
 from parley.llm.current_turn import current_turn
+from parley.llm.model import Json
 from parley.model.cards import AgentCard, AgentSkill
 from parley.model.errors import A2AError
 from parley.model.parts import Message, Part
@@ -123,41 +125,46 @@ class RemoteSkill:
         """Send a message, and return the result. ``said`` is for messages within a turn."""
         turn = current_turn()
         try:
-            if turn is None:
-                answer = await self._outside(content, on_progress, task_id)
-            else:
+            if turn is not None:
                 async with turn.connect(self._agent, **self._options) as bound:
                     answer = await bound.send(content, task_id=task_id, progress=True, **said)
+                return result_of(answer)
+            about: Json = {"task_id": task_id, "metadata": {"skill": self.skill.id}}
+            async with connect(self._agent, **with_trace(self._options)) as remote:  # type: ignore[arg-type]
+                if on_progress is None:
+                    return result_of(await remote.send(content, **about))
+                async with aclosing(answered_by(remote, content, **about)) as events:
+                    async for event in events:
+                        answer = event
+                        if text := progress_in(event):
+                            await on_progress(text)
         except (A2AError, ClientError) as error:
             return failed(f"{self.card.name}: {error}")
         return result_of(answer)
-
-    async def _outside(
-        self, content: Any, on_progress: Progress | None, task_id: str | None
-    ) -> Task | Message:
-        options = with_trace(self._options)
-        async with connect(self._agent, **options) as remote:  # type: ignore[arg-type]
-            if on_progress is None:
-                return await remote.send(
-                    content, task_id=task_id, metadata={"skill": self.skill.id}
-                )
-            direct: Message | None = None
-            async with remote.stream(
-                content, task_id=task_id, metadata={"skill": self.skill.id}
-            ) as events:
-                async for event in events:
-                    if isinstance(event, Message):
-                        direct = event
-                    elif isinstance(event, TaskStatusUpdateEvent):
-                        said = event.status.message
-                        if event.status.state is TaskState.WORKING and said is not None:
-                            await on_progress(said.text)
-            return direct if direct is not None else await remote.get(events.task_id)
 
     def _content(self, arguments: Mapping[str, Any]) -> Any:
         if self.takes_words:
             return str(arguments.get("message", ""))
         return dict(arguments)
+
+
+async def answered_by(remote: Any, content: Any, **options: Any) -> AsyncGenerator[Any]:
+    """Yield the events of an agent's answer, and at last the answer: a message, or the task."""
+    direct: Message | None = None
+    async with remote.stream(content, **options) as events:
+        async for event in events:
+            if isinstance(event, Message):
+                direct = event
+            else:
+                yield event
+    yield direct if direct is not None else await remote.get(events.task_id)
+
+
+def progress_in(event: Any) -> str:
+    """Return the text of a status while a task works, empty for other events."""
+    if isinstance(event, TaskStatusUpdateEvent) and event.status.state is TaskState.WORKING:
+        return "" if event.status.message is None else event.status.message.text
+    return ""
 
 
 async def remote_skills(agent: Callee, **options: Any) -> list[RemoteSkill]:

@@ -22,7 +22,7 @@ from parley.agent.turn import Turn
 from parley.engine.turn.attempt import Failed, Rejected, TurnOver
 from parley.extensions.usage import RUN_PROGRESS, USAGE, Spent
 from parley.llm.current_turn import within
-from parley.llm.model import ModelUsage
+from parley.llm.model import Json, ModelUsage
 from parley.model.parts import Part
 
 MAX_MODEL_CALLS = 100
@@ -184,7 +184,7 @@ class ModelRequests:
         """The cost of the run until now, with its tools and the agents that it called."""
         return self.usage.spent + self.spent
 
-    def said(self, artifact: str = "") -> dict[str, Any]:
+    def said(self, artifact: str = "") -> Json:
         """Return the metadata of an artifact, or of the last message: usage, and how it ended.
 
         The artifacts of a run together say all that it used, and nothing twice.
@@ -193,10 +193,10 @@ class ModelRequests:
         usage = _less(self.usage, [each for each, _ in others])
         spent = _less(self.spent, [each for _, each in others])
         self._said[artifact] = (usage, spent)
-        progress: dict[str, Any] = {}
+        progress: Json = {}
         if self.ending in (LENGTH, CONTENT_FILTER):
             progress["finishReason"] = self.ending
-        found: dict[str, Any] = {}
+        found: Json = {}
         if usage.requests:
             total = usage.spent + spent
             cost = {"calls": total.calls, "tokens": total.tokens, "cost": total.cost}
@@ -317,7 +317,8 @@ class RunOutput:
     The text of the newest message is the artifact ``answer``: it is streamed, and begins anew when
     the model says something else after a tool call. Thinking, tool calls and steps are status
     updates without a message, so they are streamed but are not in the task. ``requests`` has what
-    models used, which the metadata of the answer says. ``said`` is the newest message so far.
+    models used, which the metadata of the answer says. ``said`` is the newest message so far,
+    ``called`` has the names of the tools that were called, by the ids of the calls.
     ``run`` is the adapter's own object for the run, also of an output within another of the turn:
     ``current_run`` finds it.
     """
@@ -330,6 +331,7 @@ class RunOutput:
         self.turn = turn
         self.requests = requests or ModelRequests(turn)
         self.said = ""
+        self.called: dict[str, str] = {}
         self._name = artifact
         self._stream: ArtifactStream | None = None
         self._thoughts: list[str] = []
@@ -419,13 +421,15 @@ class RunOutput:
         """Show that a tool is called. Earlier text of the model was not the answer."""
         await self._show_thoughts()
         await self.new_message()
+        self.called[call_id] = name
         shown = {"kind": "toolCall", "id": call_id, "name": name, "arguments": _bounded(arguments)}
         await self.turn.working(metadata={RUN_PROGRESS: shown})
 
     async def tool_returned(
         self, name: str, result: object, *, call_id: str = "", is_error: bool = False
     ) -> None:
-        """Show the result of a tool."""
+        """Show the result of a tool. Without a ``name`` the call with the id has it."""
+        name = name or self.called.get(call_id, "tool")
         shown = {"kind": "toolResult", "id": call_id, "name": name, "result": _bounded(result)}
         if is_error:
             shown["isError"] = True
@@ -433,7 +437,7 @@ class RunOutput:
 
     async def step(self, name: str, detail: object = None) -> None:
         """Show that a node, an agent or another step of the framework begins."""
-        shown: dict[str, Any] = {"kind": "step", "name": name}
+        shown: Json = {"kind": "step", "name": name}
         if detail is not None:
             shown["detail"] = _bounded(detail)
         await self.turn.working(metadata={RUN_PROGRESS: shown})

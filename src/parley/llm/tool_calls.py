@@ -22,7 +22,7 @@ from parley.engine.turn.attempt import TOOL_PREFIX
 from parley.llm.conversation import shortened
 from parley.llm.current_turn import current_turn
 from parley.llm.function_tools import FunctionTool
-from parley.llm.model import ModelToolCall
+from parley.llm.model import Json, ModelToolCall
 from parley.llm.remote_skills import RemoteSkill, skills_on
 from parley.llm.run_output import RunOutput
 from parley.llm.token_budget import TokenSpending
@@ -166,7 +166,7 @@ class ToolCalls:
         turn._attempt.before_question += (self._before_question,)
 
     @property
-    def offered(self) -> list[dict[str, Any]]:
+    def offered(self) -> list[Json]:
         """The tools as a request names them."""
         return [
             {
@@ -180,9 +180,7 @@ class ToolCalls:
             for name, tool in self._tools.items()
         ]
 
-    async def all(
-        self, calls: Sequence[ModelToolCall], key: str, *, is_new: bool
-    ) -> list[dict[str, Any]]:
+    async def all(self, calls: Sequence[ModelToolCall], key: str, *, is_new: bool) -> list[Json]:
         """Call tools at the same time, and return the messages with their results, in order.
 
         ``is_new`` says that the reply with the calls has just come, so that they are shown.
@@ -280,7 +278,7 @@ class ToolCalls:
                 each.cancel()
 
 
-def _arguments(call: ModelToolCall) -> dict[str, Any] | None:
+def _arguments(call: ModelToolCall) -> Json | None:
     """Return the arguments of a call, ``None`` if they are no JSON object."""
     try:
         found = msgspec.json.decode(call.arguments or "{}")

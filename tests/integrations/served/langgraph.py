@@ -262,9 +262,9 @@ def saved_by(make: Callable[..., object]) -> dict[str, Agent]:
 
 # -- one agent on two replicas, of which each has its own locks ------------------------------------
 
-replicas = {
-    name: ServedGraph(learning, None, None, None, None, "sync") for name in ("left", "right")
-}
+PLAIN = dict.fromkeys(("config", "context", "inputs", "resume")) | {"durability": "sync"}
+
+replicas = {name: ServedGraph(learning, **PLAIN) for name in ("left", "right")}
 both_end = asyncio.Barrier(2)
 
 
@@ -384,7 +384,7 @@ for each in ("one", "two"):
     two_steps.add_node(each, step(each))
 two_steps.add_edge(START, "one")
 two_steps.add_edge("one", "two")
-tearing = ServedGraph(two_steps, None, None, lambda turn: {"done": []}, None, "sync")
+tearing = ServedGraph(two_steps, **PLAIN | {"inputs": lambda turn: {"done": []}})
 torn = Agent("Torn")
 
 

@@ -14,7 +14,8 @@ from parley.agent.turn import Turn
 from parley.engine.agent_options import CardDetails, Execution
 from parley.engine.content import KINDS
 from parley.integrations.a2a_sdk.execution import ExecutorRun
-from parley.integrations.serving import missing
+from parley.integrations.serving import needs
+from parley.llm.model import Json
 from parley.model.cards import AgentCard, AgentSkill, SecurityRequirement, SecurityScheme
 from parley.model.service import ANONYMOUS
 from parley.security.evidence import Evidence
@@ -22,7 +23,8 @@ from parley.security.schemes.scheme import Proof, Requirement, Scheme, Security
 from parley.wire.versions import LATEST, read_card
 
 if TYPE_CHECKING:
-    from parley.integrations.a2a_sdk.official_sdk import OfficialSdk
+    from parley.integrations.a2a_sdk.sdk_0_3 import Sdk03
+    from parley.integrations.a2a_sdk.sdk_1 import Sdk1
 
 log = logging.getLogger("parley.integrations.a2a_sdk")
 
@@ -123,7 +125,7 @@ def _call_on_cancel(served: Agent) -> None:
         served.skills[name] = replace(skill, runs_on_cancel=True)
 
 
-def _read(sdk: OfficialSdk, card: Any) -> AgentCard:
+def _read(sdk: Sdk03 | Sdk1, card: Any) -> AgentCard:
     members = dict(sdk.card(card))
     if not (members.get("supportedInterfaces") or members.get("url")):
         nowhere = {"url": "http://localhost", "protocolBinding": "JSONRPC"}
@@ -131,7 +133,7 @@ def _read(sdk: OfficialSdk, card: Any) -> AgentCard:
     return read_card(members)
 
 
-def _options_of(card: AgentCard) -> dict[str, Any]:
+def _options_of(card: AgentCard) -> Json:
     """Return the description of an agent on its card, as options of ``Agent``."""
     can = card.capabilities
     return {
@@ -150,7 +152,7 @@ def _options_of(card: AgentCard) -> dict[str, Any]:
     }
 
 
-def _differences(card: AgentCard, public: Mapping[str, AgentSkill]) -> dict[str, Any]:
+def _differences(card: AgentCard, public: Mapping[str, AgentSkill]) -> Json:
     """Return the words of an extended card about the agent and its public skills."""
     fields = ("name", "description", "version", "provider", "documentation_url", "icon_url")
     skills = [
@@ -209,7 +211,8 @@ def security_of(
     """
     of_skills = {s.id: s.security_requirements for s in card.skills if s.security_requirements}
     required = card.security_requirements
-    if not (required or of_skills):
+    every = [each for needs in (required, *of_skills.values()) for each in needs]
+    if not every:
         return given, {}
     schemes: Mapping[str, Scheme]
     if given is not None:
@@ -221,21 +224,20 @@ def security_of(
                     f"security= has {', '.join(sorted(schemes)) or 'no scheme'}: give a scheme of "
                     "this name (name=...), or leave the requirement out of the card"
                 )
-        return given, {name: _required(needs, schemes) for name, needs in of_skills.items()}
-    every = [each for needs in (required, *of_skills.values()) for each in needs]
-    if not verified_elsewhere:
+    elif not verified_elsewhere:
         names = {name for each in every for name in each.schemes}
         raise ValueError(
             f"the card requires {', '.join(sorted(names))}: say how that is verified, with "
             "security= and a scheme of parley.security, or with verified_elsewhere=True if "
             "something in front of this server does it"
         )
-    schemes = {
-        name: VerifiedElsewhere(name, scheme, _scopes_of(name, every))
-        for name, scheme in card.security_schemes.items()
-    }
-    skills = {name: _required(needs, schemes) for name, needs in of_skills.items()}
-    return (_required(required, schemes) if required else None), skills
+    else:
+        schemes = {
+            name: VerifiedElsewhere(name, scheme, _scopes_of(name, every))
+            for name, scheme in card.security_schemes.items()
+        }
+        given = _required(required, schemes) if required else None
+    return given, {name: _required(needs, schemes) for name, needs in of_skills.items()}
 
 
 def check_extended(card: AgentCard, extended: AgentCard) -> None:
@@ -282,16 +284,15 @@ def _required(
 
 
 @cache
-def installed() -> OfficialSdk:
+def installed() -> Sdk03 | Sdk1:
     """Return the installed version.
 
     Raises ``ImportError`` that says how to install one.
     """
-    try:
+    with needs("a2a-sdk"):
         import a2a.server.agent_execution  # noqa: F401, what a2a-sdk without its server lacks
         import a2a.types as types
-    except ImportError as error:
-        raise missing("a2a-sdk", error) from error
+
     if hasattr(types, "MessageSendParams"):
         from parley.integrations.a2a_sdk.sdk_0_3 import Sdk03
 

@@ -29,7 +29,8 @@ from parley.model.tasks import (
 from parley.store.events import StepResult
 
 if TYPE_CHECKING:
-    from parley.integrations.a2a_sdk.official_sdk import OfficialSdk
+    from parley.integrations.a2a_sdk.sdk_0_3 import Sdk03
+    from parley.integrations.a2a_sdk.sdk_1 import Sdk1
 
 _left: set[asyncio.Task[None]] = set()
 """Executors that work on after they ended their tasks: the event loop keeps no reference."""
@@ -38,7 +39,7 @@ _left: set[asyncio.Task[None]] = set()
 class ExecutorRun:
     """Runs an executor for a turn."""
 
-    def __init__(self, sdk: OfficialSdk, executor: Any, builder: Any, turn: Turn) -> None:
+    def __init__(self, sdk: Sdk03 | Sdk1, executor: Any, builder: Any, turn: Turn) -> None:
         self._sdk = sdk
         self._executor = executor
         self._builder = builder

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NoReturn, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn
 
 from a2a.auth.user import User
 from a2a.server.agent_execution import SimpleRequestContextBuilder
@@ -11,9 +11,7 @@ from a2a.server.context import ServerCallContext
 
 from parley.model import errors
 from parley.model.errors import A2AError
-from parley.model.operations import SendMessageRequest
 from parley.model.service import Caller
-from parley.model.tasks import Event, Task
 
 Take = Callable[[Any], Awaitable[None]]
 """Takes an event of the SDK that an executor enqueues."""
@@ -36,36 +34,10 @@ class CallerAsUser(User):
         return self.caller.id
 
 
-class OfficialSdk(Protocol):
-    """One version of the official SDK: its types from and to those of the model."""
+class OfficialSdk:
+    """What the versions of the official SDK have alike."""
 
-    queue: Callable[[Take], Any]
-    """Makes an ``EventQueue`` that gives each event to a function."""
-
-    knows_tenants: bool
-
-    def event_of(self, value: Any) -> Event:
-        """Return an event of the SDK as an event of the model.
-
-        Raises ``TypeError`` for anything else, ``InvalidAgentResponseError`` for an invalid one.
-        """
-        ...
-
-    def task(self, task: Task) -> Any:
-        """Return a task as the SDK's."""
-        ...
-
-    def params(self, request: SendMessageRequest) -> Any:
-        """Return a request as the SDK's: what ``RequestContext`` is made of."""
-        ...
-
-    def card(self, card: Any) -> Mapping[str, Any]:
-        """Return a card of the SDK as a JSON object. Raises ``TypeError`` for anything else."""
-        ...
-
-    def error(self, error: BaseException) -> A2AError | None:
-        """Return an error of the SDK as an error of the model, ``None`` for any other exception."""
-        ...
+    knows_tenants = True
 
     def call_context(
         self, caller: Caller, tenant: str, extensions: frozenset[str], state: dict[str, Any]

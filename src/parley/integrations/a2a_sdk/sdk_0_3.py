@@ -44,7 +44,7 @@ class TurnQueue03(EventQueue):
 
 
 class Sdk03(OfficialSdk):
-    """Version 0.3.x (``OfficialSdk``)."""
+    """Version 0.3.x: its types from and to those of the model."""
 
     queue = TurnQueue03
     knows_tenants = False
@@ -53,7 +53,10 @@ class Sdk03(OfficialSdk):
         self._codec = dialect("0.3").jsonrpc
 
     def event_of(self, value: Any) -> Event:
-        """Return an event of the SDK as an event of the model."""
+        """Return an event of the SDK as an event of the model.
+
+        Raises ``TypeError`` for anything else, ``InvalidAgentResponseError`` for an invalid one.
+        """
         if not isinstance(value, _EVENTS):
             refuse_event(value)
         return self._codec.read_event(
@@ -65,18 +68,18 @@ class Sdk03(OfficialSdk):
         return OfficialTask.model_validate_json(self._codec.write_event(StreamItem(task)))
 
     def params(self, request: SendMessageRequest) -> Any:
-        """Return a request as the SDK's."""
+        """Return a request as the SDK's: what ``RequestContext`` is made of."""
         return MessageSendParams.model_validate_json(self._codec.write_request(_SEND, request))
 
     def card(self, card: Any) -> Mapping[str, Any]:
-        """Return a card of the SDK as a JSON object."""
+        """Return a card of the SDK as a JSON object. Raises ``TypeError`` for anything else."""
         if not isinstance(card, AgentCard):
             raise TypeError(f"the card is an AgentCard of a2a.types, not {card!r:.200}")
         members: dict[str, Any] = card.model_dump(mode="json", by_alias=True, exclude_none=True)
         return members
 
     def error(self, error: BaseException) -> A2AError | None:
-        """Return an error of the SDK as an error of the model."""
+        """Return an error of the SDK as an error of the model, ``None`` for any other."""
         if not isinstance(error, ServerError):
             return None
         return error_named(type(error.error).__name__, error.error)

@@ -48,16 +48,18 @@ class TurnQueue1(EventQueue):
 
 
 class Sdk1(OfficialSdk):
-    """Version 1.x (``OfficialSdk``)."""
+    """Version 1.x: its types from and to those of the model."""
 
     queue = TurnQueue1
-    knows_tenants = True
 
     def __init__(self) -> None:
         self._codec = dialect("1.0").grpc()
 
     def event_of(self, value: Any) -> Event:
-        """Return an event of the SDK as an event of the model."""
+        """Return an event of the SDK as an event of the model.
+
+        Raises ``TypeError`` for anything else, ``InvalidAgentResponseError`` for an invalid one.
+        """
         member = _MEMBERS.get(type(value))
         if member is None:
             refuse_event(value)
@@ -70,18 +72,18 @@ class Sdk1(OfficialSdk):
         return a2a_pb2.StreamResponse.FromString(data).task
 
     def params(self, request: SendMessageRequest) -> Any:
-        """Return a request as the SDK's."""
+        """Return a request as the SDK's: what ``RequestContext`` is made of."""
         return a2a_pb2.SendMessageRequest.FromString(self._codec.write_request(_SEND, request))
 
     def card(self, card: Any) -> Mapping[str, Any]:
-        """Return a card of the SDK as a JSON object."""
+        """Return a card of the SDK as a JSON object. Raises ``TypeError`` for anything else."""
         if not isinstance(card, a2a_pb2.AgentCard):
             raise TypeError(f"the card is an AgentCard of a2a.types, not {card!r:.200}")
         members: dict[str, Any] = json_format.MessageToDict(card)
         return members
 
     def error(self, error: BaseException) -> A2AError | None:
-        """Return an error of the SDK as an error of the model."""
+        """Return an error of the SDK as an error of the model, ``None`` for any other."""
         if not isinstance(error, OfficialError):
             return None
         return error_named(type(error).__name__, error)

@@ -26,7 +26,7 @@ from parley.agent.turn import Turn
 from parley.integrations.answers import approval, ask_until, clear_decision_in, said_in
 from parley.integrations.message_files import input_of, part_of_data_url
 from parley.integrations.serving import RememberedCalls, json_value
-from parley.llm.model import ModelUsage
+from parley.llm.model import Json, ModelUsage
 from parley.llm.run_output import ModelRequests, RunOutput, current_requests
 from parley.model.parts import Part
 
@@ -40,43 +40,19 @@ OPENAI = "agent_framework_openai"
 """The package whose replies say a finish reason: without one they broke off, or continue later."""
 
 
-class CountedReplies:
-    """Counts the replies of a client, next to the client itself: none that a step remembers."""
+def counted(client: Any, made: Any, requests: ModelRequests) -> Any:
+    """Return a response that will come, or its stream, and count it when it is there.
 
-    def __init__(self, requests: ModelRequests, client: Any) -> None:
-        self._requests = requests
-        modules = {each.__module__.partition(".")[0] for each in type(client).__mro__}
-        self._says_reason = OPENAI in modules
+    The client itself is heard, so no reply that a step remembers counts.
+    """
+    modules = {each.__module__.partition(".")[0] for each in type(client).__mro__}
 
-    def counted(self, made: Any) -> Any:
-        """Return a response that will come, or its stream, and count it when it is there."""
-        if not isinstance(made, ResponseStream):
-            return self._whole(made)
-        return ResponseStream(self._streamed(made), finalizer=lambda _: made.get_final_response())
-
-    async def _whole(self, made: Any) -> Any:
-        with self._requests.asking():
-            response = await made
-        if isinstance(response, ResponseStream):
-            return self.counted(response)
-        self._replied(response)
-        return response
-
-    async def _streamed(self, stream: Any) -> AsyncIterator[Any]:
-        updates = []
-        with self._requests.asking():
-            async for update in stream:
-                updates.append(update)
-                yield update
-        self._replied(ChatResponse.from_updates(updates))
-
-    def _replied(self, response: Any) -> None:
-        usage = response.usage_details or {}
-        ending = response.finish_reason
-        if self._says_reason and not response.continuation_token:
+    def replied(response: Any) -> None:
+        usage, ending = response.usage_details or {}, response.finish_reason
+        if OPENAI in modules and not response.continuation_token:
             ending = ending or ""
         contents = [each for message in response.messages for each in message.contents]
-        self._requests.replied(
+        requests.replied(
             ModelUsage(
                 input_tokens=usage.get("input_token_count") or 0,
                 output_tokens=usage.get("output_token_count") or 0,
@@ -84,6 +60,27 @@ class CountedReplies:
             ending=ending,
             refusal="".join(each.text for each in contents if is_refusal(each)),
         )
+
+    async def whole() -> Any:
+        with requests.asking():
+            response = await made
+        if isinstance(response, ResponseStream):
+            return stream(response)
+        replied(response)
+        return response
+
+    def stream(found: Any) -> Any:
+        async def updates() -> AsyncIterator[Any]:
+            seen = []
+            with requests.asking():
+                async for update in found:
+                    seen.append(update)
+                    yield update
+            replied(ChatResponse.from_updates(seen))
+
+        return ResponseStream(updates(), finalizer=lambda _: found.get_final_response())
+
+    return stream(made) if isinstance(made, ResponseStream) else whole()
 
 
 def is_refusal(content: Any) -> bool:
@@ -96,7 +93,7 @@ def _get_response(
 ) -> Any:
     """Ask a model as before. Agents in tools and executors take no middleware of a run."""
     made, requests = get_response(self, *given, **named), current_requests()
-    return made if requests is None else CountedReplies(requests, self).counted(made)
+    return made if requests is None else counted(self, made, requests)
 
 
 BaseChatClient.get_response = _get_response
@@ -121,15 +118,17 @@ class RememberReplies(ChatMiddleware):  # type: ignore[misc]
         await call_next()
         if kept is None:  # it was too long to be remembered
             return
-        if context.stream:
-            context.result = _streamed(self._live(context.result, key))
-        else:
-            await self._calls.keep(key, _written(context.result))
+        made = context.result
 
-    async def _live(self, stream: Any, key: str) -> AsyncIterator[Any]:
-        async for update in stream:
-            yield update
-        await self._calls.keep(key, _written(await stream.get_final_response()))
+        async def live() -> AsyncIterator[Any]:
+            async for update in made:
+                yield update
+            await self._calls.keep(key, _written(await made.get_final_response()))
+
+        if context.stream:
+            context.result = _streamed(live())
+        else:
+            await self._calls.keep(key, _written(made))
 
 
 def _streamed(updates: AsyncIterator[Any]) -> Any:
@@ -159,25 +158,15 @@ class RememberResults(FunctionMiddleware):  # type: ignore[misc]
             context.result = kept["value"]
 
 
+IDENTITY = ("type", "text", "name", "arguments", "call_id", "result", "uri", "approved")
+
+
 def _asked(message: Any) -> list[Any]:
     """Return what identifies a message in each attempt: not its ids, which are made anew."""
-    said = [
-        {
-            name: _plain(value)
-            for name in (
-                "type",
-                "text",
-                "name",
-                "arguments",
-                "call_id",
-                "result",
-                "uri",
-                "approved",
-            )
-            if (value := getattr(content, name, None)) is not None
-        }
-        for content in message.contents
-    ]
+    said = []
+    for content in message.contents:
+        found = {name: getattr(content, name, None) for name in IDENTITY}
+        said.append({name: _plain(each) for name, each in found.items() if each is not None})
     return [str(message.role), said]
 
 
@@ -185,12 +174,12 @@ def _plain(value: Any) -> Any:
     return value.model_dump() if hasattr(value, "model_dump") else value
 
 
-def _written(response: Any) -> dict[str, Any]:
-    written: dict[str, Any] = response.to_dict(exclude={"raw_representation", "value"})
+def _written(response: Any) -> Json:
+    written: Json = response.to_dict(exclude={"raw_representation", "value"})
     return written
 
 
-def _result(result: Any) -> dict[str, Any] | None:
+def _result(result: Any) -> Json | None:
     """Return the result of a tool as JSON, ``None`` if it has no such form."""
     if isinstance(result, list) and all(isinstance(each, Content) for each in result):
         return {"contents": [each.to_dict(exclude={"raw_representation"}) for each in result]}
@@ -267,19 +256,17 @@ async def answer_to(turn: Turn, request: Any, *, key: str) -> Any:
 
 async def yes_or_no(turn: Turn, question: str, *, key: str) -> bool:
     """Ask the caller, again until the answer says yes or no."""
-    decision = await ask_until(
-        turn,
-        lambda problem: f"{problem} {question} Answer yes or no.".strip(),
-        clear_decision_in,
-        key=key,
-    )
-    return decision.is_approved
+
+    def asked(problem: str) -> str:
+        return f"{problem} {question} Answer yes or no.".strip()
+
+    return (await ask_until(turn, asked, clear_decision_in, key=key)).is_approved
 
 
-def schema_of(response_format: Any) -> dict[str, Any] | None:
+def schema_of(response_format: Any) -> Json | None:
     """Return the JSON Schema of a response format: a pydantic model, or an object with one."""
     if hasattr(response_format, "model_json_schema"):
-        schema: dict[str, Any] = response_format.model_json_schema()
+        schema: Json = response_format.model_json_schema()
         return schema
     if not isinstance(response_format, Mapping):
         return None
@@ -303,49 +290,34 @@ class ShownUpdates:
     def __init__(self, output: RunOutput, *, hidden: bool = False) -> None:
         self._output = output
         self._hidden = hidden
-        self._calls: dict[str, Any] = {}
-        self._names: dict[str, str] = {}
+        self._calls: Json = {}
         self._newest = ""
-
-    async def update(self, update: Any) -> None:
-        """Show an update of an agent."""
-        for content in update.contents:
-            await self.content(content)
 
     async def content(self, content: Any) -> None:
         """Show one piece of content."""
+        output, call_id = self._output, getattr(content, "call_id", None) or ""
         if content.type == "function_call":
-            self._call(content)
+            call_id = self._newest = call_id or self._newest
+            begun = self._calls.get(call_id)
+            self._calls[call_id] = content if begun is None else begun + content
             return
         await self.flush()
         match content.type:
             case "text" if content.text and not self._hidden and not is_refusal(content):
-                await self._output.text(content.text)
+                await output.text(content.text)
             case "text_reasoning" if content.text:
-                await self._output.thinking(content.text)
+                await output.thinking(content.text)
             case "function_result":
-                name = self._names.pop(content.call_id, "tool")
-                await self._output.tool_returned(
-                    name,
-                    content.result,
-                    call_id=content.call_id,
-                    is_error=content.exception is not None,
-                )
+                is_error = content.exception is not None
+                await output.tool_returned("", content.result, call_id=call_id, is_error=is_error)
             case "data" | "uri":
                 part = file_of(content)
                 if part is not None:
-                    await self._output.file(part)
+                    await output.file(part)
 
     async def flush(self) -> None:
         """Show the calls whose arguments are whole."""
         calls, self._calls = self._calls, {}
         for call_id, call in calls.items():
-            self._names[call_id] = call.name
             arguments = call.parse_arguments() or {}
             await self._output.tool_called(call.name, arguments, call_id=call_id)
-
-    def _call(self, content: Any) -> None:
-        call_id = content.call_id or self._newest
-        self._newest = call_id
-        begun = self._calls.get(call_id)
-        self._calls[call_id] = content if begun is None else begun + content

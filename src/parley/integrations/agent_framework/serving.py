@@ -6,11 +6,11 @@ import inspect
 import pickle
 import re
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import aclosing, suppress
 from functools import partial, reduce
 from operator import or_
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 from agent_framework import (
@@ -63,18 +63,25 @@ from parley.integrations.conversations import (
     ContextConversation,
     ContextState,
     Messages,
-    TaskValue,
     replaced,
     thread_id,
 )
-from parley.integrations.serving import RememberedCalls, Run, described, fail_with, framework_agent
+from parley.integrations.serving import (
+    FrameworkRun,
+    RememberedCalls,
+    RunOver,
+    described,
+    fail_with,
+    framework_agent,
+)
 from parley.llm.current_turn import current_turn
+from parley.llm.model import Json
 from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, card_of, remote_skills
 from parley.llm.run_output import FILTERED, RunOutput
 from parley.model.cards import AgentCard
 from parley.model.parts import Message as A2AMessage
 from parley.model.parts import Part
-from parley.model.tasks import Task, TaskState, TaskStatus
+from parley.model.tasks import Task, TaskState
 
 SESSION = "agent_framework.context"
 """The key of the session in a context."""
@@ -116,19 +123,33 @@ def agent(
             f"{type(thing).__name__} {thing.name!r} has the state of one run, and many callers "
             "would share it; give the function that builds it: agent(build_workflow)"
         )
-    run: Run
-    bounds = Bounds(max_messages, max_bytes)
     tags: tuple[str, ...] = ("agent-framework",)
+    bounds = max_messages, max_bytes
     if hasattr(thing, "run"):
-        run = _Runs(thing, bounds, remember=remember_runs)
+        remembers = remember_runs and "middleware" in inspect.signature(thing.run).parameters
+
+        async def run(turn: Turn, output: RunOutput) -> object:
+            await run_agent(thing, output, bounds, remembers=remembers)
+            return None
+
         name = name or getattr(thing, "name", None) or type(thing).__name__
         if description is None:
             said = getattr(thing, "description", None)
-            description = described(said, name, _tools_of(thing))
+            tools = (getattr(thing, "default_options", None) or {}).get("tools") or ()
+            known = [(each.name, each.description) for each in tools if hasattr(each, "name")]
+            description = described(said, name, known)
         modes = ("text/plain", "application/json", "image/*", "audio/*", "application/pdf")
         options.setdefault("input_modes", modes)
     else:
-        build, types = partial(_built, thing), tuple(checkpoint_types)
+
+        def build() -> Any:
+            made = thing()
+            return made.workflow if isinstance(made, WorkflowAgent) else made
+
+        async def run(turn: Turn, output: RunOutput) -> object:
+            return await CheckpointRun(build, output, bounds, types).run()
+
+        types = frozenset(checkpoint_types)
         workflow = build() if callable(thing) else None
         if not isinstance(workflow, Workflow):
             raise TypeError(
@@ -136,79 +157,61 @@ def agent(
                 "object with run(), or a function that returns a Workflow"
             )
         check_types(workflow, types)
-        run = partial(run_workflow, build, bounds=bounds, types=types)
         name, tags = name or workflow.name or "workflow", (*tags, "workflow")
         description = description or workflow.description or ""
     return framework_agent(run, name=name, description=description, tags=tags, told=TOLD, **options)
 
 
-def _built(build: Callable[[], Any]) -> Any:
-    made = build()
-    return made.workflow if isinstance(made, WorkflowAgent) else made
-
-
-class _Runs:
-    """Runs an agent for a turn."""
-
-    def __init__(self, agent: Any, bounds: Bounds, *, remember: bool) -> None:
-        self._agent = agent
-        self._bounds = bounds
-        takes = inspect.signature(agent.run).parameters
-        self._remembers = remember and "middleware" in takes
-        self._format = (getattr(agent, "default_options", None) or {}).get("response_format")
-
-    async def __call__(self, turn: Turn, output: RunOutput) -> None:
-        most = self._bounds.max_bytes
-        kept = ContextState(turn, SESSION, max_bytes=most, shorten=self._bounds.shortened)
-        before = await kept.read(step="session")
-        if before:
-            session = AgentSession.from_dict(before)
-        else:
-            session = self._agent.create_session(session_id=thread_id(turn))
-        options: dict[str, Any] = {}
-        if self._remembers:
-            calls = RememberedCalls(turn)
-            options["middleware"] = [
-                RememberReplies(calls, output.requests),
-                RememberResults(calls),
-            ]
-        message = await message_of(turn)
-        asked = 0
-        while True:
-            shown = ShownUpdates(output, hidden=self._format is not None)
-            response = await self._once(message, session, shown, options)
-            if response.text.endswith(NO_ANSWER):
-                turn.fail(
-                    "The agent reached its most model requests without an answer "
-                    "(max_iterations of its client's function_invocation_configuration)."
-                )
-            requests = response.user_input_requests
-            if not requests:
-                break
-            await output.new_message()
-            answers = []
-            for request in requests:
-                answers.append(await answer_to(turn, request, key=f"request-{asked}"))
-                asked += 1
-            message = Message("user", answers)
-        if self._format is not None:
-            await output.data(plain(response.value), schema=schema_of(self._format))
-        await kept.write(before, session.to_dict())
-
-    async def _once(
-        self, message: Any, session: Any, shown: ShownUpdates, options: Mapping[str, Any]
-    ) -> Any:
-        stream = self._agent.run(message, stream=True, session=session, **options)
+async def run_agent(
+    agent: Any, output: RunOutput, bounds: tuple[int, int], *, remembers: bool
+) -> None:
+    """Run an agent for a turn, and ask the caller its requests."""
+    turn = output.turn
+    form = (getattr(agent, "default_options", None) or {}).get("response_format")
+    shorten = partial(shortened, *bounds)
+    kept = ContextState(turn, SESSION, max_bytes=bounds[1], shorten=shorten)
+    before = await kept.read(step="session")
+    if before:
+        session = AgentSession.from_dict(before)
+    else:
+        session = agent.create_session(session_id=thread_id(turn))
+    options: Json = {"session": session, "stream": True}
+    if remembers:
+        calls = RememberedCalls(turn)
+        options["middleware"] = [RememberReplies(calls, output.requests), RememberResults(calls)]
+    message, asked = await message_of(turn), 0
+    while True:
+        shown, updates = ShownUpdates(output, hidden=form is not None), []
+        stream = agent.run(message, **options)
         if not hasattr(stream, "__aiter__"):
             stream = await stream
-        updates = []
         async for update in stream:
             updates.append(update)
-            await shown.update(update)
+            for content in update.contents:
+                await shown.content(content)
         await shown.flush()
         if hasattr(stream, "get_final_response"):
-            return await stream.get_final_response()
-        return AgentResponse.from_updates(updates)
+            response = await stream.get_final_response()
+        else:
+            response = AgentResponse.from_updates(updates)
+        if response.text.endswith(NO_ANSWER):
+            turn.fail(
+                "The agent reached its most model requests without an answer "
+                "(max_iterations of its client's function_invocation_configuration)."
+            )
+        if not (requests := response.user_input_requests):
+            break
+        await output.new_message()
+        keys = [f"request-{asked + number}" for number in range(len(requests))]
+        asked += len(requests)
+        answers = [
+            await answer_to(turn, request, key=key)
+            for request, key in zip(requests, keys, strict=True)
+        ]
+        message = Message("user", answers)
+    if form is not None:
+        await output.data(plain(response.value), schema=schema_of(form))
+    await kept.write(before, session.to_dict())
 
 
 TOLD = (
@@ -222,37 +225,25 @@ TOLD = (
 )
 
 
-def _tools_of(thing: Any) -> list[tuple[str, object]]:
-    """Return the tools of an agent with their descriptions."""
-    tools = (getattr(thing, "default_options", None) or {}).get("tools") or ()
-    return [(tool.name, tool.description) for tool in tools if hasattr(tool, "name")]
+def shortened(max_messages: int, max_bytes: int, session: Json) -> Json:
+    """Return a session, as JSON, with the newest messages of its histories.
 
-
-class Bounds(NamedTuple):
-    """How many messages, and how many bytes of JSON, the session of a context has at most."""
-
-    max_messages: int
-    max_bytes: int
-
-    def shortened(self, session: dict[str, Any]) -> dict[str, Any]:
-        """Return a session, as JSON, with the newest messages of its histories.
-
-        They have three quarters of the bytes, and begin with a message of the user. The newest
-        message of the user, with all messages after it, loses its files if it is too large alone,
-        and goes if that does not help.
-        """
-        state = session.get("state")
-        if not isinstance(state, dict):
-            return session
-        histories = {
-            name: each["messages"]
-            for name, each in state.items()
-            if isinstance(each, dict) and isinstance(each.get("messages"), list)
-        }
-        room = self.max_bytes * 3 // 4 // max(1, len(histories))
-        kept = {name: _newest(each, self.max_messages, room) for name, each in histories.items()}
-        shorter = {name: {**state[name], "messages": messages} for name, messages in kept.items()}
-        return {**session, "state": {**state, **shorter}}
+    They have three quarters of the bytes, and begin with a message of the user. The newest message
+    of the user, with all messages after it, loses its files if it is too large alone, and goes if
+    that does not help.
+    """
+    state = session.get("state")
+    if not isinstance(state, dict):
+        return session
+    histories = {
+        name: each["messages"]
+        for name, each in state.items()
+        if isinstance(each, dict) and isinstance(each.get("messages"), list)
+    }
+    room = max_bytes * 3 // 4 // max(1, len(histories))
+    kept = {name: _newest(each, max_messages, room) for name, each in histories.items()}
+    shorter = {name: {**state[name], "messages": messages} for name, messages in kept.items()}
+    return {**session, "state": {**state, **shorter}}
 
 
 def _newest(messages: Messages, most: int, room: int) -> Messages:
@@ -270,22 +261,16 @@ def _newest(messages: Messages, most: int, room: int) -> Messages:
 
 
 def _of_user(messages: Messages, begin: int) -> int:
-    """Return the number of the next message of the user, else how many messages there are."""
-    for number in range(begin, len(messages)):
-        if _is_said(messages[number]):
-            return number
+    """Return the number of the next message in which the user says something, else the length."""
+    for number, message in enumerate(messages[begin:], begin):
+        if isinstance(message, dict) and message.get("role") == "user":
+            said = [each for each in message.get("contents") or () if isinstance(each, dict)]
+            if {"text", "data", "uri"}.intersection(each.get("type") for each in said):
+                return number
     return len(messages)
 
 
-def _is_said(message: Any) -> bool:
-    """Return whether the user says something, rather than approves a call."""
-    if not isinstance(message, dict) or message.get("role") != "user":
-        return False
-    kinds = [each.get("type") for each in message.get("contents") or () if isinstance(each, dict)]
-    return bool({"text", "data", "uri"}.intersection(kinds))
-
-
-def _without_file(value: dict[str, Any]) -> dict[str, Any] | None:
+def _without_file(value: Json) -> Json | None:
     if value.get("type") not in ("data", "uri") or not str(value.get("uri", "")).startswith(
         "data:"
     ):
@@ -293,55 +278,135 @@ def _without_file(value: dict[str, Any]) -> dict[str, Any] | None:
     return {"type": "text", "text": f"(a file of the type {value.get('media_type', 'unknown')})"}
 
 
-CONVERSATION = "agent_framework.conversation"
-"""The key of the messages of a context."""
+TYPES = "agent(build_workflow, checkpoint_types={})"
+
+UNREADABLE = (WorkflowCheckpointException, pickle.PicklingError, AttributeError, TypeError)
+"""Errors of values that cannot be written to a checkpoint, or read from it."""
 
 
-async def run_workflow(
-    build: Callable[[], Any],
-    turn: Turn,
-    output: RunOutput,
-    *,
-    bounds: Bounds,
-    types: Iterable[str] = (),
-) -> str | None:
-    """Run a workflow until it has nothing more to do. Returns a further sentence.
+class CheckpointRun(FrameworkRun):
+    """Runs a workflow for one turn, until it has nothing more to do.
 
-    Each checkpoint is kept in the store. The caller answers requests of the workflow, which
-    continues from the checkpoint that waits for it.
+    The caller answers its requests, and it continues from the checkpoint that waits for them. It
+    keeps its newest checkpoint here: this has what runs of the framework use of its
+    ``CheckpointStorage``, which is ``save`` and ``load``. ``types`` are the author's types in
+    checkpoints, as ``module:name``; the framework reads no others but its own.
     """
-    checkpoints = TaskCheckpoints(turn, types)
-    conversation = ContextConversation(
-        turn, CONVERSATION, max_messages=bounds.max_messages, max_bytes=bounds.max_bytes
-    )
-    history = await conversation.earlier()
-    events = _Events(output)
-    while True:
-        checkpoint = await checkpoints.newest()
-        workflow = build()
-        options: dict[str, Any] = {"checkpoint_storage": checkpoints}
-        if checkpoint is None:
-            options["message"] = await _input(turn, workflow, history)
-        else:
-            options["checkpoint_id"] = checkpoint.checkpoint_id
-            pending = checkpoint.pending_request_info_events
-            if pending:
-                options["responses"] = {
-                    key: await _response(turn, pending[key], key) for key in sorted(pending)
-                }
-        requests = 0
-        async for event in workflow.run(stream=True, **options):
+
+    name = "agent_framework.checkpoint"
+
+    def __init__(
+        self,
+        build: Callable[[], Any],
+        output: RunOutput,
+        bounds: tuple[int, int],
+        types: frozenset[str],
+    ) -> None:
+        super().__init__(output)
+        self._build = build
+        self._types = types
+        self._conversation = ContextConversation(
+            self.turn, "agent_framework.conversation", max_messages=bounds[0], max_bytes=bounds[1]
+        )
+        self._shown = ShownUpdates(output)
+        self._said = ""
+        self._spoke = ""
+
+    async def run(self) -> str | None:
+        """Run until the end. Returns a further sentence."""
+        await self.result({})
+        if not self.requests.has_said:
+            return "The workflow ended without an output."
+        if self._said:
+            asked = {"role": "user", "text": self.turn.message.text}
+            await self._conversation.add([asked, {"role": "assistant", "text": self._said}])
+        return None
+
+    async def begin(self, given: Any) -> Any:
+        """Read the conversation of the context."""
+        self._history = await self._conversation.earlier()
+        return given
+
+    async def answers(self, kept: Json) -> Json:
+        """Ask the requests that the newest checkpoint waits for."""
+        checkpoint = self._checkpoint(kept)
+        options: Json = {"checkpoint_id": checkpoint.checkpoint_id}
+        if pending := checkpoint.pending_request_info_events:
+            options["responses"] = {
+                key: await _response(self.turn, pending[key], key) for key in sorted(pending)
+            }
+        return options
+
+    async def go(self, given: Json) -> Json:
+        """Run until something is requested. Raises ``RunOver`` at the end."""
+        workflow, requests = self._build(), 0
+        if not given:
+            given = {"message": await _input(self.turn, workflow, self._history)}
+        async for event in workflow.run(stream=True, checkpoint_storage=self, **given):
             requests += event.type == "request_info"
-            await events.show(event)
-        if not requests:
-            break
-        await output.new_message()
-    if not output.requests.has_said:
-        return "The workflow ended without an output."
-    if events.said:
-        asked = {"role": "user", "text": turn.message.text}
-        await conversation.add([asked, {"role": "assistant", "text": events.said}])
-    return None
+            await self._show(event)
+        if not requests or self.kept is None:
+            raise RunOver(None)
+        await self.output.new_message()
+        return self.kept
+
+    def _checkpoint(self, kept: Json) -> Any:
+        decoded = decode_checkpoint_value(kept.get("checkpoint", kept), allowed_types=self._types)
+        return WorkflowCheckpoint.from_dict(decoded)
+
+    async def save(self, checkpoint: Any) -> str:
+        """Keep a checkpoint in place of the one before. An unreadable checkpoint ends the task."""
+        try:
+            written = encode_checkpoint_value(checkpoint.to_dict())
+            decode_checkpoint_value(written, allowed_types=self._types)
+        except UNREADABLE as error:
+            named = re.search(r"type '(\w[\w.]*:[^']+)'", str(error))
+            known = sorted({*self._types, named[1]}) if named else []
+            why = ValueError(f"{error}; give {TYPES.format(known)}") if known else error
+            fail_with(self.turn, "A checkpoint of the workflow cannot be kept.", why)
+        await self.keep({"checkpoint": written})
+        return str(checkpoint.checkpoint_id)
+
+    async def load(self, checkpoint_id: str) -> Any:
+        """Return the checkpoint with an id. Raises ``WorkflowCheckpointException``."""
+        newest = None if self.kept is None else self._checkpoint(self.kept)
+        if newest is None or newest.checkpoint_id != checkpoint_id:
+            raise WorkflowCheckpointException(f"No checkpoint found with ID {checkpoint_id}")
+        return newest
+
+    # -- what is shown -------------------------------------------------------------------------
+
+    async def _show(self, event: Any) -> None:
+        """Show executors as steps, outputs of the workflow as the answer."""
+        executor, data = event.executor_id or "", event.data
+        if event.type == "executor_invoked":
+            await self.output.step(executor)
+        elif event.type == "output":
+            await self._say(executor, data)
+        elif event.type in ("intermediate", "data"):
+            await self.output.step(executor, str(getattr(data, "text", data)))
+
+    async def _say(self, executor: str, data: Any) -> None:
+        if isinstance(data, AgentResponse):
+            messages = data.messages
+        elif isinstance(data, AgentResponseUpdate | Message):
+            messages = [data]
+        elif isinstance(data, Content | str):
+            messages = [Message("assistant", [data])]
+        elif isinstance(data, list) and data and isinstance(data[0], Message):
+            messages = data
+        else:
+            await self.output.data(plain(data))
+            return
+        contents = [each for message in messages for each in message.contents]
+        if self._said and self._spoke != executor:
+            contents.insert(0, Content.from_text("\n\n"))
+        self._spoke = executor
+        for content in contents:
+            if content.type == "text":
+                self._said += content.text or ""
+            await self._shown.content(content)
+        await self._shown.flush()
 
 
 async def _input(turn: Turn, workflow: Any, history: list[dict[str, str]]) -> Any:
@@ -370,106 +435,6 @@ async def _response(turn: Turn, event: Any, key: str) -> Any:
     if kind is str or kind is None:
         return (await turn.ask(shown, key=key)).text
     return await turn.ask(shown, answer=kind, key=key)
-
-
-class _Events:
-    """Shows the events of a workflow: executors as steps, its outputs as the answer."""
-
-    def __init__(self, output: RunOutput) -> None:
-        self.said = ""
-        self._output = output
-        self._shown = ShownUpdates(output)
-        self._spoke = ""
-
-    async def show(self, event: Any) -> None:
-        """Show an event."""
-        if event.type == "executor_invoked":
-            await self._output.step(event.executor_id)
-        elif event.type == "output":
-            await self._said(event.executor_id or "", event.data)
-        elif event.type in ("intermediate", "data"):
-            await self._output.step(event.executor_id or "", _text(event.data))
-
-    async def _said(self, executor: str, data: Any) -> None:
-        if isinstance(data, AgentResponse):
-            contents = [each for message in data.messages for each in message.contents]
-        elif isinstance(data, AgentResponseUpdate | Message):
-            contents = list(data.contents)
-        elif isinstance(data, Content):
-            contents = [data]
-        elif isinstance(data, list) and data and isinstance(data[0], Message):
-            contents = [each for message in data for each in message.contents]
-        elif isinstance(data, str):
-            contents = [Content.from_text(data)]
-        else:
-            await self._output.data(plain(data))
-            return
-        if self.said and self._spoke != executor:
-            await self._say("\n\n")
-        self._spoke = executor
-        for content in contents:
-            if content.type == "text":
-                self.said += content.text or ""
-            await self._shown.content(content)
-        await self._shown.flush()
-
-    async def _say(self, text: str) -> None:
-        self.said += text
-        await self._output.text(text)
-
-
-def _text(data: Any) -> str:
-    """Return the text of an intermediate output."""
-    text = getattr(data, "text", data)
-    return text if isinstance(text, str) else str(text)
-
-
-TYPES = "agent(build_workflow, checkpoint_types={})"
-
-UNREADABLE = (WorkflowCheckpointException, pickle.PicklingError, AttributeError, TypeError)
-"""Errors of values that cannot be written to a checkpoint, or read from it."""
-
-
-class TaskCheckpoints:
-    """Keeps the newest checkpoint of one task.
-
-    It has what runs of the framework use of its ``CheckpointStorage``: ``save`` and ``load``.
-    ``types`` are the author's types in checkpoints, as ``module:name``; the framework reads no
-    others but its own.
-    """
-
-    def __init__(self, turn: Turn, types: Iterable[str] = ()) -> None:
-        self._turn = turn
-        self._kept = TaskValue(turn, "agent_framework.checkpoint")
-        self._types = frozenset(types)
-
-    async def newest(self) -> Any | None:
-        """Return the newest checkpoint, ``None`` if there is none."""
-        kept = await self._kept.read()
-        if kept is None:
-            return None
-        decoded = decode_checkpoint_value(kept, allowed_types=self._types)
-        return WorkflowCheckpoint.from_dict(decoded)
-
-    async def save(self, checkpoint: Any) -> str:
-        """Keep a checkpoint in place of the one before. An unreadable checkpoint ends the task."""
-        try:
-            written = encode_checkpoint_value(checkpoint.to_dict())
-            decode_checkpoint_value(written, allowed_types=self._types)
-        except UNREADABLE as error:
-            named = re.search(r"type '(\w[\w.]*:[^']+)'", str(error))
-            known = sorted({*self._types, named[1]}) if named else []
-            why = ValueError(f"{error}; give {TYPES.format(known)}") if known else error
-            fail_with(self._turn, "A checkpoint of the workflow cannot be kept.", why)
-        await self._kept.write(written)
-        return str(checkpoint.checkpoint_id)
-
-    async def load(self, checkpoint_id: str) -> Any:
-        """Return the checkpoint with an id. Raises ``WorkflowCheckpointException``."""
-        newest = await self.newest()
-        if newest is None or newest.checkpoint_id != checkpoint_id:
-            raise WorkflowCheckpointException(f"No checkpoint found with ID {checkpoint_id}")
-        return newest
 
 
 def check_types(workflow: Any, types: Iterable[str]) -> None:
@@ -531,42 +496,34 @@ async def tools(agent: Callee, *, approval_mode: str | None = None, **options: A
     same session answers it. ``approval_mode`` is that of the framework, ``options`` are options of
     ``parley.connect``. Raises what ``parley.connect`` raises.
     """
-    skills = await remote_skills(agent, **options)
-    return [_tool(skill, approval_mode) for skill in skills]
 
+    def tool_of(skill: RemoteSkill) -> Any:
+        async def call(ctx: FunctionInvocationContext, **arguments: Any) -> Any:
+            state = {} if ctx.session is None else ctx.session.state
+            known = {} if current_turn() is not None else state.setdefault(QUESTIONS, {})
+            waiting = known.pop(skill.name, None)
+            try:
+                if waiting is not None:
+                    answer = arguments.get("message", arguments) if skill.takes_words else arguments
+                    return _contents(await skill.answer(waiting, answer))
+                return _contents(await skill.call(arguments))
+            except RemoteQuestion as question:
+                known[skill.name] = question.task.id
+                return (
+                    f"{skill.card.name} asks: {question}\n"
+                    "Call the tool again to answer; ask the user if you do not know."
+                )
 
-def _tool(skill: RemoteSkill, approval_mode: str | None) -> Any:
-    async def call(ctx: FunctionInvocationContext, **arguments: Any) -> Any:
-        turn = current_turn()
-        state = {} if ctx.session is None else ctx.session.state
-        waiting = state.get(QUESTIONS, {}).pop(skill.name, None) if turn is None else None
-        try:
-            if waiting is not None:
-                answer = arguments.get("message", arguments) if skill.takes_words else arguments
-                return _contents(await skill.answer(_task(waiting), answer))
-            return _contents(await skill.call(arguments))
-        except RemoteQuestion as question:
-            task = question.task
-            ids = {"id": task.id, "context_id": task.context_id}
-            state.setdefault(QUESTIONS, {})[skill.name] = ids
-            return (
-                f"{skill.card.name} asks: {question}\n"
-                "Call the tool again to answer; ask the user if you do not know."
-            )
+        return FunctionTool(
+            name=skill.name,
+            description=skill.description,
+            input_model=dict(skill.parameters),
+            func=call,
+            approval_mode=approval_mode,
+            additional_properties={PARLEY: True},
+        )
 
-    return FunctionTool(
-        name=skill.name,
-        description=skill.description,
-        input_model=dict(skill.parameters),
-        func=call,
-        approval_mode=approval_mode,
-        additional_properties={PARLEY: True},
-    )
-
-
-def _task(ids: dict[str, str]) -> Task:
-    status = TaskStatus(state=TaskState.INPUT_REQUIRED)
-    return Task(id=ids["id"], context_id=ids["context_id"], status=status)
+    return [tool_of(skill) for skill in await remote_skills(agent, **options)]
 
 
 def _contents(result: ToolResult) -> Any:
@@ -575,7 +532,7 @@ def _contents(result: ToolResult) -> Any:
     files = [part for part in result.parts if part.is_file]
     if not files:
         return result.text
-    return [Content.from_text(result.text), *(_content_of(part) for part in files)]
+    return [Content.from_text(result.text), *map(_content_of, files)]
 
 
 def _content_of(part: Part) -> Any:
@@ -611,7 +568,7 @@ class CalledAgent(BaseAgent):  # type: ignore[misc]
         *,
         name: str | None = None,
         description: str | None = None,
-        options: dict[str, Any] | None = None,
+        options: Json | None = None,
     ) -> None:
         super().__init__(
             name=name or card.name, description=description or card.description or card.name
@@ -629,17 +586,15 @@ class CalledAgent(BaseAgent):  # type: ignore[misc]
         return response if stream else response.get_final_response()
 
     async def _updates(self, messages: list[Any], session: Any) -> AsyncIterator[Any]:
-        parts = _newest_parts(messages)
         known = {} if session is None else session.state.setdefault("parley", {})
-        where = {} if current_turn() is not None else known
+        where, shown = {} if current_turn() is not None else known, False
         answers = answer_of(
             self._agent,
             self._options,
-            parts,
+            _newest_parts(messages),
             task_id=where.pop("task_id", None),
             context_id=where.get("context_id"),
         )
-        shown = False
         async with aclosing(answers) as heard:
             async for each in heard:
                 if not isinstance(each, str):
@@ -657,11 +612,8 @@ class CalledAgent(BaseAgent):  # type: ignore[misc]
                 yield self._update(part)
 
     def _update(self, part: Part) -> Any:
-        if part.is_file:
-            content = _content_of(part)
-        else:
-            text = part.text if isinstance(part.text, str) else ToolResult(data=part.data).text
-            content = Content.from_text(text)
+        text = part.text if isinstance(part.text, str) else ToolResult(data=part.data).text
+        content = _content_of(part) if part.is_file else Content.from_text(text)
         return AgentResponseUpdate(contents=[content], role="assistant", author_name=self.name)
 
 

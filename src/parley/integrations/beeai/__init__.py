@@ -5,13 +5,9 @@ parley.serve(beeai.agent(my_agent))
 my_agent = RequirementAgent(llm=..., tools=await beeai.tools("https://..."))
 """
 
-from parley.integrations.serving import missing
+from parley.integrations.serving import needs
 
-try:
+with needs("beeai"):
     from parley.integrations.beeai.serving import BeeRemoteTool, agent, tools
-except ImportError as error:
-    if (error.name or "").partition(".")[0] != "beeai_framework":
-        raise
-    raise missing("beeai", error) from error
 
 __all__ = ["BeeRemoteTool", "agent", "tools"]

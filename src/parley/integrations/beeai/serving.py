@@ -12,7 +12,7 @@ import inspect
 import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import msgspec
@@ -58,9 +58,9 @@ from parley.integrations.serving import (
     framework_agent,
     json_value,
 )
-from parley.llm.model import ModelUsage
+from parley.llm.model import Json, ModelUsage
 from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, remote_skills
-from parley.llm.run_output import CONTENT_FILTER, LENGTH, ModelRequests, RunOutput, current_run
+from parley.llm.run_output import CONTENT_FILTER, LENGTH, RunOutput, current_run
 
 MEMORY = "beeai.memory"
 """The key of the messages of a context."""
@@ -100,7 +100,7 @@ def agent(
         _check_permissions(thing)
     given_name, given_description = _about(thing)
     return framework_agent(
-        _Runs(thing, response_format, max_messages),
+        partial(_run, thing, response_format, max_messages),
         name=name or given_name,
         description=description or given_description,
         tags=("beeai",),
@@ -119,72 +119,55 @@ TOLD = (
 )
 
 
-class _Runs:
-    """Runs an agent or a workflow for a turn."""
-
-    def __init__(self, thing: Any, response_format: Any, max_messages: int) -> None:
-        self._thing = thing
-        self._format = response_format
-        self._max_messages = max_messages
-
-    async def __call__(self, turn: Turn, output: RunOutput) -> None:
-        speaks = self._format is None and isinstance(self._thing, RequirementAgent | ChatModel)
-        shown = EmittedEvents(output, speaks=speaks)
-        output.run = shown.requests
-        if isinstance(self._thing, Workflow):
-            await self._workflow(turn, output, shown)
-        elif isinstance(self._thing, AgentWorkflow):
-            await self._agents(turn, shown)
-        else:
-            await self._run(turn, output, shown)
-
-    async def _run(self, turn: Turn, output: RunOutput, shown: EmittedEvents) -> None:
-        conversation = ContextConversation(
-            turn, MEMORY, max_messages=self._max_messages, shorten=without_files
-        )
-        kept = await conversation.earlier(step="memory")
-        message = await message_of(turn)
-        options: dict[str, Any] = {}
-        if isinstance(self._thing, BaseAgent):
-            running = await _copied(self._thing, turn, kept)
-            options["max_iterations"] = 0  # max_model_calls bounds the run
-            if self._format is not None:
-                options["expected_output"] = self._format
-            given = [message]
-        else:
-            running, given = self._thing, [*read(kept), message]
-        result = await running.run(given, **options).observe(shown.listen)
-        if self._format is None:
-            await shown.show(result.last_message.text)
-        else:
-            schema = getattr(self._format, "model_json_schema", lambda: None)()
-            await output.data(plain(result.output_structured), schema=schema)
-        if isinstance(running, BaseAgent):
-            await conversation.finish(written(running.memory.messages))
-        else:
-            await conversation.add(written([message, *result.output]))
-
-    async def _workflow(self, turn: Turn, output: RunOutput, shown: EmittedEvents) -> None:
-        workflow = self._thing
-        data = turn.data
-        if not isinstance(data, dict):
-            texts = [
-                name
-                for name, field in workflow.schema.model_fields.items()
-                if field.is_required() and field.annotation is str
-            ]
-            data = {texts[0]: turn.message.text} if len(texts) == 1 else data
-        state = fitting(turn, workflow.schema, data)
-        result = await workflow.run(state).observe(shown.listen)
-        await output.data(plain(result.state), schema=workflow.schema.model_json_schema())
-
-    async def _agents(self, turn: Turn, shown: EmittedEvents) -> None:
+async def _run(thing: Any, form: Any, max_messages: int, turn: Turn, output: RunOutput) -> None:
+    """Run an agent or a workflow for a turn."""
+    speaks = form is None and isinstance(thing, RequirementAgent | ChatModel)
+    shown = EmittedEvents(output, speaks=speaks)
+    if isinstance(thing, Workflow):
+        state = fitting(turn, thing.schema, _state_in(turn, thing.schema))
+        result = await thing.run(state).observe(shown.listen)
+        await output.data(plain(result.state), schema=thing.schema.model_json_schema())
+        return
+    if isinstance(thing, AgentWorkflow):
         asked = AgentWorkflowInput(prompt=turn.message.text)
-        result = await self._thing.run([asked]).observe(shown.listen)
+        result = await thing.run([asked]).observe(shown.listen)
         await shown.show(str(result.result.final_answer))
+        return
+    conversation = ContextConversation(
+        turn, MEMORY, max_messages=max_messages, shorten=without_files
+    )
+    kept = await conversation.earlier(step="memory")
+    message, running, options = await message_of(turn), thing, {}
+    given = [message]
+    if isinstance(thing, BaseAgent):
+        running = await _copied(thing, turn, kept)
+        options["max_iterations"] = 0  # max_model_calls bounds the run
+        if form is not None:
+            options["expected_output"] = form
+    else:
+        given = [*read(kept), message]
+    result = await running.run(given, **options).observe(shown.listen)
+    if form is None:
+        await shown.show(result.last_message.text)
+    else:
+        schema = getattr(form, "model_json_schema", lambda: None)()
+        await output.data(plain(result.output_structured), schema=schema)
+    if isinstance(running, BaseAgent):
+        await conversation.finish(written(running.memory.messages))
+    else:
+        await conversation.add(written([message, *result.output]))
 
 
-async def _copied(agent: Any, turn: Turn, kept: list[dict[str, Any]]) -> Any:
+def _state_in(turn: Turn, schema: Any) -> Any:
+    """Return the data of a message, or its text for the only text that a workflow requires."""
+    if isinstance(turn.data, dict):
+        return turn.data
+    fields = schema.model_fields.items()
+    texts = [name for name, each in fields if each.is_required() and each.annotation is str]
+    return {texts[0]: turn.message.text} if len(texts) == 1 else turn.data
+
+
+async def _copied(agent: Any, turn: Turn, kept: list[Json]) -> Any:
     """Return a copy of an agent for one turn, with its own memory, which asks its caller."""
     copied = copy.copy(agent)
     copied.__dict__.pop("emitter", None)  # made for the copy when it runs
@@ -236,7 +219,7 @@ def _asking(turn: Turn, requirements: list[Any]) -> list[Any]:
     """
     keys = CallKeys()
 
-    async def ask(tool: Any, given: dict[str, Any]) -> bool:
+    async def ask(tool: Any, given: Json) -> bool:
         key = keys.key("permission", tool.name)
         decision = await approval(turn, tool.name, plain(given.get("input", given)), key=key)
         return decision.is_approved
@@ -270,17 +253,19 @@ class EmittedEvents:
     """Shows the events of a run and remembers its parts; listen with ``Run.observe(shown.listen)``.
 
     ``speaks`` says that tokens of the model are the answer; with ReAct, or a schema, they are not.
-    Models that tools and nested agents ask say nothing.
+    Models that tools and nested agents ask say nothing. Runs of models and tools are steps of the
+    task, so a further attempt gives them their outputs.
     """
 
     def __init__(self, output: RunOutput, *, speaks: bool) -> None:
-        self._output = output
-        self._replay = RunReplay(output.turn, output.requests)
+        self._output, self._requests = output, output.requests
+        self._calls = RememberedCalls(output.turn)
+        self._open: dict[str, str] = {}
         self._speaks = speaks
         self._root = ""
         self._text = ""
         self._is_protocol = False
-        self.requests = RunRequests(output.requests, self._request)
+        output.run = self
 
     def listen(self, emitter: Emitter) -> None:
         """Listen to a run, and to all that it runs."""
@@ -297,11 +282,6 @@ class EmittedEvents:
     async def _begin(self) -> None:
         self._text = ""
         await self._output.new_message()
-
-    async def _request(self, run: Any) -> None:
-        """Let the reply to a request replace the answer, also where the framework retries."""
-        if self._root in (run.run_id, run.parent_id):
-            await self._begin()
 
     async def _event(self, data: Any, meta: Any) -> None:
         creator, trace = meta.creator, meta.trace
@@ -333,46 +313,37 @@ class EmittedEvents:
             elif is_tool:
                 await self._begin()
                 await self._output.tool_called(instance.name, plain(data.input.get("input")))
-            self._replay.begin(run.run_id, instance, data)
+            self._recall(run.run_id, instance, data)
         elif meta.name == "success":
-            await self._replay.end(run.run_id, data.output)
+            if (key := self._open.pop(run.run_id, None)) is not None:
+                await self._calls.keep(key, _written(data.output))
             if is_tool:
                 await self._output.tool_returned(instance.name, str(data.output))
         elif meta.name == "error" and is_tool:
             await self._output.tool_returned(instance.name, "it failed", is_error=True)
 
-    async def _token(self, chunk: Any) -> None:
-        for message in chunk.output:
-            for part in message.get_by_type(MessageReasoningContent):
-                await self._output.thinking(part.text)
-        if self._speaks and not self._is_protocol:
-            self._text += chunk.get_text_content()
-            # What follows a brace may be the arguments of a call, which the framework reads.
-            await self.show(self._text.partition("{")[0])
-
-    async def _partial(self, update: Any) -> None:
-        if update.key == "final_answer":
-            await self._output.text(str(update.value))
-        elif update.key == "thought":
-            await self._output.thinking(str(update.value))
-
-
-LITELLM = "beeai_framework.adapters.litellm.chat"
-"""The module of the framework that asks models through LiteLLM."""
-
-
-class RunRequests:
-    """Counts the requests of a run. The framework may make several in one run of a model."""
-
-    def __init__(self, requests: ModelRequests, begin: Callable[[Any], Awaitable[None]]) -> None:
-        self._requests = requests
-        self._begin = begin
+    def _recall(self, run_id: str, instance: Any, data: Any) -> None:
+        """Give a run its output if it is remembered, else have the output remembered."""
+        asked = _asked(instance, data.input)
+        if asked is None:
+            return
+        key, kept = self._calls.recall(*asked)
+        if kept is msgspec.UNSET:
+            self._open[run_id] = key
+        elif kept is not None:
+            data.output = _read(kept)
+            if "messages" in kept:
+                self._requests.end_as(kept["finish_reason"])
 
     async def streamed(self, chunks: AsyncIterator[Any], run: Any) -> AsyncIterator[Any]:
-        """Yield the chunks of a reply, and count it when it is complete."""
+        """Yield the chunks of a reply, and count it when it is complete.
+
+        The framework may make several requests in one run of a model; the newest reply counts.
+        """
         heard = HeardReply()
         HEARD.set(heard)
-        await self._begin(run)
+        if self._root in (run.run_id, run.parent_id):
+            await self._begin()
         reply = ChatModelOutput(output=[])
         try:
             with self._requests.asking():
@@ -394,6 +365,25 @@ class RunRequests:
         if not says and (reply.is_empty() or self._requests.ending in (LENGTH, CONTENT_FILTER)):
             self._requests.check_said()  # the framework fails, or asks again, without the reason
 
+    async def _token(self, chunk: Any) -> None:
+        for message in chunk.output:
+            for part in message.get_by_type(MessageReasoningContent):
+                await self._output.thinking(part.text)
+        if self._speaks and not self._is_protocol:
+            self._text += chunk.get_text_content()
+            # What follows a brace may be the arguments of a call, which the framework reads.
+            await self.show(self._text.partition("{")[0])
+
+    async def _partial(self, update: Any) -> None:
+        if update.key == "final_answer":
+            await self._output.text(str(update.value))
+        elif update.key == "thought":
+            await self._output.thinking(str(update.value))
+
+
+LITELLM = "beeai_framework.adapters.litellm.chat"
+"""The module of the framework that asks models through LiteLLM."""
+
 
 def watch(llm: ChatModel) -> None:
     """Let runs count the requests of a model; outside of them it works as before.
@@ -407,8 +397,8 @@ def watch(llm: ChatModel) -> None:
     create_stream = llm._create_stream
 
     def watched(asked: Any, run: Any) -> AsyncIterator[Any]:
-        chunks, requests = create_stream(asked, run), current_run(RunRequests)
-        return chunks if requests is None else requests.streamed(chunks, run)
+        chunks, shown = create_stream(asked, run), current_run(EmittedEvents)
+        return chunks if shown is None else shown.streamed(chunks, run)
 
     vars(llm)["_create_stream"] = watched
 
@@ -417,35 +407,7 @@ WHEN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:[\d.]+(Z|[+-]\d\d:\d\d)?")
 """A time: prompts of the framework say when a message came, another time in each attempt."""
 
 
-class RunReplay:
-    """Remembers the runs of models and tools in a task."""
-
-    def __init__(self, turn: Turn, requests: ModelRequests) -> None:
-        self._requests = requests
-        self._calls = RememberedCalls(turn)
-        self._open: dict[str, str] = {}
-
-    def begin(self, run_id: str, instance: Any, data: Any) -> None:
-        """Give a run its output if it is remembered, else remember the output."""
-        asked = _asked(instance, data.input)
-        if asked is None:
-            return
-        key, kept = self._calls.recall(*asked)
-        if kept is msgspec.UNSET:
-            self._open[run_id] = key
-        elif kept is not None:
-            data.output = _read(kept)
-            if "messages" in kept:
-                self._requests.end_as(kept["finish_reason"])
-
-    async def end(self, run_id: str, output: Any) -> None:
-        """Remember what a run returned."""
-        key = self._open.pop(run_id, None)
-        if key is not None:
-            await self._calls.keep(key, _written(output))
-
-
-def _asked(instance: Any, given: dict[str, Any]) -> tuple[str, Any] | None:
+def _asked(instance: Any, given: Json) -> tuple[str, Any] | None:
     """Return the kind and the input of a run, ``None`` for a run that is not remembered."""
     if isinstance(instance, ChatModel):
         messages = written(given.get("input") or [])
@@ -456,7 +418,7 @@ def _asked(instance: Any, given: dict[str, Any]) -> tuple[str, Any] | None:
     return None
 
 
-def _written(output: Any) -> dict[str, Any] | None:
+def _written(output: Any) -> Json | None:
     """Return an output as JSON, ``None`` for one that would not be read as it is."""
     if isinstance(output, ChatModelOutput) and output.output_structured is None:
         return {"messages": written(output.output), "finish_reason": output.finish_reason}
@@ -465,13 +427,13 @@ def _written(output: Any) -> dict[str, Any] | None:
     return json_value(output.result) if type(output) is JSONToolOutput else None
 
 
-def _read(kept: dict[str, Any]) -> Any:
+def _read(kept: Json) -> Any:
     if "messages" in kept:
         return ChatModelOutput(output=read(kept["messages"]), finish_reason=kept["finish_reason"])
     return StringToolOutput(kept["text"]) if "text" in kept else JSONToolOutput(kept["value"])
 
 
-KINDS: dict[str, Any] = {
+KINDS: Json = {
     "user": UserMessage,
     "assistant": AssistantMessage,
     "tool": ToolMessage,
@@ -496,7 +458,7 @@ async def message_of(turn: Turn) -> Any:
     return UserMessage(content)
 
 
-def written(messages: Iterable[Any]) -> list[dict[str, Any]]:
+def written(messages: Iterable[Any]) -> list[Json]:
     """Return messages as JSON, without those of the system."""
     return [
         {"role": str(message.role), "content": [_content(part) for part in message.content]}
@@ -505,12 +467,12 @@ def written(messages: Iterable[Any]) -> list[dict[str, Any]]:
     ]
 
 
-def read(messages: Iterable[dict[str, Any]]) -> list[Any]:
+def read(messages: Iterable[Json]) -> list[Any]:
     """Return messages that ``written`` wrote."""
     return [KINDS[each["role"]](each["content"]) for each in messages]
 
 
-def without_files(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def without_files(messages: list[Json]) -> list[Json]:
     """Return messages that ``written`` wrote without their files."""
     files = ("image_url", "file")
     return [
@@ -545,7 +507,7 @@ async def tools(agent: Callee, **options: Any) -> list[Any]:
     questions = OpenQuestions(skills[0].card.name)
 
     def tool_of(skill: RemoteSkill) -> BeeRemoteTool:
-        async def call(arguments: dict[str, Any]) -> ToolResult:
+        async def call(arguments: Json) -> ToolResult:
             try:
                 return await skill.call(arguments)
             except RemoteQuestion as question:
@@ -553,7 +515,7 @@ async def tools(agent: Callee, **options: Any) -> list[Any]:
 
         return BeeRemoteTool(skill.name, skill.description, skill.parameters, call)
 
-    async def answer(given: dict[str, Any]) -> ToolResult:
+    async def answer(given: Json) -> ToolResult:
         return await questions.answer(str(given["task"]), str(given["answer"]))
 
     about = (questions.tool_name, questions.description, PARAMETERS)
@@ -563,30 +525,20 @@ async def tools(agent: Callee, **options: Any) -> list[Any]:
 class BeeRemoteTool(Tool[Any, Any, Any]):  # type: ignore[misc]
     """A skill of an A2A agent as a tool of the framework, or what ``answers`` its questions."""
 
+    name = description = ""  # abstract properties of the framework, set for each tool
+
     def __init__(
         self,
         name: str,
         description: str,
         parameters: Mapping[str, Any],
-        call: Callable[[dict[str, Any]], Awaitable[ToolResult]],
+        call: Callable[[Json], Awaitable[ToolResult]],
         *,
         answers: bool = False,
     ) -> None:
         super().__init__()
-        self.answers = answers
-        self._about = (name, description)
-        self._parameters = parameters
-        self._call = call
-
-    @property
-    def name(self) -> str:
-        """The name of the skill."""
-        return self._about[0]
-
-    @property
-    def description(self) -> str:
-        """The purpose of the skill, its agent, examples."""
-        return self._about[1]
+        self.name, self.description, self.answers = name, description, answers
+        self._parameters, self._call = parameters, call
 
     @cached_property
     def input_schema(self) -> Any:
@@ -606,7 +558,5 @@ class BeeRemoteTool(Tool[Any, Any, Any]):  # type: ignore[misc]
 
     async def clone(self) -> BeeRemoteTool:
         """Return the same tool."""
-        return BeeRemoteTool(*self._about, self._parameters, self._call, answers=self.answers)
-
-
-# -- serving ----------------------------------------------------------------------------------
+        about = self.name, self.description, self._parameters, self._call
+        return BeeRemoteTool(*about, answers=self.answers)

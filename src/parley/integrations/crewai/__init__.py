@@ -5,13 +5,9 @@ parley.serve(crewai.agent(my_crew))
 researcher = Agent(role="Researcher", ..., tools=await crewai.tools("https://..."))
 """
 
-from parley.integrations.serving import missing
+from parley.integrations.serving import needs
 
-try:
+with needs("crewai"):
     from parley.integrations.crewai.serving import CrewRemoteTool, agent, tools
-except ImportError as error:
-    if (error.name or "").partition(".")[0] not in ("crewai", "crewai_files"):
-        raise
-    raise missing("crewai", error) from error
 
 __all__ = ["CrewRemoteTool", "agent", "tools"]

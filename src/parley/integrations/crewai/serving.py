@@ -31,7 +31,7 @@ from parley.agent.remote.callees import Callee
 from parley.agent.turn import Turn
 from parley.engine.content import accepts
 from parley.integrations.answers import text_in
-from parley.integrations.conversations import ContextConversation, ContextState, TaskValue
+from parley.integrations.conversations import ContextConversation, ContextState
 from parley.integrations.crewai.threaded_run import (
     Approvals,
     Asker,
@@ -40,9 +40,16 @@ from parley.integrations.crewai.threaded_run import (
     ThreadedRun,
 )
 from parley.integrations.message_files import InputFile, input_of
-from parley.integrations.serving import RememberedCalls, described, framework_agent, json_value
+from parley.integrations.serving import (
+    RememberedCalls,
+    RunOver,
+    described,
+    framework_agent,
+    json_value,
+)
+from parley.llm.model import Json
 from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, remote_skills
-from parley.llm.run_output import ModelRequests, RunOutput, current_run
+from parley.llm.run_output import RunOutput, current_run
 
 try:
     import crewai_files
@@ -126,24 +133,25 @@ class _Runs:
         self.input_modes = (*TEXTS, *_file_types(agents))
 
     async def __call__(self, turn: Turn, output: RunOutput) -> object:
-        run = ThreadedRun(output)
-        replay = ThreadedReplay(run, output.requests)
-        shown = RunEvents(run, output, hidden=self._format is not None)
-        conversation = ContextConversation(turn, CONVERSATION, max_messages=self._max_messages)
-        history = await conversation.earlier(step="conversation")
         said = await input_of(turn, turn.message, reads_texts=False)
         given = [each for each in said if isinstance(each, str)]
         read = [each.text for each in said if isinstance(each, InputFile) and each.text]
         words = "\n".join(each for each in (turn.message.text, *read) if each)
+        if self._is_flow:
+            run: ThreadedRun = FlowRun(output, self._thing, {**_data_of(turn), "message": words})
+        else:
+            run = ThreadedRun(output)
+        replay, shown = ThreadedReplay(run), RunEvents(run, hidden=self._format is not None)
+        conversation = ContextConversation(turn, CONVERSATION, max_messages=self._max_messages)
+        history = await conversation.earlier(step="conversation")
         files = self._files(turn, said)
         with ExitStack() as stack:  # what the thread's copy of the context has
             stack.callback(reset_stream_sinks, add_stream_sink(shown))
             stack.callback(reset_provider, set_provider(Feedback(run)))
             hooks = {InterceptionPoint.PRE_TOOL_CALL: [Approvals(run, self._approve)]}
             stack.enter_context(scoped_hooks(hooks))
-            if self._is_flow:
-                inputs = {**_data_of(turn), "message": words}
-                result = await run_flow(self._thing, run, inputs)
+            if isinstance(run, FlowRun):
+                result = await run.whole()
             elif isinstance(self._thing, Crew):
                 inputs = await self._inputs(turn, history, words, given)
                 crew = self._prepared(replay)
@@ -172,9 +180,7 @@ class _Runs:
             crew.manager_llm = replay.model(crew.manager_llm)
         return crew
 
-    async def _inputs(
-        self, turn: Turn, history: list[Any], words: str, given: list[str]
-    ) -> dict[str, Any]:
+    async def _inputs(self, turn: Turn, history: list[Any], words: str, given: list[str]) -> Json:
         """Return the inputs of the crew: of the message, and what its caller is asked for."""
         wanted, inputs = sorted(self._thing.fetch_inputs()), _data_of(turn)
         if "history" in wanted:
@@ -189,12 +195,12 @@ class _Runs:
             inputs[each] = text_in(await turn.ask(question, key=f"input:{each}"))
         return inputs
 
-    def _files(self, turn: Turn, said: list[str | InputFile]) -> dict[str, Any] | None:
+    def _files(self, turn: Turn, said: list[str | InputFile]) -> Json | None:
         """Return the files of a message as the framework's, by their names without suffix.
 
         Files that the models do not take reject the task: the framework would leave them out.
         """
-        found: dict[str, Any] = {}
+        found: Json = {}
         files = [each for each in said if isinstance(each, InputFile) and each.text is None]
         for number, each in enumerate(files, 1):
             if not accepts(self.input_modes, each.media_type):
@@ -224,7 +230,7 @@ class _Runs:
         return text
 
 
-def _data_of(turn: Turn) -> dict[str, Any]:
+def _data_of(turn: Turn) -> Json:
     return dict(turn.data) if isinstance(turn.data, dict) else {}
 
 
@@ -282,56 +288,72 @@ STATE = "crewai.flow-state"
 """The key of the state that the flows of a context share."""
 
 
-async def run_flow(kind: type[Any], run: ThreadedRun, inputs: dict[str, Any]) -> Any:
-    """Run a flow until it ends; a method that wants feedback asks the caller, and then continues.
+class FlowRun(ThreadedRun):
+    """Runs a flow until it ends; a method that wants feedback asks the caller, and then continues.
 
     While the caller is asked, the framework's own record of the pause is kept: no method that has
     ended runs again for the answer. A flow begins with the state of flows that have ended, and
     keeps its own changes.
     """
-    turn = run.turn
-    state = _State()
-    paused, shared = TaskValue(turn, "crewai.pause"), ContextState(turn, STATE)
-    pause = await paused.read()
-    number = 0 if pause is None else pause["number"]
-    earlier = await shared.read(step="flow")
 
-    def played(flow: Any, play: Callable[[], Any]) -> Any:
-        flow.input_provider = Asker(run)
-        result = play()
-        state.save_state("", "", flow.state)
+    name = "crewai.pause"
+
+    def __init__(self, output: RunOutput, kind: type[Any], inputs: Json) -> None:
+        super().__init__(output)
+        self._kind, self._inputs = kind, inputs
+        self._memory = _State()
+        self._shared = ContextState(self.turn, STATE)
+
+    async def whole(self) -> Any:
+        """Run until the end, and return the result."""
+        result, newest = await self.result(), self._memory.newest
+        if newest is not None:
+            changed = {name: value for name, value in newest.items() if name != "id"}
+            await self._shared.write(self._earlier, changed)
         return result
 
-    def begin() -> Any:
-        flow = kind()
-        flow.persistence = state
-        for name, value in _fitting(flow.state, earlier).items():
-            if isinstance(flow.state, dict):
-                flow.state[name] = value
-            else:
-                setattr(flow.state, name, value)
-        return played(flow, lambda: flow.kickoff(inputs=_fitting(flow.state, inputs)))
+    async def begin(self, given: Any) -> Any:
+        """Read the state of earlier flows."""
+        self._earlier = await self._shared.read(step="flow")
+        return given
 
-    def resume(flow_id: str, feedback: str) -> Any:
-        flow = kind.from_pending(flow_id, state)
-        return played(flow, lambda: flow.resume(feedback))
+    async def answers(self, kept: Json) -> str:
+        """Ask for the feedback that the flow waits for."""
+        context, self._memory.pending = kept["context"], kept
+        output, choices = context.get("method_output"), context.get("emit")
+        text = "" if output is None else f"{getattr(output, 'raw', output)}\n\n"
+        which = f" ({', '.join(choices)})" if choices else ""
+        question = f"{text}{context['message']}{which}"
+        return text_in(await self.turn.ask(question, key=f"feedback:{self.number}"))
 
-    result = await run.run(begin) if pause is None else None
-    while pause is not None or isinstance(result, HumanFeedbackPending):
-        if pause is None:
-            number += 1
-            pause = {**state.pending, "number": number}
-            await paused.write(pause)
-        answer = await turn.ask(_question(pause["context"]), key=f"feedback:{number}")
-        state.pending, flow_id, pause = pause, pause["id"], None
-        result = await run.run(functools.partial(resume, flow_id, text_in(answer)))
-    if state.newest is not None:
-        newest = {name: value for name, value in state.newest.items() if name != "id"}
-        await shared.write(earlier, newest)
-    return result
+    async def go(self, given: str | None) -> Json:
+        """Play until feedback is wanted. Raises ``RunOver`` at the end."""
+        result = await self.run(functools.partial(self._played, given))
+        if isinstance(result, HumanFeedbackPending):
+            return self._memory.pending
+        raise RunOver(result)
+
+    def _played(self, feedback: str | None) -> Any:
+        memory = self._memory
+        if self.kept is not None:
+            flow = self._kind.from_pending(self.kept["id"], memory)
+            play = functools.partial(flow.resume, feedback)
+        else:
+            flow = self._kind()
+            flow.persistence = memory
+            for name, value in _fitting(flow.state, self._earlier).items():
+                if isinstance(flow.state, dict):
+                    flow.state[name] = value
+                else:
+                    setattr(flow.state, name, value)
+            play = functools.partial(flow.kickoff, inputs=_fitting(flow.state, self._inputs))
+        flow.input_provider = Asker(self)
+        result = play()
+        memory.save_state("", "", flow.state)
+        return result
 
 
-def _fitting(state: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+def _fitting(state: Any, inputs: Json) -> Json:
     """Return the inputs that a typed state has fields for, all of them for a state without type."""
     fields = getattr(type(state), "model_fields", None)
     if fields is None or type(state).model_config.get("extra") == "allow":
@@ -339,20 +361,11 @@ def _fitting(state: Any, inputs: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in inputs.items() if name in fields}
 
 
-def _question(context: dict[str, Any]) -> str:
-    """Return the question of a flow, with its subject."""
-    output = context.get("method_output")
-    text = "" if output is None else f"{getattr(output, 'raw', output)}\n\n"
-    choices = context.get("emit")
-    which = f" ({', '.join(choices)})" if choices else ""
-    return f"{text}{context['message']}{which}"
-
-
 class _State(FlowPersistence):  # type: ignore[misc]
     """The framework's persistence for one task: in memory; ``run_flow`` puts it into the store."""
 
-    pending: dict[str, Any] = {}
-    newest: dict[str, Any] | None = None
+    pending: Json = {}
+    newest: Json | None = None
 
     def init_db(self) -> None:
         """Nothing is to be set up."""
@@ -361,7 +374,7 @@ class _State(FlowPersistence):  # type: ignore[misc]
         """Keep the state after a method, and at the end of a run."""
         self.newest = _plain(state_data)
 
-    def load_state(self, flow_uuid: str) -> dict[str, Any] | None:
+    def load_state(self, flow_uuid: str) -> Json | None:
         """Return the newest state."""
         return self.newest
 
@@ -403,14 +416,11 @@ flow_config.hitl_provider = _InRuns(flow_config.hitl_provider or ConsoleProvider
 
 
 class ThreadedReplay:
-    """Remembers calls in the task of a run."""
+    """Remembers calls of models and tools in the task of a run."""
 
-    def __init__(self, run: ThreadedRun, requests: ModelRequests) -> None:
+    def __init__(self, run: ThreadedRun) -> None:
         self._run = run
-        self._requests = requests
         self._calls = RememberedCalls(run.turn)
-
-    # -- models and tools of an agent ---------------------------------------------------
 
     def prepare(self, agent: Any) -> None:
         """Let the model and the tools of an agent, which this run alone uses, be remembered."""
@@ -420,7 +430,10 @@ class ThreadedReplay:
 
     def model(self, llm: Any) -> Any:
         """Return a model whose replies are remembered, streamed if it can."""
-        copied = llm.model_copy() if hasattr(llm, "model_copy") else llm
+        copied, requests = (
+            llm.model_copy() if hasattr(llm, "model_copy") else llm,
+            self._run.requests,
+        )
         inner = copied.call
 
         @functools.wraps(inner)
@@ -428,15 +441,17 @@ class ThreadedReplay:
             kind = options.get("response_model") or (args[5] if len(args) > 5 else None)
             asked = [_identity(messages), getattr(kind, "__name__", "")]
 
-            def ask() -> tuple[Any, Any]:
-                reply = inner(messages, *args, **options)
-                return reply, _written(reply, self._requests.ending)
+            def read(kept: Json) -> Any:
+                requests.end_as(kept["ending"])
+                return _read(kept, kind)
 
-            kept, reply = self._once("model", asked, ask)
-            if kept is None:
-                return reply
-            self._requests.end_as(kept["ending"])
-            return _read(kept, kind)
+            return self._once(
+                "model",
+                asked,
+                lambda: inner(messages, *args, **options),
+                lambda reply: _written(reply, requests.ending),
+                read,
+            )
 
         copied.__dict__["call"] = call
         if "stream" in type(copied).model_fields:
@@ -455,68 +470,63 @@ class ThreadedReplay:
 
         @functools.wraps(inner)
         def call(*args: Any, **arguments: Any) -> Any:
-            def use() -> tuple[Any, Any]:
+            def use() -> Any:
                 result = inner(*args, **arguments)
-                if inspect.iscoroutine(result):
-                    result = self._run.wait(result)
-                return result, json_value(result)
+                return self._run.wait(result) if inspect.iscoroutine(result) else result
 
             if is_remote:
-                return use()[0]
-            kept, result = self._once("tool", [tool.name, _identity([args, arguments])], use)
-            return result if kept is None else kept["value"]
+                return use()
+            asked = [tool.name, _identity([args, arguments])]
+            return self._once("tool", asked, use, json_value, lambda kept: kept["value"])
 
         copied.__dict__[name] = call
         return copied
 
     def _once(
-        self, kind: str, asked: object, function: Callable[[], tuple[Any, Any]]
-    ) -> tuple[dict[str, Any] | None, Any]:
-        """Return the remembered result of a call, or make it now in this thread, and remember it.
-
-        The second value is the result of a call that was made now.
-        """
+        self,
+        kind: str,
+        asked: object,
+        make: Callable[[], Any],
+        written: Callable[[Any], Json | None],
+        read: Callable[[Json], Any],
+    ) -> Any:
+        """Return the remembered result of a call, or make it here, and remember the result."""
 
         async def recall() -> tuple[str, Any]:
             return self._calls.recall(kind, asked)
 
         key, kept = self._run.wait(recall())
         if kept is not None and kept is not msgspec.UNSET:
-            return kept, None
-        value, written = function()
+            return read(kept)
+        value = make()
         if kept is msgspec.UNSET:
-            self._run.wait(self._calls.keep(key, written))
-        return None, value
+            self._run.wait(self._calls.keep(key, written(value)))
+        return value
 
 
-def _written(reply: Any, ending: str) -> dict[str, Any] | None:
+def _written(reply: Any, ending: str) -> Json | None:
     """Return the reply of a model as JSON, ``None`` if it has no such form."""
+    found: Json | None = None
     if isinstance(reply, str):
-        return {"text": reply, "ending": ending}
-    if hasattr(reply, "model_dump"):
-        return {"model": reply.model_dump(mode="json"), "ending": ending}
-    if isinstance(reply, list):
-        calls = [_call(each) for each in reply]
-        if all(calls):
-            return {"calls": calls, "ending": ending}
-    return None
+        found = {"text": reply}
+    elif hasattr(reply, "model_dump"):
+        found = {"model": reply.model_dump(mode="json")}
+    elif isinstance(reply, list) and all(calls := [_call(each) for each in reply]):
+        found = {"calls": calls}
+    return found and {**found, "ending": ending}
 
 
-def _call(call: Any) -> dict[str, Any] | None:
+def _call(call: Any) -> Json | None:
     """Return a tool call in the shape of the chat completions API."""
     if isinstance(call, dict) and "function" in call:
         return dict(call)
-    function = getattr(call, "function", None)
-    if function is None:
+    if (function := getattr(call, "function", None)) is None:
         return None
-    return {
-        "id": call.id,
-        "type": "function",
-        "function": {"name": function.name, "arguments": function.arguments},
-    }
+    about = {"name": function.name, "arguments": function.arguments}
+    return {"id": call.id, "type": "function", "function": about}
 
 
-def _read(kept: dict[str, Any], kind: Any) -> Any:
+def _read(kept: Json, kind: Any) -> Any:
     if "model" in kept:
         return kind.model_validate(kept["model"]) if kind is not None else kept["model"]
     return kept["calls"] if "calls" in kept else kept["text"]
@@ -589,13 +599,13 @@ class CrewRemoteTool(BaseTool):  # type: ignore[misc]
         return result.text
 
 
-KINDS: dict[str, Any] = {
+KINDS: Json = {
     "string": str,
     "integer": int,
     "number": float,
     "boolean": bool,
     "array": list[Any],
-    "object": dict[str, Any],
+    "object": Json,
 }
 
 
@@ -610,7 +620,7 @@ def _model_of(skill: RemoteSkill, task_field: str) -> type[BaseModel]:
     """
     schema = skill.parameters
     required = set(schema.get("required", ()))
-    fields: dict[str, Any] = {}
+    fields: Json = {}
     for name, about in schema.get("properties", {}).items():
         kind = KINDS.get(about.get("type", ""), Any)
         default = ... if name in required else about.get("default")

@@ -18,7 +18,7 @@ from openai.resources.chat.completions import Completions
 
 from parley.integrations.answers import approval, decision_in, text_in
 from parley.integrations.litellm_streams import HeardReply
-from parley.integrations.serving import CallKeys
+from parley.integrations.serving import CallKeys, FrameworkRun
 from parley.llm.model import ModelUsage
 from parley.llm.run_output import CONTENT_FILTER, LENGTH, RunOutput, current_run
 
@@ -32,7 +32,7 @@ class ThreadStopped(BaseException):
     """The turn has ended or waits, so its thread ends too. No handler of ``Exception`` stops it."""
 
 
-class ThreadedRun:
+class ThreadedRun(FrameworkRun):
     """Runs blocking code of a framework in a thread, which may use the turn by ``wait``.
 
     Shown output is put in a queue, and written in order by the event loop. When the
@@ -40,9 +40,10 @@ class ThreadedRun:
     ends where it next calls ``wait`` or ``show``. A blocking call that does neither continues.
     """
 
+    name = "crewai"
+
     def __init__(self, output: RunOutput) -> None:
-        self.turn = output.turn
-        output.run = self
+        super().__init__(output)
         self._loop = asyncio.get_running_loop()
         self._shown: asyncio.Queue[Show | None] = asyncio.Queue()
         self._lock = threading.Lock()
@@ -146,7 +147,7 @@ class Feedback:
         """Ask until the answer is accepted, in a thread of the run."""
         answer = formatted_answer
         while context.ask_for_human_input:
-            if self._takes(context, self._run.wait(self._ask(answer))):
+            if self._takes(answer, context):
                 answer = context._invoke_loop()
         return answer
 
@@ -154,11 +155,12 @@ class Feedback:
         """Ask until the answer is accepted, in an event loop of the framework."""
         answer = formatted_answer
         while context.ask_for_human_input:
-            if self._takes(context, await asyncio.to_thread(self._run.wait, self._ask(answer))):
+            if await asyncio.to_thread(self._takes, answer, context):
                 answer = await context._ainvoke_loop()
         return answer
 
-    def _takes(self, context: Any, feedback: str | None) -> bool:
+    def _takes(self, answer: Any, context: Any) -> bool:
+        feedback = self._run.wait(self._ask(answer))
         context.ask_for_human_input = feedback is not None
         if feedback is not None:
             context.messages.append(context._format_feedback_message(feedback))
@@ -231,10 +233,8 @@ MAX_NAME = 120
 class RunEvents:
     """Shows the events of a run, which come from its threads: a sink of the framework's streams."""
 
-    def __init__(self, run: ThreadedRun, output: RunOutput, *, hidden: bool) -> None:
-        self._run = run
-        self._output = output
-        self._requests = output.requests
+    def __init__(self, run: ThreadedRun, *, hidden: bool) -> None:
+        self._run, self._output, self._requests = run, run.output, run.requests
         self._hidden = hidden
 
     def __call__(self, source: Any, event: Any) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mimetypes
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from google.adk.events.event import Event
@@ -25,6 +26,7 @@ from parley.integrations.answers import (
     said_in,
 )
 from parley.integrations.message_files import input_of
+from parley.llm.model import Json
 from parley.model.parts import Message, Part
 
 TEXT = "text/plain"
@@ -76,25 +78,15 @@ def adk_parts(parts: Sequence[Part]) -> list[types.Part]:
     """Return parts of an agent's answer as parts of ADK; data as JSON."""
     found = []
     for part in parts:
+        media_type, name = part.media_type or "application/octet-stream", part.filename or None
         if part.raw is not None:
-            blob = types.Blob(
-                data=part.raw,
-                mime_type=part.media_type or "application/octet-stream",
-                display_name=part.filename or None,
-            )
+            blob = types.Blob(data=part.raw, mime_type=media_type, display_name=name)
             found.append(types.Part(inline_data=blob))
         elif part.url is not None:
-            data = types.FileData(
-                file_uri=part.url,
-                mime_type=part.media_type or "application/octet-stream",
-                display_name=part.filename or None,
-            )
+            data = types.FileData(file_uri=part.url, mime_type=media_type, display_name=name)
             found.append(types.Part(file_data=data))
-        elif part.text is not None:
-            if part.text:
-                found.append(types.Part(text=part.text))
-        else:
-            found.append(types.Part(text=json_text(part.data)))
+        elif text := json_text(part.data) if part.text is None else part.text:
+            found.append(types.Part(text=text))
     return found
 
 
@@ -128,21 +120,16 @@ async def answer_to(turn: Turn, call: types.FunctionCall, said: str) -> types.Pa
 
     ``said`` is the text of the agent about it, ``""`` for none.
     """
-    arguments = dict(call.args or {})
-    if call.name == CONFIRMATION:
-        response = await _confirmed(turn, call, arguments)
-    elif call.name == CREDENTIAL:
-        response = await _logged_in(turn, call, arguments)
-    elif call.name == INPUT:
-        response = await _told(turn, call, arguments)
-    else:
-        response = await _finished(turn, call, said)
+    asks = {CONFIRMATION: _confirmed, CREDENTIAL: _logged_in, INPUT: _told}
+    response = await asks.get(call.name or "", partial(_finished, said))(
+        turn, call, dict(call.args or {})
+    )
     return types.Part(
         function_response=types.FunctionResponse(id=call.id, name=call.name, response=response)
     )
 
 
-async def _confirmed(turn: Turn, call: types.FunctionCall, arguments: Any) -> dict[str, Any]:
+async def _confirmed(turn: Turn, call: types.FunctionCall, arguments: Any) -> Json:
     wanted = arguments.get("toolConfirmation") or {}
     original = arguments.get("originalFunctionCall") or {}
     payload, hint = wanted.get("payload"), str(wanted.get("hint") or "")
@@ -162,14 +149,14 @@ async def _confirmed(turn: Turn, call: types.FunctionCall, arguments: Any) -> di
 
 async def _confirmed_with(
     turn: Turn, call: types.FunctionCall, original: Mapping[str, Any], payload: Any, hint: str
-) -> dict[str, Any]:
+) -> Json:
     """Ask the question of a tool itself: yes or no, or a payload to be filled in."""
     tool = f"{original.get('name')}({json_text(original.get('args') or {})[:2000]})"
     text = f"{hint or 'May this tool be called?'}\n{tool}\nAnswer yes or no" + (
         "." if payload is None else f", or with data like {json_text(payload)}."
     )
 
-    def read(answer: Message) -> dict[str, Any]:
+    def read(answer: Message) -> Json:
         decision, data = decision_in(answer), said_in(answer)
         if decision is not None:
             return {"confirmed": decision.is_approved, "payload": payload}
@@ -193,7 +180,7 @@ def _fills(payload: Any, data: Any) -> bool:
     return data is not None and not isinstance(data, str)
 
 
-async def _told(turn: Turn, call: types.FunctionCall, arguments: Any) -> dict[str, Any]:
+async def _told(turn: Turn, call: types.FunctionCall, arguments: Any) -> Json:
     schema = arguments.get("response_schema") or arguments.get("responseSchema")
     text = str(arguments.get("message") or "The agent needs an answer.")
     shown = []
@@ -211,16 +198,16 @@ async def _told(turn: Turn, call: types.FunctionCall, arguments: Any) -> dict[st
     return {"result": value}
 
 
-async def _finished(turn: Turn, call: types.FunctionCall, said: str) -> dict[str, Any]:
+async def _finished(said: str, turn: Turn, call: types.FunctionCall, arguments: Any) -> Json:
     """Ask for the result of a long-running tool."""
     text = said or f"The tool {call.name} waits for its result."
-    data = {"kind": "toolResult", "tool": call.name, "arguments": dict(call.args or {})}
+    data = {"kind": "toolResult", "tool": call.name, "arguments": arguments}
     parts = [Part(text=text), Part(data=data, media_type="application/json")]
     value = said_in(await turn.ask(parts, key=call.id))
     return dict(value) if isinstance(value, Mapping) else {"result": value}
 
 
-async def _logged_in(turn: Turn, call: types.FunctionCall, arguments: Any) -> dict[str, Any]:
+async def _logged_in(turn: Turn, call: types.FunctionCall, arguments: Any) -> Json:
     """Ask the caller to log in, and return ADK's configuration with where that led to.
 
     The caller gets the address of the login and no secret of the client.

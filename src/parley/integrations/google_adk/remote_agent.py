@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager
+from contextlib import aclosing
 from typing import Any
 
 from google.adk.agents.base_agent import BaseAgent
@@ -22,11 +22,20 @@ from parley.client.errors import ClientError
 from parley.host.connecting import connect
 from parley.integrations.google_adk.interrupts import INPUT, REMOTE_ANSWER, adk_parts, parts_of
 from parley.llm.current_turn import current_turn
-from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, card_of, remote_skills, with_trace
+from parley.llm.model import Json
+from parley.llm.remote_skills import (
+    RemoteQuestion,
+    RemoteSkill,
+    answered_by,
+    card_of,
+    progress_in,
+    remote_skills,
+    with_trace,
+)
 from parley.model.cards import AgentCard
 from parley.model.errors import A2AError
 from parley.model.parts import Message, Part
-from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
+from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState
 
 CONTEXT = "parley:context:{}"
 QUESTION = "parley:question:{}"
@@ -55,13 +64,13 @@ class AdkRemoteAgent(BaseAgent):
 
     _agent: Any = PrivateAttr()
     _card: AgentCard = PrivateAttr()
-    _options: dict[str, Any] = PrivateAttr()
+    _options: Json = PrivateAttr()
 
     def __init__(
         self,
         agent: Callee,
         card: AgentCard,
-        options: dict[str, Any],
+        options: Json,
         *,
         name: str | None = None,
         description: str | None = None,
@@ -76,28 +85,27 @@ class AdkRemoteAgent(BaseAgent):
         self._options = options
 
     async def _run_async_impl(self, ctx: InvocationContext) -> AsyncGenerator[Event, None]:
-        state = ctx.session.state
-        kept: dict[str, Any] = {}
+        state, turn = ctx.session.state, current_turn()
+        kept: Json = {}
         asked = state.get(QUESTION.format(self.name))
         answer = _answer_to(ctx, asked) if asked else None
-        content = self._heard(ctx) if answer is None else answer
-        message = {
+        message: Json = {
             "context_id": state.get(CONTEXT.format(self.name)),
             "task_id": asked["task"] if asked and answer is not None else None,
         }
-        key = f"{self.name}:{ctx.invocation_id}:{len(ctx.session.events)}"
+        if turn is None:
+            remotes: Any = connect(self._agent, **with_trace(self._options))
+        else:
+            remotes = turn.connect(self._agent, **self._options)
+            message["key"] = f"{self.name}:{ctx.invocation_id}:{len(ctx.session.events)}"
         try:
-            remotes, extra = self._remotes(key)
             async with remotes as remote:
-                found: Task | Message | None = None
-                async with remote.stream(content, **message, **extra) as events:
+                content = self._heard(ctx) if answer is None else answer
+                async with aclosing(answered_by(remote, content, **message)) as events:
                     async for event in events:
-                        if isinstance(event, Message):
-                            found = event
+                        found = event
                         for part in _partial(event):
                             yield self._event(ctx, [part], partial=True)
-                if found is None:
-                    found = await remote.get(events.task_id)
         except (A2AError, ClientError) as error:
             yield self._event(ctx, [], error_code=type(error).__name__, error_message=str(error))
             return
@@ -110,22 +118,11 @@ class AdkRemoteAgent(BaseAgent):
                 return
             if found.state is not TaskState.COMPLETED:
                 last = found.status.message
-                yield self._event(
-                    ctx,
-                    [],
-                    state=kept,
-                    error_code=found.state.name,
-                    error_message=last.text if last is not None else "the task ended",
-                )
+                text = last.text if last is not None else "the task ended"
+                failed: Json = {"error_code": found.state.name, "error_message": text}
+                yield self._event(ctx, [], state=kept, **failed)
                 return
         yield self._event(ctx, adk_parts(_answered(found)) or [types.Part(text=" ")], state=kept)
-
-    def _remotes(self, key: str) -> tuple[AbstractAsyncContextManager[Any], dict[str, str]]:
-        """Return the connection to the agent, and the options of a message over it."""
-        turn = current_turn()
-        if turn is None:
-            return connect(self._agent, **with_trace(self._options)), {}
-        return turn.connect(self._agent, **self._options), {"key": key}
 
     def _heard(self, ctx: InvocationContext) -> list[Part]:
         """Return the messages since the last answer of this agent: by the user, and by other
@@ -152,7 +149,7 @@ class AdkRemoteAgent(BaseAgent):
         parts: list[types.Part],
         *,
         partial: bool = False,
-        state: dict[str, Any] | None = None,
+        state: Json | None = None,
         **fields: Any,
     ) -> Event:
         return Event(
@@ -165,11 +162,11 @@ class AdkRemoteAgent(BaseAgent):
             **fields,
         )
 
-    def _question(self, ctx: InvocationContext, task: Task, kept: dict[str, Any]) -> Event:
+    def _question(self, ctx: InvocationContext, task: Task, kept: Json) -> Event:
         call_id = f"{task.id}-{len(ctx.session.events)}"
         kept[QUESTION.format(self.name)] = {"task": task.id, "call": call_id}
         asked = RemoteQuestion(task)
-        args: dict[str, Any] = {"message": asked.text}
+        args: Json = {"message": asked.text}
         if asked.schema is not None:
             args["response_schema"] = asked.schema
         call = types.FunctionCall(id=call_id, name=INPUT, args=args)
@@ -178,7 +175,7 @@ class AdkRemoteAgent(BaseAgent):
         )
 
 
-def _answer_to(ctx: InvocationContext, asked: dict[str, Any]) -> Any:
+def _answer_to(ctx: InvocationContext, asked: Json) -> Any:
     """Return the answer to a question, ``None`` if there is none."""
     for event in reversed(ctx.session.events):
         for response in event.get_function_responses():
@@ -192,10 +189,8 @@ def _answer_to(ctx: InvocationContext, asked: dict[str, Any]) -> Any:
 def _partial(event: Any) -> list[types.Part]:
     if isinstance(event, TaskArtifactUpdateEvent):
         return [types.Part(text=part.text) for part in event.artifact.parts if part.text]
-    if isinstance(event, TaskStatusUpdateEvent) and event.status.state is TaskState.WORKING:
-        said = event.status.message
-        return [types.Part(text=said.text, thought=True)] if said is not None and said.text else []
-    return []
+    text = progress_in(event)
+    return [types.Part(text=text, thought=True)] if text else []
 
 
 def _answered(found: Task | Message) -> list[Part]:
@@ -243,7 +238,7 @@ class AdkSkillTool(BaseTool):
             parameters_json_schema=dict(self.skill.parameters),
         )
 
-    async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> Any:
+    async def run_async(self, *, args: Json, tool_context: ToolContext) -> Any:
         """Call the skill; or answer what its task has asked."""
         call_id = tool_context.function_call_id or ""
         asked = tool_context.state.get(ASKED.format(call_id))
@@ -264,7 +259,7 @@ class AdkSkillTool(BaseTool):
             tool_context.state[ASKED.format(call_id)] = {
                 "task": question.task.id, "questions": number
             }  # fmt: skip
-            payload: dict[str, Any] = {REMOTE_ANSWER: ""}
+            payload: Json = {REMOTE_ANSWER: ""}
             if question.schema is not None:
                 payload["schema"] = question.schema
             tool_context.request_confirmation(hint=question.text, payload=payload)
@@ -274,7 +269,7 @@ class AdkSkillTool(BaseTool):
         return said(result)
 
 
-def said(result: ToolResult) -> dict[str, Any]:
+def said(result: ToolResult) -> Json:
     """Return the result of a skill as the response of a function."""
     if result.is_error:
         return {"error": result.text}
@@ -284,6 +279,6 @@ def said(result: ToolResult) -> dict[str, Any]:
     return {"result": result.text, "files": files} if files else {"result": result.text}
 
 
-def _named(part: Part) -> dict[str, Any]:
+def _named(part: Part) -> Json:
     known = {"name": part.filename, "mediaType": part.media_type, "url": part.url}
     return {key: value for key, value in known.items() if value}

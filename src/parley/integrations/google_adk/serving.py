@@ -6,7 +6,7 @@ import json
 import re
 import sys
 import warnings
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, aclosing
 from importlib.util import find_spec
 from typing import Any
@@ -41,7 +41,7 @@ from parley.integrations.google_adk.interrupts import (
 from parley.integrations.google_adk.sessions import MAX_EVENTS, ContextSessions, TaskArtifacts
 from parley.integrations.litellm_streams import HEARD, HeardReply, listen
 from parley.integrations.serving import framework_agent
-from parley.llm.model import ModelUsage
+from parley.llm.model import Json, ModelUsage
 from parley.llm.run_output import CONTENT_FILTER, LENGTH, ModelRequests, RunOutput
 
 TASK = "parleyTask"
@@ -98,7 +98,7 @@ def agent(
         await AdkRun(app, own, config, output).run()
 
     about = description if description is not None else str(getattr(thing, "description", "") or "")
-    settings: dict[str, Any] = {"tags": ("google-adk", *_abilities(thing)), **options}
+    settings: Json = {"tags": ("google-adk", *_abilities(thing)), **options}
     output = getattr(thing, "output_schema", None)
     if output is not None:
         settings.setdefault("output_schema", schema_of(output))
@@ -108,15 +108,19 @@ def agent(
 
 
 class AdkRun:
-    """Runs an app of ADK for a turn. ``services`` are arguments of the runner."""
+    """Runs an app of ADK for a turn, and shows its events. ``services`` are those of the runner.
 
-    def __init__(
-        self, app: App, services: dict[str, Any], config: RunConfig, output: RunOutput
-    ) -> None:
+    The text of the last message is the answer, the rest progress. Each agent of a ``ParallelAgent``
+    writes an artifact of its own name, because they speak at the same time. The text of an agent
+    with an output schema is data. Of the state, progress shows what agents say under an
+    ``output_key``: tools keep other things there, such as credentials.
+    """
+
+    def __init__(self, app: App, services: Json, config: RunConfig, output: RunOutput) -> None:
         turn = self._turn = output.turn
         self._output = output
         self._services = services
-        self._where: dict[str, str] = {
+        self._where = {
             "app_name": services["app_name"],
             "user_id": user_id(turn),
             "session_id": turn.context_id,
@@ -128,45 +132,54 @@ class AdkRun:
         self._runner = Runner(app=app, auto_create_session=True, **services)
         resumability = app.resumability_config
         self._is_resumable = resumability is not None and resumability.is_resumable
+        self._root: Any = self._runner.agent
+        agents = list(agents_in(self._root))
+        self._parallel = {each.name for each, is_parallel in agents if is_parallel}
+        # The keys of the state that agents write their answers under.
+        self._output_keys = {getattr(each, "output_key", None) for each, _ in agents}
+        self._branches: dict[str, RunOutput] = {}
+        self._streamed: dict[str, bool] = {}
+        self._begun: dict[str, bool] = {}
+        self._author = self._last_text = ""
+        self._error: Event | None = None
 
     async def run(self) -> None:
         """Run the app until the task is done; ask the caller whenever it waits."""
-        turn, output, sessions = self._turn, self._output, self._services["session_service"]
-        async with AsyncExitStack() as exits:
-            files = self._services["artifact_service"]
-            shown = ShownEvents(output, self._runner.agent, files, self._where, exits)
+        turn, sessions = self._turn, self._services["session_service"]
+        async with AsyncExitStack() as self._exits:
             try:
-                await self._advance(turn, shown)
+                await self._advance(turn)
             except Exception as error:
                 # A workflow of ADK fails without its cause, or where it words the cause.
                 raise error from error.__cause__ or self._replies.failure
-        if shown.error is not None and output.requests.ending not in (LENGTH, CONTENT_FILTER):
-            turn.log.error("ADK: %s: %s", shown.error.error_code, shown.error.error_message)
-            turn.fail(f"{shown.error.author} gave no answer ({shown.error.error_code})")
+        failed, ending = self._error, self._output.requests.ending
+        if failed is not None and ending not in (LENGTH, CONTENT_FILTER):
+            turn.log.error("ADK: %s: %s", failed.error_code, failed.error_message)
+            turn.fail(f"{failed.author} gave no answer ({failed.error_code})")
         if isinstance(sessions, ContextSessions):
             await sessions.finish()
 
-    async def _advance(self, turn: Turn, shown: ShownEvents) -> None:
+    async def _advance(self, turn: Turn) -> None:
         events = await self._events_of(turn)
         if not events:
-            events = await self._run(shown, new_message=await content_of(turn, turn.message))
+            events = await self._run(new_message=await content_of(turn, turn.message))
         elif not open_calls(events) and not self._is_done(events):
-            resume: dict[str, Any] = {"invocation_id": events[0].invocation_id}
+            resume: Json = {"invocation_id": events[0].invocation_id}
             if not self._is_resumable:
                 resume["new_message"] = await content_of(turn, turn.message)
-            events += await self._run(shown, **resume)
+            events += await self._run(**resume)
         elif turn.attempt > 1 or not open_calls(events):
             for event in _since_user(events):
-                await shown.show(event, again=True)
+                await self._show(event, again=True)
         while calls := open_calls(events):
-            said = shown.last_text or _text_of(_since_user(events))
+            said = self._last_text or _text_of(_since_user(events))
             answers = [await answer_to(turn, call, said) for call in calls]
             content = types.Content(role="user", parts=answers)
             # The answer is in the session, and here so that nothing is asked again.
             events.append(Event(author="user", content=content))
-            events += await self._run(shown, new_message=content)
+            events += await self._run(new_message=content)
 
-    async def _run(self, shown: ShownEvents, **what: Any) -> list[Event]:
+    async def _run(self, **what: Any) -> list[Event]:
         """Run ADK, show its events, and return the whole ones."""
         user, session = self._where["user_id"], self._where["session_id"]
         events: list[Event] = []
@@ -175,10 +188,12 @@ class AdkRun:
         )
         async with aclosing(run) as found:  # type: ignore[type-var]
             async for event in found:
-                await shown.show(event)
+                await self._show(event)
                 if not event.partial:
                     events.append(event)
-        shown.check_whole()
+        if self._error is None and any(self._streamed.values()):
+            # Pieces of a reply were shown that never came as a whole: it broke off.
+            self._output.requests.replied(None, ending="")
         return events
 
     async def _events_of(self, turn: Turn) -> list[Event]:
@@ -191,13 +206,126 @@ class AdkRun:
 
     def _is_done(self, events: list[Event]) -> bool:
         """Return whether the run had ended when its process did."""
-        runner, since = self._runner, _since_user(events)
-        if isinstance(runner.agent, LlmAgent):
+        root, since = self._root, _since_user(events)
+        if isinstance(root, LlmAgent):
             last = since[-1] if since else None
             said = [each for each in since if each.content is not None]
             ended = last is not None and (last.actions.end_of_agent or last.is_final_response())
             return bool(ended and said and said[-1].is_final_response())
-        return any(e.actions.end_of_agent and e.author == runner.agent.name for e in since)
+        return any(e.actions.end_of_agent and e.author == root.name for e in since)
+
+    # -- what is shown -------------------------------------------------------------------------
+
+    async def _show(self, event: Event, *, again: bool = False) -> None:
+        """Show an event; ``again`` for one of before a crash, whose progress was shown."""
+        author = event.author
+        if author == "user":
+            return
+        if event.error_code:
+            self._error = event
+        elif event.content is not None and event.content.parts and not event.partial:
+            self._error = None
+        output = self._output
+        if author in self._parallel:
+            if author not in self._branches:
+                branch = RunOutput(self._turn, artifact=author, requests=output.requests)
+                self._branches[author] = await self._exits.enter_async_context(branch)
+            output = self._branches[author]
+        if not again:
+            await self._show_step(event)
+        await self._show_content(output, event, again=again)
+        await self._show_files(event)
+
+    async def _show_step(self, event: Event) -> None:
+        if event.author != self._author:
+            self._author = event.author
+            await self._output.step(event.author)
+        changed = event.actions.state_delta if event.actions else {}
+        delta = {key: value for key, value in changed.items() if key in self._output_keys}
+        if delta and not event.partial:
+            await self._output.step("state", to_jsonable_python(delta, serialize_unknown=True))
+
+    async def _show_content(self, output: RunOutput, event: Event, *, again: bool) -> None:
+        author, parts = event.author, (event.content.parts or ()) if event.content else ()
+        for part in parts:
+            call, response = part.function_call, part.function_response
+            if part.thought and part.text:
+                if not again and (event.partial or not self._streamed.get(author)):
+                    await output.thinking(part.text)
+            elif part.text:
+                await self._say(output, event, part.text)
+            elif call is not None and not event.partial and not again:
+                name, is_long = call.name or "", call.id in (event.long_running_tool_ids or ())
+                if not (is_long and name.startswith("adk_")):  # else it is asked
+                    await output.tool_called(name, dict(call.args or {}), call_id=call.id or "")
+            elif response is not None and not again:
+                value = response.response
+                is_error = isinstance(value, dict) and "error" in value
+                if isinstance(value, dict) and set(value) == {"result"}:
+                    value = value["result"]
+                result = to_jsonable_python(value, serialize_unknown=True)
+                await output.tool_returned(
+                    response.name or "", result, call_id=response.id or "", is_error=is_error
+                )
+            elif not event.partial and (file := file_of(part)) is not None:
+                await output.file(file)
+        if event.partial:
+            self._streamed[author] = True
+            return
+        if event.output is not None:
+            await self._show_result(output, event)
+        if event.content is not None:
+            self._streamed[author] = False
+        if any(part.text for part in parts):
+            self._begun[author] = False
+
+    async def _say(self, output: RunOutput, event: Event, text: str) -> None:
+        is_tree = isinstance(self._root, BaseAgent)
+        agent = self._root.find_agent(event.author) if is_tree else None
+        if (schema := getattr(agent, "output_schema", None)) is not None:
+            if not event.partial and event.is_final_response():
+                try:
+                    value = json.loads(text)
+                except ValueError:
+                    await output.text(text)
+                    return
+                self._last_text = text
+                await output.data(value, schema=schema_of(schema))
+            return
+        if event.partial or not self._streamed.get(event.author):
+            if not self._begun.get(event.author):
+                self._begun[event.author] = True
+                await output.new_message()
+            await output.text(text)
+        if not event.partial:
+            self._last_text = text
+
+    async def _show_files(self, event: Event) -> None:
+        artifacts = self._services["artifact_service"]
+        if isinstance(artifacts, TaskArtifacts) or not event.actions:
+            return  # they are the task's already
+        for name, version in event.actions.artifact_delta.items():
+            loaded = await artifacts.load_artifact(filename=name, version=version, **self._where)
+            file = None if loaded is None else file_of(loaded, name)
+            if file is not None:
+                await self._turn.artifact(file, name=name, artifact_id=name)
+
+    async def _show_result(self, output: RunOutput, event: Event) -> None:
+        """Show an output of the root, not of a node on the way."""
+        info, result = event.node_info, event.output
+        if all("/" in path for path in (info.path, *(info.output_for or ()))):
+            return
+        value = to_jsonable_python(result, serialize_unknown=True)
+        if isinstance(value, str):
+            if value != self._last_text:
+                self._last_text = value
+                await output.new_message()
+                await output.text(value)
+            return
+        kind = getattr(self._root, "output_schema", None)
+        if kind is None and isinstance(result, BaseModel):
+            kind = type(result)
+        await output.data(value, schema=None if kind is None else schema_of(kind))
 
 
 TOLD = (
@@ -259,172 +387,6 @@ REFUSAL = "[[REFUSAL]]: "
 """Begins a refusal in a text, as a model of ADK for the chat completions API writes it."""
 
 
-class ShownEvents:
-    """Shows the events of a run: the text of the last message is the answer, the rest progress.
-
-    Each agent of a ``ParallelAgent`` writes an artifact of its own name, because they speak at the
-    same time. The text of an agent with an output schema is data. Of the state, progress shows what
-    agents say under an ``output_key``: tools keep other things there, such as credentials.
-    """
-
-    def __init__(
-        self,
-        output: RunOutput,
-        root: Any,
-        artifacts: BaseArtifactService,
-        where: Mapping[str, str],
-        exits: AsyncExitStack,
-    ) -> None:
-        self.last_text = ""
-        self.error: Event | None = None
-        self._output = output
-        self._root = root
-        self._artifacts = artifacts
-        self._where = dict(where)
-        self._exits = exits
-        agents = list(agents_in(root))
-        self._parallel = {each.name for each, is_parallel in agents if is_parallel}
-        # The keys of the state that agents write their answers under.
-        self._output_keys = {getattr(each, "output_key", None) for each, _ in agents}
-        self._branches: dict[str, RunOutput] = {}
-        self._streamed: dict[str, bool] = {}
-        self._begun: dict[str, bool] = {}
-        self._author = ""
-
-    async def show(self, event: Event, *, again: bool = False) -> None:
-        """Show an event; ``again`` for one of before a crash, whose progress was shown."""
-        if event.author == "user":
-            return
-        if event.error_code:
-            self.error = event
-        elif event.content is not None and event.content.parts and not event.partial:
-            self.error = None
-        output = await self._output_of(event)
-        if not again:
-            await self._show_step(event)
-        await self._show_content(output, event, again=again)
-        await self._show_files(event)
-
-    async def _output_of(self, event: Event) -> RunOutput:
-        name = event.author
-        if name not in self._parallel:
-            return self._output
-        if name not in self._branches:
-            requests = self._output.requests
-            branch = RunOutput(self._output.turn, artifact=name, requests=requests)
-            self._branches[name] = await self._exits.enter_async_context(branch)
-        return self._branches[name]
-
-    async def _show_step(self, event: Event) -> None:
-        actions = event.actions
-        if event.author != self._author:
-            self._author = event.author
-            await self._output.step(event.author)
-        delta = {
-            key: value
-            for key, value in (actions.state_delta if actions else {}).items()
-            if key in self._output_keys
-        }
-        if delta and not event.partial:
-            await self._output.step("state", to_jsonable_python(delta, serialize_unknown=True))
-
-    async def _show_content(self, output: RunOutput, event: Event, *, again: bool) -> None:
-        for part in (event.content.parts or ()) if event.content is not None else ():
-            if part.thought and part.text:
-                if not again and (event.partial or not self._streamed.get(event.author)):
-                    await output.thinking(part.text)
-            elif part.text:
-                await self._say(output, event, part.text)
-            elif part.function_call is not None and not event.partial and not again:
-                await self._show_call(output, event, part.function_call)
-            elif (response := part.function_response) is not None and not again:
-                failed = isinstance(response.response, dict) and "error" in response.response
-                await output.tool_returned(
-                    response.name or "", _returned(response), call_id=response.id or "",
-                    is_error=failed,
-                )  # fmt: skip
-            elif not event.partial and (file := file_of(part)) is not None:
-                await output.file(file)
-        if event.partial:
-            self._streamed[event.author] = True
-            return
-        if event.output is not None and self._is_result(event):
-            await self._show_result(output, event.output)
-        if event.content is not None:
-            self._streamed[event.author] = False
-        if event.content is not None and any(part.text for part in event.content.parts or ()):
-            self._begun[event.author] = False
-
-    async def _say(self, output: RunOutput, event: Event, text: str) -> None:
-        schema = self._schema_of(event)
-        if schema is not None:
-            if not event.partial and event.is_final_response():
-                await self._show_structured(output, schema, text)
-            return
-        if event.partial or not self._streamed.get(event.author):
-            if not self._begun.get(event.author):
-                self._begun[event.author] = True
-                await output.new_message()
-            await output.text(text)
-        if not event.partial:
-            self.last_text = text
-
-    async def _show_call(self, output: RunOutput, event: Event, call: types.FunctionCall) -> None:
-        if call.id in (event.long_running_tool_ids or ()) and (call.name or "").startswith("adk_"):
-            return  # it is asked
-        await output.tool_called(call.name or "", dict(call.args or {}), call_id=call.id or "")
-
-    async def _show_files(self, event: Event) -> None:
-        if isinstance(self._artifacts, TaskArtifacts) or not event.actions:
-            return  # they are the task's already
-        for filename, version in event.actions.artifact_delta.items():
-            loaded = await self._artifacts.load_artifact(
-                filename=filename, version=version, **self._where
-            )
-            file = None if loaded is None else file_of(loaded, filename)
-            if file is not None:
-                await self._output.turn.artifact(file, name=filename, artifact_id=filename)
-
-    # -- structured output ---------------------------------------------------------------------
-
-    def _schema_of(self, event: Event) -> Any:
-        agent = self._root.find_agent(event.author) if isinstance(self._root, BaseAgent) else None
-        return getattr(agent, "output_schema", None)
-
-    def _is_result(self, event: Event) -> bool:
-        """Return whether an output is that of the root, not of a node on the way."""
-        info = event.node_info
-        paths = [info.path, *(info.output_for or ())]
-        return any("/" not in path for path in paths)
-
-    async def _show_structured(self, output: RunOutput, kind: Any, text: str) -> None:
-        try:
-            value = json.loads(text)
-        except ValueError:
-            await output.text(text)
-            return
-        self.last_text = text
-        await output.data(value, schema=schema_of(kind))
-
-    async def _show_result(self, output: RunOutput, result: Any) -> None:
-        value = to_jsonable_python(result, serialize_unknown=True)
-        if isinstance(value, str):
-            if value != self.last_text:
-                self.last_text = value
-                await output.new_message()
-                await output.text(value)
-            return
-        kind = getattr(self._root, "output_schema", None)
-        if kind is None and isinstance(result, BaseModel):
-            kind = type(result)
-        await output.data(value, schema=None if kind is None else schema_of(kind))
-
-    def check_whole(self) -> None:
-        """Note a reply that broke off: its pieces were shown, and it never came as a whole."""
-        if self.error is None and any(self._streamed.values()):
-            self._output.requests.replied(None, ending="")
-
-
 class ModelReplies(BasePlugin):
     """Notes the replies of models in a run, also in agents that are tools.
 
@@ -472,7 +434,7 @@ class ModelReplies(BasePlugin):
         self._requests.replied(usage, ending=ending, refusal="".join(refused) or heard.refusal)
 
 
-def schema_of(kind: Any) -> dict[str, Any] | None:
+def schema_of(kind: Any) -> Json | None:
     """Return the JSON Schema of a type that ADK takes as an output schema."""
     if isinstance(kind, dict):
         return kind
@@ -490,10 +452,3 @@ def agents_in(root: Any, *, parallel: bool = False) -> Iterator[tuple[Any, bool]
     yield root, parallel
     for each in getattr(root, "sub_agents", None) or ():
         yield from agents_in(each, parallel=parallel or isinstance(root, ParallelAgent))
-
-
-def _returned(response: types.FunctionResponse) -> Any:
-    value = response.response
-    if isinstance(value, dict) and set(value) == {"result"}:
-        value = value["result"]
-    return to_jsonable_python(value, serialize_unknown=True)

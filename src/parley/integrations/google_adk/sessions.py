@@ -34,6 +34,7 @@ from parley.integrations.conversations import (
     replaced,
 )
 from parley.integrations.google_adk.interrupts import file_of
+from parley.llm.model import Json
 from parley.model.parts import Artifact, Part
 
 EVENTS = "adk-events"
@@ -72,7 +73,7 @@ class ContextSessions(BaseSessionService):
         self._state = ContextState(turn, STATE, max_bytes=max_bytes)
         self._run = TaskValue(turn, RUN)
         self._writing = asyncio.Lock()
-        self._head: dict[str, Any] | None = None
+        self._head: Json | None = None
         self._segments: list[list[Any]] = []
         self._room = 0
 
@@ -81,7 +82,7 @@ class ContextSessions(BaseSessionService):
         *,
         app_name: str,
         user_id: str,
-        state: dict[str, Any] | None = None,
+        state: Json | None = None,
         session_id: str | None = None,
     ) -> Session:
         """Create the session of the context."""
@@ -173,12 +174,12 @@ class ContextSessions(BaseSessionService):
 
     # -- the task's own ------------------------------------------------------------------------
 
-    async def _load(self) -> dict[str, Any]:
+    async def _load(self) -> Json:
         """Return the head of the run, without its events; read them the first time."""
         async with self._writing:
             return await self._loaded()
 
-    async def _loaded(self) -> dict[str, Any]:
+    async def _loaded(self) -> Json:
         if self._head is None:
             head = await self._run.read() or {"segments": 0, "before": {}, "changed": {}}
             self._segments = [
@@ -206,7 +207,7 @@ class ContextSessions(BaseSessionService):
         self._segments[-1].append(event)
         await self._segment(len(self._segments) - 1).write(self._segments[-1])
 
-    async def _change_state(self, delta: Mapping[str, Any]) -> dict[str, Any]:
+    async def _change_state(self, delta: Mapping[str, Any]) -> Json:
         """Keep changes of the state, and return the state."""
         async with self._writing:
             head, state = await self._loaded(), await self._state.read()
@@ -216,7 +217,7 @@ class ContextSessions(BaseSessionService):
             return {**state, **head["changed"]}
 
 
-def _note(head: dict[str, Any], state: Mapping[str, Any], delta: Mapping[str, Any]) -> None:
+def _note(head: Json, state: Mapping[str, Any], delta: Mapping[str, Any]) -> None:
     """Add changes of the state, which was this before, to the head of a run."""
     known = {name: state[name] for name in delta if name in state and name not in head["changed"]}
     head["before"] = {**known, **head["before"]}
@@ -229,7 +230,7 @@ def _kept_state(delta: Mapping[str, Any]) -> Any:
 
 
 def _without_files(events: Messages) -> Messages:
-    def text(value: dict[str, Any]) -> Any | None:
+    def text(value: Json) -> Any | None:
         blob = value.get("inlineData")
         if not isinstance(blob, dict):
             return None
@@ -258,9 +259,9 @@ class TaskArtifacts(BaseArtifactService):
         app_name: str,
         user_id: str,
         filename: str,
-        artifact: types.Part | dict[str, Any],
+        artifact: types.Part | Json,
         session_id: str | None = None,
-        custom_metadata: dict[str, Any] | None = None,
+        custom_metadata: Json | None = None,
     ) -> int:
         """Write a file as an artifact, and return its version, from 0."""
         part = file_of(ensure_part(artifact), filename)

@@ -8,14 +8,10 @@
 It needs the extra ``langgraph``.
 """
 
-from parley.integrations.serving import missing
+from parley.integrations.serving import needs
 
-try:
-    import langgraph.graph  # noqa: F401
-except ImportError as error:
-    raise missing("langgraph", error) from error
-
-from parley.integrations.langgraph.calling import node, tools
-from parley.integrations.langgraph.serving import agent, assistants
+with needs("langgraph"):
+    from parley.integrations.langgraph.calling import node, tools
+    from parley.integrations.langgraph.serving import agent, assistants
 
 __all__ = ["agent", "assistants", "node", "tools"]

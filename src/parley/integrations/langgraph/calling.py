@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from contextvars import ContextVar
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
@@ -23,21 +24,22 @@ from langgraph.types import interrupt
 from parley.agent.remote.callees import Callee, address_of
 from parley.agent.tools.tool import ToolResult, tool_name
 from parley.client.card.resolver import CatalogReference
-from parley.client.remote_agent import RemoteAgent
 from parley.extensions.questions import question
 from parley.host.connecting import connect
 from parley.integrations.langgraph.contents import REMOTE, file_block, file_in, messages_in, text_of
 from parley.llm.current_turn import current_turn
-from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, remote_skills, result_of
+from parley.llm.model import Json
+from parley.llm.remote_skills import (
+    RemoteQuestion,
+    RemoteSkill,
+    answered_by,
+    progress_in,
+    remote_skills,
+    result_of,
+)
 from parley.model.parts import Message, Part
 from parley.model.struct import decode, encode
-from parley.model.tasks import (
-    Event,
-    Task,
-    TaskArtifactUpdateEvent,
-    TaskState,
-    TaskStatusUpdateEvent,
-)
+from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState
 
 _CALL_ID: ContextVar[str] = ContextVar("parley_langgraph_tool_call", default="")
 
@@ -135,16 +137,28 @@ def node(
     address = agent.identifier if isinstance(agent, CatalogReference) else address_of(agent)
 
     async def remote_agent(state: Any) -> Mapping[str, Any]:
-        place = NodePlace(name or "node")
-        shown = _Shown(agent, options, name, place)
+        place, title, message_id = NodePlace(name or "node"), name, None
 
         async def send(content: Any, task_id: str, key: str) -> ToolResult:
-            said: dict[str, Any] = {"metadata": {"skill": skill}} if skill else {}
+            nonlocal title, message_id
+            said: Json = {"metadata": {"skill": skill}} if skill else {}
             if task_id:
                 said["task_id"] = task_id
             elif place.thread:
                 said["context_id"] = str(uuid5(NAMESPACE_URL, f"{place.thread}\n{address}"))
-            return await shown.send(content, key, said)
+            if (turn := current_turn()) is None:
+                remotes: Any = connect(agent, **options)  # type: ignore[arg-type]
+            else:
+                remotes, said["key"] = turn.connect(agent, **options), key or None
+            async with remotes as remote:
+                title = title or remote.card.name
+                if turn is not None and not place.keeps_state:
+                    answer = await remote.send(content, pass_questions=True, progress=True, **said)
+                    return result_of(answer)
+                shown = _AgentModel(events=answered_by(remote, content, **said), tags=[REMOTE])
+                shown.write = place.write
+                message_id = (await shown.ainvoke("")).id
+                return result_of(shown.newest)
 
         content = (message or _newest)(state)
         result = await place.converse(name or address, content, send)
@@ -152,74 +166,21 @@ def node(
             raise RuntimeError(f"the agent {name or address} failed: {result.text}")
         if update is not None:
             return update(state, result)
-        return {"messages": [_answer(result, shown.name, shown.message_id)]}
+        return {"messages": [_answer(result, title, message_id)]}
 
     remote_agent.__name__ = tool_name(name or "remote_agent")
     return remote_agent
 
 
-class _Shown:
-    """Sends messages, and streams the answers as a model streams."""
-
-    def __init__(
-        self, agent: Callee, options: Mapping[str, Any], name: str, place: NodePlace
-    ) -> None:
-        self.name = name
-        self.message_id: str | None = None
-        self._agent = agent
-        self._options = options
-        self._place = place
-
-    async def send(self, content: Any, key: str, said: dict[str, Any]) -> ToolResult:
-        """Return the answer. Raises ``RemoteQuestion``."""
-        turn = current_turn()
-        if turn is None:
-            async with connect(self._agent, **self._options) as remote:  # type: ignore[arg-type]
-                return await self._streamed(remote, content, said)
-        said["key"] = key or None
-        async with turn.connect(self._agent, **self._options) as bound:
-            if self._place.keeps_state:
-                return await self._streamed(bound, content, said)
-            self.name = self.name or bound.card.name
-            answer = await bound.send(content, pass_questions=True, progress=True, **said)
-            return result_of(answer)
-
-    async def _streamed(
-        self, remote: RemoteAgent, content: Any, options: Mapping[str, Any]
-    ) -> ToolResult:
-        self.name = self.name or remote.card.name
-        outcome: list[Task | Message] = []
-
-        async def words() -> AsyncIterator[str]:
-            async with remote.stream(content, **options) as events:
-                async for event in events:
-                    if isinstance(event, Message):
-                        outcome.append(event)
-                        yield event.text
-                    elif isinstance(event, TaskArtifactUpdateEvent):
-                        yield event.artifact.text
-                    else:
-                        _show_status(event, self._place)
-                task_id = events.task_id
-            if not outcome:
-                outcome.append(await remote.get(task_id))
-
-        said = await _AgentModel(words=words, tags=[REMOTE]).ainvoke("")
-        self.message_id = said.id
-        return result_of(outcome[0])
-
-
-def _show_status(event: Event, place: NodePlace) -> None:
-    if isinstance(event, TaskStatusUpdateEvent) and event.status.state is TaskState.WORKING:
-        message = event.status.message
-        if message is not None and message.text:
-            place.write(message.text)
-
-
 class _AgentModel(BaseChatModel):  # type: ignore[misc]
-    """Repeats the text of an agent, so that LangChain streams it as it streams a model."""
+    """Repeats the text of an agent, so that LangChain streams it as it streams a model.
 
-    words: Any = None
+    ``newest`` is the newest of its ``events``, at last the answer; its statuses are written.
+    """
+
+    events: Any = None
+    newest: Any = None
+    write: Any = None
 
     @property
     def _llm_type(self) -> str:
@@ -228,6 +189,17 @@ class _AgentModel(BaseChatModel):  # type: ignore[misc]
     def _generate(self, *arguments: Any, **options: Any) -> ChatResult:
         raise NotImplementedError("an A2A agent is called with ainvoke, in an event loop")
 
+    async def _words(self) -> AsyncIterator[str]:
+        async with aclosing(self.events) as events:
+            async for event in events:
+                self.newest = event
+                if isinstance(event, Message):
+                    yield event.text
+                elif isinstance(event, TaskArtifactUpdateEvent):
+                    yield event.artifact.text
+                elif text := progress_in(event):
+                    self.write(text)
+
     async def _agenerate(
         self,
         messages: list[BaseMessage],
@@ -235,7 +207,7 @@ class _AgentModel(BaseChatModel):  # type: ignore[misc]
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **options: Any,
     ) -> ChatResult:
-        text = "".join([each async for each in self.words()])
+        text = "".join([each async for each in self._words()])
         return ChatResult(generations=[ChatGeneration(message=AIMessage(text))])
 
     async def _astream(
@@ -246,7 +218,7 @@ class _AgentModel(BaseChatModel):  # type: ignore[misc]
         **options: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
         yield ChatGenerationChunk(message=AIMessageChunk(""))
-        async for text in self.words():
+        async for text in self._words():
             if text:
                 yield ChatGenerationChunk(message=AIMessageChunk(text))
 
@@ -321,51 +293,39 @@ class NodePlace:
         """
         task_id, number = "", 0
         while True:
-            outcome = await self._once(content, task_id, number, send)
-            if isinstance(outcome, ToolResult):
-                return outcome
+
+            async def exchange(
+                content: Any = content, task_id: str = task_id, number: int = number
+            ) -> dict[str, str]:
+                try:
+                    found = await send(content, task_id, f"{self.key}:{number}" if self.key else "")
+                except RemoteQuestion as asked:
+                    return {"question": encode(asked.task).decode()}
+                return {"result": encode(found).decode()}
+
+            if self.keeps_state:
+                kept = await task(exchange, name=f"a2a:{self._name}:{number}")()
+            else:
+                kept = await exchange()
+            if "result" in kept:
+                return decode(kept["result"].encode(), ToolResult)
+            waiting = decode(kept["question"].encode(), Task)
             if not self.keeps_state:
-                raise RemoteQuestion(outcome)
-            asked = _asked(agent, outcome)
-            content = sendable(interrupt(asked[0], response_schema=asked[1]))
-            task_id, number = outcome.id, number + 1
-
-    async def _once(self, content: Any, task_id: str, number: int, send: Send) -> ToolResult | Task:
-        key = f"{self.key}:{number}" if self.key else ""
-
-        async def exchange() -> dict[str, str]:
-            try:
-                return {"result": encode(await send(content, task_id, key)).decode()}
-            except RemoteQuestion as asked:
-                return {"question": encode(asked.task).decode()}
-
-        if self.keeps_state:
-            kept = await task(exchange, name=f"a2a:{self._name}:{number}")()
-        else:
-            kept = await exchange()
-        if "question" in kept:
-            return decode(kept["question"].encode(), Task)
-        return decode(kept["result"].encode(), ToolResult)
+                raise RemoteQuestion(waiting)
+            value, schema = _asked(agent, waiting)
+            answer = interrupt(value, response_schema=schema)
+            content = answer if isinstance(answer, str | Mapping) else Part(data=answer)
+            task_id, number = waiting.id, number + 1
 
 
-def _asked(agent: str, waiting: Task) -> tuple[dict[str, Any], dict[str, Any] | None]:
+def _asked(agent: str, waiting: Task) -> tuple[Json, Json | None]:
     """Return a question as the value of an interrupt, and the schema of its answer."""
-    found = question(waiting)
-    message = waiting.status.message
-    value: dict[str, Any] = {
-        "question": message.text if message is not None else "",
-        "agent": agent,
-        "task": waiting.id,
-    }
+    found, message = question(waiting), waiting.status.message
+    text = message.text if message is not None else ""
+    value: Json = {"question": text, "agent": agent, "task": waiting.id}
     if waiting.state is TaskState.AUTH_REQUIRED:
         value["needs"] = "authorization"
     parts = () if message is None or found is not None else message.parts
-    data = [part.data for part in parts if part.has_data]
-    if data:
+    if data := [part.data for part in parts if part.has_data]:
         value["data"] = data[0] if len(data) == 1 else data
     return value, None if found is None else dict(found.schema)
-
-
-def sendable(content: Any) -> Any:
-    """Return the answer to an interrupt as the content of a message."""
-    return content if isinstance(content, str | Mapping) else Part(data=content)

@@ -15,7 +15,7 @@ from langchain_core.runnables.config import merge_configs
 
 from parley.agent.turn import Turn
 from parley.integrations.message_files import input_of, part_of_data_url
-from parley.llm.model import ModelUsage
+from parley.llm.model import Json, ModelUsage
 from parley.llm.run_output import CONTENT_FILTER, LENGTH, ModelRequests
 from parley.model.parts import Message, Part
 
@@ -36,7 +36,7 @@ async def human_message(turn: Turn, message: Message) -> HumanMessage:
     return HumanMessage(blocks, id=message.message_id)
 
 
-def file_block(content: str, media_type: str, filename: str) -> dict[str, Any]:
+def file_block(content: str, media_type: str, filename: str) -> Json:
     """Return a file, as base64, as a block of content."""
     kind = media_type.partition("/")[0]
     block = {"type": kind, "base64": content, "mime_type": media_type}
@@ -134,7 +134,7 @@ class ReplyCallback(BaseCallbackHandler):  # type: ignore[misc]
         self._requests = requests
 
     def on_chat_model_start(
-        self, *asked: Any, metadata: dict[str, Any] | None = None, **options: Any
+        self, *asked: Any, metadata: Json | None = None, **options: Any
     ) -> None:
         """Mark requests for structured output, and keep a refusal in the reply."""
         keep_refusals()
@@ -173,7 +173,7 @@ class ReplyCallback(BaseCallbackHandler):  # type: ignore[misc]
             self._requests.check_said()
 
 
-def with_replies(config: Mapping[str, Any], requests: ModelRequests) -> dict[str, Any]:
+def with_replies(config: Mapping[str, Any], requests: ModelRequests) -> Json:
     """Return the configuration of a run with one more callback."""
     own, ours = {"callbacks": config.get("callbacks")}, {"callbacks": [ReplyCallback(requests)]}
     return {**config, "callbacks": merge_configs(own, ours)["callbacks"]}
@@ -213,7 +213,7 @@ def keep_refusals() -> None:
         return
 
     @wraps(convert)
-    def converted(model: Any, chunk: dict[str, Any], *options: Any) -> Any:
+    def converted(model: Any, chunk: Json, *options: Any) -> Any:
         found = convert(model, chunk, *options)
         for choice in chunk.get("choices") or ():
             if found is not None and (said := (choice.get("delta") or {}).get("refusal")):

@@ -14,6 +14,7 @@ from pydantic_core import to_jsonable_python
 
 from parley.extensions.questions import SCHEMA_MEDIA_TYPE, schema_part
 from parley.integrations.answers import DoesNotFit, decision_in, fitting_answer
+from parley.llm.model import Json
 from parley.model.parts import Message, Part
 
 Resume = Callable[[Any, Message], Any]
@@ -167,7 +168,7 @@ def _checked_decision(allowed: Sequence[str] | None, decision: Any) -> Any:
     return decision
 
 
-def _decision(allowed: Sequence[str] | None, answer: Message) -> dict[str, Any]:
+def _decision(allowed: Sequence[str] | None, answer: Message) -> Json:
     """Return an answer of words as a decision. Raises ``DoesNotFit``."""
     decision = decision_in(answer)
     may = set(allowed or ("approve", "reject"))
@@ -204,7 +205,7 @@ def _inbox_actions(value: Any) -> Sequence[Mapping[str, Any]] | None:
     return None
 
 
-def _inbox(action: Mapping[str, Any], answer: Message) -> dict[str, Any]:
+def _inbox(action: Mapping[str, Any], answer: Message) -> Json:
     may = action.get("config") or {}
     decision = decision_in(answer)
     if decision is not None and decision.is_approved and may.get("allow_accept"):
@@ -341,7 +342,7 @@ class GraphSchemas:
         found = {name: value for name, value in found.items() if value is not None}
         return to_jsonable_python(found, serialize_unknown=True)
 
-    def result_schema(self, values: Any) -> dict[str, Any] | None:
+    def result_schema(self, values: Any) -> Json | None:
         """Return the JSON Schema of ``result(values)``."""
         if self.is_structured(values):
             kind = type(values[STRUCTURED])
@@ -392,7 +393,7 @@ def _adapter(kind: Any, *, strict: bool) -> TypeAdapter[Any] | None:
     except (NameError, TypeError):
         return None
     required = getattr(kind, "__required_keys__", frozenset(hints)) if strict else frozenset()
-    fields: dict[str, Any] = {}
+    fields: Json = {}
     for name, hint in hints.items():
         if name == MESSAGES:
             continue
@@ -436,15 +437,15 @@ def _whole(graph: Any) -> TypeAdapter[Any] | None:
         return None
 
 
-def _declared(graph: Any, name: str) -> dict[str, Any] | None:
+def _declared(graph: Any, name: str) -> Json | None:
     try:
-        found: dict[str, Any] = getattr(graph, name)()
+        found: Json = getattr(graph, name)()
     except UNREADABLE:
         return None
     return found
 
 
-def _schema(adapter: TypeAdapter[Any] | None) -> dict[str, Any] | None:
+def _schema(adapter: TypeAdapter[Any] | None) -> Json | None:
     if adapter is None:
         return None
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any, Literal
 
@@ -36,7 +36,6 @@ from parley.integrations.langgraph.contents import (
 from parley.integrations.langgraph.inputs import (
     MESSAGES,
     GraphSchemas,
-    Resume,
     default_context,
     json_in,
     question_of,
@@ -51,6 +50,7 @@ from parley.integrations.langgraph.threads import (
     blocks,
     is_at_breakpoint,
 )
+from parley.llm.model import Json
 from parley.llm.run_output import RunOutput
 from parley.model.concurrency import KeyedLocks
 from parley.model.parts import Artifact, Message, Part
@@ -65,17 +65,11 @@ UNFIT = (TypeError, AttributeError, LookupError, ValueError)
 
 
 class ServedGraph:
-    """A graph and how it is run."""
+    """A graph and how it is run: with the options ``config``, ``context``, ``inputs``, ``resume``
+    and ``durability`` of ``agent``.
+    """
 
-    def __init__(
-        self,
-        graph: Any,
-        config: Mapping[str, Any] | Callable[[Turn], Mapping[str, Any]] | None,
-        context: Any,
-        inputs: Callable[[Turn], Any] | None,
-        resume: Resume | None,
-        durability: Durability,
-    ) -> None:
+    def __init__(self, graph: Any, **options: Any) -> None:
         graph = graph.compile() if isinstance(graph, StateGraph) else graph
         self.checkpoints: ContextCheckpoints | None = None
         if getattr(graph, "checkpointer", False) is None:
@@ -85,11 +79,8 @@ class ServedGraph:
             graph = graph.copy({"checkpointer": SaverInThreads(graph.checkpointer)})
         self.graph = graph
         self.schemas = GraphSchemas(graph)
-        self.resume = resume
-        self._config = config
-        self._context = context
-        self._inputs = inputs
-        self._durability = durability
+        self.keeps_state = bool(getattr(graph, "checkpointer", False))
+        self.options = options
         self._locks = KeyedLocks()
 
     async def run(self, turn: Turn, output: RunOutput) -> str | None:
@@ -99,32 +90,29 @@ class ServedGraph:
         """
         if self.checkpoints is not None:
             self.checkpoints.attach()
-        config = self._config(turn) if callable(self._config) else self._config
-        thread = GraphThread(self.graph, turn, with_replies(config or {}, output.requests))
+        config = with_replies(self._of("config", turn) or {}, output.requests)
+        thread = GraphThread(self.graph, turn, config)
         async with self._locks.of(thread.name):
             return await ThreadRun(self, thread, turn, output).run()
 
-    def events(
-        self, given: Any, config: dict[str, Any], turn: Turn, *modes: str
-    ) -> AsyncIterator[Any]:
-        """Yield the events of a run, in further ``modes`` too: namespace, mode and data."""
-        options: dict[str, Any] = {}
-        context = self._context(turn) if callable(self._context) else self._context
-        if context is None:
-            context = default_context(self.graph)
+    def _of(self, name: str, turn: Turn) -> Any:
+        """Return an option: a value, or what a function makes for a turn."""
+        given = self.options[name]
+        return given(turn) if callable(given) else given
+
+    def events(self, given: Any, config: Json, turn: Turn) -> AsyncIterator[Any]:
+        """Yield the events of a run: namespace, mode and data."""
+        options: Json = {"stream_mode": [*STREAM_MODES]}
+        context = self._of("context", turn)
+        context = default_context(self.graph) if context is None else context
         if context is not None:
             options["context"] = context
         if self.keeps_state:
-            options["durability"] = self._durability
-        events: AsyncIterator[Any] = self.graph.astream(
-            given, config, stream_mode=[*STREAM_MODES, *modes], subgraphs=True, **options
-        )
+            options["durability"] = self.options["durability"]
+        else:
+            options["stream_mode"].append("values")
+        events: AsyncIterator[Any] = self.graph.astream(given, config, subgraphs=True, **options)
         return events
-
-    @property
-    def keeps_state(self) -> bool:
-        """Whether the graph has a checkpointer."""
-        return bool(getattr(self.graph, "checkpointer", False))
 
     async def input_of(self, turn: Turn) -> Any:
         """Return the input of a graph for the message that began a task.
@@ -132,8 +120,8 @@ class ServedGraph:
         Asks the caller for data that fits, if the message has none, and rejects the task if the
         answers have none either.
         """
-        if self._inputs is not None:
-            found = self._inputs(turn)
+        if self.options["inputs"] is not None:
+            found = self.options["inputs"](turn)
             return await found if inspect.isawaitable(found) else found
         if self.schemas.takes_messages:
             return await self._conversation(turn)
@@ -148,13 +136,13 @@ class ServedGraph:
                 message = await turn.ask(asked, key=f"input:{number}")
         turn.reject(problem)
 
-    async def _conversation(self, turn: Turn) -> dict[str, Any]:
+    async def _conversation(self, turn: Turn) -> Json:
         """Return a message as input of a state with ``messages``.
 
         Data whose keys are all fields of the state are these fields; other data are said.
         """
         others = set(self.schemas.fields) - {MESSAGES}
-        fields: dict[str, Any] = {}
+        fields: Json = {}
         said = []
         for part in turn.message.parts:
             data = part.data
@@ -219,11 +207,11 @@ class ThreadRun:
                 return
             state, _ = await self._thread.place()  # on another replica a task ended meanwhile
 
-    async def _go(self, given: Any, config: dict[str, Any]) -> Any:
+    async def _go(self, given: Any, config: Json) -> Any:
         """Run the graph, and return the state of a graph without a checkpointer."""
-        values, modes = None, () if self._served.keeps_state else ("values",)
+        values = None
         try:
-            async with aclosing(self._served.events(given, config, self._turn, *modes)) as events:  # type: ignore[type-var]
+            async with aclosing(self._served.events(given, config, self._turn)) as events:  # type: ignore[type-var]
                 async for space, mode, data in events:
                     if mode != "values":
                         await self._shown.event(mode, data)
@@ -234,7 +222,7 @@ class ThreadRun:
                 raise
         return values
 
-    async def _is_unfit(self, error: Exception, answers: dict[str, Any]) -> bool:
+    async def _is_unfit(self, error: Exception, answers: Json) -> bool:
         """Note the answers that the graph could not use; return whether they are asked for again.
 
         LangGraph says if they do not fit their schemas. Other answers are text to nodes that want
@@ -282,8 +270,8 @@ class ThreadRun:
             question = question_of(interrupt.value, schema, problem)
             answer = await self._turn.ask(question, key=key)
             try:
-                if self._served.resume is not None:
-                    return self._served.resume(interrupt.value, answer)
+                if (resume := self._served.options["resume"]) is not None:
+                    return resume(interrupt.value, answer)
                 value = resume_value(interrupt.value, schema, answer)
             except DoesNotFit as error:
                 problem = str(error)
@@ -361,12 +349,11 @@ class Shown:
 
     def __init__(self, output: RunOutput) -> None:
         self._output = output
-        self._made: dict[str, AIMessageChunk] = {}
+        self._made: dict[str, tuple[AIMessageChunk, str]] = {}
+        """The messages that come in pieces, as far as they are there, and their nodes."""
         self._ended: set[str] = set()
         self._as_data: set[str] = set()
         self._streamed = ""
-        self._nodes: dict[str, str] = {}
-        self._names: dict[str, str] = {}
 
     async def event(self, mode: str, data: Any) -> None:
         """Show one event of ``astream(stream_mode=STREAM_MODES, subgraphs=True)``."""
@@ -377,16 +364,14 @@ class Shown:
             await self._message(message, str(metadata.get("langgraph_node", "")))
         elif mode == "custom":
             await self._written(data)
-        elif mode == "tasks":
-            if "result" not in data:
-                await self._output.step(data["name"])
-            else:
-                await self._node_ended(data["name"])
+        elif "result" not in data:
+            await self._output.step(data["name"])
+        else:
+            await self._end(lambda message, node: node == data["name"])
 
     async def finish(self, text: str | None) -> None:
         """Let ``text`` be the answer, unless it was shown last."""
-        for message_id in list(self._made):
-            await self._end(message_id)
+        await self._end(lambda message, node: True)
         await self._output.whole(text or "")
 
     # -- messages ------------------------------------------------------------------------------
@@ -398,12 +383,12 @@ class Shown:
             if (message.id or "") not in self._ended:
                 await self._said(message)  # it was not made by pieces
         elif isinstance(message, ToolMessage):
-            await self._end_all_of_calls(message.tool_call_id)
-            name = message.name or self._names.get(message.tool_call_id, "tool")
+            call_id = message.tool_call_id
+            await self._end(lambda each, _: any(c["id"] == call_id for c in each.tool_calls))
             await self._output.tool_returned(
-                name,
+                message.name or "",
                 message.text if isinstance(message.content, list) else message.content,
-                call_id=message.tool_call_id,
+                call_id=call_id,
                 is_error=message.status == "error",
             )
             await self._files(message)
@@ -412,9 +397,8 @@ class Shown:
         message_id = piece.id or ""
         if message_id in self._ended:
             return
-        whole = self._made.get(message_id)
-        self._made[message_id] = piece if whole is None else whole + piece
-        self._nodes[message_id] = node
+        made = self._made.get(message_id)
+        self._made[message_id] = (piece if made is None else made[0] + piece, node)
         if thought := thinking_of(piece):
             await self._output.thinking(thought)
         if text := self._text_of(piece):
@@ -424,42 +408,30 @@ class Shown:
             if self._streamed == message_id:
                 await self._output.text(text)
         if piece.chunk_position == "last":
-            await self._end(message_id)
+            await self._end(lambda each, _: (each.id or "") == message_id)
 
     def _text_of(self, message: BaseMessage) -> str:
         return "" if (message.id or "") in self._as_data else text_of(message)
 
-    async def _node_ended(self, node: str) -> None:
-        for message_id in [each for each in self._made if self._nodes.get(each) == node]:
-            await self._end(message_id)
-
-    async def _end_all_of_calls(self, call_id: str) -> None:
-        for message_id, message in list(self._made.items()):
-            if any(call["id"] == call_id for call in message.tool_calls):
-                await self._end(message_id)
-
-    async def _end(self, message_id: str) -> None:
-        whole = self._made.pop(message_id, None)
-        if whole is None:
-            return
-        await self._said(whole, is_shown=self._streamed == message_id)
+    async def _end(self, is_whole: Callable[[AIMessage, str], bool]) -> None:
+        """End the messages that are whole: of their nodes, or of the calls that they make."""
+        for message_id, (message, node) in list(self._made.items()):
+            if is_whole(message, node):
+                del self._made[message_id]
+                await self._said(message, is_shown=self._streamed == message_id)
 
     async def _said(self, message: AIMessage, *, is_shown: bool = False) -> None:
         """Show the rest of a message that is complete: its text, files and calls."""
         self._ended.add(message.id or "")
+        text, is_last = self._text_of(message), is_shown or not self._streamed
         if is_shown:
             self._streamed = ""
-        elif text := self._text_of(message):
-            if self._streamed:  # another one is shown; this one is not the last word
-                return await self._called(message)
+        elif text and is_last:  # else another one is shown; this one is not the last word
             await self._output.new_message()
             await self._output.text(text)
-        await self._files(message)
-        await self._called(message)
-
-    async def _called(self, message: AIMessage) -> None:
+        if is_last or not text:
+            await self._files(message)
         for call in message.tool_calls:
-            self._names[call["id"] or ""] = call["name"]
             await self._output.tool_called(call["name"], call["args"], call_id=call["id"] or "")
 
     async def _files(self, message: BaseMessage) -> None:

@@ -25,6 +25,7 @@ from parley.agent.turn import Turn
 from parley.integrations.langgraph.inputs import GraphSchemas, Resume
 from parley.integrations.langgraph.running import Durability, ServedGraph
 from parley.integrations.serving import described, framework_agent
+from parley.llm.model import Json
 from parley.llm.run_output import RunOutput
 
 DEFAULT_NAME = "LangGraph"
@@ -64,8 +65,12 @@ def agent(
     Raises ``TypeError`` for another object, ``ValueError`` for an invalid option.
     """
     served: ServedGraph | None = None
+    settings = {
+        "config": config, "context": context, "inputs": inputs, "resume": resume,
+        "durability": durability,
+    }  # fmt: skip
     if _is_graph(graph):
-        served = ServedGraph(graph, config, context, inputs, resume, durability)
+        served = ServedGraph(graph, **settings)
         name = name or _name_of(served.graph)
         tools = _tools_of(served.graph)
         if tools and not description:
@@ -74,7 +79,6 @@ def agent(
     elif callable(graph):
         if options.get("lifespan") is not None:
             raise ValueError("a function that makes the graph is the lifespan; leave lifespan out")
-        settings = (config, context, inputs, resume, durability)
         options["lifespan"] = _lifespan(graph, settings)
         name = name or getattr(graph, "__name__", "")
         description = description or inspect.getdoc(graph) or ""
@@ -100,7 +104,7 @@ def _is_graph(thing: Any) -> bool:
 
 
 def _lifespan(
-    make: Callable[..., Any], settings: tuple[Any, ...]
+    make: Callable[..., Any], settings: Json
 ) -> Callable[[Agent], AbstractAsyncContextManager[ServedGraph]]:
     @asynccontextmanager
     async def opened(agent: Agent) -> AsyncIterator[ServedGraph]:
@@ -113,7 +117,7 @@ def _lifespan(
                 made = await stack.enter_async_context(made)
             elif hasattr(made, "__enter__"):
                 made = stack.enter_context(made)
-            yield ServedGraph(made, *settings)
+            yield ServedGraph(made, **settings)
 
     return opened
 
@@ -130,15 +134,15 @@ def _name_of(graph: Any) -> str:
 
 def _tools_of(graph: Any) -> list[tuple[str, object]]:
     """Return the tools of a graph's nodes with their descriptions."""
-    tools: dict[str, Any] = {}
+    tools: Json = {}
     for node in getattr(graph, "nodes", {}).values():
         found = getattr(getattr(node, "bound", None), "tools_by_name", None)
         tools |= found if isinstance(found, dict) else {}
     return [(name, getattr(tool, "description", "")) for name, tool in tools.items()]
 
 
-def _shown_on_the_card(schemas: GraphSchemas) -> dict[str, Any]:
-    options: dict[str, Any] = {}
+def _shown_on_the_card(schemas: GraphSchemas) -> Json:
+    options: Json = {}
     if schemas.input is not None and not schemas.takes_messages:
         options["input_schema"] = schemas.input
     if schemas.returns_data and schemas.output is not None:

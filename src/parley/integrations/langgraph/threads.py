@@ -6,7 +6,7 @@ import asyncio
 import base64
 import hashlib
 import operator
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ from langgraph.types import Interrupt, Overwrite, StateUpdate
 from parley.agent.turn import Turn
 from parley.integrations.conversations import TaskValue, merged_value, thread_id
 from parley.llm.current_turn import current_turn
+from parley.llm.model import Json
 
 R = TypeVar("R")
 
@@ -44,10 +45,19 @@ LARGEST_TOGETHER = 2 * LARGEST
 Place = tuple[str, str]
 """The namespace and the id of a checkpoint."""
 
-EMPTY: dict[str, Any] = {"index": {}, "keys": []}
+EMPTY: Json = {"index": {}, "keys": []}
 
-Index = dict[str, dict[str, dict[str, Any]]]
+Index = dict[str, dict[str, Json]]
 """Facts about checkpoints, by namespace and id: their parent, size, and task."""
+
+
+def _in_thread(name: str) -> Callable[..., Any]:
+    """Return a method that does in a thread what the asynchronous method of a name does."""
+
+    def method(self: Any, *given: Any, **options: Any) -> Any:
+        return self._wait(getattr(self, name)(*given, **options))
+
+    return method
 
 
 class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
@@ -72,16 +82,10 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
 
     async def aget_tuple(self, config: Mapping[str, Any]) -> CheckpointTuple | None:
         """Return the checkpoint that ``config`` names, else the newest of its thread."""
-        thread, space = _names(config)
-        index = await self._index(thread)
-        ids = index.get(space, {})
-        wanted = get_checkpoint_id(config)
-        for checkpoint_id in sorted(ids, reverse=True) if wanted is None else [wanted]:
-            if checkpoint_id in ids:
-                found = await self._tuple(thread, space, checkpoint_id, ids[checkpoint_id])
-                if found is not None:
-                    return found
-        return None
+        space = {"checkpoint_ns": _names(config)[1]}
+        where = {"configurable": {**config["configurable"], **space}}
+        found = [each async for each in self.alist(where, limit=1)]
+        return found[0] if found else None
 
     async def alist(
         self,
@@ -96,19 +100,17 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
             return
         thread, space = _names(config)
         index = await self._index(thread)
-        spaces = [space] if "checkpoint_ns" in config["configurable"] else list(index)
+        places = _places(index)
+        if "checkpoint_ns" in config["configurable"]:
+            places = [each for each in places if each[0] == space]
         wanted, end = get_checkpoint_id(config), before and get_checkpoint_id(before)
-        found = [
-            (checkpoint_id, name, known)
-            for name in spaces
-            for checkpoint_id, known in index.get(name, {}).items()
-            if (wanted is None or checkpoint_id == wanted) and (not end or checkpoint_id < end)
-        ]
         count = 0
-        for checkpoint_id, name, known in sorted(found, reverse=True, key=lambda each: each[0]):
+        for name, checkpoint_id in sorted(places, reverse=True, key=lambda each: each[1]):
+            if wanted not in (None, checkpoint_id) or (end and checkpoint_id >= end):
+                continue
             if limit is not None and count >= limit:
                 return
-            each = await self._tuple(thread, name, checkpoint_id, known)
+            each = await self._tuple(thread, name, checkpoint_id, index[name][checkpoint_id])
             metadata = each.metadata if each is not None else {}
             if each is not None and all(metadata.get(k) == v for k, v in (filter or {}).items()):
                 count += 1
@@ -142,7 +144,7 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
         checkpoint: Mapping[str, Any],
         metadata: Mapping[str, Any],
         new_versions: object,
-    ) -> dict[str, Any]:
+    ) -> Json:
         """Keep a checkpoint, and forget the checkpoints that it makes superfluous."""
         turn = _turn()
         thread, space = _names(config)
@@ -164,7 +166,7 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
         }
         forgotten: list[Place] = []
 
-        def add(own: dict[str, Any]) -> dict[str, Any]:
+        def add(own: Json) -> Json:
             # Until the value of this one is written, the one before it is the newest.
             index: Index = own["index"]
             forgotten[:] = [each for each in _superfluous(index, space) if each != (space, parent)]
@@ -236,7 +238,7 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
             for number, (channel, value) in enumerate(writes)
         ]
 
-        def add(kept: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        def add(kept: list[Json]) -> list[Json]:
             found = {(each["task"], each["index"]): each for each in kept}
             for each in added:
                 place = (each["task"], each["index"])
@@ -244,7 +246,7 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
                     found[place] = each
             return list(found.values())
 
-        def name(own: dict[str, Any]) -> dict[str, Any]:
+        def name(own: Json) -> Json:
             return {**own, "keys": [*own["keys"], key]}
 
         turn, checkpoint_id = _turn(), config["configurable"]["checkpoint_id"]
@@ -282,9 +284,10 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
 
     # -- for nodes in threads ------------------------------------------------------------------
 
-    def get_tuple(self, config: Mapping[str, Any]) -> CheckpointTuple | None:
-        """Do what ``aget_tuple`` does, in a thread."""
-        return self._wait(self.aget_tuple(config))
+    get_tuple = _in_thread("aget_tuple")
+    put = _in_thread("aput")
+    put_writes = _in_thread("aput_writes")
+    delete_thread = _in_thread("adelete_thread")
 
     def list(self, config: Mapping[str, Any] | None, **options: Any) -> Iterator[CheckpointTuple]:
         """Do what ``alist`` does, in a thread."""
@@ -293,18 +296,6 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
             return [each async for each in self.alist(config, **options)]
 
         yield from self._wait(every())
-
-    def put(self, *arguments: Any) -> dict[str, Any]:
-        """Do what ``aput`` does, in a thread."""
-        return self._wait(self.aput(*arguments))
-
-    def put_writes(self, *arguments: Any, **options: Any) -> None:
-        """Do what ``aput_writes`` does, in a thread."""
-        self._wait(self.aput_writes(*arguments, **options))
-
-    def delete_thread(self, thread_id: str) -> None:
-        """Do what ``adelete_thread`` does, in a thread."""
-        self._wait(self.adelete_thread(thread_id))
 
     def _wait(self, what: Coroutine[Any, Any, R]) -> R:
         try:
@@ -390,14 +381,9 @@ def _names(config: Mapping[str, Any]) -> tuple[str, str]:
     return str(configurable["thread_id"]), configurable.get("checkpoint_ns", "")
 
 
-def _config(thread: str, space: str, checkpoint_id: str) -> dict[str, Any]:
-    return {
-        "configurable": {
-            "thread_id": thread,
-            "checkpoint_ns": space,
-            "checkpoint_id": checkpoint_id,
-        }
-    }
+def _config(thread: str, space: str, checkpoint_id: str) -> Json:
+    named = {"thread_id": thread, "checkpoint_ns": space, "checkpoint_id": checkpoint_id}
+    return {"configurable": named}
 
 
 def _key(thread: str, space: str | None = None, checkpoint_id: str = "") -> str:
@@ -481,11 +467,11 @@ class GraphThread:
         self._base = ""
         self._beginning = TaskValue(turn, "langgraph:beginning")
 
-    def config(self, at: Snapshot | None = None, **metadata: Any) -> dict[str, Any]:
+    def config(self, at: Snapshot | None = None, **metadata: Any) -> Json:
         """Return the configuration of a run: of the thread, or from a checkpoint of the thread."""
         return self._config_at("" if at is None else _id_of(at), **metadata)
 
-    def _config_at(self, checkpoint_id: str, **metadata: Any) -> dict[str, Any]:
+    def _config_at(self, checkpoint_id: str, **metadata: Any) -> Json:
         configurable = {**self._config.get("configurable", {}), "thread_id": self.name}
         if checkpoint_id:
             configurable["checkpoint_ns"] = ""
@@ -494,7 +480,7 @@ class GraphThread:
         metadata = {**self._config.get("metadata", {}), **known}
         return {**self._config, "configurable": configurable, "metadata": metadata}
 
-    async def beginning(self) -> dict[str, Any]:
+    async def beginning(self) -> Json:
         """Return the configuration of the first run of a task."""
         head = await self.graph.aget_state(self._where)
         if head.metadata is None or not head.next:
@@ -543,7 +529,7 @@ class GraphThread:
             values = saver.written(await self._values_before())
             await self._beginning.write({"base": self._base, "values": values})
 
-    async def _values_before(self) -> dict[str, Any]:
+    async def _values_before(self) -> Json:
         """Return the state from which the task began."""
         saver = self.graph.checkpointer
         if self._base in ("", NOTHING):
@@ -571,14 +557,14 @@ class GraphThread:
                         writes = [(RESUME, answers[: min(asked)])]
                         await saver.aput_writes(config, writes, node.id)
 
-    async def failed(self, state: Snapshot) -> list[tuple[Any, dict[str, Any]]]:
+    async def failed(self, state: Snapshot) -> list[tuple[Any, Json]]:
         """Return the nodes that have failed, in subgraphs too, and where their checkpoints are."""
         if not any(each.error for each in state.tasks):
             return []
         return _failed(await self.graph.aget_state(state.config, subgraphs=True))
 
     @property
-    def _where(self) -> dict[str, Any]:
+    def _where(self) -> Json:
         return {"configurable": self.config()["configurable"]}
 
     async def place(self) -> tuple[Snapshot | None, bool]:
@@ -601,7 +587,7 @@ class GraphThread:
         return found[0], False
 
 
-def _failed(state: Snapshot) -> list[tuple[Any, dict[str, Any]]]:
+def _failed(state: Snapshot) -> list[tuple[Any, Json]]:
     found = []
     for each in state.tasks:
         within = _failed(each.state) if hasattr(each.state, "tasks") else []
@@ -639,7 +625,7 @@ def last_update(
     ``now`` is the state of the thread, ``before`` and ``after`` that of the task. After it nothing
     of the graph is to run.
     """
-    values: dict[str, Any] = {}
+    values: Json = {}
     for name, value in after.items():
         if name in before and _same(value, before[name]):
             continue

@@ -72,7 +72,8 @@ def agent(
             f"openai_agents.agent serves an agents.Agent, not {type(thing).__name__}; "
             "for an agent of the realtime or voice API, serve the agent behind it"
         )
-    count_requests()
+    run_loop.get_model = _counted
+    ChatCmplStreamHandler.handle_stream = staticmethod(_with_finish_reason)
     servers = [server for each in reachable(thing) for server in each.mcp_servers]
     if servers:
         options["lifespan"] = _connected(servers, options.get("lifespan"))
@@ -131,8 +132,7 @@ class CountedModel:
     """A model whose replies count in a turn. A reply that is cut does not reach the run."""
 
     def __init__(self, model: Any, requests: ModelRequests) -> None:
-        self._model = model
-        self._requests = requests
+        self._model, self._requests = model, requests
 
     def __getattr__(self, name: str) -> Any:
         """Return what the model has."""
@@ -152,7 +152,11 @@ class CountedModel:
             with self._requests.asking():
                 async for event in events:
                     if event.type in ("response.completed", "response.incomplete"):
-                        yield self._completed(event)
+                        said, number = event.response, event.sequence_number
+                        self._replied(said)
+                        yield ResponseCompletedEvent(
+                            type="response.completed", response=said, sequence_number=number
+                        )
                         return
                     yield event
             self._requests.replied(None, ending="")
@@ -160,16 +164,12 @@ class CountedModel:
             if (close := getattr(events, "aclose", None)) is not None:
                 await close()
 
-    def _completed(self, event: Any) -> ResponseCompletedEvent:
-        said = event.response
+    def _replied(self, said: Any) -> None:
         ending, details = (said.metadata or {}).get(FINISH), said.incomplete_details
         if ending is None:
             ending = said.status if details is None else details.reason
         refusal = "".join(ItemHelpers.extract_refusal(each) or "" for each in said.output)
         self._requests.replied(_usage(said.usage), ending=ending, refusal=refusal)
-        return ResponseCompletedEvent(
-            type="response.completed", response=said, sequence_number=event.sequence_number
-        )
 
 
 def _usage(used: Any) -> ModelUsage | None:
@@ -180,14 +180,8 @@ _get_model = run_loop.get_model
 _handle_stream = ChatCmplStreamHandler.handle_stream
 
 
-def count_requests() -> None:
-    """Let each request to a model in a turn count; outside of a turn nothing changes.
-
-    The SDK has no hook for the models of agents that tools run, and drops the finish reason of a
-    streamed chat completion.
-    """
-    run_loop.get_model = _counted
-    ChatCmplStreamHandler.handle_stream = staticmethod(_with_finish_reason)
+# The SDK has no hook for the models of agents that tools run, and drops the finish reason of a
+# streamed chat completion. Outside of a turn nothing changes.
 
 
 def _counted(agent: Any, config: Any) -> Any:
@@ -224,55 +218,45 @@ async def tools(agent: Callee, **options: Any) -> list[agents.FunctionTool]:
     if not skills:
         return []
     questions = OpenQuestions(skills[0].card.name)
-    return [*(_tool(skill, questions) for skill in skills), _answering(questions)]
 
-
-class RemoteInvocation:
-    """Calls a remote skill for the SDK, or returns what the turn's run has called already."""
-
-    def __init__(self, skill: RemoteSkill, questions: OpenQuestions) -> None:
-        self.skill = skill
-        self._questions = questions
-
-    async def __call__(self, context: ToolContext[Any], arguments: str) -> Any:
-        """Return the result of the call for the model."""
-        run = current_run(TurnRun)
-        result = None if run is None else run.results.get(context.tool_call_id)
-        if result is None:
-            try:
-                key = "" if run is None else run.call_key(f"{self.skill.name}:{arguments}")
-                result = await self.skill.call(json.loads(arguments or "{}"), key=key)
-            except RemoteQuestion as question:
-                result = self._questions.ask(self.skill, question)
-        return output_of(result)
-
-
-def _answering(questions: OpenQuestions) -> agents.FunctionTool:
     async def answer(context: ToolContext[Any], arguments: str) -> Any:
         given = json.loads(arguments or "{}")
-        return output_of(
-            await questions.answer(str(given.get("task", "")), str(given.get("answer", "")))
-        )
+        found = questions.answer(str(given.get("task", "")), str(given.get("answer", "")))
+        return output_of(await found)
 
-    return agents.FunctionTool(
+    answering = agents.FunctionTool(
         name=questions.tool_name,
         description=questions.description,
         params_json_schema=dict(PARAMETERS),
         on_invoke_tool=answer,
         is_enabled=lambda context, agent: bool(questions),
     )
+    return [*(_tool(skill, questions) for skill in skills), answering]
 
 
 def _tool(skill: RemoteSkill, questions: OpenQuestions) -> agents.FunctionTool:
+    async def call(context: ToolContext[Any], arguments: str) -> Any:
+        """Return the result of the call, or what the turn's run has called already."""
+        run = current_run(TurnRun)
+        result = None if run is None else run.results.get(context.tool_call_id)
+        if result is None:
+            try:
+                key = "" if run is None else run.call_key(f"{skill.name}:{arguments}")
+                result = await skill.call(json.loads(arguments or "{}"), key=key)
+            except RemoteQuestion as question:
+                result = questions.ask(skill, question)
+        return output_of(result)
+
     async def stops_the_run(context: object, arguments: object, call_id: str) -> bool:
         # A run of a turn stands still for the call, so that a question finds its state kept.
         return current_run(TurnRun) is not None
 
+    call.skill = skill  # type: ignore[attr-defined]
     return agents.FunctionTool(
         name=skill.name,
         description=skill.description,
         params_json_schema=dict(skill.parameters),
-        on_invoke_tool=RemoteInvocation(skill, questions),
+        on_invoke_tool=call,
         strict_json_schema=False,
         needs_approval=stops_the_run,
     )
@@ -399,6 +383,3 @@ def _newest(given: Any) -> tuple[str, str | None]:
 
 def _delta(text: str) -> ResponseTextDeltaEvent:
     return ResponseTextDeltaEvent.construct(type="response.output_text.delta", delta=text)
-
-
-# -- served -----------------------------------------------------------------------------------

@@ -20,25 +20,21 @@ from agents.stream_events import StreamEvent
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticUserError
 
-from parley.agent.tools.tool import ToolResult
 from parley.agent.turn import Turn
 from parley.engine.typed.value_type import ValueType
 from parley.integrations.answers import approval
 from parley.integrations.conversations import (
     ContextConversation,
-    TaskValue,
     fits_checkpoint,
     replaced,
     thread_id,
 )
 from parley.integrations.message_files import InputFile, input_of, part_of_data_url
-from parley.integrations.serving import CallKeys
+from parley.integrations.serving import FrameworkRun, RunOver
+from parley.llm.model import Json
 from parley.llm.remote_skills import RemoteSkill
 from parley.llm.run_output import RunOutput
 from parley.model.parts import Part
-
-STEP = "openai-agents"
-
 
 SETTLED = "urn:parley:openai-agents:session"
 """The key of the number of items of the session that are not in doubt."""
@@ -46,16 +42,23 @@ SETTLED = "urn:parley:openai-agents:session"
 HAS_IT = "urn:parley:openai-agents:agent"
 """Where a context keeps the name of the agent that has the conversation."""
 
+_THINKING = ("response.reasoning_text.delta", "response.reasoning_summary_text.delta")
 
-class TurnRun:
-    """Runs an agent for one turn. ``results`` has the results of remote calls, by call.
 
-    A run stops after each round of tool calls, and where a call needs approval: its state is then
-    kept until the task ends, in place of the one before. The next run continues from it, also in a
-    later attempt. A call of a remote skill stops the run too and is made here, so that its question
-    finds the state kept. All runs have the same context, which is kept with the state if it is
-    data.
+class TurnRun(FrameworkRun):
+    """Runs an agent for one turn.
+
+    A run stops after each round of tool calls, and where a call needs approval; the next run
+    continues from its state, also in a later attempt. A call of a remote skill stops the run too
+    and is made here, so that its question finds the state kept. All runs have the same context,
+    which is kept with the state if it is data.
+
+    Text is held back while a guardrail may still refuse it: until the input's guardrails have
+    passed, and for an agent with guardrails of its output until the end. Structured output is no
+    text.
     """
+
+    name = "openai-agents"
 
     def __init__(
         self,
@@ -65,79 +68,72 @@ class TurnRun:
         session: Callable[[str], Any] | None,
         context: Callable[[Turn], Any] | None,
         config: agents.RunConfig | None,
-        refusal: Refusal | None,
+        refusal: Callable[[Exception], str] | None,
         **runner: Any,
     ) -> None:
-        turn = output.turn
-        self.requests = output.requests
+        super().__init__(output)
+        turn = self.turn
         self._agent = self._begins = thing
-        self._turn = turn
-        self._output = output
         self._session: Any = None if session is None else session(thread_id(turn))
         self._context = None if context is None else context(turn)
         config = config or agents.RunConfig(workflow_name=thing.name, group_id=thread_id(turn))
         if session is not None and config.session_input_callback is None:
             config = dataclasses.replace(config, session_input_callback=in_pairs)
+        self._config = config
         self._runner = {"session": self._session, "run_config": config, **runner}
         self._refusal = refusal
-        self._display = EventDisplay(output, config)
-        self._conversation = ContextConversation(turn, KEY, max_bytes=MAX_BYTES, shorten=short)
-        self.results: dict[str, ToolResult] = {}
-        self._kept = TaskValue(turn, STEP)
-        self._keys = CallKeys()
-        self._rounds = 0
-        output.run = self
+        self._conversation = ContextConversation(
+            turn, "urn:parley:openai-agents:messages", max_bytes=MAX_BYTES, shorten=short
+        )
+        self._has_said = False
+        self._speaker = ""
+        self._held: list[str] = []
 
     async def run(self) -> None:
         """Run until there is an output, and show it."""
-        item = await input_item(self._turn)
-        result = await self._result(item)
+        item = await input_item(self.turn)
+        result = await self.result([item])
         if self._session is None:
             made = [each for each in result.new_items if not isinstance(each, ToolApprovalItem)]
             await self._conversation.add([item, *(each.to_input_item() for each in made)])
         await self._settled()
         if result.last_agent is not self._begins:
-            await self._turn.remember(HAS_IT, result.last_agent.name)
-        await self._show(result)
-
-    def call_key(self, said: str) -> str:
-        """Return a key for a call that the model of a sub-agent makes; the same when it re-runs."""
-        return self._keys.key(f"{STEP}:{self._rounds}:sub-agent", said)
+            await self.turn.remember(HAS_IT, result.last_agent.name)
+        final = result.final_output
+        if is_text(result.last_agent) or isinstance(final, str):
+            await self._release()
+            if not self._has_said and final is not None:
+                await self.output.text(final if isinstance(final, str) else str(json_of(final)))
+        elif final is not None:
+            await self.output.data(json_of(final), schema=schema_of(result.last_agent))
 
     # -- from one checkpoint to the next -------------------------------------------------------
 
-    async def _result(self, item: dict[str, Any]) -> RunResultStreaming:
-        kept = await self._kept.read()
-        name = await self._turn.recall(HAS_IT, "")
-        self._begins = next(
-            (each for each in reachable(self._agent) if each.name == name), self._agent
-        )
-        given: Any = [item]
+    async def begin(self, given: Any) -> Any:
+        """Begin with the conversation of the context, or cut the session back to the state."""
+        name, kept = await self.turn.recall(HAS_IT, ""), self.kept
+        known = (each for each in reachable(self._agent) if each.name == name)
+        self._begins = next(known, self._agent)
         if self._session is not None:
-            length = await self._turn.step(f"{STEP}:session", self._session_length)
+            length = await self.turn.step(f"{self.name}:session", self._session_length)
             await self._drop_later_than(length if kept is None else kept["length"])
         elif kept is None:
-            given = [*await self._conversation.earlier(), item]
-        if kept is not None:
-            self._rounds = kept["round"]
-            self._context = decoded(kept["context"], self._context)
-            given = await RunState.from_json(
-                self._agent, kept["state"], context_override=self._context
-            )
+            return [*await self._conversation.earlier(), *given]
+        return given
+
+    async def go(self, given: Any) -> Json:
+        """Run until a round of tools is done, or calls wait. Raises ``RunOver`` at the end."""
         while True:
-            if isinstance(given, RunState):
-                await self._decide(given)
-            self._rounds += 1
             result = await self._followed(given)
             given = result.to_state()
             state = given.to_json(context_serializer=lambda _: {})
             if state.get("current_step") is None:
-                return result
+                raise RunOver(result)
             context, state["context"]["context"] = result.context_wrapper.context, None
-            kept = {"round": self._rounds, "state": state, "context": encoded(context)}
+            kept = {"state": state, "context": encoded(context)}
             if result.interruptions or fits_checkpoint(kept):
-                kept["length"] = await self._settled()
-                await self._kept.write(kept)
+                self._state_now = given
+                return {**kept, "length": await self._settled()}
 
     async def _followed(self, given: Any) -> RunResultStreaming:
         """Run and show what happens, until a round of tool calls is done, or the end."""
@@ -145,10 +141,10 @@ class TurnRun:
         result = agents.Runner.run_streamed(self._begins, given, context=context, **self._runner)
         try:
             async for event in result.stream_events():
-                if await self._display.show(event, result):
+                if await self._show(event, result):
                     result.cancel(mode="after_turn")
         except Exception as error:
-            reject_tripped(self._turn, error, self._refusal)
+            self._reject_tripped(error)
             raise
         finally:
             if not result.is_complete:
@@ -159,44 +155,49 @@ class TurnRun:
 
     # -- questions -----------------------------------------------------------------------------
 
-    async def _decide(self, state: RunState[Any]) -> None:
+    async def answers(self, kept: Json) -> RunState[Any]:
         """Have the caller approve or refuse what waits for that, and make remote calls."""
-        waiting = state.get_interruptions()
-        skills = {number: _skill_of(each) for number, each in enumerate(waiting)}
-        remote = {number: skill for number, skill in skills.items() if skill is not None}
-        await asyncio.gather(*[self._call(state, waiting[n], remote[n]) for n in remote])
-        for number, item in enumerate(waiting):
-            if number in remote:
-                continue
-            key = f"{STEP}:{self._rounds}:{number}"
-            decision = await approval(
-                self._turn, item.name or "of the model", item.arguments or "no arguments", key=key
+        state = self._state_now
+        if state is None:
+            self._context = decoded(kept["context"], self._context)
+            state = await RunState.from_json(
+                self._agent, kept["state"], context_override=self._context
             )
+        waiting = state.get_interruptions()
+        skills = [_skill_of(each) for each in waiting]
+        pairs = zip(waiting, skills, strict=True)
+        await asyncio.gather(*[self._called(item, skill) for item, skill in pairs if skill])
+        for number, (item, skill) in enumerate(zip(waiting, skills, strict=True)):
+            if skill is not None:
+                state.approve(item)
+                continue
+            asked = item.name or "of the model", item.arguments or "no arguments"
+            key = f"{self.name}:{self.number}:{number}"
+            decision = await approval(self.turn, *asked, key=key)
             if decision.is_approved:
                 state.approve(item)
             else:
                 state.reject(item, rejection_message=decision.reason or None)
+        return state
 
-    async def _call(self, state: RunState[Any], item: ToolApprovalItem, skill: RemoteSkill) -> None:
-        call_id = str(item.call_id)
+    _state_now: RunState[Any] | None = None
+    """The state at which the run of this attempt has stopped."""
+
+    async def _called(self, item: ToolApprovalItem, skill: RemoteSkill) -> None:
         try:
             arguments = json.loads(item.arguments or "{}")
         except ValueError:
             arguments = {"message": item.arguments}
-        key = f"{STEP}:{self._rounds}:{call_id}"
-        self.results[call_id] = await skill.call(arguments, key=key)
-        state.approve(item)
+        await self.call(skill, skill.name, arguments, str(item.call_id))
 
-    # -- the end -------------------------------------------------------------------------------
-
-    async def _show(self, result: RunResultStreaming) -> None:
-        final = result.final_output
-        if is_text(result.last_agent) or isinstance(final, str):
-            await self._display.release()
-            if not self._display.has_said and final is not None:
-                await self._output.text(final if isinstance(final, str) else str(json_of(final)))
-        elif final is not None:
-            await self._output.data(json_of(final), schema=schema_of(result.last_agent))
+    def _reject_tripped(self, error: Exception) -> None:
+        """End the turn as REJECTED for a tripwire of a guardrail; do nothing for other errors."""
+        for kind, what in _TRIPWIRES.items():
+            if isinstance(error, kind):
+                guardrail = getattr(error, "guardrail_result", error).guardrail
+                self.turn.log.warning("%s", error)
+                why = f"The guardrail {guardrail.get_name()} refuses {what}."
+                self.turn.reject(why if self._refusal is None else self._refusal(error))
 
     # -- the session ---------------------------------------------------------------------------
 
@@ -208,7 +209,7 @@ class TurnRun:
         if self._session is None:
             return 0
         length = await self._session_length()
-        await self._turn.remember(SETTLED, length)
+        await self.turn.remember(SETTLED, length)
         return length
 
     async def _drop_later_than(self, length: int) -> None:
@@ -216,9 +217,80 @@ class TurnRun:
 
         What other tasks of the context have said since then stays.
         """
-        settled = await self._turn.recall(SETTLED, 0)
+        settled = await self.turn.recall(SETTLED, 0)
         for _ in range(await self._session_length() - max(length, settled)):
             await self._session.pop_item()
+
+    # -- what is shown -------------------------------------------------------------------------
+
+    async def _show(self, event: StreamEvent, result: RunResultStreaming) -> bool:
+        """Show an event. Return whether a round of tool calls, or a handoff, is done with it."""
+        output = self.output
+        if event.type == "raw_response_event":
+            data = event.data
+            if data.type == "response.output_text.delta" and is_text(result.current_agent):
+                self._held.append(data.delta)
+                if not self._is_guarded(result):
+                    await self._release()
+            elif data.type in _THINKING:
+                await output.thinking(data.delta)
+        elif event.type == "agent_updated_stream_event":
+            if self._speaker and self._speaker != event.new_agent.name:
+                await self._forget_text()
+                await output.step(event.new_agent.name)
+            self._speaker = event.new_agent.name
+        elif event.name == "tool_called":
+            await self._forget_text()
+            await self._show_call(event.item)
+        elif event.name in ("tool_output", "handoff_occured"):
+            if event.name == "tool_output":
+                await self._show_result(event.item)
+            return True
+        return False
+
+    def _is_guarded(self, result: RunResultStreaming) -> bool:
+        current, of_all = result.current_agent, self._config
+        if current.output_guardrails or of_all.output_guardrails:
+            return True
+        of_input = [*current.input_guardrails, *(of_all.input_guardrails or ())]
+        return len(result.input_guardrail_results) < len(of_input) and not self.output.called
+
+    async def _release(self) -> None:
+        """Show the text that was held back: no guardrail has refused it."""
+        text, self._held = "".join(self._held), []
+        if text:
+            self._has_said = True
+            await self.output.text(text)
+
+    async def _forget_text(self) -> None:
+        self._held.clear()
+        self._has_said = False
+        await self.output.new_message()
+
+    async def _show_call(self, item: Any) -> None:
+        raw = _raw(item)
+        name, call_id = item.tool_name or raw["type"], item.call_id or ""
+        if call_id in self.output.called:
+            return
+        given = raw.get("arguments") or ""
+        with suppress(TypeError, ValueError):
+            given = json.loads(given)
+        await self.output.tool_called(name, given, call_id=call_id)
+        if raw["type"] == "image_generation_call":
+            made = f"data:image/png;base64,{raw.get('result') or ''}"
+            if (part := part_of_data_url(made, "image.png")) is not None:
+                await self.output.file(part)
+
+    async def _show_result(self, item: Any) -> None:
+        shown = item.output
+        made = _raw(item).get("output")  # what the model reads: one form of files
+        if isinstance(made, list):
+            for each in made:
+                if (part := _file(each)) is not None:
+                    await self.output.file(part)
+            texts = [each.get("text", "(a file)") for each in made]
+            shown = texts[0] if len(texts) == 1 else texts
+        await self.output.tool_returned("", shown, call_id=item.call_id or "")
 
 
 def reachable(thing: agents.Agent[Any]) -> Iterator[agents.Agent[Any]]:
@@ -237,14 +309,10 @@ def reachable(thing: agents.Agent[Any]) -> Iterator[agents.Agent[Any]]:
 
 def _skill_of(item: ToolApprovalItem) -> RemoteSkill | None:
     """Return the remote skill that a call which waits is one of, ``None`` for other tools."""
-    called = [
-        getattr(each, "on_invoke_tool", None) for each in item.agent.tools if each.name == item.name
-    ]
-    skills = [getattr(each, "skill", None) for each in called]
+    tools = [each for each in item.agent.tools if each.name == item.name]
+    skills = [getattr(getattr(each, "on_invoke_tool", None), "skill", None) for each in tools]
     return next((each for each in skills if isinstance(each, RemoteSkill)), None)
 
-
-KEY = "urn:parley:openai-agents:messages"
 
 MAX_BYTES = 500_000
 """How many bytes of JSON a conversation keeps; its oldest turns are dropped above that, or else
@@ -280,108 +348,18 @@ def in_pairs(history: list[Any], new: list[Any]) -> list[Any]:
     return [*said, *new]
 
 
-def _without_file(value: dict[str, Any]) -> dict[str, Any] | None:
+def _without_file(value: Json) -> Json | None:
     kind = str(value.get("type"))
     if kind not in ("input_image", "input_file", "input_audio"):
         return None
     return {"type": "input_text", "text": f"(there was a file: {kind.removeprefix('input_')})"}
 
 
-_THINKING = ("response.reasoning_text.delta", "response.reasoning_summary_text.delta")
-_MOVES_ON = ("tool_output", "handoff_occured")
-
-
-class EventDisplay:
-    """Shows runs of one turn.
-
-    Text is held back while a guardrail may still refuse it: until the input's guardrails have
-    passed, and for an agent with guardrails of its output until the end. Structured output is no
-    text. ``has_said`` is whether the newest message of the model was shown.
-    """
-
-    def __init__(self, output: RunOutput, config: agents.RunConfig) -> None:
-        self.has_said = False
-        self._output = output
-        self._config = config
-        self._agent = ""
-        self._held: list[str] = []
-        self._called: dict[str, str] = {}
-
-    async def show(self, event: StreamEvent, result: RunResultStreaming) -> bool:
-        """Show an event. Return whether a round of tool calls, or a handoff, is done with it."""
-        if event.type == "raw_response_event":
-            await self._raw(event.data, result)
-        elif event.type == "agent_updated_stream_event":
-            if self._agent and self._agent != event.new_agent.name:
-                await self._forget_text()
-                await self._output.step(event.new_agent.name)
-            self._agent = event.new_agent.name
-        elif event.name == "tool_called":
-            await self._forget_text()
-            await self._tool_called(event.item)
-        elif event.name == "tool_output":
-            await self._tool_returned(event.item)
-        return event.type == "run_item_stream_event" and event.name in _MOVES_ON
-
-    async def _raw(self, data: Any, result: RunResultStreaming) -> None:
-        if data.type == "response.output_text.delta" and is_text(result.current_agent):
-            self._held.append(data.delta)
-            if not self._is_guarded(result):
-                await self.release()
-        elif data.type in _THINKING:
-            await self._output.thinking(data.delta)
-
-    def _is_guarded(self, result: RunResultStreaming) -> bool:
-        current, of_all = result.current_agent, self._config
-        if current.output_guardrails or of_all.output_guardrails:
-            return True
-        of_input = [*current.input_guardrails, *(of_all.input_guardrails or ())]
-        return len(result.input_guardrail_results) < len(of_input) and not self._called
-
-    async def release(self) -> None:
-        """Show the text that was held back: no guardrail has refused it."""
-        text, self._held = "".join(self._held), []
-        if text:
-            self.has_said = True
-            await self._output.text(text)
-
-    async def _forget_text(self) -> None:
-        self._held.clear()
-        self.has_said = False
-        await self._output.new_message()
-
-    async def _tool_called(self, item: Any) -> None:
-        raw = _raw(item)
-        name, call_id = item.tool_name or raw["type"], item.call_id or ""
-        if call_id in self._called:
-            return
-        self._called[call_id] = name
-        given = raw.get("arguments") or ""
-        with suppress(TypeError, ValueError):
-            given = json.loads(given)
-        await self._output.tool_called(name, given, call_id=call_id)
-        if raw["type"] == "image_generation_call":
-            made = f"data:image/png;base64,{raw.get('result') or ''}"
-            if (part := part_of_data_url(made, "image.png")) is not None:
-                await self._output.file(part)
-
-    async def _tool_returned(self, item: Any) -> None:
-        call_id, shown = item.call_id or "", item.output
-        made = _raw(item).get("output")  # what the model reads: one form of files
-        if isinstance(made, list):
-            for each in made:
-                if (part := _file(each)) is not None:
-                    await self._output.file(part)
-            texts = [each.get("text", "(a file)") for each in made]
-            shown = texts[0] if len(texts) == 1 else texts
-        await self._output.tool_returned(self._called.get(call_id, ""), shown, call_id=call_id)
-
-
-def _raw(item: Any) -> dict[str, Any]:
+def _raw(item: Any) -> Json:
     return item.raw_item if isinstance(item.raw_item, dict) else vars(item.raw_item)
 
 
-def _file(made: dict[str, Any]) -> Part | None:
+def _file(made: Json) -> Part | None:
     """Return the file that a part of a tool's result is, ``None`` for anything else."""
     if made.get("type") == "input_image":
         return part_of_data_url(made.get("image_url", ""), "image")
@@ -391,15 +369,15 @@ def _file(made: dict[str, Any]) -> Part | None:
     return part_of_data_url(given, made.get("filename", "file"))
 
 
-async def input_item(turn: Turn) -> dict[str, Any]:
+async def input_item(turn: Turn) -> Json:
     """Return the message of a turn as an item of the user: text, images, audio and other files."""
-    content = [_content(each) for each in await input_of(turn, turn.message)]
-    if all(each["type"] == "input_text" for each in content):
-        return {"role": "user", "content": "\n".join(each["text"] for each in content)}
-    return {"role": "user", "content": content}
+    said = await input_of(turn, turn.message)
+    if all(isinstance(each, str) for each in said):
+        return {"role": "user", "content": "\n".join(map(str, said))}
+    return {"role": "user", "content": [*map(_content, said)]}
 
 
-def _content(given: str | InputFile) -> dict[str, Any]:
+def _content(given: str | InputFile) -> Json:
     if isinstance(given, str):
         return {"type": "input_text", "text": given}
     if given.kind == "image":
@@ -443,7 +421,7 @@ def is_text(thing: agents.Agent[Any]) -> bool:
     return kind is None or kind is str
 
 
-def schema_of(thing: agents.Agent[Any]) -> dict[str, Any] | None:
+def schema_of(thing: agents.Agent[Any]) -> Json | None:
     """Return the JSON Schema of an agent's output, ``None`` for text and for types without one."""
     if is_text(thing):
         return None
@@ -463,24 +441,12 @@ def json_of(value: Any) -> Any:
     return TypeAdapter(Any).dump_python(value, mode="json", fallback=str)
 
 
-Refusal = Callable[[Exception], str]
-
 _TRIPWIRES = {
     agents.InputGuardrailTripwireTriggered: "the request",
     agents.OutputGuardrailTripwireTriggered: "the answer",
     agents.ToolInputGuardrailTripwireTriggered: "a call of a tool",
     agents.ToolOutputGuardrailTripwireTriggered: "a call of a tool",
 }
-
-
-def reject_tripped(turn: Turn, error: Exception, refusal: Refusal | None) -> None:
-    """End the turn as REJECTED for a tripwire of a guardrail; do nothing for other errors."""
-    for kind, what in _TRIPWIRES.items():
-        if isinstance(error, kind):
-            guardrail = getattr(error, "guardrail_result", error).guardrail
-            turn.log.warning("%s", error)
-            why = f"The guardrail {guardrail.get_name()} refuses {what}."
-            turn.reject(why if refusal is None else refusal(error))
 
 
 TOLD = (

@@ -1,12 +1,8 @@
 """Pydantic AI: its agents served, other agents as its toolsets."""
 
-from parley.integrations.serving import missing
+from parley.integrations.serving import needs
 
-try:
-    import pydantic_ai as _  # noqa: F401
-except ImportError as error:
-    raise missing("pydantic-ai", error) from error
-
-from parley.integrations.pydantic_ai.serving import RemoteToolset, agent, toolset
+with needs("pydantic-ai"):
+    from parley.integrations.pydantic_ai.serving import RemoteToolset, agent, toolset
 
 __all__ = ["RemoteToolset", "agent", "toolset"]

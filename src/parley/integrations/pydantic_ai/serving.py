@@ -36,7 +36,6 @@ from pydantic_ai.messages import (
     TextPartDelta,
     ThinkingPart,
     ThinkingPartDelta,
-    ToolCallPart,
     UserContent,
     VideoUrl,
 )
@@ -52,10 +51,10 @@ from parley.agent.tools.tool import ToolResult
 from parley.agent.turn import Turn
 from parley.extensions.questions import schema_part
 from parley.integrations.answers import approval, json_text, said_in
-from parley.integrations.conversations import ContextConversation, TaskValue
+from parley.integrations.conversations import ContextConversation
 from parley.integrations.message_files import input_of
-from parley.integrations.serving import described, framework_agent
-from parley.llm.model import ModelUsage
+from parley.integrations.serving import FrameworkRun, RunOver, described, framework_agent
+from parley.llm.model import Json, ModelUsage
 from parley.llm.remote_skills import RemoteQuestion, RemoteSkill, remote_skills
 from parley.llm.run_output import RunOutput
 from parley.model.parts import Message, Part
@@ -100,111 +99,246 @@ def agent(
             "None: give deps=..., or "
             "deps_of=lambda turn: ... to make them for each turn"
         )
-    make_deps = deps_of or (lambda turn: deps)
-    runs = AgentRuns(thing, make_deps, usage_limits, tuple(toolsets), max_messages)
-    tools = _tools(thing, toolsets)
+    outputs = _outputs(thing.output_type)
+    allows_text = any(each is str or isinstance(each, TextOutput) for each in outputs)
+    schema = None if allows_text else dict(thing.output_json_schema())
+    iter_options: Json = {"usage_limits": usage_limits}
+    if toolsets:
+        iter_options["toolsets"] = toolsets
+    if DeferredToolRequests not in outputs and not getattr(thing, "_output_validators", None):
+        # Else the agent has to say itself that calls may be deferred.
+        given = thing.output_type
+        known = list(given) if isinstance(given, list | tuple) else [given]
+        iter_options["output_type"] = [*known, DeferredToolRequests]
+
+    async def run(turn: Turn, output: RunOutput) -> None:
+        made = deps if deps_of is None else deps_of(turn)
+        if inspect.isawaitable(made):
+            made = await made
+        options = {**iter_options, "deps": made, "conversation_id": turn.context_id}
+        every = (*thing.toolsets, *toolsets)
+        await PydanticRun(thing, output, every, options, schema, max_messages).run()
+
+    tools = _tools([*thing.toolsets, *toolsets])
     name = name or thing.name or "Agent"
-    about = description
-    if about is None:
-        about = described(str(thing.description or ""), name, tools.items())
-    settings: dict[str, Any] = {"tags": ("pydantic-ai", *tools), **options}
-    if runs.schema is not None:
-        settings.setdefault("output_schema", runs.schema)
-    return framework_agent(runs.run, name=name, description=about, told=TOLD, **settings)
+    if description is None:
+        description = described(str(thing.description or ""), name, tools.items())
+    settings: Json = {"tags": ("pydantic-ai", *tools), **options}
+    if schema is not None:
+        settings.setdefault("output_schema", schema)
+    return framework_agent(run, name=name, description=description, told=TOLD, **settings)
 
 
-class AgentRuns:
-    """Runs an agent of Pydantic AI for turns."""
+class PydanticRun(FrameworkRun):
+    """Runs an agent of Pydantic AI for a turn.
+
+    The run is kept before the model is asked again, before tools are called, and when it waits for
+    results of calls. ``toolsets`` are those of the run, ``schema`` is that of an output that is not
+    text, ``options`` are options of ``iter``.
+    """
+
+    name = "pydantic-ai-run"
 
     def __init__(
         self,
         thing: AbstractAgent[Any, Any],
-        make_deps: Callable[[Turn], Any],
-        usage_limits: UsageLimits | None,
-        toolsets: tuple[AbstractToolset[Any], ...],
+        output: RunOutput,
+        toolsets: Sequence[AbstractToolset[Any]],
+        options: Json,
+        schema: Json | None,
         max_messages: int,
     ) -> None:
+        super().__init__(output)
         self._agent = thing
-        self._make_deps = make_deps
         self._toolsets = toolsets
-        self._max_messages = max_messages
-        outputs = _outputs(thing.output_type)
-        self._allows_text = any(each is str or isinstance(each, TextOutput) for each in outputs)
-        self.schema: dict[str, Any] | None = (
-            None if self._allows_text else dict(thing.output_json_schema())
+        self._options = options
+        self._schema = schema
+        self._conversation = ContextConversation(
+            self.turn, "pydantic-ai", max_messages=max_messages, keeps_newest=True
         )
-        self._options: dict[str, Any] = {"usage_limits": usage_limits}
-        if toolsets:
-            self._options["toolsets"] = toolsets
-        if DeferredToolRequests not in outputs and not getattr(thing, "_output_validators", None):
-            # Else the agent has to say itself that calls may be deferred.
-            given = thing.output_type
-            known = list(given) if isinstance(given, list | tuple) else [given]
-            self._options["output_type"] = [*known, DeferredToolRequests]
+        self._earlier: list[ModelMessage] = []
+        self._usage = RunUsage()
 
-    async def run(self, turn: Turn, output: RunOutput) -> None:
-        """Run the agent until the task is done; ask the caller whenever a call is deferred."""
-        kept = KeptConversation(turn, self._max_messages)
-        await kept.load()
-        shown = ShownRun(output, kept.usage, allows_text=self._allows_text)
-        deps = self._make_deps(turn)
-        if inspect.isawaitable(deps):
-            deps = await deps
-        prompt = None if kept.messages else await prompt_of(turn, turn.message)
-        while True:
-            results = None
-            if kept.requests is not None:
-                toolsets = (*self._agent.toolsets, *self._toolsets)
-                results = await results_of(turn, kept.requests, toolsets, kept.pauses)
-            found = await self._run(shown, kept, prompt, deps, results, turn.context_id)
-            prompt = None
-            if not isinstance(found.output, DeferredToolRequests):
-                break
-            await kept.checkpoint(found.all_messages(), found.usage, found.output)
-        await shown.show_output(found.output, schema_of(found.output, self.schema))
-        await kept.finish(found.all_messages())
+    async def run(self) -> None:
+        """Run the agent until the task is done, and show its output."""
+        found = await self.result()
+        await self._show_output(found.output)
+        await self._conversation.add(self._own(found))
 
-    async def _run(
-        self,
-        shown: ShownRun,
-        kept: KeptConversation,
-        prompt: Any,
-        deps: Any,
-        results: Any,
-        conversation_id: str,
-    ) -> Any:
-        """Run the agent once, show its events, keep its steps, and return its result."""
-        is_asked = False
-        async with self._agent.iter(
-            prompt,
-            message_history=[*kept.earlier, *kept.messages],
+    async def begin(self, given: Any) -> Any:
+        """Read the messages of the context, and the usage of the task."""
+        self._earlier = _MESSAGES.validate_python(await self._conversation.earlier())
+        if self.kept is not None:
+            self._usage = RunUsage(**self.kept["usage"])
+        self._counted = usage_of(self._usage)
+        return given
+
+    async def go(self, results: DeferredToolResults | None) -> Json:
+        """Run the agent, show its events, and keep its steps, until it waits or ends."""
+        is_asked, agent, output = False, self._agent, self.output
+        messages = [] if self.kept is None else _MESSAGES.validate_python(self.kept["messages"])
+        async with agent.iter(
+            None if messages else await prompt_of(self.turn, self.turn.message),
+            message_history=[*self._earlier, *messages],
             deferred_tool_results=results,
-            conversation_id=conversation_id,
-            deps=deps,
-            usage=kept.usage,
+            usage=self._usage,
             **self._options,
         ) as run:
             async for node in run:
-                if self._agent.is_model_request_node(node):
-                    new = run.all_messages()[len(kept.earlier) :]
+                if agent.is_model_request_node(node):
+                    new = run.all_messages()[len(self._earlier) :]
                     if any(isinstance(each, ModelResponse) for each in new):
-                        await kept.checkpoint([*run.all_messages(), node.request], run.usage)
-                    await shown.output.new_message()
-                    with shown.output.requests.asking():
+                        await self.keep(self._state_of(run, node.request))
+                    await output.new_message()
+                    with self.requests.asking():
                         async with node.stream(run.ctx) as events:
                             async for event in events:
-                                await shown.show(event)
+                                await self._show(event)
                     is_asked = True
-                elif self._agent.is_call_tools_node(node):
+                elif agent.is_call_tools_node(node):
                     if is_asked:  # else the response is of the run before the pause
-                        shown.replied(node.model_response, run.usage)
+                        self._replied(node.model_response, run.usage)
                     if node.model_response.tool_calls and results is None:
-                        await kept.checkpoint(run.all_messages(), run.usage)
+                        await self.keep(self._state_of(run))
                     results = None
                     async with node.stream(run.ctx) as called:
                         async for event in called:
-                            await shown.show(event)
-        return run.result
+                            await self._show(event)
+        found = run.result
+        assert found is not None
+        if not isinstance(found.output, DeferredToolRequests):
+            raise RunOver(found)
+        return {
+            **self._state_of(found),
+            "requests": _REQUESTS.dump_python(found.output, mode="json"),
+        }
+
+    def _own(self, run: Any, *more: ModelMessage) -> Any:
+        """Return the messages of this task as JSON."""
+        messages = [*run.all_messages()[len(self._earlier) :], *more]
+        return _MESSAGES.dump_python(messages, mode="json")
+
+    def _state_of(self, run: Any, *more: ModelMessage) -> Json:
+        counted = ("requests", "tool_calls", "input_tokens", "output_tokens")
+        usage = {name: getattr(run.usage, name) for name in counted}
+        return {"messages": self._own(run, *more), "usage": usage, "requests": None}
+
+    # -- questions -----------------------------------------------------------------------------
+
+    async def answers(self, kept: Json) -> DeferredToolResults | None:
+        """Ask the caller for the results that a run needs, one call after the other."""
+        if kept["requests"] is None:
+            return None
+        requests, results = _REQUESTS.validate_python(kept["requests"]), DeferredToolResults()
+        for call in (*requests.approvals, *requests.calls):
+            tool, arguments = call.tool_name, call.args_as_dict()
+            key = f"{self.number}:{call.tool_call_id}"
+            if call in requests.approvals:
+                decision = await approval(self.turn, tool, arguments, key=key)
+                is_denied = decision.reason and not decision.is_approved
+                allowed = ToolDenied(decision.reason) if is_denied else decision.is_approved
+                results.approvals[call.tool_call_id] = allowed
+                continue
+            metadata = requests.metadata.get(call.tool_call_id) or {}
+            if isinstance(remote := metadata.get(ASKED), Mapping):
+                value = await self._remote(remote, key)
+            else:
+                kind = requests.kind(call.tool_call_id)
+                question = _question(tool, arguments, metadata, kind)
+                value = said_in(await self.turn.ask(question, key=key))
+            results.calls[call.tool_call_id] = value
+        return results
+
+    async def _remote(self, asked: Mapping[str, Any], key: str) -> Any:
+        """Pass the questions of another agent on until its task ends, and return its result."""
+        found: list[RemoteSkill] = []
+
+        def look(each: AbstractToolset[Any]) -> None:
+            if isinstance(each, RemoteToolset) and each.address == asked["address"]:
+                found.append(each.skills[asked["skill"]])
+
+        for each in self._toolsets:  # and those within them
+            each.apply(look)
+        if not found:
+            raise LookupError(f"no toolset of the agent has the skill {asked['skill']!r} any more")
+        task, text, schema, times = str(asked["task"]), str(asked["question"]), asked["schema"], 0
+        while True:
+            times += 1
+            parts = [Part(text=text)] if schema is None else [Part(text=text), schema_part(schema)]
+            answer = await self.turn.ask(parts, key=f"{key}:{times}")
+            try:
+                result = await found[0].answer(task, said_in(answer), key=f"{key}:answer:{times}")
+            except RemoteQuestion as question:
+                task, text, schema = question.task.id, question.text, question.schema
+            else:
+                return returned(result)
+
+    # -- what is shown -------------------------------------------------------------------------
+
+    def _replied(self, response: ModelResponse, usage: RunUsage) -> None:
+        """Note the usage of a request, with those of agents that tools asked, and how it ended."""
+        details = response.provider_details or {}
+        ending: str | None = response.finish_reason
+        if details and "finish_reason" not in details and "refusal" not in details:
+            ending = ""  # to the framework a stream that broke off has ended
+        counted, self._counted = self._counted, usage_of(usage)
+        self.requests.replied(
+            self._counted - counted, ending=ending, refusal=str(details.get("refusal") or "")
+        )
+
+    async def _show(self, event: Any) -> None:
+        output = self.output
+        match event:
+            case PartStartEvent(part=TextPart(content=text)):
+                await self._say(text)
+            case PartStartEvent(part=ThinkingPart(content=text)):
+                await output.thinking(text)
+            case PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
+                await self._say(text)
+            case PartDeltaEvent(delta=ThinkingPartDelta(content_delta=text)):
+                await output.thinking(text or "")
+            case PartEndEvent(part=FilePart(content=content)):
+                await self._show_file(content)
+            case FunctionToolCallEvent(part=call):
+                await output.tool_called(
+                    call.tool_name, call.args_as_dict(), call_id=call.tool_call_id
+                )
+            case FunctionToolResultEvent(part=result):
+                await output.tool_returned(
+                    result.tool_name,
+                    _json_of(result.content),
+                    call_id=result.tool_call_id,
+                    is_error=getattr(result, "outcome", "success") not in ("success", None),
+                )
+
+    async def _show_output(self, value: Any) -> None:
+        """Show the result of a run: text that was not streamed, files, data with its schema."""
+        schema = self._schema
+        if hasattr(value, "__pydantic_core_schema__") or hasattr(value, "__dataclass_fields__"):
+            schema = TypeAdapter(type(value)).json_schema()
+        if isinstance(value, str):
+            await self.output.whole(value)  # an output function may have changed it
+        elif not await self._show_file(value) and value is not None:
+            await self.output.data(_json_of(value), schema=schema)
+
+    async def _say(self, text: str) -> None:
+        """Show text of the model, which is the answer only if the output may be text."""
+        if self._schema is None:
+            await self.output.text(text)
+
+    async def _show_file(self, value: Any) -> bool:
+        file = file_of(value)
+        if file is not None:
+            await self.output.file(file)
+        return file is not None
+
+
+_REQUESTS = TypeAdapter(DeferredToolRequests)
+_MESSAGES = ModelMessagesTypeAdapter
+
+
+def _json_of(value: Any) -> Any:
+    return to_jsonable_python(value, serialize_unknown=True, bytes_mode="base64")
 
 
 def _needs_deps(kind: Any) -> bool:
@@ -222,7 +356,7 @@ def _outputs(spec: Any) -> list[Any]:
     return [spec]
 
 
-def _tools(thing: AbstractAgent[Any, Any], more: Sequence[Any]) -> dict[str, str]:
+def _tools(toolsets: Sequence[Any]) -> dict[str, str]:
     """Return the descriptions of the tools that are known before a run, by their names."""
     found: dict[str, str] = {}
 
@@ -231,7 +365,7 @@ def _tools(thing: AbstractAgent[Any, Any], more: Sequence[Any]) -> dict[str, str
         for name, tool in known.items() if isinstance(known, dict) else ():
             found.setdefault(name, str(getattr(tool, "description", "") or ""))
 
-    for each in (*thing.toolsets, *more):
+    for each in toolsets:
         each.apply(look)
     return found
 
@@ -242,109 +376,8 @@ TOLD = (
 )
 
 
-HISTORY = "pydantic-ai"
-RUN = "pydantic-ai-run"
-
-_REQUESTS = TypeAdapter(DeferredToolRequests)
-
-
-class KeptConversation:
-    """The memory of a context: the messages of its tasks that ended, and the run of this task.
-
-    It has the newest messages of the context, at most ``limit``, in whole tasks; the newest task is
-    always kept. The run of a task is written before the model is asked again and before tools are
-    called, so a further attempt continues from there. It is removed when the task ends.
-    """
-
-    def __init__(self, turn: Turn, limit: int) -> None:
-        self.earlier: list[ModelMessage] = []
-        self.messages: list[ModelMessage] = []
-        """The messages of this task."""
-        self.requests: DeferredToolRequests | None = None
-        """What the run waits for."""
-        self.pauses = 0
-        """How often the run has paused."""
-        self.usage = RunUsage()
-        self._conversation = ContextConversation(
-            turn, HISTORY, max_messages=limit, keeps_newest=True
-        )
-        self._run = TaskValue(turn, RUN)
-
-    async def load(self) -> None:
-        """Read what is kept."""
-        written = await self._conversation.earlier()
-        self.earlier = ModelMessagesTypeAdapter.validate_python(written)
-        run = await self._run.read()
-        if run is not None:
-            self.messages = ModelMessagesTypeAdapter.validate_python(run["messages"])
-            self.requests = (
-                None if run["requests"] is None else _REQUESTS.validate_python(run["requests"])
-            )
-            self.usage = RunUsage(**run["usage"])
-            self.pauses = run["pauses"]
-
-    async def checkpoint(
-        self,
-        messages: list[ModelMessage],
-        usage: RunUsage,
-        requests: DeferredToolRequests | None = None,
-    ) -> None:
-        """Keep the run as it is now. ``messages`` are all of the context."""
-        self.messages = messages[len(self.earlier) :]
-        self.requests = requests
-        if requests is not None:
-            self.pauses += 1
-        counted = ("requests", "tool_calls", "input_tokens", "output_tokens")
-        run = {
-            "messages": _written(self.messages),
-            "requests": None if requests is None else _REQUESTS.dump_python(requests, mode="json"),
-            "usage": {name: getattr(usage, name) for name in counted},
-            "pauses": self.pauses,
-        }
-        await self._run.write(run)
-
-    async def finish(self, messages: list[ModelMessage]) -> None:
-        """Add the task to the memory of the context. A further attempt replaces it."""
-        await self._conversation.add(_written(messages[len(self.earlier) :]))
-
-
-def _written(messages: list[ModelMessage]) -> Any:
-    return ModelMessagesTypeAdapter.dump_python(messages, mode="json")
-
-
-async def results_of(
-    turn: Turn, requests: DeferredToolRequests, toolsets: Sequence[AbstractToolset[Any]], pause: int
-) -> DeferredToolResults:
-    """Ask the caller for the results that a run needs, one call after the other, and return the
-    results.
-
-    ``pause`` is how often the run has paused: with the id of a call it identifies a question.
-    """
-    results = DeferredToolResults()
-    for call in requests.approvals:
-        decision = await approval(
-            turn, call.tool_name, call.args_as_dict(), key=f"{pause}:{call.tool_call_id}"
-        )
-        allowed: bool | ToolDenied = decision.is_approved
-        if not allowed and decision.reason:
-            allowed = ToolDenied(decision.reason)
-        results.approvals[call.tool_call_id] = allowed
-    for call in requests.calls:
-        metadata = requests.metadata.get(call.tool_call_id) or {}
-        key = f"{pause}:{call.tool_call_id}"
-        remote = metadata.get(ASKED)
-        if isinstance(remote, Mapping):
-            value = await _remote(turn, remote, toolsets, key)
-        else:
-            kind = requests.kind(call.tool_call_id)
-            value = said_in(await turn.ask(_question(call, metadata, kind), key=key))
-        results.calls[call.tool_call_id] = value
-    return results
-
-
-def _question(call: ToolCallPart, metadata: Mapping[str, Any], kind: str) -> list[Part]:
-    arguments = call.args_as_dict()
-    data = {"kind": kind, "tool": call.tool_name, "arguments": arguments}
+def _question(tool: str, arguments: Json, metadata: Mapping[str, Any], kind: str) -> list[Part]:
+    data = {"kind": kind, "tool": tool, "arguments": arguments}
     if metadata:
         data["metadata"] = dict(metadata)
     text = metadata.get("question")
@@ -352,124 +385,8 @@ def _question(call: ToolCallPart, metadata: Mapping[str, Any], kind: str) -> lis
         words = [each for each in arguments.values() if isinstance(each, str)]
         text = words[0] if len(words) == 1 else None
     shown = json_text(arguments)[:2000]
-    text = text or f"The tool {call.tool_name} waits for its result. It was called with {shown}."
+    text = text or f"The tool {tool} waits for its result. It was called with {shown}."
     return [Part(text=str(text)), Part(data=data, media_type="application/json")]
-
-
-async def _remote(
-    turn: Turn, asked: Mapping[str, Any], toolsets: Sequence[AbstractToolset[Any]], key: str
-) -> Any:
-    """Pass the questions of another agent on until its task ends, and return its result."""
-    skill = next(
-        (found[asked["skill"]] for found in remote_skills_in(toolsets, asked["address"])), None
-    )
-    if skill is None:
-        raise LookupError(f"no toolset of the agent has the skill {asked['skill']!r} any more")
-    task, text, schema, times = str(asked["task"]), str(asked["question"]), asked["schema"], 0
-    while True:
-        times += 1
-        parts = [Part(text=text)] if schema is None else [Part(text=text), schema_part(schema)]
-        answer = await turn.ask(parts, key=f"{key}:{times}")
-        try:
-            result = await skill.answer(task, said_in(answer), key=f"{key}:answer:{times}")
-        except RemoteQuestion as question:
-            task, text, schema = question.task.id, question.text, question.schema
-        else:
-            return returned(result)
-
-
-def remote_skills_in(toolsets: Sequence[AbstractToolset[Any]], address: str) -> list[Any]:
-    """Return the skills of the remote toolsets for an address, inside of others too."""
-    found: list[Any] = []
-
-    def look(each: AbstractToolset[Any]) -> None:
-        if isinstance(each, RemoteToolset) and each.address == address:
-            found.append(each.skills)
-
-    for each in toolsets:
-        each.apply(look)
-    return found
-
-
-class ShownRun:
-    """Shows the events of a run. The text of the model is the answer only with ``allows_text``.
-
-    ``counted`` is the usage of the run until then.
-    """
-
-    def __init__(self, output: RunOutput, counted: RunUsage, *, allows_text: bool) -> None:
-        self.output = output
-        self._counted = usage_of(counted)
-        self._allows_text = allows_text
-
-    def replied(self, response: ModelResponse, usage: RunUsage) -> None:
-        """Note the usage of a request, with those of agents that tools asked, and how it ended."""
-        details = response.provider_details or {}
-        ending: str | None = response.finish_reason
-        if details and "finish_reason" not in details and "refusal" not in details:
-            ending = ""  # to the framework a stream that broke off has ended
-        counted, self._counted = self._counted, usage_of(usage)
-        self.output.requests.replied(
-            self._counted - counted, ending=ending, refusal=str(details.get("refusal") or "")
-        )
-
-    async def show(self, event: Any) -> None:
-        """Show an event."""
-        if isinstance(event, PartStartEvent):
-            if isinstance(event.part, TextPart):
-                await self._say(event.part.content)
-            elif isinstance(event.part, ThinkingPart):
-                await self.output.thinking(event.part.content)
-        elif isinstance(event, PartDeltaEvent):
-            if isinstance(event.delta, TextPartDelta):
-                await self._say(event.delta.content_delta)
-            elif isinstance(event.delta, ThinkingPartDelta):
-                await self.output.thinking(event.delta.content_delta or "")
-        elif isinstance(event, PartEndEvent):
-            if isinstance(event.part, FilePart):
-                await self._show_file(event.part.content)
-        elif isinstance(event, FunctionToolCallEvent):
-            call = event.part
-            await self.output.tool_called(
-                call.tool_name, call.args_as_dict(), call_id=call.tool_call_id
-            )
-        elif isinstance(event, FunctionToolResultEvent):
-            result = event.part
-            await self.output.tool_returned(
-                result.tool_name,
-                to_jsonable_python(result.content, serialize_unknown=True, bytes_mode="base64"),
-                call_id=result.tool_call_id,
-                is_error=getattr(result, "outcome", "success") not in ("success", None),
-            )
-
-    async def show_output(self, value: Any, schema: dict[str, Any] | None) -> None:
-        """Show the result of a run: text that was not streamed, files, data with its schema."""
-        if isinstance(value, str) and schema is None:
-            return await self.output.whole(value)  # an output function may have changed it
-        if await self._show_file(value):
-            return
-        if value is not None:
-            data = to_jsonable_python(value, serialize_unknown=True, bytes_mode="base64")
-            await self.output.data(data, schema=schema)
-
-    async def _say(self, text: str) -> None:
-        if self._allows_text:
-            await self.output.text(text)
-
-    async def _show_file(self, value: Any) -> bool:
-        file = file_of(value)
-        if file is not None:
-            await self.output.file(file)
-        return file is not None
-
-
-def schema_of(value: Any, declared: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return the JSON Schema of an output: the schema of its class, else the declared schema."""
-    if isinstance(value, str):
-        return None
-    if hasattr(value, "__pydantic_core_schema__") or hasattr(value, "__dataclass_fields__"):
-        return TypeAdapter(type(value)).json_schema()
-    return declared
 
 
 def usage_of(usage: RunUsage) -> ModelUsage:
@@ -496,7 +413,8 @@ async def toolset(agent: Callee, *, defer_questions: bool = True, **options: Any
     of ``parley.connect``, and it raises what that raises.
     """
     skills = await remote_skills(agent, **options)
-    return RemoteToolset(skills, address=_address(agent), defer_questions=defer_questions)
+    address = agent if isinstance(agent, str) else str(getattr(agent, "name", "") or "")
+    return RemoteToolset(skills, address=address, defer_questions=defer_questions)
 
 
 class RemoteToolset(FunctionToolset[Any]):
@@ -557,21 +475,17 @@ def returned(result: ToolResult) -> Any:
     return ToolReturn(return_value=value, content=files) if files else value
 
 
-def _address(agent: Callee) -> str:
-    return agent if isinstance(agent, str) else str(getattr(agent, "name", "") or "")
-
-
 async def prompt_of(turn: Turn, message: Message) -> str | list[UserContent]:
     """Return a message as a prompt; its files are read."""
-    said: list[UserContent] = []
-    for each in await input_of(turn, message):
-        if isinstance(each, str):
-            said.append(each)
-        else:
-            said.append(BinaryContent(data=each.content, media_type=each.media_type))
+    said = await input_of(turn, message)
     if all(isinstance(each, str) for each in said):
-        return "\n".join(str(each) for each in said)
-    return said
+        return "\n".join(map(str, said))
+    return [
+        each
+        if isinstance(each, str)
+        else BinaryContent(data=each.content, media_type=each.media_type)
+        for each in said
+    ]
 
 
 def file_of(value: Any) -> Part | None:
@@ -588,7 +502,7 @@ def file_of(value: Any) -> Part | None:
 def contents_of(parts: Sequence[Part]) -> list[UserContent]:
     """Return the files among parts as contents of Pydantic AI."""
     found: list[UserContent] = []
-    kinds: dict[str, Any] = {"image": ImageUrl, "audio": AudioUrl, "video": VideoUrl}
+    kinds: Json = {"image": ImageUrl, "audio": AudioUrl, "video": VideoUrl}
     for part in parts:
         media_type = part.media_type or "application/octet-stream"
         if part.raw is not None:
@@ -597,6 +511,3 @@ def contents_of(parts: Sequence[Part]) -> list[UserContent]:
             kind = kinds.get(media_type.partition("/")[0], DocumentUrl)
             found.append(kind(url=part.url, media_type=media_type))
     return found
-
-
-# -- serving ----------------------------------------------------------------------------------

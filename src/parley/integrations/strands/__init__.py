@@ -7,16 +7,9 @@ parley.serve(strands.agent(assistant))
 assistant = Agent(tools=await strands.tools("https://weather.example"))
 """
 
-from __future__ import annotations
+from parley.integrations.serving import needs
 
-from parley.integrations.serving import missing
-
-try:
-    import strands as _  # noqa: F401
-except ImportError as error:
-    raise missing("strands", error) from error
-
-from parley.integrations.strands.remote_tools import sub_agent, tools
-from parley.integrations.strands.served import agent
+with needs("strands"):
+    from parley.integrations.strands.served import agent, sub_agent, tools
 
 __all__ = ["agent", "sub_agent", "tools"]
