@@ -22,9 +22,15 @@ if TYPE_CHECKING:
     from parley import Agent
     from parley.server.app import App
 
+VERSION = "v0.91"
+"""The version of the specification that Parley follows."""
+
 TOOL = "conformance/bin/conformance-test"
-SCHEMA = "spec/schemas/ai-catalog.schema.json"
-CATALOG = "/.well-known/ai-catalog.json"
+TOOL_SHA256 = "bf0f1b022ca0981fa4b0a6067df47cda9e15129b3cebc011d501023ac3c01781"
+TEXT = "spec/ard.md"
+SCHEMA = "spec/schemas/ard-entry.schema.json"
+CATALOG = "/.well-known/ard.json"
+PREDECESSOR = "/.well-known/ai-catalog.json"
 PUBLISHER = "agent.localhost"
 SECONDS = 60
 
@@ -35,7 +41,7 @@ class Scene(NamedTuple):
     """A server, and the paths of its catalogs."""
 
     app: Callable[[], App]
-    paths: tuple[str, ...] = (CATALOG,)
+    paths: tuple[str, ...] = (CATALOG, PREDECESSOR)
 
 
 def run() -> Outcomes:
@@ -48,10 +54,13 @@ async def _run(files: Path) -> Outcomes:
     from parley.server.run import serving
 
     outcomes: Outcomes = {}
+    if newer := newer_text(files):
+        print(f"ard: there is a newer text than {VERSION}, to be read and followed: {newer}")
     for name, scene in SCENES.items():
         async with serving(scene.app()) as url:
             for path in scene.paths:
                 outcomes[f"manifest: {name}, {path}"] = await checked(files, url + path)
+            outcomes[f"publisher: {name}"] = await checked(files, url, "publisher")
     async with serving(several()) as there:
         outcomes |= await asyncio.to_thread(_check_registry, files, there)
     return outcomes
@@ -61,13 +70,20 @@ def _check_registry(files: Path, there: str) -> Outcomes:
     with registry_process("--crawl", there) as url:
         return {
             "registry": asked(files, "registry", url),
-            "manifest: the registry": asked(files, "manifest", url + CATALOG),
+            "publisher: the registry": asked(files, "publisher", url),
         }
 
 
-async def checked(files: Path, url: str) -> Outcome:
+def newer_text(files: Path) -> str:
+    """Return what has changed in the repository since the text that Parley follows."""
+    there = ["git", "-C", str(files), "diff", "--shortstat", "HEAD", "origin/HEAD", "--", "spec"]
+    done = subprocess.run(there, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+async def checked(files: Path, url: str, mode: str = "manifest") -> Outcome:
     """Return what the tool says of a catalog: it passes without an error and a warning."""
-    return await asyncio.to_thread(asked, files, "manifest", url)
+    return await asyncio.to_thread(asked, files, mode, url)
 
 
 def asked(files: Path, mode: str, url: str, *more: str) -> Outcome:
@@ -75,7 +91,7 @@ def asked(files: Path, mode: str, url: str, *more: str) -> Outcome:
     words = [sys.executable, str(files / TOOL), mode, url, *more]
     done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False)
     said = _COLORS.sub("", done.stdout + done.stderr)
-    is_strict = mode == "registry" or "Strict JSON Schema validation passed" in said
+    is_strict = mode == "registry" or "entries validate against ArdEntry" in said
     is_clean = "0 critical specification errors and 0 warnings" in said
     if done.returncode == 0 and is_strict and is_clean:
         return Outcome("passed")
@@ -93,6 +109,9 @@ WEATHER: dict[str, Any] = {
             "url": "https://agent.localhost/mcp.json",
             "description": "Forecasts of the weather.",
             "capabilities": ["WeatherTool", "ForecastTool"],
+            "@context": {"acme": "https://acme.localhost/vocab#"},
+            "acme:tier": "gold",
+            "acme:site": {"city": "Oslo"},
         }
     ],
 }
@@ -225,6 +244,6 @@ SCENES = {
     "an agent that says little": Scene(bare),
     "one agent under a path": Scene(below),
     "several agents": Scene(several),
-    "tenants": Scene(tenants, (CATALOG, f"/acme{CATALOG}", f"/globex{CATALOG}")),
+    "tenants": Scene(tenants, (CATALOG, f"/acme{CATALOG}", f"/globex{PREDECESSOR}")),
     "signed": Scene(signed),
 }

@@ -81,7 +81,7 @@ ITK = Kit(
 ARD = Kit(
     "ard",
     "https://github.com/ards-project/ard-spec",
-    "5fa2f5aef790b478319f6a3b43adf4661b0ed0e0",
+    "04afa6cb03012020afc89a41d51b891bc5c5e7b6",
     "ARD",
     (),  # its tool takes jsonschema from the environment of the tests
 )
@@ -102,6 +102,10 @@ def files_of(kit: Kit) -> Path:
             shutil.rmtree(home, ignore_errors=True)
             try:
                 _git("clone", "--quiet", "--no-checkout", given or kit.repository, str(home))
+                if not _git(
+                    "-C", str(home), "branch", "--all", "--contains", kit.commit, may_fail=True
+                ):
+                    _git("-C", str(home), "fetch", "--quiet", "origin", kit.commit)
                 _git("-C", str(home), "checkout", "--quiet", "--detach", kit.commit)
             except (OSError, subprocess.CalledProcessError) as error:
                 said = (getattr(error, "stderr", None) or str(error)).strip()
@@ -117,5 +121,6 @@ def _is_repository(path: Path) -> bool:
     return (path / ".git").exists() or (path / "HEAD").exists()
 
 
-def _git(*words: str) -> None:
-    subprocess.run(["git", *words], check=True, capture_output=True, text=True)
+def _git(*words: str, may_fail: bool = False) -> str:
+    done = subprocess.run(["git", *words], check=not may_fail, capture_output=True, text=True)
+    return done.stdout

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
+from pathlib import Path
 
 import pytest
-from conformance.ard import SCENES, checked
+from conformance.ard import SCENES, TEXT, TOOL, TOOL_SHA256, VERSION, checked
 from conformance.kits import ARD, NotAtHand, files_of
 
 from parley.registry.catalog.reading import catalog_problems
@@ -23,6 +25,26 @@ def kit():
         return files_of(ARD)
     except (NotAtHand, OSError, subprocess.SubprocessError) as error:
         pytest.skip(str(error))
+
+
+def test_the_tool_is_of_the_version_that_is_followed(kit):
+    tool = (kit / TOOL).read_bytes()
+    assert hashlib.sha256(tool).hexdigest() == TOOL_SHA256, "a new tool: read its text, follow it"
+    assert f"specification ({VERSION})" in tool.decode()
+    if (kit / TEXT).exists():  # a folder may have the tool alone
+        assert f"**Version**: {VERSION}\n" in (kit / TEXT).read_text("utf-8")
+
+
+def test_the_documentation_names_the_version_that_is_followed():
+    for page in ("registry/index.md", "publish-a-catalog.md"):
+        text = Path("docs", page).read_text("utf-8")
+        assert f"ARD {VERSION.removeprefix('v')}" in text, page
+
+
+@pytest.mark.parametrize("scene", SCENES)
+async def test_the_official_tool_resolves_a_publisher(kit, scene):
+    async with serving(SCENES[scene].app()) as url:
+        assert await checked(kit, url, "publisher") == ("passed", "")
 
 
 @pytest.mark.parametrize(("scene", "path"), EVERY)

@@ -56,7 +56,7 @@ async def test_a_catalog_lists_what_is_served(example) -> None:
     async with (
         listening(app) as url,
         aiohttp.ClientSession() as http,
-        http.get(f"{url}/.well-known/ai-catalog.json") as answer,
+        http.get(f"{url}/.well-known/ard.json") as answer,
     ):
         catalog = await answer.json(content_type="application/ai-catalog+json")
     assert [entry["identifier"] for entry in catalog["entries"]] == [

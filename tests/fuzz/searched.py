@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from parley.model.errors import InvalidParamsError
 from parley.registry.catalog.reading import InvalidEntry, read_entry
-from parley.registry.search.filters import (
-    constraints_of,
-    constraints_of_expression,
-    order_of,
-    read_filter,
-)
+from parley.registry.catalog.searching import QueryModel
+from parley.registry.search.filters import constraints_of, constraints_of_expression, order_of
 from parley.registry.search.searcher import MAX_OFFSET, asked_digest, page_token, place_in
 from parley.registry.search.texts import (
     MAX_EXCERPT,
@@ -49,11 +46,11 @@ def expression_seeds() -> Iterator[bytes]:
 def filters(data: bytes) -> None:
     """A filter in JSON becomes constraints with values, or is refused with a reason."""
     try:
-        given = msgspec.json.decode(data)
+        given = msgspec.json.decode(data, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return
     try:
-        for each in constraints_of(read_filter(given)):
+        for each in constraints_of(QueryModel(filter=given)):
             assert each.field
             assert all(each.values)
     except InvalidParamsError as error:

@@ -68,7 +68,7 @@ def banner(
             "",
         ]
     if publishes:
-        lines += [f"The catalog is at {address.rstrip('/')}/.well-known/ai-catalog.json", ""]
+        lines += [f"The catalog is at {address.rstrip('/')}/.well-known/ard.json", ""]
     if grpc:
         lines += [f"gRPC is at {grpc}", ""]
     if role == "api":

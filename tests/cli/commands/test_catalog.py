@@ -25,7 +25,7 @@ from parley.server.run import serving
 from tests.cli.processes import Running
 from tests.client.card.signer import new_keys
 
-PATH = "/.well-known/ai-catalog.json"
+PATH = "/.well-known/ard.json"
 AGENT = '''
 from parley import Agent
 
@@ -312,16 +312,17 @@ def test_records_of_a_server_are_made_of_its_catalog(parley, url):
     assert ran.status == 0
     records = [line for line in ran.stdout.splitlines() if not line.startswith(";")]
     assert [line.split(" ")[0] for line in records[::2]] == [
+        "_entries._agents.agent.localhost.",
         "_index._agents.agent.localhost.",
         "_time-agent._a2a._agents.agent.localhost.",
         "_boat._a2a._agents.agent.localhost.",
     ]
-    assert records[0] == (
+    assert records[2] == (
         "_index._agents.agent.localhost. 3600 IN SVCB 1 localhost. "
         f'mandatory="alpn,port" alpn="http/1.1" port="{port}" '
-        f'key65400="{address}{PATH}" key65409="ai-catalog.json"'
+        f'key65400="{address}{PATH}" key65409="ard.json"'
     )
-    assert f'key65400="{address}/boat/.well-known/agent-card.json" key65402="a2a"' in records[4]
+    assert f'key65400="{address}/boat/.well-known/agent-card.json" key65402="a2a"' in records[6]
 
 
 def test_records_of_agents_in_files_need_no_server(parley, tmp_path):
@@ -330,6 +331,8 @@ def test_records_of_agents_in_files_need_no_server(parley, tmp_path):
     ran = parley("catalog", "dns", "time_agent.py", *words, "--ttl", "60", "-o", "json")
     assert ran.status == 0
     assert [(each["name"], each["type"], each["ttl"]) for each in ran.document] == [
+        ("_entries._agents.example.com.", "SVCB", 60),
+        ("_entries._agents.example.com.", "TXT", 60),
         ("_index._agents.example.com.", "SVCB", 60),
         ("_index._agents.example.com.", "TXT", 60),
         ("_time-agent._a2a._agents.example.com.", "SVCB", 60),
@@ -348,13 +351,14 @@ def test_records_are_lines_of_a_zone_file(parley, tmp_path):
     ran = parley("catalog", "dns", "time_agent.py", *words, "--alpn", "h2,http/1.1")
     head = "@ 3600 IN SOA ns. root. 1 1 1 1 1\n@ 3600 IN NS ns.\n"
     read = zone.from_text(head + ran.stdout, origin="example.com.", relativize=False)
-    name = "_index._agents.example.com."
+    name = "_entries._agents.example.com."
+    assert read.find_rdataset("_index._agents.example.com.", "SVCB")
     (record,) = read.find_rdataset(name, "SVCB")
     assert record.target.to_text() == "agents.example.com."
     values = {int(key): value for key, value in record.params.items()}
     assert values[3].port == 443
     assert values[1].ids == (b"h2", b"http/1.1")
-    assert values[65409].value == b"ai-catalog.json"
+    assert values[65409].value == b"ard.json"
     (text,) = read.find_rdataset(name, "TXT")
     assert b"v=1 target=agents.example.com" in b"".join(text.strings)
 
@@ -410,7 +414,9 @@ def test_what_a_record_has_is_quoted(parley):
     }
     with serving_bytes(json.dumps({"specVersion": "1.0", "entries": [entry]})) as address:
         ran = parley("catalog", "dns", "--url", address.replace("127.0.0.1", "localhost"))
-    assert all(line.startswith((";", "_index", "_time")) for line in ran.stdout.splitlines())
+    assert all(
+        line.startswith((";", "_entries", "_index", "_time")) for line in ran.stdout.splitlines()
+    )
     assert r"\"" in ran.stdout
 
 
@@ -477,7 +483,7 @@ def test_a_server_publishes_with_variables(parley, tmp_path):
     words = ["serve", "time_agent.py", "--port", "0", "--store", "memory:"]
     with Running(words, tmp_path, PARLEY_PUBLISHER="agent.localhost") as server:
         said = server.until("Ctrl-C stops the server")
-        assert "/.well-known/ai-catalog.json" in said
+        assert "/.well-known/ard.json" in said
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")

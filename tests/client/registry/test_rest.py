@@ -313,7 +313,7 @@ async def test_credentials_do_not_follow_a_catalog_to_another_origin() -> None:
             "url": f"{registry.url}/search",
         }
         async with scripted(answering({"specVersion": "1.0", "entries": [entry]})) as site:
-            url = f"{site.url}/.well-known/ai-catalog.json"
+            url = f"{site.url}/.well-known/ard.json"
             [_] = await parley.find("x", registry=url, bearer="token")
             assert "authorization" in site.exchanges[0].headers
             assert "authorization" not in registry.exchanges[0].headers
@@ -327,7 +327,7 @@ async def test_credentials_do_not_follow_a_catalog_to_another_origin() -> None:
 @pytest.mark.parametrize("type", ["application/ai-registry+json", "application/ai-registry"])
 async def test_an_address_that_is_no_registry_may_name_one_in_its_catalog(type: str) -> None:
     async def answer(exchange: Exchange) -> None:
-        if exchange.path == "/.well-known/ai-catalog.json":
+        if exchange.path == "/.well-known/ard.json":
             url = f"http://{exchange.headers['host']}/api/v1/search"
             entry = {"identifier": "urn:air:agent.localhost:r", "displayName": "R", "type": type}
             await exchange.json({"specVersion": "1.0", "entries": [FX, {**entry, "url": url}]})
@@ -343,7 +343,7 @@ async def test_an_address_that_is_no_registry_may_name_one_in_its_catalog(type: 
             assert registry.name == f"{server.url}/api/v1/"
         assert [each.path for each in server.exchanges] == [
             "/search",
-            "/.well-known/ai-catalog.json",
+            "/.well-known/ard.json",
             "/api/v1/search",
             "/api/v1/search",
         ]
@@ -353,7 +353,7 @@ async def test_a_registry_that_lacks_a_route_is_not_taken_for_a_catalog() -> Non
     async def answer(exchange: Exchange) -> None:
         if exchange.path == "/search":
             await exchange.json({"results": [FX]})
-        elif exchange.path == "/.well-known/ai-catalog.json":
+        elif exchange.path == "/.well-known/ard.json":
             await exchange.json({"specVersion": "1.0", "entries": []})
         else:
             await exchange.json({"errorCode": "NOT_FOUND", "message": "no route"}, 404)
@@ -364,7 +364,57 @@ async def test_a_registry_that_lacks_a_route_is_not_taken_for_a_catalog() -> Non
         with pytest.raises(RegistryRefused, match="no route"):
             await registry.browse()
         [_] = await registry.find("x")
-        assert "/.well-known/ai-catalog.json" not in [each.path for each in server.exchanges]
+        assert "/.well-known/ard.json" not in [each.path for each in server.exchanges]
+
+
+async def test_a_domain_that_publishes_as_ard_0_9_is_read() -> None:
+    async def answer(exchange: Exchange) -> None:
+        if exchange.path == "/.well-known/ai-catalog.json":
+            await exchange.json({"specVersion": "1.0", "entries": [FX]})
+        else:
+            await exchange.body_of(b"", 404)
+
+    async with scripted(answer) as server:
+        [found] = await parley.find("convert a currency", registry=server.url)
+    assert found.identifier == FX["identifier"]
+    paths = [each.path for each in server.exchanges]
+    assert paths == ["/search", "/.well-known/ard.json", "/.well-known/ai-catalog.json"]
+
+
+async def test_results_with_their_identifiers_alone_are_asked_for_one_by_one() -> None:
+    """A registry may leave out all the rest, and then has the entry (ARD 0.91 §5.3.2)."""
+    known = {**FX, "registry": {"trust": "verified"}}
+    other = "urn:air:far.example:agent:other"
+
+    async def answer(exchange: Exchange) -> None:
+        if exchange.path == "/search":
+            short = {"identifier": FX["identifier"], "score": 80}
+            results = [
+                {**short, "source": f"{server.url}/"},
+                {"identifier": other, "score": 70, "source": "https://elsewhere.example/"},
+                {"identifier": f"{other}s", "displayName": "No address", "type": "a/b"},
+            ]
+            await exchange.json({"results": results})
+        elif exchange.path == f"/agents/{FX['identifier']}":
+            await exchange.json(known)
+        else:
+            await exchange.json({"errorCode": "NOT_FOUND", "message": "none"}, 404)
+
+    async with scripted(answer) as server, parley.RemoteRegistry(server.url) as registry:
+        [found] = await registry.find("currency")
+        assert (found.card_url, found.score, found.known) == (FX["url"], 80, {"trust": "verified"})
+        asked = [each.path for each in server.exchanges if each.path != "/search"]
+        assert asked == [f"/agents/{FX['identifier']}", f"/agents/{other}s"]
+
+
+@pytest.mark.parametrize("is_bare", [True, False])
+async def test_both_forms_of_one_entry_are_read(is_bare: bool) -> None:
+    details = {"authority": "proved", "versions": []}
+    bare = {**FX, "registry": {"trust": "unproved", "details": details}}
+    answer = answering(bare if is_bare else {"entry": FX, **details})
+    async with scripted(answer) as server, parley.RemoteRegistry(server.url) as registry:
+        found = await registry.agent(FX["identifier"])
+    assert (found.card_url, found.details) == (FX["url"], details)
 
 
 async def test_a_catalog_without_a_registry_is_searched_here() -> None:

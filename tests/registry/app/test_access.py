@@ -68,7 +68,8 @@ async def test_the_owner_and_operators_see_why_an_entry_is_not_listed(here):
     assert (await here.get(_id("lost-agent"))).status == 404
     assert (await here.get(_id("lost-agent"), key("bob"))).status == 404
     for who in ("ada", "root"):
-        shown = (await here.get(_id("lost-agent"), key(who))).json
+        whole = (await here.get(_id("lost-agent"), key(who))).json
+        shown = whole["registry"]["details"]
         assert (shown["standing"], shown["reason"]) == ("rejected", "its card is wrong")
         assert [each["source"] for each in shown["entries"]] == [shown["source"]]
 
@@ -185,7 +186,7 @@ async def test_what_is_restricted_is_restricted_here_too():
         assert (await here.get("/health/live")).status == 200
     pages = Settings(restrict={"card": ["192.0.2.0/24"], "docs": ["192.0.2.0/24"]})
     async with served(settings=pages, publisher="registry.localhost") as here:
-        assert (await here.get("/.well-known/ai-catalog.json")).status == 404
+        assert (await here.get("/.well-known/ard.json")).status == 404
         assert (await here.get("/openapi.json")).status == 404
         assert (await here.get("/agents")).status == 200
     known = Settings(restrict={"agents": "authenticated"})

@@ -55,6 +55,54 @@ async def test_the_official_tool_passes_the_catalog_of_the_registry(kit, registr
     assert outcome == ("passed", "")
 
 
+async def test_the_official_tool_resolves_the_registry_as_a_publisher(kit, registry):
+    outcome = await asyncio.to_thread(asked, kit, "publisher", registry)
+    assert outcome == ("passed", "")
+
+
+async def test_an_entry_is_answered_by_itself_by_its_exact_identifier(registry):
+    identifier = "urn:air:agent.localhost:server:weather"
+    for written in (identifier, identifier.replace(":", "%3A")):
+        answer = await ask(registry, "GET", f"/agents/{written}")
+        assert answer.status == 200
+        assert answer.json["identifier"] == identifier
+        assert not {"score", "source", "entry"} & set(answer.json)
+        _check_entry(answer.json)
+        assert answer.headers["etag"]
+        assert "max-age" in answer.headers["cache-control"]
+        assert answer.json["registry"]["details"]["publisher"] == "agent.localhost"
+    for other in (identifier.upper(), identifier.replace("air:a", "air:A"), f"{identifier}x"):
+        missing = await ask(registry, "GET", f"/agents/{other}")
+        assert (missing.status, missing.json["errorCode"]) == (404, "NOT_FOUND"), other
+    for wrong in ("urn%253Aair", "urn:ai:agent.localhost:server:weather", "%zz"):
+        refused = await ask(registry, "GET", f"/agents/{wrong}")
+        assert (refused.status, refused.json["errorCode"]) == (400, "INVALID_ARGUMENT"), wrong
+
+
+async def test_a_filter_by_a_term_of_another_namespace_goes_by_its_iri(registry):
+    async def found(filter, context=None):
+        query = {"text": "weather forecast", "filter": filter}
+        if context is not None:
+            query["@context"] = context
+        return len((await _post(registry, "/search", {"query": query}))["results"])
+
+    acme = {"x": "https://acme.localhost/vocab#"}
+    assert await found({"x:tier": "gold"}, acme) == 1
+    assert await found({"x:tier": "iron"}, acme) == 0
+    assert await found({"x:site.city": "Oslo"}, [acme, "https://acme.localhost/context"]) == 1
+    assert await found({"tier": ["gold"]}, {"tier": {"@id": "x:tier"}, **acme}) == 1
+    assert await found({"https://acme.localhost/vocab#tier": "gold"}) == 1
+    assert await found({"acme:tier": "gold"}) == 0  # no prefix of the query
+    core = "https://agenticresourcediscovery.org/ns#"
+    assert await found({"ard:type": "application/mcp-server-card+json"}, {"ard": core}) == 1
+    facets = await _post(
+        registry,
+        "/explore",
+        {"query": {"@context": acme}, "resultType": {"facets": [{"field": "x:tier"}]}},
+    )
+    assert facets["facets"]["x:tier"]["buckets"] == [{"value": "gold", "count": 1}]
+
+
 async def test_the_official_tool_fails_what_is_no_registry(kit, agents):
     assert (await asyncio.to_thread(asked, kit, "registry", agents)).kind == "failed"
 

@@ -16,7 +16,7 @@ from parley.server.run import serving
 from tests.client.scripted_server import Exchange
 from tests.polling import until
 from tests.registry.app.serving import PUBLISHER, SCHEME, Served, agents, currency, key, served
-from tests.registry.ingest.sites import HERE_ONLY, card, catalog, entry, site
+from tests.registry.ingest.sites import A2A, HERE_ONLY, card, catalog, entry, site
 from tests.services.ports import free_port
 
 pytestmark = pytest.mark.anyio
@@ -156,11 +156,13 @@ async def test_a_registry_that_forgets_is_not_asked_without_end(
         names = json.loads(exchange.body)["identifiers"]
         await exchange.json({"alive": [], "unknown": names, "interval": 0})
 
-    app = parley.asgi(currency(), publisher=PUBLISHER, url="http://127.0.0.1:1")
+    address = "http://127.0.0.1:1/card.json"
+    listed = {"identifier": f"urn:air:{PUBLISHER}:agent:x", "displayName": "X", "type": A2A}
+    document = json.dumps({"entries": [{**listed, "url": address}]}).encode()
     async with site() as web:
         web.pages |= {"/publish": publish, "/heartbeats": beat}
         registration = RegistryRegistration(web.url, "http://127.0.0.1:1", first_seconds=0)
-        registration.start(app)
+        registration.start(lambda: document)
         try:
             await until(lambda: len(asked) > 2, seconds=20)
         finally:

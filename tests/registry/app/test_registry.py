@@ -20,7 +20,7 @@ from tests.cli.processes import Running
 from tests.client.scripted_server import scripted
 from tests.polling import until
 from tests.registry.app.serving import SCHEME, agents, key, served
-from tests.registry.ingest.sites import WebSite, catalog, entry
+from tests.registry.ingest.sites import CATALOG, WebSite, catalog, entry
 from tests.server.raw_http import ask
 from tests.services.ports import free_port
 
@@ -84,7 +84,7 @@ async def test_entries_of_a_file_are_vouched_for_and_read_again_at_the_start(tmp
     async with served(store, entries=[file]) as here:
         await until(lambda: _is(here.url, 1))
         shown = (await here.get("/agents/urn:air:acme.com:test:one")).json
-        assert shown["authority"] == "operator"
+        assert shown["registry"]["details"]["authority"] == "operator"
         assert str(tmp_path) not in json.dumps(shown)
     file.write_text(json.dumps(catalog(one, two)))
     async with served(store, entries=[file]) as here:
@@ -135,7 +135,7 @@ async def test_catalogs_lead_to_no_other_place_of_this_machine():
             nested = entry("nested", f"{other}/.well-known/ai-catalog.json")
             nested["type"] = "application/ai-catalog+json"
             site.serve(nested)
-            async with served(sources=[f"{site.url}/.well-known/ai-catalog.json"]) as here:
+            async with served(sources=[site.url + CATALOG]) as here:
                 registry = here.registry
 
                 async def is_read():

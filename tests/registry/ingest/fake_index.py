@@ -114,6 +114,10 @@ class FakeIndex:
             self.claims[each.url] = self.time + lease * 1000
         return due
 
+    async def renew_sources(self, urls: Sequence[str], lease: float) -> None:
+        for url in urls:
+            self.claims[url] = self.time + lease * 1000
+
     async def end_visit(self, source: Source, began: Source | None = None) -> bool:
         now = self.places.get(source.url)
         if now is None:

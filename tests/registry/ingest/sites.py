@@ -24,7 +24,8 @@ from tests.registry.ingest.fake_index import FakeIndex
 HERE = "agent.localhost"
 """A publisher that catalogs of this machine may speak for."""
 
-CATALOG = "/.well-known/ai-catalog.json"
+CATALOG = "/.well-known/ard.json"
+PREDECESSOR = "/.well-known/ai-catalog.json"
 A2A = "application/a2a-agent-card+json"
 NESTED = "application/ai-catalog+json"
 

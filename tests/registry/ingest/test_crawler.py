@@ -14,6 +14,7 @@ from parley.registry.records import Authority, EntryStanding, Source, SourceKind
 from tests.client.scripted_server import Exchange, card
 from tests.polling import until
 from tests.registry.ingest.sites import (
+    A2A,
     CATALOG,
     NESTED,
     catalog,
@@ -176,7 +177,6 @@ async def test_a_server_that_asks_for_patience_gets_it() -> None:
         (b"[]", "JSON object"),
         (b"{}", "a list of entries"),
         (b'{"entries": 5}', "a list of entries"),
-        (b'{"specVersion": "2.0", "entries": []}', "specVersion"),
         (b'{"entries": [' * 3000, "no JSON"),
         (b'{"entries": ' + b"[" * 100_000, "no JSON"),
         (b"\xff\xfe", "no JSON"),
@@ -521,6 +521,67 @@ async def test_agents_that_never_answered_are_asked_again_sooner_and_then_later(
     assert waits[0] < 120_000 < waits[3] < 86_400_000
     assert ended.due_at - reads.index.time == 86_400_000
     assert reads.index.listed == {urn("one")}
+
+
+async def test_each_refused_entry_is_named_with_its_reason_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """In the log, and in the index for the operator: an entry without an identifier too."""
+    early = "urn:ai:agent.localhost:test:early"
+    inner = catalog({"displayName": "nameless"})
+    async with site() as web, reader() as reads:
+        url = web.serve(
+            web.serve_card("good"),
+            {"identifier": early, "displayName": "Early", "type": A2A, "url": web.url + "/a.json"},
+            {"displayName": "No identifier", "type": A2A, "url": "https://x.example"},
+            entry("stolen", "https://x.example/c.json", "elsewhere.example"),
+            nested("inner", data=inner),
+        )
+        for _ in range(2):
+            with caplog.at_level("WARNING", "parley.registry"):
+                await reads.visit(url)
+    told = [each.message for each in caplog.records]
+    assert len(told) == 4
+    for name, words in (
+        (early, "write urn:air:"),
+        ("entries[2]", "an entry has an identifier"),
+        ("entries[0] of urn:air:agent.localhost:test:inner", "an entry has an identifier"),
+        (urn("stolen", "elsewhere.example"), "it claims to be of elsewhere.example"),
+    ):
+        assert reads.index.standing(name) == "rejected"
+        assert words in reads.index.reason(name)
+        assert [each for each in told if f"the entry {name} of {url} is rejected: " in each]
+
+
+async def test_a_log_names_so_many_and_counts_the_rest(caplog: pytest.LogCaptureFixture) -> None:
+    async with site() as web, reader() as reads:
+        listed = [entry(f"n{n}", "https://x.example/\n", f"x{n}.example") for n in range(130)]
+        await reads.visit(web.serve(*listed))
+    assert len(caplog.records) == 101
+    assert "30 more entries" in caplog.records[-1].message
+    assert not any("\n" in each.message for each in caplog.records)
+
+
+async def test_a_source_of_the_operator_that_was_never_read_is_tried_again_soon(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with site() as web, reader() as reads:
+        waits = []
+        for _ in range(12):
+            reads.fetcher._hosts.clear()
+            ended = await reads.visit(web.url + CATALOG)
+            waits.append((ended.due_at - reads.index.time) / 1000)
+        assert ended.state is SourceState.FAILED  # and not gone
+        assert waits[0] < 7
+        assert max(waits) < 400
+        web.serve(web.serve_card("one"))
+        with caplog.at_level("INFO", "parley.registry"):
+            ended = await reads.visit(web.url + CATALOG)
+        assert ended.state is SourceState.OK
+    said = [each.message for each in caplog.records if "the source" in each.message]
+    assert len(said) == 2
+    assert "is failed: " in said[0]
+    assert "is read again" in said[1]
 
 
 async def test_a_visit_that_cannot_be_stored_is_not_lost() -> None:

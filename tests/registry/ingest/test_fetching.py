@@ -308,8 +308,8 @@ def test_headers_say_for_how_long_an_answer_is_fresh() -> None:
 def test_limits_that_cannot_be_kept_are_refused() -> None:
     with pytest.raises(ValueError, match="depth is more than 0"):
         IngestLimits(depth=0)
-    with pytest.raises(ValueError, match="lease_seconds"):
-        IngestLimits(visit_seconds=400)
+    with pytest.raises(ValueError, match="lease_seconds is more than 0"):
+        IngestLimits(lease_seconds=0)
     with pytest.raises(ValueError, match="refresh_floor"):
         IngestLimits(refresh_floor=10, refresh_default=5)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tests.registry.ingest.dns_server import dns_server
 from tests.registry.ingest.sites import (
     CATALOG,
     HERE_ONLY,
+    PREDECESSOR,
     entry,
     nested,
     old_card,
@@ -171,6 +173,59 @@ async def test_dns_leads_to_the_catalog_of_a_domain_over_tls(tmp_path: Path) -> 
     assert reads.index.standing(urn("two", "example.com")) == "rejected"
 
 
+async def test_a_site_that_publishes_as_ard_0_91_alone_is_read() -> None:
+    """A well-known manifest without anything of 0.9, links of the new relation, and markup."""
+    script = {
+        "@context": ["https://agenticresourcediscovery.org/context/v1", {"x": "https://x.test/#"}],
+        "@graph": [entry("marked", "/marked.json", **{"x:tier": "gold"})],
+    }
+    async with site() as web, reader() as reads:
+        for name in ("well", "header", "link", "marked"):
+            web.serve_card(name)
+        web.pages[CATALOG] = {"entries": [entry("well", f"{web.url}/well.json")], "site": "mine"}
+        web.pages["/h.json"] = {"entries": [entry("header", f"{web.url}/header.json")]}
+        web.pages["/l.json"] = {"entries": [entry("link", f"{web.url}/link.json")]}
+        web.pages["/"] = (
+            b'<html><head><link rel="ard" href="/l.json"></head><body><h1>Agents</h1>'
+            b'<!-- <script type="application/ld+json">{"identifier": "urn:air:evil"}</script> -->'
+            b'<script type="application/ld+json">{"@type": "Organization"}</script>'
+            b'<script type="application/ld+json">{</script>'
+            b'<script type="application/ld+json">' + json.dumps(script).encode() + b"</script>"
+        )
+        web.headers["/"] = {"content-type": "text/html", "link": '</h.json>; rel="ard"'}
+        ended = await reads.visit(web.url, SourceKind.SITE)
+        assert "markup of the page" in ended.reason
+        await reads.visit_all()
+        assert reads.index.listed == {urn(name) for name in ("well", "header", "link", "marked")}
+        marked = reads.index.one(urn("marked"))
+        assert marked.fields["https://x.test/#tier"] == ("gold",)
+        assert marked.url == f"{web.url}/marked.json"
+        assert PREDECESSOR not in web.asked
+        # What is not in the page any more is withdrawn.
+        web.pages["/"] = b"<html>"
+        await reads.visit(web.url, SourceKind.SITE)
+        await reads.visit_all()
+        assert reads.index.standing(urn("marked")) == "withdrawn"
+
+
+async def test_a_site_that_moves_from_the_path_of_0_9_stays_listed() -> None:
+    async with site() as web, reader(refresh_floor=0.001, refresh_default=0.001) as reads:
+        agent = web.serve_card("one")
+        old = web.serve(agent, path=PREDECESSOR)
+        await reads.visit(web.url, SourceKind.SITE)
+        await reads.visit_all()
+        assert reads.index.listed == {urn("one")}
+        new = web.serve(agent)
+        await reads.visit(web.url, SourceKind.SITE)
+        assert {old, new} <= set(reads.index.places)  # the new one was not read yet
+        await reads.visit_all()
+        assert reads.index.places[new].entries == 1
+        await reads.visit(web.url, SourceKind.SITE)
+        assert old not in reads.index.places
+        standings = {each.source: each.standing for each in reads.index.kept.values()}
+        assert standings == {old: "withdrawn", new: "listed"}
+
+
 async def test_dns_records_are_read_in_the_forms_that_others_write() -> None:
     async with dns_server() as dns:
         names = DnsNames([dns.address])
@@ -190,7 +245,7 @@ async def test_dns_records_are_read_in_the_forms_that_others_write() -> None:
             for host in ("a.test", "b.test", "d.test", "bot.e.test", "f.test", "g.test", "h.test")
         }
         assert found == {
-            "a.test": ["https://search.a.test/.well-known/ai-catalog.json"],
+            "a.test": ["https://search.a.test/.well-known/ard.json"],
             "b.test": ["https://c.test:8443/.well-known/ai-catalog.json"],
             "d.test": ["https://d.test/c.json"],
             "bot.e.test": ["https://e.test/bots/catalog.json"],

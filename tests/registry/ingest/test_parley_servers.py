@@ -45,7 +45,7 @@ async def test_a_server_is_a_site_whose_agents_are_listed() -> None:
     async with serving(app_of(agents)) as url, reader() as reads:
         ended = await reads.visit(url, SourceKind.SITE)
         await reads.visit_all()
-    assert ended.reason == f"{url}/.well-known/ai-catalog.json (Agentmap of robots.txt)"
+    assert ended.reason == f"{url}/.well-known/ard.json (Agentmap of robots.txt)"
     assert reads.index.listed == {
         "urn:air:agent.localhost:agent:front",
         "urn:air:agent.localhost:agent:time",
@@ -77,7 +77,7 @@ async def test_what_a_server_signs_is_verified(tmp_path: Path) -> None:
 
 
 async def test_the_records_that_are_printed_for_dns_lead_to_the_catalog() -> None:
-    catalog = "https://agents.acme.test:8443/.well-known/ai-catalog.json"
+    catalog = "https://agents.acme.test:8443/.well-known/ard.json"
     planner = DnsAgent(AirUrn("acme.test", ("agent",), "planner"), "https://acme.test/card.json")
     records = records_of("acme.test", catalog, [planner], ttl=300, alpn="h2")
     for kind in ("SVCB", "TXT"):
@@ -87,4 +87,4 @@ async def test_the_records_that_are_printed_for_dns_lead_to_the_catalog() -> Non
                     dns.add(each.name.rstrip("."), kind, each.value)
             found = await DnsNames([dns.address]).catalogs("acme.test")
         assert [each.url for each in found] == [catalog]
-        assert found[0].record == f"{kind} _index._agents.acme.test"
+        assert found[0].record == f"{kind} _entries._agents.acme.test"

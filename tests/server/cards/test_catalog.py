@@ -31,7 +31,7 @@ from tests.server.scripted import card_of
 
 pytestmark = pytest.mark.anyio
 
-CATALOG, CARD = "/.well-known/ai-catalog.json", "/.well-known/agent-card.json"
+CATALOG, CARD = "/.well-known/ard.json", "/.well-known/agent-card.json"
 PUBLIC = "https://agents.example.com"
 TOKEN = {"authorization": "Bearer good"}
 ELSEWHERE = ["192.0.2.0/24"]
@@ -258,7 +258,7 @@ async def test_without_a_publisher_there_is_no_catalog_and_the_log_says_why_once
             for path in ("/", f"/time-agent{CARD}", "/time-agent/docs"):
                 answer = await ask(url, "GET", path)
                 assert "link" not in answer.headers
-                assert b'rel="ai-catalog"' not in answer.body
+                assert b'rel="ard' not in answer.body
     said = [record.message for record in caplog.records if "catalog" in record.message]
     assert len(said) == 1
     assert "PARLEY_PUBLISHER" in said[0]
@@ -588,7 +588,7 @@ async def test_addresses_that_requests_make_up_cost_no_signatures(monkeypatch):
 
 def target(response):
     """Return the reference of the one link to a catalog."""
-    (found,) = re.findall(r'<([^>]+)>; rel="ai-catalog"', response.headers["link"])
+    (found,) = re.findall(r'<([^>]+)>; rel="ard ai-catalog"', response.headers["link"])
     return found
 
 
@@ -607,7 +607,7 @@ async def test_cards_pages_and_the_root_lead_to_the_catalog(url_option):
         for path in docs:
             page = (await ask(url, "GET", path)).body.decode()
             head = page[: page.index("</head>")]
-            (href,) = re.findall(r'<link rel="ai-catalog"[^>]* href="([^"]+)">', head)
+            (href,) = re.findall(r'<link rel="ard ai-catalog"[^>]* href="([^"]+)">', head)
             assert urljoin(url + path, href) == wanted
         etag = (await ask(url, "GET", CARD)).headers["etag"]
         fresh = await ask(url, "GET", CARD, headers={"If-None-Match": etag})
@@ -629,7 +629,7 @@ async def test_an_address_with_characters_of_its_own_breaks_no_link():
     app = app_of(url='https://agents.example.com/a">b<c')
     async with serving(app) as url:
         link = (await ask(url, "GET", CARD)).headers["link"]
-        assert link.startswith("<https://agents.example.com/a%22%3Eb%3Cc/.well-known/ai-catalog")
+        assert link.startswith("<https://agents.example.com/a%22%3Eb%3Cc/.well-known/ard.json>")
         page = (await ask(url, "GET", "/docs")).body
         assert b'a">b' not in page
 

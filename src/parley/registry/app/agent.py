@@ -1,6 +1,6 @@
 """The registry as an A2A agent: agents find others by a need in words, and register themselves.
 
-A need is answered with catalog entries (ARD §7.5). Who registers over a socket has the rights of
+A need is answered with catalog entries (ARD §5.3.6). Who registers over a socket has the rights of
 publishing over REST.
 """
 
@@ -20,12 +20,12 @@ from parley.model.parts import Part
 from parley.model.service import Caller
 from parley.registry.app.routes import viewer_of
 from parley.registry.app.searching import SearchOperations
-from parley.registry.catalog.searching import MAX_PAGE, FederationMode, QueryModel, SearchRequest
+from parley.registry.catalog.searching import MAX_PAGE, QueryModel, SearchRequest
 from parley.registry.health.prober import Heartbeats
 from parley.registry.publishing.pushing import EntryPublishing, PublishOptions
 from parley.registry.served.registration import outcome_of
 
-# The registry as an A2A agent: a need in words is answered with catalog entries (ARD §7.5).
+# The registry as an A2A agent: a need in words is answered with catalog entries (ARD §5.3.6).
 
 PATH = "/a2a"
 KEY = "find-agents"
@@ -34,13 +34,11 @@ SECONDS = 15.0
 """How long a search may take before its answer becomes a task."""
 
 
-class _Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class _Asked(SearchRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The data part that a caller may send beside its words, or in their place."""
 
-    query: dict[str, Any] = {}
-    federation: FederationMode = FederationMode.AUTO
+    query: QueryModel = QueryModel()
     page_size: int = SHOWN
-    page_token: str = ""
 
 
 def finding_agent(
@@ -76,13 +74,15 @@ def finding_agent(
             found = await searching.found(asked, viewer_of(turn.caller), base)
         except InvalidParamsError as error:
             turn.reject(error.message)
-        results = found.pop("results")
+        results = found.results
         said = {0: "No agent matches.", 1: "One agent matches."}
         words = said.get(len(results), f"{len(results)} agents match, the best first.")
         parts = [Part(text=words)]
         parts += [Part(data=each, media_type="application/json") for each in results]
-        if found:
-            parts.append(Part(data=found, media_type="application/json"))
+        more = msgspec.to_builtins(found)
+        del more["results"]
+        if more:
+            parts.append(Part(data=more, media_type="application/json"))
         return parts
 
     return agent
@@ -97,32 +97,12 @@ def _asked(turn: Turn) -> SearchRequest:
                 given = msgspec.convert(part.data, _Asked)
             except msgspec.ValidationError as error:
                 turn.reject(f"the data part is no search: {error}")
-    text = given.query.get("text", "")
-    filter = given.query.get("filter", {})
-    if (
-        not isinstance(text, str)
-        or not isinstance(filter, dict)
-        or set(given.query) - {"text", "filter"}
-    ):
-        turn.reject("the query of a search has a text and a filter")
-    words = " ".join(each for each in (turn.text.strip(), text.strip()) if each)
+    words = " ".join(each for each in (turn.text.strip(), given.query.text.strip()) if each)
     if not words:
         turn.reject("say what you need, such as: find me an agent that converts currencies")
     if not 1 <= given.page_size <= MAX_PAGE:
         turn.reject(f"pageSize is between 1 and {MAX_PAGE}")
-    return SearchRequest(
-        query=QueryModel(
-            text=words, filter={path: _values(values) for path, values in filter.items()}
-        ),
-        federation=given.federation,
-        page_size=given.page_size,
-        page_token=given.page_token,
-    )
-
-
-def _values(given: Any) -> tuple[str, ...]:
-    listed = given if isinstance(given, list) else [given]
-    return tuple(str(each) for each in listed)
+    return msgspec.structs.replace(given, query=msgspec.structs.replace(given.query, text=words))
 
 
 # Registration over sockets of the registry itself: with the rights of publishing over REST.

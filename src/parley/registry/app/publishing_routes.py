@@ -13,15 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from parley.model.errors import InvalidParamsError, PermissionDeniedError
-from parley.registry.app.routes import (
-    Needs,
-    Operation,
-    RestAnswer,
-    RestRequest,
-    is_operator,
-    ref,
-    schemas_of,
-)
+from parley.registry.app.routes import Needs, Operation, RestAnswer, RestRequest, is_operator
 from parley.registry.health.prober import MAX_BEATS, BeatAnswer, Heartbeats, Identifier
 from parley.registry.index.registry_index import MAX_DETAIL, MAX_DETAILS
 from parley.registry.publishing.callers import MAX_AUDIENCE, read_audience
@@ -44,7 +36,9 @@ from parley.registry.records import EntryStanding, IndexedEntry
 _Audience = list[str | dict[str, str]]
 
 
-class _Publish(msgspec.Struct, forbid_unknown_fields=True):
+class PublishBody(msgspec.Struct, forbid_unknown_fields=True):
+    """A catalog to publish, or its entries."""
+
     catalog: Annotated[
         dict[str, Any] | None, Meta(description="A catalog; or its entries alone.")
     ] = None
@@ -69,7 +63,9 @@ class _Publish(msgspec.Struct, forbid_unknown_fields=True):
     ] = False
 
 
-class _Domain(msgspec.Struct, forbid_unknown_fields=True):
+class DomainProof(msgspec.Struct, forbid_unknown_fields=True):
+    """A domain that the caller proves."""
+
     domain: str
     method: Annotated[str, Meta(extra_json_schema={"enum": ["", *METHODS]})] = ""
     origin: Annotated[
@@ -107,11 +103,11 @@ class PublishingRoutes:
         entries = await self._publishing.own(request.caller)
         domains = await self._proofs.domains(request.caller)
         own = [OwnDomain(domain=name, expires_at=end) for name, end in domains.items()]
-        return RestAnswer(body=_OwnEntries([shown(each) for each in entries], own))
+        return RestAnswer(body=OwnEntries([shown(each) for each in entries], own))
 
     async def challenge(self, request: RestRequest) -> RestAnswer:
         """Answer ``POST /publish/challenges``."""
-        given = request.read(_Domain, "the request for a challenge")
+        given = request.read(DomainProof, "the request for a challenge")
         found = await self._proofs.challenge(
             request.caller, given.domain, origin=given.origin, address=request.address
         )
@@ -119,7 +115,7 @@ class PublishingRoutes:
 
     async def prove(self, request: RestRequest) -> RestAnswer:
         """Answer ``POST /publish/domains``."""
-        given = request.read(_Domain, "the proof")
+        given = request.read(DomainProof, "the proof")
         found = await self._proofs.prove(
             request.caller, given.domain, given.method, origin=given.origin, address=request.address
         )
@@ -143,10 +139,9 @@ class PublishingRoutes:
                 summary="Publish entries",
                 description="Entries of publishers whose domains the caller has proved. They are "
                 "the caller's own; publishing them again replaces them.",
-                request=ref("Publish"),
-                response=ref("PublishReport"),
+                request=PublishBody,
+                response=PublishReport,
                 responses={403: "The domain is not proved.", 429: "A quota is used up."},
-                schemas=SCHEMAS,
                 max_body=self._publishing.limits.document_bytes,
             ),
             Operation(
@@ -156,8 +151,7 @@ class PublishingRoutes:
                 handler=self.own,
                 needs=Needs.CALLER,
                 summary="What the caller has published and proved",
-                response=ref("OwnEntries"),
-                schemas=SCHEMAS,
+                response=OwnEntries,
             ),
             Operation(
                 name="withdrawEntry",
@@ -167,9 +161,8 @@ class PublishingRoutes:
                 needs=Needs.CALLER,
                 summary="Withdraw an entry of the caller",
                 path_parameters={"identifier": {"type": "string", "maxLength": 512}},
-                response={"type": "object", "properties": {"withdrawn": {"type": "integer"}}},
+                response=dict[str, int],
                 responses={403: "Another caller published it.", 404: "There is none."},
-                schemas=SCHEMAS,
             ),
             Operation(
                 name="challengeDomain",
@@ -179,10 +172,9 @@ class PublishingRoutes:
                 needs=Needs.CALLER,
                 summary="Ask for what proves a domain",
                 description="The answer has the text to show, as a TXT record or in a document.",
-                request=ref("DomainProof"),
-                response=ref("DomainChallenge"),
+                request=DomainProof,
+                response=DomainChallenge,
                 responses={201: "A new challenge; one that was given before counts no more."},
-                schemas=SCHEMAS,
             ),
             Operation(
                 name="proveDomain",
@@ -192,10 +184,9 @@ class PublishingRoutes:
                 needs=Needs.CALLER,
                 summary="Prove a domain",
                 description="Looks for the text of the challenge in DNS and in the document.",
-                request=ref("DomainProof"),
-                response=ref("ProvedDomain"),
+                request=DomainProof,
+                response=ProvedDomain,
                 responses={403: "The text is not there.", 404: "There is no challenge."},
-                schemas=SCHEMAS,
             ),
             Operation(
                 name="releaseDomain",
@@ -206,14 +197,13 @@ class PublishingRoutes:
                 summary="Give a domain up",
                 path_parameters={"domain": {"type": "string", "maxLength": 253}},
                 responses={204: "It is no longer the caller's.", 404: "It was not."},
-                schemas=SCHEMAS,
             ),
         )
 
 
 def read_publish(request: RestRequest) -> tuple[Mapping[str, Any], PublishOptions]:
     """Return the catalog of a body and the options beside it. Raises ``InvalidParamsError``."""
-    given = request.read(_Publish, "the body")
+    given = request.read(PublishBody, "the body")
     if (given.catalog is None) == (given.entries is None):
         raise InvalidParamsError('the body has either "catalog" or "entries"')
     catalog = given.catalog
@@ -258,19 +248,11 @@ class OwnDomain(msgspec.Struct, rename="camel"):
     expires_at: Time
 
 
-class _OwnEntries(msgspec.Struct):
+class OwnEntries(msgspec.Struct):
+    """What the caller has published and proved."""
+
     entries: list[dict[str, Any]]
     domains: list[OwnDomain]
-
-
-SCHEMAS = schemas_of(
-    Publish=_Publish,
-    PublishReport=PublishReport,
-    OwnEntries=_OwnEntries,
-    DomainProof=_Domain,
-    DomainChallenge=DomainChallenge,
-    ProvedDomain=ProvedDomain,
-)
 
 
 # What operators do over REST: decide on entries, import, choose sources, read the audit.
@@ -280,18 +262,28 @@ WAITING = (EntryStanding.HELD, EntryStanding.REJECTED, EntryStanding.PENDING)
 """The standings that an operator looks at, unless others are named."""
 
 
-class _Decision(msgspec.Struct, forbid_unknown_fields=True):
+class EntryDecision(msgspec.Struct, forbid_unknown_fields=True):
+    """An operator's decision on an entry."""
+
     standing: Annotated[EntryStanding, Meta(extra_json_schema={"enum": [*DECIDED]})]
     reason: Annotated[str, Meta(extra_json_schema={"maxLength": MAX_REASON})] = ""
     source: str = ""
 
 
-class _NewSource(msgspec.Struct, forbid_unknown_fields=True):
+class NewSource(msgspec.Struct, forbid_unknown_fields=True):
+    """A site or a catalog to read."""
+
     url: str
     vouches: Annotated[
         bool, Meta(description="The operator answers for the publishers of its entries.")
     ] = False
     audience: _Audience = []
+
+
+class RefreshBody(msgspec.Struct, forbid_unknown_fields=True):
+    """A source to read again now."""
+
+    url: Annotated[str, Meta(description="A source, as it is listed; or its domain.")]
 
 
 class OperatorRoutes:
@@ -317,7 +309,7 @@ class OperatorRoutes:
 
     async def decide(self, request: RestRequest) -> RestAnswer:
         """Answer ``POST /operator/entries/{identifier}``."""
-        given = request.read(_Decision, "the decision")
+        given = request.read(EntryDecision, "the decision")
         found = await self._decisions.decide(
             request.caller,
             request.path["identifier"],
@@ -343,7 +335,7 @@ class OperatorRoutes:
 
     async def add_source(self, request: RestRequest) -> RestAnswer:
         """Answer ``POST /operator/sources``."""
-        given = request.read(_NewSource, "the source")
+        given = request.read(NewSource, "the source")
         audience = read_audience(given.audience, request.caller)
         source = await self._decisions.add_source(
             request.caller,
@@ -353,6 +345,12 @@ class OperatorRoutes:
             address=request.address,
         )
         return RestAnswer(body=msgspec.to_builtins(source), status=201)
+
+    async def refresh(self, request: RestRequest) -> RestAnswer:
+        """Answer ``POST /operator/refresh``."""
+        given = request.read(RefreshBody, "the source")
+        found = await self._decisions.refresh(request.caller, given.url, address=request.address)
+        return RestAnswer(body={"sources": [msgspec.to_builtins(each) for each in found]})
 
     async def remove_source(self, request: RestRequest) -> RestAnswer:
         """Answer ``DELETE /operator/sources``."""
@@ -380,7 +378,7 @@ class OperatorRoutes:
         """The rows of the table."""
         text = {"type": "string"}
         limit = {"type": "integer", "minimum": 1, "maximum": MAX_PAGE}
-        listed = {"type": "object", "additionalProperties": {"type": "array"}}
+        listed = dict[str, list[Any]]
         return (
             Operation(
                 name="listEntriesForOperators",
@@ -388,6 +386,7 @@ class OperatorRoutes:
                 path="/operator/entries",
                 handler=self.entries,
                 needs=Needs.OPERATOR,
+                is_open_here=True,
                 summary="Entries by standing, with the reasons",
                 parameters={
                     "standing": text,
@@ -395,7 +394,6 @@ class OperatorRoutes:
                     "offset": {"type": "integer", "minimum": 1},
                 },
                 response=listed,
-                schemas=OPERATOR_SCHEMAS,
             ),
             Operation(
                 name="decideEntry",
@@ -405,10 +403,9 @@ class OperatorRoutes:
                 needs=Needs.OPERATOR,
                 summary="List, hold or reject an entry",
                 path_parameters={"identifier": {"type": "string", "maxLength": 512}},
-                request=ref("Decision"),
-                response={"type": "object"},
+                request=EntryDecision,
+                response=dict[str, Any],
                 responses={404: "There is none.", 409: "Several sources have it."},
-                schemas=OPERATOR_SCHEMAS,
             ),
             Operation(
                 name="importEntries",
@@ -418,9 +415,8 @@ class OperatorRoutes:
                 needs=Needs.OPERATOR,
                 summary="Import a catalog that the operator vouches for",
                 path_parameters={"name": {"type": "string", "maxLength": 500}},
-                request=ref("Publish"),
-                response=ref("PublishReport"),
-                schemas=OPERATOR_SCHEMAS,
+                request=PublishBody,
+                response=PublishReport,
                 max_body=self._publishing.limits.document_bytes,
             ),
             Operation(
@@ -429,10 +425,10 @@ class OperatorRoutes:
                 path="/operator/sources",
                 handler=self.sources,
                 needs=Needs.OPERATOR,
+                is_open_here=True,
                 summary="What is read, and what the last visits found",
                 parameters={"limit": {"type": "integer", "minimum": 1, "maximum": 10_000}},
                 response=listed,
-                schemas=OPERATOR_SCHEMAS,
             ),
             Operation(
                 name="addSource",
@@ -441,10 +437,23 @@ class OperatorRoutes:
                 handler=self.add_source,
                 needs=Needs.OPERATOR,
                 summary="Read a site or a catalog from now on",
-                request=ref("NewSource"),
-                response={"type": "object"},
+                request=NewSource,
+                response=dict[str, Any],
                 responses={201: "It is read soon.", 409: "It is read already."},
-                schemas=OPERATOR_SCHEMAS,
+            ),
+            Operation(
+                name="refreshSource",
+                method="POST",
+                path="/operator/refresh",
+                handler=self.refresh,
+                needs=Needs.OPERATOR,
+                is_open_here=True,
+                summary="Read a source again now, and what it leads to, with all cards",
+                description="Waits a while for the visits; a source with `refresh` in its settings "
+                "is still being read.",
+                request=RefreshBody,
+                response=listed,
+                responses={404: "There is none."},
             ),
             Operation(
                 name="removeSource",
@@ -455,7 +464,6 @@ class OperatorRoutes:
                 summary="Read a source no more, and withdraw its entries",
                 parameters={"url": text},
                 responses={204: "It is gone.", 404: "There is none."},
-                schemas=OPERATOR_SCHEMAS,
             ),
             Operation(
                 name="readAudit",
@@ -473,18 +481,16 @@ class OperatorRoutes:
                     "subject": text,
                 },
                 response=listed,
-                schemas=OPERATOR_SCHEMAS,
             ),
         )
-
-
-OPERATOR_SCHEMAS = {**SCHEMAS, **schemas_of(Decision=_Decision, NewSource=_NewSource)}
 
 
 # Heartbeats over REST.
 
 
-class _Beat(msgspec.Struct, forbid_unknown_fields=True):
+class HeartbeatBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Agents of the caller that are alive."""
+
     identifiers: Annotated[
         list[Identifier], Meta(extra_json_schema={"minItems": 1, "maxItems": MAX_BEATS})
     ]
@@ -502,7 +508,7 @@ class HeartbeatRoutes:
 
     async def beat(self, request: RestRequest) -> RestAnswer:
         """Answer ``POST /heartbeats``."""
-        given = request.read(_Beat, "the heartbeat")
+        given = request.read(HeartbeatBody, "the heartbeat")
         found = await self._heartbeats.beat(request.caller, given.identifiers, given.details)
         if not found.alive:
             names = ", ".join(each[:200] for each in found.unknown[:5])
@@ -522,12 +528,8 @@ class HeartbeatRoutes:
                 summary="Say that agents of the caller are alive",
                 description="After two missed heartbeats an agent is suspect, after four gone. The "
                 "answer says when the next one is wanted.",
-                request=ref("Heartbeat"),
-                response=ref("HeartbeatAnswer"),
+                request=HeartbeatBody,
+                response=BeatAnswer,
                 responses={403: "The caller has published none of them."},
-                schemas=HEARTBEAT_SCHEMAS,
             ),
         )
-
-
-HEARTBEAT_SCHEMAS = schemas_of(Heartbeat=_Beat, HeartbeatAnswer=BeatAnswer)

@@ -39,7 +39,7 @@ from parley.registry.app.searching import (
     RegistryPage,
     SearchOperations,
 )
-from parley.registry.catalog.entries import CATALOG, CATALOG_PATH, AirUrn
+from parley.registry.catalog.entries import CATALOG, CATALOG_PATH, CATALOG_PATHS, AirUrn
 from parley.registry.federation.federated import Federated
 from parley.registry.federation.upstream import Upstream
 from parley.registry.health.prober import Heartbeats, Prober
@@ -85,6 +85,9 @@ DAY_MS = 24 * 3600 * 1000
 KEPT_DAYS = 90
 """How long a withdrawn entry is kept, with the versions of its card and the keys of its pin."""
 
+FOLLOW_SECONDS = 5.0
+"""How often changes are read when nobody asks, so that the next question waits for few."""
+
 REMOVED_PER_TRANSACTION = 200
 PRUNE_SECONDS = 3600.0
 
@@ -106,6 +109,13 @@ class RegistryCare:
         self.heartbeats = Heartbeats(index, rates, settings)
         self.prober = Prober(index, AgentProbe(egress, settings), settings)
         self._index = index
+        self._follows = Periodic(
+            "reading changes of entries",
+            index.catch_up,
+            FOLLOW_SECONDS,
+            log=log,
+            expected=StoreUnavailable,
+        )
         self._prunes = Periodic(
             "removing withdrawn entries",
             self.prune,
@@ -123,11 +133,13 @@ class RegistryCare:
         """Begin the background work. Idempotent."""
         await self.heartbeats.start()
         await self.prober.start()
+        self._follows.start()
         self._prunes.start()
 
     async def stop(self) -> None:
         """Stop. Idempotent."""
         await self._prunes.stop()
+        await self._follows.stop()
         await self.prober.stop()
         await self.heartbeats.stop()
 
@@ -192,6 +204,7 @@ FIRST_SECONDS = 3.0
 """How long a start waits for the first visits of sources that are new."""
 
 FIRST_POLL = 0.05
+_DOWN = (SourceState.FAILED, SourceState.GONE)
 MAX_SOURCES_READ = 1_000
 
 OPENAPI_PATH = "/openapi.json"
@@ -267,8 +280,11 @@ class Registry:
         known = url or address
         # Without an address, results have the address that their caller asked at.
         self.source = f"urn:uuid:{uuid4()}" if known is None else f"{known.rstrip('/')}/"
-        self.names = DnsNames(nameservers)
-        self.fetcher = WebFetcher(policy, limits=ingest, plain_http=private)
+        given = tuple(nameservers) if not isinstance(nameservers, str) else nameservers
+        self.names = DnsNames(given)
+        self.fetcher = WebFetcher(
+            policy, limits=ingest, plain_http=private, lookup=self.names if given else None
+        )
         self.examiner = Examiner(self.fetcher)
         self.crawler = Crawler(self.index, self.examiner, self.fetcher, names=self.names)
         self._meaning = None
@@ -298,12 +314,16 @@ class Registry:
             self.index, self.examiner, self.proofs, ingest=ingest, rates=rates
         )
         self.care = RegistryCare(self.index, rates, egress=self.fetcher.egress, settings=health)
-        self.decisions = OperatorDecisions(self.index, plain=self.fetcher.plain)
+        self.decisions = OperatorDecisions(
+            self.index, plain=self.fetcher.plain, begin_due=self.crawler.begin_due
+        )
         self._sources = [source_of(each, self.fetcher) for each in named]
         self._files = [file_source(each) for each in entries]
         self._shares: Periodic | None = None
         self._security = None if auth is None else auth.security
-        self._rules = Rules(self._security, is_public=public_search)
+        self._rules = Rules(
+            self._security, is_public=public_search, is_here=is_of_this_machine(settings, url)
+        )
         self.searching = SearchOperations(self.federated, self.searcher, source=self.source)
         store = open_store(tasks_url(index) if tasks is None else tasks, None, migrate=migrate)
         self._agent = finding_agent(name, self.searching, self._running)
@@ -387,6 +407,10 @@ class Registry:
                 if before is not None and before.found_by:
                     kept = {n: v for n, v in before.settings.items() if n == AUDIENCE}
                     await self.index.change_source(msgspec.structs.replace(each, settings=kept))
+                elif before is not None and before.state in _DOWN:  # it may be back
+                    failures = before.failures if before.entries else 0
+                    due = msgspec.structs.replace(before, due_at=0, failures=failures)
+                    await self.index.change_source(due)
             for each in self._files:
                 before = await self.index.source(each.url)
                 if before is not None and before.fetched_at is not None:
@@ -481,7 +505,8 @@ class Registry:
         page = CatalogPage(
             items, advertised(""), publisher=publisher, settings=settings, signer=signer
         )
-        self.app.serve_at(CATALOG_PATH, page, restrict="card")
+        for path in CATALOG_PATHS:
+            self.app.serve_at(path, page, restrict="card")
         link = CatalogLink(CATALOG_PATH, RELATION, CATALOG, url)
         self.app.serve_at("/", LinkedPage(routes, link, "/"))
 

@@ -11,10 +11,11 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
+from msgspec import Meta
 from starlette.types import Receive, Scope, Send
 
 from parley.database.errors import StoreUnavailable
@@ -30,6 +31,7 @@ from parley.model.errors import (
 )
 from parley.model.ids import log_incident
 from parley.model.service import ANONYMOUS, Caller
+from parley.registry.catalog.entries import CatalogEntry
 from parley.registry.index.selections import Viewer
 from parley.registry.publishing.callers import NotFoundError, tokens_of
 from parley.security.authentication import Authenticator
@@ -169,24 +171,13 @@ def ref(name: str) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def schemas_of(**bodies: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return the JSON Schemas of bodies, and of structs in them, by their names as components."""
-    _, found = msgspec.json.schema_components(bodies.values(), ref_template=ref("{name}")["$ref"])
-    names = {each.__name__: name for name, each in bodies.items()}
-    for each in found.values():
-        del each["title"]
-        each.pop("description", None)
-    return {names.get(name, name): each for name, each in found.items()}
-
-
 class RestOperation(msgspec.Struct, frozen=True, kw_only=True):
     """One operation.
 
     ``name`` is the operationId, and what limits are ``on``. ``path`` is below the registry, such as
     ``/agents/{identifier}``: a parameter is a whole segment. ``parameters`` are those of the query
-    that it takes, by name, with their JSON Schema; ``request`` and ``response`` are the schemas of
-    the bodies. ``schemas`` are the components they refer to. An operation with ``request`` takes a
-    JSON body of at most ``max_body`` bytes.
+    that it takes, by name, with their JSON Schema; ``request`` and ``response`` are the types of
+    the bodies. An operation with ``request`` takes a JSON body of at most ``max_body`` bytes.
     """
 
     name: str
@@ -198,30 +189,29 @@ class RestOperation(msgspec.Struct, frozen=True, kw_only=True):
     needs: Needs = Needs.SEARCHER
     parameters: Mapping[str, Mapping[str, Any]] = {}
     path_parameters: Mapping[str, Mapping[str, Any]] = {}
-    request: Mapping[str, Any] | None = None
-    response: Mapping[str, Any] | None = None
+    request: Any = None
+    response: Any = None
     responses: Mapping[int, str] = {}
     """Further statuses with what they mean: 201, 404, 409."""
-    schemas: Mapping[str, Any] = {}
-    media_type: str = "application/json"
     max_body: int = MAX_BODY
     is_documented: bool = True
+    is_open_here: bool = False
+    """Whether a registry that verifies no credentials, and serves this machine alone, allows it."""
 
 
 Operation = RestOperation
 """The name that rows are written with."""
 
 
-# The OpenAPI 3.1 document of a registry, made from its operations.
+# The OpenAPI 3.1 document of a registry, made from its operations and the types of their bodies.
 
-_ERROR = {
-    "type": "object",
-    "required": ["errorCode", "message"],
-    "properties": {
-        "errorCode": {"type": "string", "enum": sorted({*ERROR_CODES.values()})},
-        "message": {"type": "string"},
-    },
-}
+
+class Error(msgspec.Struct, rename="camel"):
+    """A refusal."""
+
+    error_code: Annotated[str, Meta(extra_json_schema={"enum": sorted({*ERROR_CODES.values()})})]
+    message: str
+
 
 _MEANINGS = {
     400: "The request is wrong; the message says what would be right.",
@@ -245,17 +235,23 @@ def openapi_document(
 ) -> dict[str, Any]:
     """Return the document. ``public``: everyone may search."""
     paths: dict[str, dict[str, Any]] = {}
-    schemas: dict[str, Any] = {"Error": _ERROR}
+    listed = [each for each in operations if each.is_documented]
+    bodies = {body for each in listed for body in (each.request, each.response) if body}
+    types = [Error, CatalogEntry, *sorted(bodies, key=str)]
+    found, schemas = msgspec.json.schema_components(types, ref_template=ref("{name}")["$ref"])
+    schema_of = dict(zip(types, found, strict=True))
+    for schema in schemas.values():  # their titles are names, their descriptions for Python
+        del schema["title"]
+        schema.pop("description", None)
+        for name in NOT_WRITTEN:
+            schema.get("properties", {}).pop(name, None)
     schemes, required = _security(security)
-    for each in operations:
-        if not each.is_documented:
-            continue
-        document = _operation(each)
+    for each in listed:
+        document = _operation(each, schema_of)
         if required:
             is_open = public and each.needs is Needs.SEARCHER
             document["security"] = [{}, *required] if is_open else required
         paths.setdefault(each.path, {})[each.method.lower()] = document
-        schemas.update(each.schemas)
     components: dict[str, Any] = {"schemas": schemas}
     if schemes:
         components["securitySchemes"] = schemes
@@ -264,8 +260,8 @@ def openapi_document(
         "info": {
             "title": title,
             "version": VERSION,
-            "description": "A registry of agents (Agentic Resource Discovery 0.9), with additions "
-            "of Parley's: single entries, operators, publishing.",
+            "description": "A registry of agents (Agentic Resource Discovery 0.91), with additions "
+            "of Parley's: operators, publishing.",
         },
         "servers": [{"url": base}],
         "paths": paths,
@@ -273,11 +269,15 @@ def openapi_document(
     }
 
 
-def _operation(operation: Operation) -> dict[str, Any]:
+NOT_WRITTEN = ("more", "trustDocument")
+"""Fields of an entry that are written as other members of it."""
+
+
+def _operation(operation: Operation, schema_of: Mapping[Any, Any]) -> dict[str, Any]:
     document: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
-        "responses": _responses(operation),
+        "responses": _responses(operation, schema_of),
     }
     if operation.description:
         document["description"] = operation.description
@@ -292,28 +292,27 @@ def _operation(operation: Operation) -> dict[str, Any]:
     if parameters:
         document["parameters"] = parameters
     if operation.request is not None:
-        content = {"application/json": {"schema": operation.request}}
+        content = {"application/json": {"schema": schema_of[operation.request]}}
         document["requestBody"] = {"required": True, "content": content}
     return document
 
 
-def _responses(operation: Operation) -> dict[str, Any]:
+def _responses(operation: Operation, schema_of: Mapping[Any, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     done = [status for status in operation.responses if 200 <= status < 300] or [200]
     for status in done:
         found[str(status)] = {"description": operation.responses.get(status, "Done.")}
         if operation.response is not None:
-            content = {operation.media_type: {"schema": operation.response}}
+            content = {"application/json": {"schema": schema_of[operation.response]}}
             found[str(status)]["content"] = content
     errors = {400, 401, 403, 429, 500, 503}
     if operation.request is not None:
         errors |= {413, 415}
     for status in sorted(errors | {each for each in operation.responses if each >= 400}):
         words = operation.responses.get(status) or _MEANINGS.get(status, "The request is refused.")
-        schema = {"$ref": "#/components/schemas/Error"}
         found[str(status)] = {
             "description": words,
-            "content": {"application/json": {"schema": schema}},
+            "content": {"application/json": {"schema": schema_of[Error]}},
         }
         if status == 429:
             found["429"]["headers"] = {"Retry-After": {"schema": {"type": "integer"}}}
@@ -371,17 +370,20 @@ class Rules:
     """Who may use the operations of a registry.
 
     ``own`` is what its callers prove themselves with, ``None`` if nothing is verified; with
-    ``is_public`` everyone may search.
+    ``is_public`` everyone may search. ``is_here``: the registry serves this machine alone.
     """
 
-    def __init__(self, own: Security | None, *, is_public: bool) -> None:
+    def __init__(self, own: Security | None, *, is_public: bool, is_here: bool = False) -> None:
         self.own = own
         self.is_public = is_public or own is None
+        self.is_here = is_here
 
     def check(self, operation: Operation, caller: Caller, challenges: Sequence[str]) -> None:
         """Raise ``UnauthenticatedError`` or ``PermissionDeniedError`` for who may not."""
         needs = operation.needs
         if needs is Needs.SEARCHER and self.is_public:
+            return
+        if self.own is None and self.is_here and operation.is_open_here:
             return
         if self.own is None:
             raise UnauthenticatedError(NO_CREDENTIALS, challenges=tuple(challenges))
@@ -577,7 +579,7 @@ class RestRoutes:
                 await reply_without_body(send, 204, headers)
                 return
         code = ERROR_CODES.get(status, ERROR_CODES[500])
-        body = {"errorCode": code, "message": error.message}
+        body = Error(code, error.message)
         headers = [NO_STORE, _NOSNIFF, *headers]
         if scope["method"] == "HEAD":
             await reply_without_body(send, status, headers)

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 from starlette.types import Scope
 
 from parley.model.errors import InvalidParamsError
@@ -27,14 +28,16 @@ from parley.registry.catalog.entries import (
 )
 from parley.registry.catalog.searching import (
     MAX_FACETS,
-    MAX_FILTERS,
+    MAX_OWN_TOKEN,
     MAX_PAGE,
     MAX_QUERY_TEXT,
     ExploreRequest,
+    Facet,
     FacetRequest,
     FederationMode,
     ListRequest,
     QueryModel,
+    RegistryReferral,
     SearchRequest,
 )
 from parley.registry.federation.federated import Federated
@@ -42,42 +45,70 @@ from parley.registry.federation.upstream import Hops, hops_of
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.selections import Viewer
 from parley.registry.publishing.callers import NotFoundError
-from parley.registry.records import CardVersion, IndexedEntry, Observed
-from parley.registry.search.filters import read_filter
+from parley.registry.records import Authority, CardVersion, EntryStanding, IndexedEntry, Trust
 from parley.registry.search.searcher import Searcher, answered
 from parley.registry.served.catalog import CatalogItem, manifest_of
 
 LIST_AGE = 60
 """How long callers may keep a list, in seconds."""
 
-MAX_TOKEN = 2_048
 MAX_EXPRESSION = 4_096
 
 
-class _SearchQuery(QueryModel, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    text: str
-    filter: dict[str, Any] = {}
+Entry = Annotated[dict[str, Any], Meta(extra_json_schema=ref("CatalogEntry"))]
+"""An entry as it was published. Its member ``registry`` has what this registry found out."""
+
+Result = Annotated[
+    dict[str, Any],
+    Meta(
+        extra_json_schema=ref("CatalogEntry")
+        | {
+            "required": ["score", "source"],
+            "properties": {
+                "score": {"type": "integer", "minimum": 0, "maximum": 100},
+                "source": {"type": "string", "description": "The registry that indexed the entry."},
+            },
+        }
+    ),
+]
 
 
-class _Search(SearchRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    query: _SearchQuery
+class FoundEntries(CatalogStruct, frozen=True, kw_only=True):
+    """The answer to a search: entries with their scores, other registries, the next page."""
+
+    results: list[Result]
+    referrals: tuple[RegistryReferral, ...] = ()
+    page_token: str = ""
 
 
-class _FacetQuery(QueryModel, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    filter: dict[str, Any] = {}
+class CountedFields(CatalogStruct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is counted."""
+
+    facets: Annotated[
+        tuple[FacetRequest, ...], Meta(extra_json_schema={"minItems": 1, "maxItems": MAX_FACETS})
+    ]
 
 
-class _Facet(FacetRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    pass
+class Exploration(CatalogStruct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``POST /explore``: the fields whose values are counted, of the entries of a query."""
+
+    query: QueryModel = QueryModel()
+    result_type: CountedFields
 
 
-class _ResultType(CatalogStruct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    facets: tuple[_Facet, ...]
+class FacetCounts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The answer to an exploration."""
+
+    result_type: Literal["facets"] = "facets"
+    facets: Mapping[str, Facet]
 
 
-class _Explore(CatalogStruct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    query: _FacetQuery = _FacetQuery()
-    result_type: _ResultType
+class EntryPage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A page of a list, and how many entries it has in all."""
+
+    items: list[Entry]
+    total: int
+    page_token: str = ""
 
 
 class SearchOperations:
@@ -90,16 +121,15 @@ class SearchOperations:
 
     async def search(self, request: RestRequest) -> RestAnswer:
         """Answer ``POST /search``."""
-        given = request.read(_Search, "the search")
-        asked = msgspec.structs.replace(given, query=_query(given.query))
-        _bounded("pageToken", given.page_token, MAX_TOKEN)
+        asked = request.read(SearchRequest, "the search")
+        _bounded("pageToken", asked.page_token, MAX_OWN_TOKEN)
         hops = hops_of(request.headers)
         return RestAnswer(body=await self.found(asked, request.viewer, request.base, hops))
 
     async def found(
         self, asked: SearchRequest, viewer: Viewer, base: str, hops: Hops | None = None
-    ) -> dict[str, Any]:
-        """Return the answer to a search, as JSON values. Raises ``InvalidParamsError``."""
+    ) -> FoundEntries:
+        """Return the answer to a search. Raises ``InvalidParamsError``."""
         response = await self._federated.search(asked, viewer, hops)
         results = [
             {
@@ -109,29 +139,17 @@ class SearchOperations:
             }
             for each in response.results
         ]
-        body: dict[str, Any] = {"results": results}
-        if response.referrals:
-            body["referrals"] = msgspec.to_builtins(response.referrals)
-        if response.page_token:
-            body["pageToken"] = response.page_token
-        return body
+        return FoundEntries(
+            results=results, referrals=response.referrals, page_token=response.page_token
+        )
 
     async def explore(self, request: RestRequest) -> RestAnswer:
         """Answer ``POST /explore``."""
-        given = request.read(_Explore, "the exploration")
-        facets = given.result_type.facets
-        if len({each.field for each in facets}) < len(facets):
-            raise InvalidParamsError("a field is named twice in resultType.facets")
-        asked = ExploreRequest(query=_query(given.query), facets=facets)
-        found = await self._searcher.explore(asked, request.viewer)
-        counted = {
-            field: {
-                "buckets": [{"value": each.value, "count": each.count} for each in facet.buckets],
-                "otherCount": facet.other_count,
-            }
-            for field, facet in found.items()
-        }
-        return RestAnswer(body={"resultType": "facets", "facets": counted})
+        given = request.read(Exploration, "the exploration")
+        asked = ExploreRequest(query=given.query, facets=given.result_type.facets)
+        return RestAnswer(
+            body=FacetCounts(facets=await self._searcher.explore(asked, request.viewer))
+        )
 
     async def browse(self, request: RestRequest) -> RestAnswer:
         """Answer ``GET /agents``."""
@@ -139,17 +157,16 @@ class SearchOperations:
             filter=_bounded("filter", request.query.get("filter", ""), MAX_EXPRESSION),
             order_by=_bounded("orderBy", request.query.get("orderBy", ""), MAX_EXPRESSION),
             page_size=request.number("pageSize", 20, most=MAX_PAGE),
-            page_token=_bounded("pageToken", request.query.get("pageToken", ""), MAX_TOKEN),
+            page_token=_bounded("pageToken", request.query.get("pageToken", ""), MAX_OWN_TOKEN),
         )
         return RestAnswer(body=await self.listed(asked, request.viewer), max_age=LIST_AGE)
 
-    async def listed(self, asked: ListRequest, viewer: Viewer) -> dict[str, Any]:
-        """Return a list as JSON values. Raises ``InvalidParamsError``."""
-        listed = await self._searcher.browse(asked, viewer)
-        body: dict[str, Any] = {"items": list(listed.items), "total": listed.total}
-        if listed.page_token:
-            body["pageToken"] = listed.page_token
-        return body
+    async def listed(self, asked: ListRequest, viewer: Viewer) -> EntryPage:
+        """Return a list. Raises ``InvalidParamsError``."""
+        found = await self._searcher.browse(asked, viewer)
+        return EntryPage(
+            items=[*map(dict, found.items)], total=found.total, page_token=found.page_token
+        )
 
     @property
     def operations(self) -> tuple[Operation, ...]:
@@ -163,9 +180,8 @@ class SearchOperations:
                 summary="Search for a need",
                 description="Entries that meet a need in words, the best first (ARD §7.2). The "
                 "score says how well an entry matches, and nothing about trust.",
-                request=ref("SearchRequest"),
-                response=ref("SearchResponse"),
-                schemas=SCHEMAS,
+                request=SearchRequest,
+                response=FoundEntries,
             ),
             Operation(
                 name="exploreRegistry",
@@ -175,9 +191,8 @@ class SearchOperations:
                 summary="Count the values of fields",
                 description="The values of fields over all entries that a search with the same "
                 "query matches, with how many have them (ARD §7.3). It asks no other registry.",
-                request=ref("ExploreRequest"),
-                response=ref("ExploreResponse"),
-                schemas=SCHEMAS,
+                request=Exploration,
+                response=FacetCounts,
             ),
             Operation(
                 name="listAgents",
@@ -204,195 +219,18 @@ class SearchOperations:
                         "maximum": MAX_PAGE,
                         "default": 20,
                     },
-                    "pageToken": {"type": "string", "maxLength": MAX_TOKEN},
+                    "pageToken": {"type": "string", "maxLength": MAX_OWN_TOKEN},
                 },
-                response=ref("ListResponse"),
+                response=EntryPage,
                 responses={304: "Nothing changed since the ETag of If-None-Match."},
-                schemas=SCHEMAS,
             ),
         )
-
-
-def _query(given: QueryModel) -> QueryModel:
-    """Return a query with its filter as it is read from JSON, where a value may stand alone."""
-    for path, values in given.filter.items():
-        listed = values if isinstance(values, list) else [values]
-        if not all(isinstance(each, str) for each in listed):
-            raise InvalidParamsError(f"the values of the filter {path[:80]!r} are texts")
-    return QueryModel(text=given.text, filter=read_filter(given.filter))
 
 
 def _bounded(name: str, text: str, most: int) -> str:
     if len(text) > most:
         raise InvalidParamsError(f"{name} has at most {most} characters")
     return text
-
-
-_FILTER = {
-    "type": "object",
-    "maxProperties": MAX_FILTERS,
-    "description": "Field paths with their values: one of the values of each path must match.",
-    "additionalProperties": {
-        "oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]
-    },
-}
-
-_TEXT = {"type": "string", "maxLength": MAX_QUERY_TEXT}
-
-SCHEMAS: Mapping[str, Any] = {
-    "CatalogEntry": {
-        "type": "object",
-        "description": "An entry of a catalog (ARD §4.2), as it was published. The member "
-        "`registry` is what this registry found out about it.",
-        "required": ["identifier", "displayName", "type"],
-        "properties": {
-            "identifier": {
-                "type": "string",
-                "pattern": "^urn:air:[a-zA-Z0-9.-]+(:[a-zA-Z0-9._-]+)+$",
-            },
-            "displayName": {"type": "string"},
-            "type": {"type": "string"},
-            "url": {"type": "string"},
-            "data": {"type": "object"},
-            "description": {"type": "string"},
-            "tags": {"type": "array", "items": {"type": "string"}},
-            "capabilities": {"type": "array", "items": {"type": "string"}},
-            "representativeQueries": {"type": "array", "items": {"type": "string"}},
-            "version": {"type": "string"},
-            "updatedAt": {"type": "string"},
-            "metadata": {"type": "object"},
-            "trustManifest": {"type": "object"},
-            "registry": {"type": "object"},
-        },
-    },
-    "QueryModel": {
-        "type": "object",
-        "properties": {"text": _TEXT, "filter": _FILTER},
-        "additionalProperties": False,
-    },
-    "SearchRequest": {
-        "type": "object",
-        "required": ["query"],
-        "properties": {
-            "query": {
-                "type": "object",
-                "required": ["text"],
-                "properties": {"text": {**_TEXT, "minLength": 1}, "filter": _FILTER},
-                "additionalProperties": False,
-            },
-            "federation": {"type": "string", "enum": [*FederationMode], "default": "auto"},
-            "pageSize": {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": 10},
-            "pageToken": {"type": "string", "maxLength": MAX_TOKEN},
-        },
-        "additionalProperties": False,
-    },
-    "SearchResultItem": {
-        "allOf": [{"$ref": "#/components/schemas/CatalogEntry"}],
-        "type": "object",
-        "required": ["score", "source"],
-        "properties": {
-            "score": {"type": "integer", "minimum": 0, "maximum": 100},
-            "source": {"type": "string", "description": "The registry that indexed the entry."},
-        },
-    },
-    "RegistryReferral": {
-        "type": "object",
-        "required": ["identifier", "displayName", "type", "url"],
-        "properties": {
-            "identifier": {"type": "string"},
-            "displayName": {"type": "string"},
-            "type": {"type": "string"},
-            "url": {"type": "string"},
-        },
-    },
-    "SearchResponse": {
-        "type": "object",
-        "required": ["results"],
-        "properties": {
-            "results": {
-                "type": "array",
-                "items": {"$ref": "#/components/schemas/SearchResultItem"},
-            },
-            "referrals": {
-                "type": "array",
-                "items": {"$ref": "#/components/schemas/RegistryReferral"},
-            },
-            "pageToken": {"type": "string"},
-        },
-        "additionalProperties": False,
-    },
-    "ExploreRequest": {
-        "type": "object",
-        "required": ["resultType"],
-        "properties": {
-            "query": {"$ref": "#/components/schemas/QueryModel"},
-            "resultType": {
-                "type": "object",
-                "required": ["facets"],
-                "properties": {
-                    "facets": {
-                        "type": "array",
-                        "minItems": 1,
-                        "maxItems": MAX_FACETS,
-                        "items": {
-                            "type": "object",
-                            "required": ["field"],
-                            "properties": {
-                                "field": {"type": "string", "minLength": 1},
-                                "limit": {"type": "integer", "minimum": 1, "default": 20},
-                                "minCount": {"type": "integer", "minimum": 1, "default": 1},
-                            },
-                            "additionalProperties": False,
-                        },
-                    }
-                },
-                "additionalProperties": False,
-            },
-        },
-        "additionalProperties": False,
-    },
-    "ExploreResponse": {
-        "type": "object",
-        "required": ["resultType", "facets"],
-        "properties": {
-            "resultType": {"type": "string", "enum": ["facets"]},
-            "facets": {
-                "type": "object",
-                "additionalProperties": {
-                    "type": "object",
-                    "required": ["buckets"],
-                    "properties": {
-                        "buckets": {
-                            "type": "array",
-                            "items": {
-                                "type": "object",
-                                "required": ["value", "count"],
-                                "properties": {
-                                    "value": {"type": "string"},
-                                    "count": {"type": "integer"},
-                                },
-                            },
-                        },
-                        "otherCount": {"type": "integer"},
-                    },
-                },
-            },
-        },
-        "additionalProperties": False,
-    },
-    "ListResponse": {
-        "type": "object",
-        "required": ["items"],
-        "properties": {
-            "items": {"type": "array", "items": {"$ref": "#/components/schemas/CatalogEntry"}},
-            "total": {"type": "integer"},
-            "pageToken": {"type": "string"},
-        },
-    },
-}
-"""ARD's schemas, with bounds. Entries of others are answered as they are, so
-their schema is no stricter than the index.
-"""
 
 
 # ``GET /agents/{identifier}``: all that a viewer may know of one entry.
@@ -421,14 +259,17 @@ class EntryOperations:
         shown = listed or (own[0] if own else None)
         if shown is None:
             raise not_found(identifier)
-        body = described(shown, insider=shown in own)
+        if request.path["identifier"] not in (identifier, shown.entry.get("identifier")):
+            raise not_found(request.path["identifier"])
+        details = described(shown, insider=shown in own)
         # Versions are of the listed entry, or of the strongest.
         if shown == listed:
             versions = await self._index.versions(identifier, VERSIONS)
-            body["versions"] = [_version(each) for each in versions]
-        if own:
-            body["entries"] = [described(each, insider=True) for each in own]
-        return RestAnswer(body=body, max_age=ENTRY_AGE)
+            details.versions = [_version(each) for each in versions]
+        details.entries = [described(each, insider=True, document=answered(each)) for each in own]
+        entry = answered(shown)
+        known = {**entry["registry"], "details": details}
+        return RestAnswer(body={**entry, "registry": known}, max_age=ENTRY_AGE)
 
     @property
     def operations(self) -> tuple[Operation, ...]:
@@ -440,15 +281,15 @@ class EntryOperations:
                 path="/agents/{identifier}",
                 handler=self.show,
                 summary="Show one entry",
-                description="An entry with its card, the versions of that, and what was measured. "
-                "Its owner and operators see the state of it from every source, with the reasons.",
+                description="The entry itself (ARD §5.3.4). `registry.details` has its card, the "
+                "versions of that, and what was measured. Its owner and operators see the state of "
+                "it from every source, with the reasons.",
                 path_parameters={"identifier": IDENTIFIER},
-                response={"$ref": "#/components/schemas/KnownEntry"},
+                response=KnownEntry,
                 responses={
                     304: "Nothing changed since the ETag of If-None-Match.",
                     404: "There is no such entry, or it is not for this caller.",
                 },
-                schemas={**SCHEMAS, **OWN_SCHEMAS},
             ),
         )
 
@@ -474,39 +315,110 @@ def not_found(identifier: str) -> NotFoundError:
     return NotFoundError(f"there is no entry {identifier[:MAX_URN]} for you here")
 
 
-def described(entry: IndexedEntry, *, insider: bool) -> dict[str, Any]:
-    """Return what is known of an entry as JSON values.
+Moment = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 
-    An ``insider`` (its owner, an operator) sees its standing with the reason, and its source.
+
+class KnownHealth(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
+    """What was measured of an agent."""
+
+    health: str
+    liveness: str
+    probes: int
+    availability: float | None = None
+    error_rate: float | None = None
+    latency_p50: float | None = None
+    latency_p95: float | None = None
+    probed_at: Moment | None = None
+    last_beat: Moment | None = None
+    reason: str = ""
+    beat: Mapping[str, str] = {}
+
+
+class KnownVersion(msgspec.Struct, kw_only=True, rename="camel"):
+    """A version of a card, with the difference to the one before (JSON Patch)."""
+
+    digest: str
+    version: str
+    seen_at: Moment
+    difference: list[dict[str, Any]]
+
+
+class EntryDetails(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
+    """What is known of an entry. Its owner and operators see its standing with the reason, and the
+    entries of all sources.
     """
-    found: dict[str, Any] = {
-        "entry": answered(entry),
-        "publisher": entry.publisher,
-        "authority": entry.authority.value,
-        "trust": entry.trust.value,
-        "revision": entry.revision,
-        "createdAt": moment(entry.created_at),
-        "updatedAt": moment(entry.updated_at),
-        "health": _health(entry.observed, insider=insider),
-    }
-    if entry.trust_reason:
-        found["trustReason"] = entry.trust_reason
-    if entry.marks:
-        found["marks"] = list(entry.marks)
-    if entry.card_digest:
-        found["cardDigest"] = entry.card_digest
-    if (card := _json(entry.card)) is not None:
-        found["card"] = card
+
+    entry: Mapping[str, Any] = {}
+    publisher: str
+    authority: Authority
+    trust: Trust
+    revision: int
+    created_at: Moment
+    updated_at: Moment
+    health: KnownHealth
+    trust_reason: str = ""
+    marks: tuple[str, ...] = ()
+    card_digest: str = ""
+    card: Mapping[str, Any] = {}
+    versions: list[KnownVersion] = []
+    key: int | None = None
+    standing: EntryStanding | None = None
+    reason: str | None = None
+    source: str | None = None
+    owner: str | None = None
+    audience: list[str] | None = None
+    seen_at: Moment | None = None
+    entries: list[EntryDetails] = []
+
+
+class KnownMember(msgspec.Struct):
+    """The member ``registry`` of an entry."""
+
+    details: EntryDetails
+
+
+class KnownEntry(CatalogEntry, frozen=True, kw_only=True):
+    """An entry, and what this registry knows of it."""
+
+    registry: KnownMember
+
+
+def described(
+    entry: IndexedEntry, *, insider: bool, document: Mapping[str, Any] | None = None
+) -> EntryDetails:
+    """Return what is known of an entry; an ``insider`` is its owner, or an operator."""
+    observed = entry.observed
+    found = EntryDetails(
+        entry=document or {},
+        publisher=entry.publisher,
+        authority=entry.authority,
+        trust=entry.trust,
+        revision=entry.revision,
+        created_at=moment(entry.created_at),
+        updated_at=moment(entry.updated_at),
+        health=KnownHealth(
+            health=observed.health.value,
+            liveness=observed.liveness.value,
+            probes=observed.probes,
+            availability=observed.availability,
+            error_rate=observed.error_rate,
+            latency_p50=observed.latency_p50,
+            latency_p95=observed.latency_p95,
+            probed_at=None if observed.probed_at is None else moment(observed.probed_at),
+            last_beat=None if observed.last_beat is None else moment(observed.last_beat),
+            reason=observed.reason if insider else "",
+            beat=observed.beat_details if insider else {},
+        ),
+        trust_reason=entry.trust_reason,
+        marks=entry.marks,
+        card_digest=entry.card_digest,
+        card=_json(entry.card),
+    )
     if insider:
-        found |= {
-            "key": entry.key,
-            "standing": entry.standing.value,
-            "reason": entry.reason,
-            "source": entry.source,
-            "owner": entry.owner.replace("\x1f", " "),
-            "audience": [each.replace("\x1f", " ") for each in entry.audience],
-            "seenAt": moment(entry.seen_at),
-        }
+        found.key, found.standing, found.reason = entry.key, entry.standing, entry.reason
+        found.source, found.seen_at = entry.source, moment(entry.seen_at)
+        found.owner = entry.owner.replace("\x1f", " ")
+        found.audience = [each.replace("\x1f", " ") for each in entry.audience]
     return found
 
 
@@ -516,104 +428,22 @@ def moment(ms: int) -> str:
     return text.replace("+00:00", "Z")
 
 
-def _health(observed: Observed, *, insider: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "health": observed.health.value,
-        "liveness": observed.liveness.value,
-        "probes": observed.probes,
-    }
-    measured = {
-        "availability": observed.availability,
-        "errorRate": observed.error_rate,
-        "latencyP50": observed.latency_p50,
-        "latencyP95": observed.latency_p95,
-        "probedAt": None if observed.probed_at is None else moment(observed.probed_at),
-        "lastBeat": None if observed.last_beat is None else moment(observed.last_beat),
-    }
-    found |= {name: value for name, value in measured.items() if value is not None}
-    if insider and observed.reason:
-        found["reason"] = observed.reason
-    if insider and observed.beat_details:
-        found["beat"] = dict(observed.beat_details)
-    return found
+def _version(version: CardVersion) -> KnownVersion:
+    return KnownVersion(
+        digest=version.digest,
+        version=version.version,
+        seen_at=moment(version.seen_at),
+        difference=[dict(each) for each in version.difference],
+    )
 
 
-def _version(version: CardVersion) -> dict[str, Any]:
-    return {
-        "digest": version.digest,
-        "version": version.version,
-        "seenAt": moment(version.seen_at),
-        "difference": [dict(each) for each in version.difference],
-    }
-
-
-def _json(raw: bytes | None) -> Mapping[str, Any] | None:
+def _json(raw: bytes | None) -> Mapping[str, Any]:
     """Return a card as JSON values; it was read before it was stored."""
-    if not raw:
-        return None
     try:
-        found = msgspec.json.decode(raw)
+        found = msgspec.json.decode(raw or b"{}")
     except (msgspec.DecodeError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-OWN_SCHEMAS: Mapping[str, Any] = {
-    "KnownEntry": {
-        "type": "object",
-        "required": ["entry", "publisher", "authority", "trust", "health"],
-        "properties": {
-            "entry": {"$ref": "#/components/schemas/CatalogEntry"},
-            "publisher": {"type": "string"},
-            "authority": {"type": "string", "enum": ["operator", "proved", "domain", "none"]},
-            "trust": {"type": "string", "enum": ["unproved", "verified", "failed"]},
-            "trustReason": {"type": "string"},
-            "marks": {"type": "array", "items": {"type": "string"}},
-            "card": {"type": "object"},
-            "cardDigest": {"type": "string"},
-            "revision": {"type": "integer"},
-            "createdAt": {"type": "string", "format": "date-time"},
-            "updatedAt": {"type": "string", "format": "date-time"},
-            "health": {
-                "type": "object",
-                "required": ["health", "liveness", "probes"],
-                "properties": {
-                    "health": {"type": "string"},
-                    "liveness": {"type": "string"},
-                    "probes": {"type": "integer"},
-                    "availability": {"type": "number"},
-                    "errorRate": {"type": "number"},
-                    "latencyP50": {"type": "number"},
-                    "latencyP95": {"type": "number"},
-                    "probedAt": {"type": "string", "format": "date-time"},
-                    "lastBeat": {"type": "string", "format": "date-time"},
-                    "reason": {"type": "string"},
-                    "beat": {"type": "object"},
-                },
-            },
-            "versions": {
-                "type": "array",
-                "items": {
-                    "type": "object",
-                    "properties": {
-                        "digest": {"type": "string"},
-                        "version": {"type": "string"},
-                        "seenAt": {"type": "string", "format": "date-time"},
-                        "difference": {"type": "array", "items": {"type": "object"}},
-                    },
-                },
-            },
-            "key": {"type": "integer"},
-            "standing": {"type": "string"},
-            "reason": {"type": "string"},
-            "source": {"type": "string"},
-            "owner": {"type": "string"},
-            "audience": {"type": "array", "items": {"type": "string"}},
-            "seenAt": {"type": "string", "format": "date-time"},
-            "entries": {"type": "array", "items": {"$ref": "#/components/schemas/KnownEntry"}},
-        },
-    }
-}
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 # The page of a registry for people, and its own entry for catalogs.
@@ -664,12 +494,11 @@ class RegistryPage:
                 query=QueryModel(text=words), federation=FederationMode.NONE, page_size=SHOWN
             )
             found = await self._searching.found(asked, request.viewer, request.base)
-            entries = found["results"]
+            entries = found.results
             said = f"{len(entries)} for {words!r}, the best first" if entries else "nothing found"
         else:
-            body = await self._searching.listed(ListRequest(page_size=SHOWN), request.viewer)
-            entries = body["items"]
-            total = body["total"]
+            listed = await self._searching.listed(ListRequest(page_size=SHOWN), request.viewer)
+            entries, total = listed.items, listed.total
             said = f"{total} entr{'y' if total == 1 else 'ies'}" if total else "no entries yet"
         page = _page(self._name, words, said, entries)
         return RestAnswer(body=page.encode(), media_type="text/html; charset=utf-8")

@@ -1,4 +1,4 @@
-"""Catalogs of agents and other artifacts: entries and identifiers (AI Catalog 1.0, ARD §4)."""
+"""Catalogs of agents and other artifacts: entries, their terms, identifiers (ARD 0.91 §4)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ REGISTRY = "application/ai-registry+json"
 REGISTRY_TYPES = (REGISTRY, "application/ai-registry")
 A2A_CARD_TYPES = (A2A_CARD, "application/agent-card+json")
 
-CATALOG_PATH = "/.well-known/ai-catalog.json"
+CATALOG_PATH = "/.well-known/ard.json"
+PREDECESSOR_PATH = "/.well-known/ai-catalog.json"
+"""The path of ARD 0.9. Parley serves both, and reads it where the path of 0.91 has nothing."""
+
+CATALOG_PATHS = (CATALOG_PATH, PREDECESSOR_PATH)
+RELATIONS = ("ard", "ai-catalog")
+"""The relations of links to a catalog: of ARD 0.91, and of 0.9."""
 
 PUBLISHER_VARIABLE = "PARLEY_PUBLISHER"
 """The environment variable that names the domain of a catalog."""
@@ -31,7 +37,7 @@ class CatalogStruct(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Attestation(CatalogStruct, frozen=True, kw_only=True):
-    """A claim that can be verified, such as an audit (ARD §5.2)."""
+    """A claim that can be verified, such as an audit (ARD §4.5)."""
 
     type: str
     uri: str
@@ -40,7 +46,7 @@ class Attestation(CatalogStruct, frozen=True, kw_only=True):
 
 
 class ProvenanceLink(CatalogStruct, frozen=True, kw_only=True):
-    """Where an artifact comes from (ARD §5.3)."""
+    """Where an artifact comes from (ARD §4.5)."""
 
     relation: str
     source_id: str
@@ -50,14 +56,14 @@ class ProvenanceLink(CatalogStruct, frozen=True, kw_only=True):
 class TrustSchema(CatalogStruct, frozen=True, kw_only=True):
     """The trust framework that applies to an artifact."""
 
-    identifier: str
-    version: str
+    identifier: str = ""
+    version: str = ""
     governance_uri: str = ""
     verification_methods: tuple[str, ...] = ()
 
 
 class TrustManifest(CatalogStruct, frozen=True, kw_only=True):
-    """Who vouches for an artifact, and by which proofs (ARD §5.1).
+    """Who vouches for an artifact, and by which proofs (ARD §4.5).
 
     ``signature`` is a detached JWS (compact) over the canonical JSON (RFC 8785) of the manifest
     without it.
@@ -72,7 +78,7 @@ class TrustManifest(CatalogStruct, frozen=True, kw_only=True):
 
 
 class CatalogHost(CatalogStruct, frozen=True, kw_only=True):
-    """Who operates a catalog (ARD §4.3)."""
+    """Who operates a catalog (AI Catalog)."""
 
     display_name: str
     identifier: str = ""
@@ -107,11 +113,64 @@ class CatalogEntry(CatalogStruct, frozen=True, kw_only=True):
 
 
 class AICatalog(CatalogStruct, frozen=True, kw_only=True):
-    """A catalog: what ``/.well-known/ai-catalog.json`` holds."""
+    """A catalog: what ``/.well-known/ard.json`` holds."""
 
     spec_version: str = msgspec.field(default="1.0")
     host: CatalogHost | None = None
     entries: tuple[CatalogEntry, ...] = ()
+
+
+# The terms of an entry, which is a node of JSON-LD (ARD §4.1). Contexts are never fetched: what
+# their addresses would declare is unknown here, but for the base context.
+
+NAMESPACE = "https://agenticresourcediscovery.org/ns#"
+MAX_TERMS = 64
+MAX_IRI = 512
+
+_CORE = {field.encode_name for field in msgspec.structs.fields(CatalogEntry)} - {"more"}
+
+
+def context_of(given: Any) -> dict[str, str]:
+    """Return the IRIs of the terms and prefixes that a ``@context`` declares, by their names."""
+    found: dict[str, str] = {}
+    for each in given if isinstance(given, list | tuple) else [given]:
+        for name, value in each.items() if isinstance(each, Mapping) else ():
+            iri = value.get("@id") if isinstance(value, Mapping) else value
+            if isinstance(iri, str) and 0 < len(iri) <= MAX_IRI and len(found) < MAX_TERMS:
+                found[str(name)] = iri
+    return found
+
+
+def term_of(path: str, context: Mapping[str, str]) -> str:
+    """Return the path of a term that two documents share: a core term, or one with its IRI.
+
+    What follows the first name is a path in the term's value. A name without a declaration stays.
+    """
+    first, dot, rest = path.partition(".")
+    if first in _CORE:
+        return path
+    iri = context.get(first, "")
+    if not iri and ":" in path:
+        first, dot, rest = path, "", ""
+        iri = path
+    for _ in range(2):  # a term may be declared with a prefix
+        prefix, colon, name = iri.partition(":")
+        if colon and prefix in context and not name.startswith("//"):
+            iri = context[prefix] + name
+    if not iri and "@vocab" in context:
+        iri = context["@vocab"] + first
+    return (iri.removeprefix(NAMESPACE) or first) + dot + rest
+
+
+def expanded(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an entry whose core terms have their plain names, however its context calls them."""
+    context = context_of(given.get("@context"))
+    if not any(NAMESPACE in iri for iri in context.values()):
+        return given
+    named = {name: term_of(name, context) for name in given if name[:1] != "@"}
+    core = {term: given[name] for name, term in named.items() if term in _CORE}
+    rest = {name: value for name, value in given.items() if named.get(name) not in _CORE}
+    return {**rest, **core}
 
 
 MAX_URN = 512
@@ -128,7 +187,7 @@ class InvalidUrn(ValueError):
 
 
 class AirUrn(msgspec.Struct, frozen=True):
-    """An identifier in its parts (ARD §4.2.1). ``publisher`` is a domain in lower case.
+    """An identifier in its parts (ARD Appendix C). ``publisher`` is a domain in lower case.
 
     Two identifiers are the same when their texts are: ``str`` writes the publisher in lower case,
     and the other segments as they were.
@@ -144,7 +203,13 @@ class AirUrn(msgspec.Struct, frozen=True):
         if len(text) > MAX_URN:
             raise InvalidUrn(f"an identifier has at most {MAX_URN} characters")
         parts = text.split(":")
-        if len(parts) < 4 or [part.lower() for part in parts[:2]] != ["urn", "air"]:
+        scheme = [part.lower() for part in parts[:2]]
+        if scheme == ["urn", "ai"]:
+            raise InvalidUrn(
+                f"{text[:80]!r} is not of the form urn:air:<publisher>:<namespace>:<name>: the "
+                "prefix urn:ai: of early drafts is no URN namespace; write urn:air:"
+            )
+        if len(parts) < 4 or scheme != ["urn", "air"]:
             raise InvalidUrn(
                 f"{text[:80]!r} is not of the form urn:air:<publisher>:<namespace>:<name>"
             )
@@ -172,6 +237,20 @@ def domain(text: str) -> str:
             "it controls (agent.localhost on one machine)"
         )
     return name
+
+
+def one_line(text: str, most: int) -> str:
+    """Return a text of others on one line, cut to a length."""
+    line = "".join(char if char.isprintable() else " " for char in text[: most + 1])
+    return line if len(line) <= most else f"{line[: most - 3]}..."
+
+
+def all_positive(limits: msgspec.Struct, *but: str) -> None:
+    """Raise ``ValueError`` for a field that is not more than 0."""
+    for field in msgspec.structs.fields(limits):
+        value = getattr(limits, field.name)
+        if field.name not in but and value <= 0:
+            raise ValueError(f"{field.name} is more than 0, not {value}")
 
 
 def segment(text: str) -> str:

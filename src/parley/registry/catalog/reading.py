@@ -1,4 +1,4 @@
-"""Reads, writes and checks catalogs (ARD §4, AI Catalog).
+"""Reads, writes and checks catalogs (ARD 0.91 §4, and what 0.9 and the AI Catalog wrote).
 
 Catalogs of others have ``mediaType`` (AI Catalog) or ``type`` (ARD), and unknown members. An entry
 that cannot be read is left out with the reason; the rest of its catalog stays.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -26,6 +26,8 @@ from parley.registry.catalog.entries import (
     CatalogHost,
     CatalogStruct,
     InvalidUrn,
+    domain,
+    expanded,
     is_within,
 )
 
@@ -50,7 +52,7 @@ class InvalidEntry(ValueError):
 
 
 class RejectedEntry(CatalogStruct, frozen=True, kw_only=True):
-    """An entry that was left out. ``identifier`` is its own, if it has one."""
+    """An entry that was left out. ``identifier`` is its own, else its place: ``entries[3]``."""
 
     identifier: str
     reason: str
@@ -69,20 +71,19 @@ def read_catalog(body: bytes | Mapping[str, Any], *, max_entries: int = 10_000) 
     Entries beyond ``max_entries`` are rejected as one.
     """
     document = _object(body, "a catalog")
-    version = document.get("specVersion", "1.0")
-    if not isinstance(version, str) or version.split(".")[0] != "1":
-        raise InvalidCatalog(f"specVersion {version!r} is not supported; 1.x is")
+    version = document.get("specVersion", "1.0")  # ARD 0.91 reads the entries alone
     listed = document.get("entries")
     if not isinstance(listed, list):
         raise InvalidCatalog("a catalog has a list of entries")
     entries: list[CatalogEntry] = []
     rejected: list[RejectedEntry] = []
-    for each in listed[:max_entries]:
+    for number, each in enumerate(listed[:max_entries]):
         try:
             entries.append(read_entry(each))
         except InvalidEntry as error:
             named = each.get("identifier") if isinstance(each, Mapping) else ""
-            named = named[:MAX_TEXT] if isinstance(named, str) else ""
+            named = named[:MAX_TEXT].strip() if isinstance(named, str) else ""
+            named = named or f"entries[{number}]"
             rejected.append(RejectedEntry(identifier=named, reason=str(error)))
     if len(listed) > max_entries:
         more = f"{len(listed) - max_entries} entries beyond the first {max_entries} are not read"
@@ -92,7 +93,11 @@ def read_catalog(body: bytes | Mapping[str, Any], *, max_entries: int = 10_000) 
         read_host = None if host is None else msgspec.convert(host, CatalogHost)
     except msgspec.ValidationError:
         read_host = None  # it is for people: entries count without it
-    catalog = AICatalog(spec_version=version, host=read_host, entries=tuple(entries))
+    catalog = AICatalog(
+        spec_version=version if isinstance(version, str) else "1.0",
+        host=read_host,
+        entries=tuple(entries),
+    )
     return ReadCatalog(catalog=catalog, rejected=tuple(rejected))
 
 
@@ -100,6 +105,7 @@ def read_entry(given: Any) -> CatalogEntry:
     """Read an entry from JSON values. Raises ``InvalidEntry``."""
     if not isinstance(given, Mapping):
         raise InvalidEntry("an entry is a JSON object")
+    given = expanded(given)
     fields: dict[str, Any] = {name: given[name] for name in _NAMES - {"mediaType"} if name in given}
     fields.setdefault("type", given.get("mediaType", ""))
     for name in ("identifier", "displayName", "type"):
@@ -174,8 +180,6 @@ KNOWN_TYPES = (
     'text/markdown; profile="urn:air:agent-skills"',
 )
 
-_IDENTITY_TYPES = ("spiffe", "did", "https", "other")
-_RELATIONS = ("derivedFrom", "publishedFrom", "copiedFrom")
 _TIME = re.compile(
     r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])[Tt ]([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)"
     r"(\.\d+)?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)"
@@ -242,12 +246,7 @@ def _catalog(given: Any, where: str, depth: int) -> Iterator[CatalogProblem]:
         yield CatalogProblem(where, f"a catalog is a JSON object, not {_kind(given)}")
         return
     yield from _members(given, _CATALOG, where)
-    version = given.get("specVersion")
-    if isinstance(version, str) and version != "1.0":
-        yield CatalogProblem(_at(where, "specVersion"), f'it is "1.0", not {version[:40]!r}')
-    if isinstance(given.get("host"), Mapping):
-        yield from _members(given["host"], _HOST, _at(where, "host"))
-        yield from _trust(given["host"], "", _at(where, "host"))
+    yield from map(_warning, _of_the_predecessor(given, where))
     entries = given.get("entries")
     if not isinstance(entries, list):
         return
@@ -268,11 +267,30 @@ def _catalog(given: Any, where: str, depth: int) -> Iterator[CatalogProblem]:
             seen.add(key)
 
 
+def _of_the_predecessor(given: Mapping[str, Any], where: str) -> Iterator[CatalogProblem]:
+    """Yield what readers of ARD 0.9 find wrong around the entries; those of 0.91 ignore it."""
+    yield from _members(given, _AROUND, where)
+    version = given.get("specVersion")
+    if isinstance(version, str) and version != "1.0":
+        yield CatalogProblem(_at(where, "specVersion"), f'it is "1.0", not {version[:40]!r}')
+    if "collections" in given:
+        words = "catalogs are nested as entries; nobody reads collections"
+        yield CatalogProblem(_at(where, "collections"), words)
+    if isinstance(given.get("host"), Mapping):
+        yield from _members(given["host"], _HOST, _at(where, "host"))
+        yield from _trust(given["host"], "", _at(where, "host"))
+
+
+def _warning(problem: CatalogProblem) -> CatalogProblem:
+    return msgspec.structs.replace(problem, is_error=False)
+
+
 def _entry(given: Any, where: str, depth: int) -> Iterator[CatalogProblem]:
     if not isinstance(given, Mapping):
         yield CatalogProblem(where, f"an entry is a JSON object, not {_kind(given)}")
         return
-    yield from _members(given, _ENTRY, where, is_open=True)
+    given = expanded(given)
+    yield from _members(given, _ENTRY, where)
     publisher = ""
     if isinstance(given.get("identifier"), str):
         try:
@@ -296,8 +314,8 @@ def _entry(given: Any, where: str, depth: int) -> Iterator[CatalogProblem]:
     queries = given.get("representativeQueries")
     if isinstance(queries, list) and not 2 <= len(queries) <= 5:
         words = f"there are two to five, not {len(queries)}"
-        yield CatalogProblem(_at(where, "representativeQueries"), words)
-    if given.get("type") in A2A_CARD_TYPES and not queries:
+        yield CatalogProblem(_at(where, "representativeQueries"), words, False)
+    if not queries:
         words = "no representativeQueries: two to five of them make the agent easier to find"
         yield CatalogProblem(where, words, False)
     if isinstance(given.get("metadata"), Mapping):
@@ -359,23 +377,30 @@ def _trust(given: Mapping[str, Any], publisher: str, where: str) -> Iterator[Cat
 
 
 def identity_domain(identity: str) -> str:
-    """Return the domain of a URL, a SPIFFE ID, did:web, dns: or urn:air, or of its own; or ''."""
-    scheme, _, rest = identity.partition(":")
-    if scheme.lower() == "dns":
-        return rest.strip("/").lower()
-    if scheme.lower() in ("https", "spiffe"):
-        try:
-            return (urlsplit(identity).hostname or "").lower()
-        except ValueError:
-            return ""
-    if scheme.lower() == "did" and rest.startswith("web:"):
-        return rest.removeprefix("web:").partition(":")[0].partition("%3A")[0].lower()
-    if scheme.lower() == "urn":
-        try:
-            return AirUrn.parse(identity).publisher
-        except InvalidUrn:
-            return ""
-    return identity.lower() if "/" not in identity and ":" not in identity else ""
+    """Return the domain in an identity: of a URL, a SPIFFE ID, did:web, dns:, an identifier, or
+    itself; ``localhost`` for this machine, empty for none.
+    """
+    text = identity.strip()
+    scheme, colon, rest = text.partition(":")
+    try:
+        match scheme.lower() if colon else "":
+            case "urn":
+                return AirUrn.parse(text).publisher
+            case "did":
+                method, _, name = rest.partition(":")
+                host = unquote(name.partition("#")[0].split(":")[0]).partition(":")[0]
+                host = host if method == "web" else ""
+            case "dns":
+                host = rest.strip("/")
+            case "https" | "http" | "spiffe":
+                host = urlsplit(text).hostname or ""
+            case "":
+                host = text
+            case _:
+                return ""
+        return host.lower() if host.lower() == "localhost" else domain(host)
+    except ValueError:  # of an identifier or a domain that is none, too
+        return ""
 
 
 def _is_aligned(identity: str, publisher: str) -> bool:
@@ -390,26 +415,6 @@ class _Rule(msgspec.Struct, frozen=True):
     is_required: bool = False
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
-
-
 def _is_time(value: Any) -> bool:
     return isinstance(value, str) and _TIME.fullmatch(value) is not None
 
@@ -422,22 +427,27 @@ def _is_web(value: Any) -> bool:
         return False
 
 
-def _is_one_of(names: tuple[str, ...]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, str) and value in names
+def _is_list_of_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
-_TEXT = _Rule("a text", _is_text)
-_NAME = _Rule("a text that is not empty", _is_name, is_required=True)
-_NEEDED = _Rule("a text", _is_text, is_required=True)
-_TEXTS = _Rule("a list of texts", _is_texts)
-_OBJECT = _Rule("a JSON object", _is_object)
-_OBJECTS = _Rule("a list of JSON objects", _is_list)
+def _is(*kinds: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kinds)
 
-_CATALOG = {
-    "specVersion": _NEEDED,
-    "host": _OBJECT,
-    "entries": _Rule("a list of entries", _is_list, is_required=True),
-}
+
+_TEXT = _Rule("a text", _is(str))
+_NAME = _Rule(
+    "a text that is not empty",
+    lambda value: isinstance(value, str) and bool(value.strip()),
+    is_required=True,
+)
+_NEEDED = _Rule("a text", _is(str), is_required=True)
+_TEXTS = _Rule("a list of texts", _is_list_of_texts)
+_OBJECT = _Rule("a JSON object", _is(dict))
+_OBJECTS = _Rule("a list of JSON objects", _is(list))
+
+_CATALOG = {"entries": _Rule("a list of entries", _is(list), is_required=True)}
+_AROUND = {"specVersion": _NEEDED, "host": _OBJECT}
 _HOST = {
     "displayName": _NAME,
     "identifier": _TEXT,
@@ -446,6 +456,8 @@ _HOST = {
     "trustManifest": _OBJECT,
 }
 _ENTRY = {
+    "@context": _Rule("an address, an object or a list", _is(str, list, dict)),
+    "@id": _TEXT,
     "identifier": _NEEDED,
     "displayName": _NAME,
     "type": _NAME,
@@ -462,41 +474,32 @@ _ENTRY = {
 }
 _TRUST = {
     "identity": _NAME,
-    "identityType": _Rule(f"one of {', '.join(_IDENTITY_TYPES)}", _is_one_of(_IDENTITY_TYPES)),
+    "identityType": _TEXT,
     "trustSchema": _OBJECT,
     "attestations": _OBJECTS,
     "provenance": _OBJECTS,
     "signature": _TEXT,
 }
 _SCHEMA = {
-    "identifier": _NEEDED,
-    "version": _NEEDED,
+    "identifier": _TEXT,
+    "version": _TEXT,
     "governanceUri": _TEXT,
     "verificationMethods": _TEXTS,
 }
-_ATTESTATION = {"type": _NEEDED, "uri": _NEEDED, "mediaType": _NEEDED, "digest": _TEXT}
-_PROVENANCE = {
-    "relation": _Rule(f"one of {', '.join(_RELATIONS)}", _is_one_of(_RELATIONS), is_required=True),
-    "sourceId": _NEEDED,
-    "sourceDigest": _TEXT,
-}
+_ATTESTATION = {"type": _NEEDED, "uri": _NEEDED, "mediaType": _TEXT, "digest": _TEXT}
+_PROVENANCE = {"relation": _NEEDED, "sourceId": _NEEDED, "sourceDigest": _TEXT}
 
 
 def _members(
-    given: Mapping[str, Any], rules: Mapping[str, _Rule], where: str, *, is_open: bool = False
+    given: Mapping[str, Any], rules: Mapping[str, _Rule], where: str
 ) -> Iterator[CatalogProblem]:
-    """Yield the members that are missing, of another kind, or, unless ``is_open``, not known."""
+    """Yield the members that are missing, or of another kind; others are open to everybody."""
     for name, rule in rules.items():
         if name not in given:
             if rule.is_required and not (name == "type" and "mediaType" in given):
                 yield CatalogProblem(where, f"{name} is missing: {rule.words}")
         elif not rule.holds(given[name]):
             yield CatalogProblem(_at(where, name), f"{rule.words}, not {_kind(given[name])}")
-    if not is_open:
-        for name in given:
-            if name not in rules:
-                words = f"the schema has no such member here; there are {', '.join(rules)}"
-                yield CatalogProblem(_at(where, str(name)[:80]), words)
 
 
 def _at(where: str, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Requests to a registry and its answers (ARD §7), written and read by who asks.
+"""Requests to a registry and its answers (ARD §5.3), written and read by who asks.
 
 Answers of others lack members, have scores of another kind, and list wrong entries."""
 
@@ -8,44 +8,83 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
-from parley.registry.catalog.entries import REGISTRY, REGISTRY_TYPES, CatalogEntry, CatalogStruct
+from parley.registry.catalog.entries import (
+    REGISTRY,
+    REGISTRY_TYPES,
+    AirUrn,
+    CatalogEntry,
+    CatalogStruct,
+    InvalidUrn,
+    context_of,
+    term_of,
+)
 from parley.registry.catalog.reading import InvalidEntry, RejectedEntry, read_entry
 
 MAX_PAGE = 100
 MAX_QUERY_TEXT = 2_000
 MAX_FILTERS = 32
 MAX_FACETS = 16
+MAX_OWN_TOKEN = 2_048
+"""The length limit of a page token that a registry is sent back."""
 
 
 class FederationMode(StrEnum):
-    """Who asks other registries (ARD §8)."""
+    """Who asks other registries (ARD §5.4)."""
 
     AUTO = "auto"
     REFERRALS = "referrals"
     NONE = "none"
 
 
-class QueryModel(CatalogStruct, frozen=True, kw_only=True):
-    """A need in words, and constraints by field path; both must hold (ARD §7.1).
+_FILTER = {
+    "maxProperties": MAX_FILTERS,
+    "additionalProperties": {
+        "oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]
+    },
+}
 
-    The values of one path are alternatives.
+
+class QueryModel(CatalogStruct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A need in words, and constraints by field path; both must hold (ARD §5.3.1).
+
+    The values of one path, a text or a tuple of them, are alternatives. ``context`` declares the
+    prefixes in the paths.
     """
 
-    text: str = ""
-    filter: Mapping[str, tuple[str, ...]] = {}
+    text: Annotated[str, Meta(extra_json_schema={"maxLength": MAX_QUERY_TEXT})] = ""
+    filter: Annotated[
+        Mapping[str, Any],
+        Meta(
+            description="Field paths with their values: one of the values of each path must match.",
+            extra_json_schema=_FILTER,
+        ),
+    ] = {}
+    context: Annotated[
+        Any,
+        Meta(
+            description="Declares the prefixes in the paths of the filter (JSON-LD); addresses of "
+            "contexts are not fetched.",
+            extra_json_schema={"type": ["object", "array", "string", "null"]},
+        ),
+    ] = msgspec.field(default=None, name="@context")
+
+    def path(self, given: str) -> str:
+        """Return the path that entries have of a path as the query writes it."""
+        return term_of(given, context_of(self.context))
 
 
-class SearchRequest(CatalogStruct, frozen=True, kw_only=True):
+class SearchRequest(CatalogStruct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``POST /search``."""
 
     query: QueryModel
     federation: FederationMode = FederationMode.AUTO
-    page_size: int = 10
-    page_token: str = ""
+    page_size: Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": MAX_PAGE})] = 10
+    page_token: Annotated[str, Meta(extra_json_schema={"maxLength": MAX_OWN_TOKEN})] = ""
 
 
 class SearchResult(CatalogStruct, frozen=True, kw_only=True):
@@ -76,12 +115,15 @@ class SearchResponse(CatalogStruct, frozen=True, kw_only=True):
     page_token: str = ""
 
 
-class FacetRequest(CatalogStruct, frozen=True, kw_only=True):
+_AT_LEAST_ONE = Meta(extra_json_schema={"minimum": 1})
+
+
+class FacetRequest(CatalogStruct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A field path whose values are counted."""
 
-    field: str
-    limit: int = 20
-    min_count: int = 1
+    field: Annotated[str, Meta(extra_json_schema={"minLength": 1})]
+    limit: Annotated[int, _AT_LEAST_ONE] = 20
+    min_count: Annotated[int, _AT_LEAST_ONE] = 1
 
 
 class ExploreRequest(CatalogStruct, frozen=True, kw_only=True):
@@ -101,8 +143,8 @@ class FacetBucket(CatalogStruct, frozen=True, kw_only=True):
 class Facet(CatalogStruct, frozen=True, kw_only=True):
     """The values of a path; ``other_count`` is the number of entries in buckets left out."""
 
-    buckets: tuple[FacetBucket, ...] = ()
-    other_count: int = 0
+    buckets: tuple[FacetBucket, ...]
+    other_count: int
 
 
 class ListRequest(CatalogStruct, frozen=True, kw_only=True):
@@ -139,12 +181,17 @@ class InvalidAnswer(ValueError):
 
 
 class ListedResult(CatalogStruct, frozen=True, kw_only=True):
-    """A result as a registry wrote it: ``score`` is what it claims, ``None`` if it does not."""
+    """A result as a registry wrote it: ``score`` is what it claims, ``None`` if it does not.
+
+    A registry may leave out all but the identifier (ARD §5.3.2): then ``is_partial`` is set, and
+    the entry is asked for by its identifier.
+    """
 
     entry: CatalogEntry
     document: Mapping[str, Any]
     score: float | None = None
     source: str = ""
+    is_partial: bool = False
 
 
 class SearchAnswer(CatalogStruct, frozen=True, kw_only=True):
@@ -189,10 +236,15 @@ def write_explore(request: ExploreRequest) -> bytes:
 
 def _query(query: QueryModel) -> dict[str, Any]:
     written: dict[str, Any] = {}
+    if query.context is not None:
+        written["@context"] = query.context
     if query.text:
         written["text"] = query.text
     if query.filter:
-        written["filter"] = {path: list(values) for path, values in query.filter.items()}
+        written["filter"] = {
+            path: [values] if isinstance(values, str) else list(values)
+            for path, values in query.filter.items()
+        }
     return written
 
 
@@ -209,7 +261,10 @@ def read_search(body: bytes, *, max_results: int) -> SearchAnswer:
         try:
             results.append(_result(each))
         except InvalidEntry as error:
-            rejected.append(_rejected(each, str(error)))
+            if (partial := _partial(each)) is not None:
+                results.append(partial)
+            else:
+                rejected.append(_rejected(each, str(error)))
     rejected += _beyond(listed, max_results)
     return SearchAnswer(
         results=tuple(results),
@@ -249,15 +304,25 @@ def read_list(body: bytes, *, max_items: int) -> BrowseAnswer:
 
 
 def read_one(body: bytes) -> tuple[CatalogEntry, Mapping[str, Any]]:
-    """Read an entry alone, and what Parley's registries say beside it. Raises ``InvalidAnswer``."""
+    """Read an entry alone, and what Parley's registries say of it. Raises ``InvalidAnswer``.
+
+    ARD 0.91 answers with the entry itself, where ``registry.details`` has that; before, the entry
+    was a member ``entry`` of it.
+    """
     document = _object(body)
     inner = document.get("entry")
-    is_described = isinstance(inner, Mapping)
     try:
-        entry = read_entry(inner if is_described else document)
+        entry = read_entry(inner if isinstance(inner, Mapping) else document)
     except InvalidEntry as error:
         raise InvalidAnswer(str(error)) from None
-    return entry, {n: v for n, v in document.items() if n != "entry"} if is_described else {}
+    if isinstance(inner, Mapping):
+        return entry, {n: v for n, v in document.items() if n != "entry"}
+    own = document.get("registry")
+    details = own.get("details") if isinstance(own, Mapping) else None
+    if not isinstance(own, Mapping) or not isinstance(details, Mapping):
+        return entry, {}
+    known = {name: value for name, value in own.items() if name != "details"}
+    return msgspec.structs.replace(entry, more={**entry.more, "registry": known}), details
 
 
 def read_error(body: bytes) -> tuple[str, str]:
@@ -297,6 +362,28 @@ def _result(given: Any) -> ListedResult:
         document={name: each for name, each in given.items() if name not in ("score", "source")},
         score=_number(score),
         source=source if isinstance(source, str) and len(source) <= MAX_TOKEN else "",
+    )
+
+
+def _partial(given: Any) -> ListedResult | None:
+    """Return a result that has an identifier and lacks what else an entry has, ``None`` if not."""
+    if not isinstance(given, Mapping):
+        return None
+    identifier, score, source = (given.get(name) for name in ("identifier", "score", "source"))
+    lacks = not all(given.get(name) for name in ("displayName", "type"))
+    lacks = lacks or not (given.get("url") or given.get("data"))
+    try:
+        urn = AirUrn.parse(identifier) if lacks and isinstance(identifier, str) else None
+    except InvalidUrn:
+        urn = None
+    if urn is None:
+        return None
+    return ListedResult(
+        entry=CatalogEntry(identifier=str(identifier), display_name=urn.name, type=""),
+        document=given,
+        score=_number(score),
+        source=source if isinstance(source, str) and len(source) <= MAX_TOKEN else "",
+        is_partial=True,
     )
 
 

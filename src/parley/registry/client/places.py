@@ -18,7 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 from parley.client.bindings.http import redacted
 from parley.client.errors import ClientError
 from parley.client.origin import Origin
-from parley.registry.catalog.entries import CATALOG_PATH
+from parley.registry.catalog.entries import CATALOG_PATHS
 from parley.security.networks import is_loopback
 
 
@@ -140,9 +140,10 @@ def base_of(url: str) -> str:
     return urlunsplit(parts._replace(path=f"{path}/"))
 
 
-def catalog_of(url: str) -> str:
-    """Return the well-known address of the catalog at the host of an address."""
-    return urlunsplit(urlsplit(url)._replace(path=CATALOG_PATH, query="", fragment=""))
+def catalogs_of(url: str) -> list[str]:
+    """Return the well-known addresses of a host's catalog: of ARD 0.91, then of 0.9."""
+    parts = urlsplit(url)
+    return [urlunsplit(parts._replace(path=p, query="", fragment="")) for p in CATALOG_PATHS]
 
 
 def _of_url(url: str) -> RegistryPlace:

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, Protocol, Self, TypeVar, runtime_checkable
+from contextlib import suppress
+from typing import Any, Literal, Protocol, Self, TypedDict, TypeVar, Unpack, runtime_checkable
 
 import msgspec
 
@@ -49,7 +50,7 @@ from parley.registry.client.places import (
     RegistryReference,
     RegistryRefused,
     base_of,
-    catalog_of,
+    catalogs_of,
     place_of,
 )
 from parley.registry.client.rest import RestRegistry
@@ -349,13 +350,12 @@ class RemoteRegistry:
                 self._bind(place.url)
                 return self._rest_at(place.url, self._http)
         self._bind(place.url)
-        url = place.url if place.kind is PlaceKind.CATALOG else catalog_of(place.url)
+        if place.kind is PlaceKind.CATALOG:
+            return await self._from_web(place.url)
         try:
-            return await self._from_web(url)
+            return await self._from_well_known(place.url)
         except (RegistryRefused, NotARegistry):
-            if place.kind is PlaceKind.CATALOG:
-                raise
-        return self._rest_at(place.url, self._http)
+            return self._rest_at(place.url, self._http)
 
     async def _elsewhere(
         self,
@@ -376,14 +376,14 @@ class RemoteRegistry:
             self._has_answered = True
             raise error
         try:
-            found = await self._from_web(catalog_of(self._place.url))
+            found = await self._from_well_known(self._place.url)
         except ClientError:
             raise error from None
         self._backend = found
         return found
 
     async def _searches(self, backend: RestRegistry) -> bool:
-        """Return whether an address answers searches: every registry does (ARD §3.5)."""
+        """Return whether an address answers searches: every registry does (ARD §5.3)."""
         request = SearchRequest(
             query=QueryModel(text="registry"), federation=FederationMode.NONE, page_size=1
         )
@@ -401,6 +401,16 @@ class RemoteRegistry:
             self._bind(base)
             return self._rest_at(base, self._http)
         return LocalCatalog(entries, where)
+
+    async def _from_well_known(self, url: str) -> RestRegistry | LocalCatalog:
+        """Return what the well-known catalog of a host leads to: that of ARD 0.91, else of 0.9."""
+        first, second = catalogs_of(url)
+        try:
+            return await self._from_web(first)
+        except (RegistryRefused, NotARegistry) as error:
+            with suppress(ClientError):
+                return await self._from_web(second)
+            raise error
 
     async def _from_web(self, url: str) -> RestRegistry | LocalCatalog:
         """Return the registry that a catalog names, or the catalog if it names none."""
@@ -507,6 +517,24 @@ def _answer_of(response: SearchResponse | SearchAnswer) -> SearchAnswer:
     )
 
 
+class RegistryOptions(TypedDict, total=False):
+    """The options of ``RemoteRegistry``, which ``find`` takes too."""
+
+    auth: Credential | Sequence[Credential] | Literal[False] | None
+    headers: Mapping[str, str] | None
+    bearer: str | None
+    api_key: str | None
+    timeout: float | None
+    retries: int
+    insecure: bool
+    trust_origins: Sequence[str]
+    allow_private: bool | Iterable[str]
+    tls: ssl.SSLContext | Tls | None
+    proxy: str | None
+    egress: Egress | None
+    http: HttpTransport | None
+
+
 async def find(
     need: str,
     *,
@@ -514,19 +542,7 @@ async def find(
     filter: Mapping[str, FilterValues] | None = None,
     limit: int = 10,
     federation: str = "auto",
-    auth: Credential | Sequence[Credential] | Literal[False] | None = None,
-    headers: Mapping[str, str] | None = None,
-    bearer: str | None = None,
-    api_key: str | None = None,
-    timeout: float | None = 30.0,
-    retries: int = 2,
-    insecure: bool = False,
-    trust_origins: Sequence[str] = (),
-    allow_private: bool | Iterable[str] = False,
-    tls: ssl.SSLContext | Tls | None = None,
-    proxy: str | None = None,
-    egress: Egress | None = None,
-    http: HttpTransport | None = None,
+    **options: Unpack[RegistryOptions],
 ) -> list[FoundAgent]:
     """Return agents that meet a need, the best first: ``parley.find("currency conversion")``.
 
@@ -552,23 +568,7 @@ async def find(
     Raises ``NoRegistry`` (a ``ValueError``), ``NotARegistry``, ``RegistryRefused``,
     ``AuthenticationRequired``, and the errors of the network, which are ``ClientError``.
     """
-    asked = RemoteRegistry(
-        registry,
-        auth=auth,
-        headers=headers,
-        bearer=bearer,
-        api_key=api_key,
-        timeout=timeout,
-        retries=retries,
-        insecure=insecure,
-        trust_origins=trust_origins,
-        allow_private=allow_private,
-        tls=tls,
-        proxy=proxy,
-        egress=egress,
-        http=http,
-    )
-    async with asked:
+    async with RemoteRegistry(registry, **options) as asked:
         return await asked.find(need, filter=filter, limit=limit, federation=federation)
 
 

@@ -1,4 +1,4 @@
-"""The REST interface of one registry (ARD §7): requests sent, answers bounded and read."""
+"""The REST interface of one registry (ARD §5.3): requests sent, answers bounded and read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from parley.client.errors import AuthenticationRequired, UnexpectedStatus
 from parley.client.origin import Origin
 from parley.client.retry import TRANSIENT_STATUSES, Retry, repeat
 from parley.model.backoff import seconds_of
-from parley.registry.catalog.entries import CatalogEntry
+from parley.registry.catalog.entries import MAX_URN, CatalogEntry
+from parley.registry.catalog.reading import RejectedEntry, write_entry
 from parley.registry.catalog.searching import (
     MAX_PAGE,
     BrowseAnswer,
@@ -23,6 +24,7 @@ from parley.registry.catalog.searching import (
     Facet,
     FederationMode,
     InvalidAnswer,
+    ListedResult,
     ListRequest,
     QueryModel,
     SearchAnswer,
@@ -35,12 +37,15 @@ from parley.registry.catalog.searching import (
     write_explore,
     write_search,
 )
-from parley.registry.client.places import AgentNotFound, NotARegistry, RegistryRefused
+from parley.registry.client.places import AgentNotFound, NotARegistry, RegistryRefused, base_of
 
 T = TypeVar("T")
 
 MAX_ANSWER = 8 * 1024 * 1024
 """The size of an answer: a hundred entries, some with a card in them."""
+
+MAX_COMPLETED = 20
+"""How many results of an answer with their identifiers alone are asked for."""
 
 _NO_ROUTE = frozenset({404, 405, 501})
 
@@ -78,7 +83,41 @@ class RestRegistry:
     ) -> SearchAnswer:
         """Return entries ranked by relevance (``POST /search``)."""
         reply = await self._call("POST", "search", write_search(request), headers)
-        return self._read(lambda: read_search(reply.body, max_results=request.page_size))
+        answer = self._read(lambda: read_search(reply.body, max_results=request.page_size))
+        if any(each.is_partial for each in answer.results):
+            answer = await self._completed(answer)
+        return answer
+
+    async def _completed(self, answer: SearchAnswer) -> SearchAnswer:
+        """Return an answer with the entries of its partial results, asked for one by one."""
+        left = [each for each in answer.results if each.is_partial][MAX_COMPLETED:]
+        results, rejected = [], list(answer.rejected)
+        for each in answer.results:
+            found = each if not each.is_partial or each in left else await self._complete(each)
+            if found is not None and not found.is_partial:
+                results.append(found)
+            else:
+                words = "it has its identifier alone, and its registry does not have the rest"
+                rejected.append(
+                    RejectedEntry(identifier=each.entry.identifier[:MAX_URN], reason=words)
+                )
+        return msgspec.structs.replace(answer, results=tuple(results), rejected=tuple(rejected))
+
+    async def _complete(self, result: ListedResult) -> ListedResult | None:
+        """Return a result with its entry; ``None`` where another registry has it, or nobody."""
+        try:
+            is_here = not result.source or base_of(result.source) == self.base
+            if not is_here:
+                return None
+            reply = await self._call("GET", f"agents/{quote(result.entry.identifier, safe='')}")
+            entry, _ = read_one(reply.body)
+        except (ValueError, RegistryRefused):
+            return None
+        if entry.identifier != result.entry.identifier:
+            return None
+        return msgspec.structs.replace(
+            result, entry=entry, document=write_entry(entry), is_partial=False
+        )
 
     async def explore(self, request: ExploreRequest) -> dict[str, Facet]:
         """Return the values of fields with their counts (``POST /explore``)."""
@@ -102,7 +141,7 @@ class RestRegistry:
 
         Raises ``AgentNotFound``.
 
-        Parley's registries have a route for it; others are searched with a filter.
+        Registries of ARD 0.9 have no route for it: they are searched with a filter.
         """
         try:
             reply = await self._call("GET", f"agents/{quote(identifier, safe='')}")

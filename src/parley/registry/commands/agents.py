@@ -1,8 +1,12 @@
-"""``parley agents``: agents found by need, in a registry or a catalog, and changes of its list."""
+"""``parley agents``: agents found by need, in a registry or a catalog, and changes of its list.
+
+A command's function gets the call of its registry, and what is its own of the command line.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import inspect
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -14,7 +18,6 @@ from parley.cli.settings.table import CommandSettings
 
 if TYPE_CHECKING:
     from parley.registry.client.found import FoundAgent
-    from parley.registry.served.registration import RegistryPublisher
 
 ASKING = (
     "insecure",
@@ -45,448 +48,137 @@ or the address of a catalog that names one, or a catalog file. There is no
 default. Its credentials are --bearer or --api-key, a login (parley auth login),
 or PARLEY_TOKEN with PARLEY_AUTH_ORIGIN; those of agents never go there."""
 
-
-def registry_option() -> Any:
-    """Return the option that names the registry."""
-    return typer.Option(
-        "",
-        "--registry",
-        envvar="PARLEY_REGISTRY",
-        metavar="URL|DOMAIN|FILE",
-        help="The registry: its address, a domain, or a catalog file. PARLEY_REGISTRY names it "
-        "too.",
-        show_default=False,
-        show_envvar=False,
-        rich_help_panel=PANEL,
-    )
-
-
-def bearer_option() -> Any:
-    """Return the option with a token for the registry."""
-    return typer.Option(
-        "",
-        "--bearer",
-        envvar="PARLEY_REGISTRY_BEARER",
-        metavar="TOKEN",
-        help="A bearer token for the registry. Better in PARLEY_REGISTRY_BEARER.",
-        show_default=False,
-        show_envvar=False,
-        rich_help_panel=PANEL,
-    )
-
-
-def api_key_option() -> Any:
-    """Return the option with an API key for the registry."""
-    return typer.Option(
-        "",
-        "--api-key",
-        envvar="PARLEY_REGISTRY_API_KEY",
-        metavar="KEY",
-        help="An API key for the registry. Better in PARLEY_REGISTRY_API_KEY.",
-        show_default=False,
-        show_envvar=False,
-        rich_help_panel=PANEL,
-    )
-
-
-# ``parley agents publish`` and the other commands that change what a registry lists.
-
-PUBLISH_EXAMPLES = """\b
-Examples:
-  parley agents publish https://agents.example.com       the catalog of a server
-  parley agents publish ./ai-catalog.json --audience scope:partners
-  parley agents publish ./ai-catalog.json --replace      withdraw what is not in it"""
-
-PROVE_EXAMPLES = """\b
-Examples:
-  parley agents prove example.com                 says what to set, in DNS or a file
-  parley agents prove example.com --check         has it looked for
-  parley agents prove example.com --give-up       is not yours any more"""
-
-IMPORT_EXAMPLES = """\b
-Examples:
-  parley agents import ./ai-catalog.json          you vouch for its entries
-  parley agents import example.com                its catalogs are looked for, and read again
-  parley agents import https://example.com/agents.json --vouch"""
-
 EXITS = f"{REGISTRY_EXITS}\n\n{SOURCES}"
 
 
-def _add_publish(group: typer.Typer) -> None:
-    @settings_command(group, "publish", *ASKING, epilog=f"{PUBLISH_EXAMPLES}\n\n{EXITS}")
-    def publish(
-        settings: CommandSettings,
-        output: Output,
-        reference: str = typer.Argument(
-            ..., metavar="URL|FILE", help="A server, a catalog's address, or a catalog file."
-        ),
-        audience: list[str] = typer.Option(  # noqa: B008
-            [],
-            "--audience",
-            metavar="WHO",
-            help="Who sees the entries: public, authenticated, caller:ID or scope:NAME; repeat it. "
-            "[default: as before, at first public]",
-            show_default=False,
-            rich_help_panel=PANEL,
-        ),
-        probe: str = typer.Option(
-            "",
-            "--probe",
-            metavar="TEXT",
-            help="A message that the registry may probe the agents with, once an hour at most. "
-            "Without it no message is ever sent to them.",
-            show_default=False,
-            rich_help_panel=PANEL,
-        ),
-        replace: bool = typer.Option(
-            False,
-            "--replace",
-            help="Withdraw all other entries that you have published.",
-            rich_help_panel=PANEL,
-        ),
-        registry: str = registry_option(),
-        registry_bearer: str = bearer_option(),
-        registry_api_key: str = api_key_option(),
-    ) -> int:
-        """Publish the agents of a catalog in a registry.
-
-        Their publisher's domain has to be proved yours: parley agents prove. Publishing the same
-        again changes nothing.
-        """
-
-        async def work(publisher: RegistryPublisher) -> int:
-            from parley.cli.calls.agent_call import AgentCall
-            from parley.registry.commands.publishing import catalog_at, show_report
-
-            catalog = await catalog_at(AgentCall(settings, output), reference)
-            report = await publisher.publish(
-                catalog, audience=audience or None, probe=probe or None, replace=replace
-            )
-            return show_report(output, report)
-
-        return _run(settings, output, registry, registry_bearer, registry_api_key, work)
+def _option(default: Any, flag: str, text: str, metavar: str | None = None, **more: Any) -> Any:
+    return typer.Option(default, flag, metavar=metavar, help=text, rich_help_panel=PANEL, **more)
 
 
-def _add_prove(group: typer.Typer) -> None:
-    @settings_command(group, "prove", *ASKING, epilog=f"{PROVE_EXAMPLES}\n\n{EXITS}")
-    def prove(
-        settings: CommandSettings,
-        output: Output,
-        domain: str = typer.Argument(..., metavar="DOMAIN", help="The domain of a publisher."),
-        check: bool = typer.Option(
-            False, "--check", help="It is set: have it looked for.", rich_help_panel=PANEL
-        ),
-        give_up: bool = typer.Option(
-            False,
-            "--give-up",
-            help="The domain is not yours any more; what rests on it is not listed.",
-            rich_help_panel=PANEL,
-        ),
-        origin: str = typer.Option(
-            "",
-            "--origin",
-            metavar="URL",
-            help="Where the document is, for domains of this machine (*.localhost) alone.",
-            show_default=False,
-            rich_help_panel=PANEL,
-        ),
-        registry: str = registry_option(),
-        registry_bearer: str = bearer_option(),
-        registry_api_key: str = api_key_option(),
-    ) -> int:
-        """Prove to a registry that a domain is yours: by a TXT record, or by a document.
-
-        Without options it says what to set. Leave it there: the registry looks for it every day.
-        """
-        if check and give_up:
-            raise UsageFailure("give --check or --give-up, but not both")
-
-        async def work(publisher: RegistryPublisher) -> int:
-            from parley.registry.commands.publishing import show_challenge, show_proof
-
-            if give_up:
-                await publisher.release(domain)
-                output.note(f"{domain} is not yours in this registry any more")
-            elif check:
-                show_proof(output, await publisher.prove(domain, origin=origin))
-            else:
-                show_challenge(output, await publisher.challenge(domain, origin=origin))
-            return 0
-
-        return _run(settings, output, registry, registry_bearer, registry_api_key, work)
+def _text(flag: str, metavar: str, text: str, **more: Any) -> Any:
+    return _option("", flag, text, metavar, show_default=False, **more)
 
 
-def _add_own(group: typer.Typer) -> None:
-    @settings_command(group, "published", *ASKING, epilog=EXITS)
-    def published(
-        settings: CommandSettings,
-        output: Output,
-        registry: str = registry_option(),
-        registry_bearer: str = bearer_option(),
-        registry_api_key: str = api_key_option(),
-    ) -> int:
-        """Show what you have published in a registry, with its state, and your domains."""
-
-        async def work(publisher: RegistryPublisher) -> int:
-            from parley.registry.commands.publishing import show_own
-
-            show_own(output, await publisher.published())
-            return 0
-
-        return _run(settings, output, registry, registry_bearer, registry_api_key, work)
+def _texts(flag: str, metavar: str, text: str) -> Any:
+    return _option([], flag, text, metavar, show_default=False)
 
 
-def _add_withdraw(group: typer.Typer) -> None:
-    @settings_command(group, "withdraw", *ASKING, epilog=EXITS)
-    def withdraw(
-        settings: CommandSettings,
-        output: Output,
-        identifiers: list[str] = typer.Argument(  # noqa: B008
-            ..., metavar="IDENTIFIER...", help="urn:air:..., as publish shows it."
-        ),
-        registry: str = registry_option(),
-        registry_bearer: str = bearer_option(),
-        registry_api_key: str = api_key_option(),
-    ) -> int:
-        """Withdraw entries that you have published: they are not found any more."""
-
-        async def work(publisher: RegistryPublisher) -> int:
-            done = {each: await publisher.withdraw(each) for each in identifiers}
-            if output.is_json:
-                output.document({"withdrawn": done})
-            for each, count in done.items():
-                output.note(f"{each} is withdrawn" if count else f"{each} was withdrawn before")
-            return 0
-
-        return _run(settings, output, registry, registry_bearer, registry_api_key, work)
+def _argument(metavar: str, text: str) -> Any:
+    return typer.Argument(..., metavar=metavar, help=text)
 
 
-def _add_heartbeat(group: typer.Typer) -> None:
-    @settings_command(group, "heartbeat", *ASKING, epilog=EXITS)
-    def heartbeat(
-        settings: CommandSettings,
-        output: Output,
-        identifiers: list[str] = typer.Argument(  # noqa: B008
-            ..., metavar="IDENTIFIER...", help="urn:air:..., as publish shows it."
-        ),
-        registry: str = registry_option(),
-        registry_bearer: str = bearer_option(),
-        registry_api_key: str = api_key_option(),
-    ) -> int:
-        """Say once that agents you have published are alive; a server does so by itself
-        (parley serve --registry).
-        """
-
-        async def work(publisher: RegistryPublisher) -> int:
-            answer = await publisher.beat(identifiers)
-            if output.is_json:
-                output.document(answer)
-            for each in answer.get("alive", ()):
-                output.note(f"{each} is alive; the next heartbeat is wanted within "
-                            f"{answer.get('interval', 30):g} s")  # fmt: skip
-            for each in answer.get("unknown", ()):
-                output.warn(f"{each} is not published by you")
-            return 1 if answer.get("unknown") else 0
-
-        return _run(settings, output, registry, registry_bearer, registry_api_key, work)
+_REGISTRY = {
+    "registry": _text(
+        "--registry",
+        "URL|DOMAIN|FILE",
+        "The registry: its address, a domain, or a catalog file. PARLEY_REGISTRY names it too.",
+        envvar="PARLEY_REGISTRY",
+        show_envvar=False,
+    ),
+    "registry_bearer": _text(
+        "--bearer",
+        "TOKEN",
+        "A bearer token for the registry. Better in PARLEY_REGISTRY_BEARER.",
+        envvar="PARLEY_REGISTRY_BEARER",
+        show_envvar=False,
+    ),
+    "registry_api_key": _text(
+        "--api-key",
+        "KEY",
+        "An API key for the registry. Better in PARLEY_REGISTRY_API_KEY.",
+        envvar="PARLEY_REGISTRY_API_KEY",
+        show_envvar=False,
+    ),
+}
 
 
-def _add_import(group: typer.Typer) -> None:
-    @settings_command(group, "import", *ASKING, epilog=f"{IMPORT_EXAMPLES}\n\n{EXITS}")
-    def import_(
-        settings: CommandSettings,
-        output: Output,
-        references: list[str] = typer.Argument(  # noqa: B008
-            ..., metavar="URL|DOMAIN|FILE...", help="Catalog files, catalogs' addresses, domains."
-        ),
-        vouch: bool = typer.Option(
-            False,
-            "--vouch",
-            help="Answer for the entries of catalogs by address too, whatever their domains.",
-            rich_help_panel=PANEL,
-        ),
-        replace: bool = typer.Option(
-            False,
-            "--replace",
-            help="Withdraw what was imported from a file of this name before and is not in it.",
-            rich_help_panel=PANEL,
-        ),
-        registry: str = registry_option(),
-        registry_bearer: str = bearer_option(),
-        registry_api_key: str = api_key_option(),
-    ) -> int:
-        """Import catalogs as the operator of a registry (scope registry:operate).
+def asking(
+    group: typer.Typer, name: str, examples: str = ""
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a command that asks a registry, with the options that name one.
 
-        Entries of a file are listed: you vouch for them. A domain or an address is read from now
-        on, and its entries have to be of its own domain.
-        """
+    An async function gets the call and a ``RegistryPublisher``, and returns the exit status;
+    another function gets the call alone.
+    """
 
-        async def work(publisher: RegistryPublisher) -> int:
-            from parley.cli.calls.agent_call import AgentCall
-            from parley.registry.commands.publishing import bring_in
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(settings: CommandSettings, output: Output, **given: Any) -> int:
+            from parley.registry.commands.registry_call import RegistryCall
 
-            call = AgentCall(settings, output)
-            found = [
-                await bring_in(call, output, publisher, each, vouches=vouch, replace=replace)
-                for each in references
-            ]
-            return max(found)
+            registry, bearer, api_key = (given.pop(each) for each in _REGISTRY)
+            call = RegistryCall(settings, output, registry, bearer=bearer, api_key=api_key)
+            if not inspect.iscoroutinefunction(function):
+                return int(function(call, **given))
+            status = 0
 
-        return _run(settings, output, registry, registry_bearer, registry_api_key, work)
+            async def work(remote: Any) -> None:
+                nonlocal status
+                from parley.registry.served.registration import RegistryPublisher
 
+                status = await function(call, RegistryPublisher(remote), **given)
 
-def _add_decisions(group: typer.Typer) -> None:
-    @settings_command(group, "waiting", *ASKING, epilog=EXITS)
-    def waiting(
-        settings: CommandSettings,
-        output: Output,
-        standing: list[str] = typer.Option(  # noqa: B008
-            [],
-            "--standing",
-            metavar="STANDING",
-            help="Another standing, such as listed or withdrawn; repeat it.",
-            show_default=False,
-            rich_help_panel=PANEL,
-        ),
-        registry: str = registry_option(),
-        registry_bearer: str = bearer_option(),
-        registry_api_key: str = api_key_option(),
-    ) -> int:
-        """Show which entries are held, rejected or pending, and why (for operators)."""
+            return call.run(work) or status
 
-        async def work(publisher: RegistryPublisher) -> int:
-            from parley.registry.commands.publishing import show_entries
+        of_call = 2 if inspect.iscoroutinefunction(function) else 1
+        own = [*inspect.signature(function, eval_str=True).parameters.values()][of_call:]
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        own = [each.replace(kind=keyword) for each in own]
+        named = [
+            inspect.Parameter(name, keyword, default=option, annotation=str)
+            for name, option in _REGISTRY.items()
+        ]
+        first = [*inspect.signature(run).parameters.values()][:2]
+        run.__signature__ = inspect.Signature([*first, *own, *named])  # type: ignore[attr-defined]
+        run.__doc__, run.__name__ = function.__doc__, function.__name__
+        epilog = f"\b\nExamples:\n{examples}\n\n{EXITS}" if examples else EXITS
+        settings_command(group, name, *ASKING, epilog=epilog)(run)
+        return function
 
-            show_entries(output, await publisher.waiting(standing))
-            return 0
-
-        return _run(settings, output, registry, registry_bearer, registry_api_key, work)
-
-    for name, decided, doc in (
-        ("approve", "listed", "List an entry that is held, as it is now (for operators)."),
-        ("reject", "rejected", "Reject an entry, whatever its source sends (for operators)."),
-    ):
-        _add_decision(group, name, decided, doc)
-
-
-def _add_decision(group: typer.Typer, name: str, decided: str, doc: str) -> None:
-    def decide(
-        settings: CommandSettings,
-        output: Output,
-        identifier: str = typer.Argument(..., metavar="IDENTIFIER", help="urn:air:..."),
-        reason: str = typer.Option(
-            "",
-            "--reason",
-            metavar="TEXT",
-            help="Why: it is in the audit, and the owner of the entry reads it.",
-            show_default=False,
-            rich_help_panel=PANEL,
-        ),
-        source: str = typer.Option(
-            "",
-            "--source",
-            metavar="SOURCE",
-            help="Which of several sources that have the entry.",
-            show_default=False,
-            rich_help_panel=PANEL,
-        ),
-        registry: str = registry_option(),
-        registry_bearer: str = bearer_option(),
-        registry_api_key: str = api_key_option(),
-    ) -> int:
-        async def work(publisher: RegistryPublisher) -> int:
-            from parley.registry.commands.publishing import show_entries
-
-            show_entries(
-                output, [await publisher.decide(identifier, decided, reason, source=source)]
-            )
-            return 0
-
-        return _run(settings, output, registry, registry_bearer, registry_api_key, work)
-
-    decide.__doc__ = doc
-    settings_command(group, name, *ASKING, epilog=EXITS)(decide)
-
-
-def _run(
-    settings: CommandSettings,
-    output: Output,
-    registry: str,
-    bearer: str,
-    api_key: str,
-    work: Callable[[RegistryPublisher], Awaitable[int]],
-) -> int:
-    from parley.registry.commands.registry_call import RegistryCall
-    from parley.registry.served.registration import RegistryPublisher
-
-    status = 0
-
-    async def whole(remote: Any) -> None:
-        nonlocal status
-        status = await work(RegistryPublisher(remote))
-
-    call = RegistryCall(settings, output, registry, bearer=bearer, api_key=api_key)
-    return call.run(whole) or status
-
-
-SEARCH_EXAMPLES = """\b
-Examples:
-  parley agents search "currency conversion" --registry http://localhost:9010
-  parley agents search "book a flight" --filter tags=travel --limit 5
-  parley agents search "currency conversion" --registry agents.json -o json"""
-
-SHOW_EXAMPLES = """\b
-Examples:
-  parley agents show urn:air:example.com:agent:currency \\
-      --registry https://registry.example.com"""
+    return register
 
 
 def register(app: typer.Typer) -> None:
     """Add the command group."""
     group = typer.Typer(rich_markup_mode=None)
     app.add_typer(group, name="agents", help="Find agents by what you need, and publish them.")
-    _add_search(group)
-    _add_show(group)
-    _add_publish(group)
-    _add_prove(group)
-    _add_own(group)
-    _add_withdraw(group)
-    _add_heartbeat(group)
-    _add_import(group)
-    _add_decisions(group)
+    _add_finding(group)
+    _add_publishing(group)
+    _add_operating(group)
 
 
-def _add_search(group: typer.Typer) -> None:
-    @settings_command(
-        group, "search", *ASKING, epilog=f"{SEARCH_EXAMPLES}\n\n{REGISTRY_EXITS}\n\n{SOURCES}"
-    )
+# Finding agents.
+
+SEARCH_EXAMPLES = """\
+  parley agents search "currency conversion" --registry http://localhost:9010
+  parley agents search "book a flight" --filter tags=travel --limit 5
+  parley agents search "currency conversion" --registry agents.json -o json"""
+
+SHOW_EXAMPLES = """\
+  parley agents show urn:air:example.com:agent:currency \\
+      --registry https://registry.example.com"""
+
+
+def _add_finding(group: typer.Typer) -> None:
+    @asking(group, "search", SEARCH_EXAMPLES)
     def search(
-        settings: CommandSettings,
-        output: Output,
-        text: list[str] = typer.Argument(..., metavar="TEXT", help="What you need, in words."),  # noqa: B008
-        filters: list[str] = typer.Option(  # noqa: B008
+        call: Any,
+        text: list[str] = _argument("TEXT", "What you need, in words."),  # noqa: B008
+        filters: list[str] = _option(  # noqa: B008
             [],
             "--filter",
-            metavar="PATH=VALUE",
-            help="Only entries with this value at a field path, such as tags=finance or "
+            "Only entries with this value at a field path, such as tags=finance or "
             "card.bindings=GRPC; repeatable. Values of one path are alternatives. Without type=, "
             "A2A agents are looked for.",
+            "PATH=VALUE",
             show_default=False,
-            rich_help_panel=PANEL,
         ),
-        limit: int = typer.Option(
-            10, "--limit", metavar="N", help="The most agents to show.", rich_help_panel=PANEL
-        ),
-        federation: str = typer.Option(
+        limit: int = _option(10, "--limit", "The most agents to show.", "N"),
+        federation: str = _option(
             "auto",
             "--federation",
-            metavar="auto|referrals|none",
-            help="Whether the registry asks others, names them, or neither.",
-            rich_help_panel=PANEL,
+            "Whether the registry asks others, names them, or neither.",
+            "auto|referrals|none",
         ),
-        registry: str = registry_option(),
-        registry_bearer: str = bearer_option(),
-        registry_api_key: str = api_key_option(),
     ) -> int:
         """Search for agents by what you need; the best match comes first.
 
@@ -494,11 +186,8 @@ def _add_search(group: typer.Typer) -> None:
         descriptions are texts of others; those that try to instruct a language model are marked.
         """
         from parley.registry.client.remote_registry import RemoteRegistry, mode_of
-        from parley.registry.commands.registry_call import RegistryCall
 
-        call = RegistryCall(
-            settings, output, registry, bearer=registry_bearer, api_key=registry_api_key
-        )
+        output: Output = call.output
         wanted = parse_filters(filters)
         try:
             mode = mode_of(federation)
@@ -528,32 +217,18 @@ def _add_search(group: typer.Typer) -> None:
             if found and not found[0].marks:
                 _note_call(output, found[0])
 
-        return call.run(work)
+        return int(call.run(work))
 
-
-def _add_show(group: typer.Typer) -> None:
-    @settings_command(
-        group, "show", *ASKING, epilog=f"{SHOW_EXAMPLES}\n\n{REGISTRY_EXITS}\n\n{SOURCES}"
-    )
+    @asking(group, "show", SHOW_EXAMPLES)
     def show(
-        settings: CommandSettings,
-        output: Output,
-        identifier: str = typer.Argument(
-            ..., metavar="IDENTIFIER", help="urn:air:..., as search shows it."
-        ),
-        registry: str = registry_option(),
-        registry_bearer: str = bearer_option(),
-        registry_api_key: str = api_key_option(),
+        call: Any, identifier: str = _argument("IDENTIFIER", "urn:air:..., as search shows it.")
     ) -> int:
         """Show what a registry knows of one agent: where it is, what is proved, how it is."""
         from parley.registry.catalog.reading import write_entry
         from parley.registry.client.remote_registry import RemoteRegistry
         from parley.registry.commands.publishing import write_entry_text
-        from parley.registry.commands.registry_call import RegistryCall
 
-        call = RegistryCall(
-            settings, output, registry, bearer=registry_bearer, api_key=registry_api_key
-        )
+        output: Output = call.output
 
         async def work(asked: RemoteRegistry) -> None:
             try:
@@ -570,7 +245,237 @@ def _add_show(group: typer.Typer) -> None:
             if problem := _note_call(output, found):
                 output.warn(problem)
 
-        return call.run(work)
+        return int(call.run(work))
+
+
+# Publishers: their entries, their domains, and that their agents are alive.
+
+PUBLISH_EXAMPLES = """\
+  parley agents publish https://agents.example.com       the catalog of a server
+  parley agents publish ./ai-catalog.json --audience scope:partners
+  parley agents publish ./ai-catalog.json --replace      withdraw what is not in it"""
+
+PROVE_EXAMPLES = """\
+  parley agents prove example.com                 says what to set, in DNS or a file
+  parley agents prove example.com --check         has it looked for
+  parley agents prove example.com --give-up       is not yours any more"""
+
+_PUBLISHED = "urn:air:..., as publish shows it."
+
+
+def _add_publishing(group: typer.Typer) -> None:
+    @asking(group, "publish", PUBLISH_EXAMPLES)
+    async def publish(
+        call: Any,
+        publisher: Any,
+        reference: str = _argument("URL|FILE", "A server, a catalog's address, or a catalog file."),
+        audience: list[str] = _texts(  # noqa: B008
+            "--audience",
+            "WHO",
+            "Who sees the entries: public, authenticated, caller:ID or scope:NAME; repeat it. "
+            "[default: as before, at first public]",
+        ),
+        probe: str = _text(
+            "--probe",
+            "TEXT",
+            "A message that the registry may probe the agents with, once an hour at most. "
+            "Without it no message is ever sent to them.",
+        ),
+        replace: bool = _option(
+            False, "--replace", "Withdraw all other entries that you have published."
+        ),
+    ) -> int:
+        """Publish the agents of a catalog in a registry.
+
+        Their publisher's domain has to be proved yours: parley agents prove. Publishing the same
+        again changes nothing.
+        """
+        from parley.cli.calls.agent_call import AgentCall
+        from parley.registry.commands.publishing import catalog_at, show_report
+
+        catalog = await catalog_at(AgentCall(call.settings, call.output), reference)
+        report = await publisher.publish(
+            catalog, audience=audience or None, probe=probe or None, replace=replace
+        )
+        return show_report(call.output, report)
+
+    @asking(group, "prove", PROVE_EXAMPLES)
+    async def prove(
+        call: Any,
+        publisher: Any,
+        domain: str = _argument("DOMAIN", "The domain of a publisher."),
+        check: bool = _option(False, "--check", "It is set: have it looked for."),
+        give_up: bool = _option(
+            False, "--give-up", "The domain is not yours any more; what rests on it is not listed."
+        ),
+        origin: str = _text(
+            "--origin",
+            "URL",
+            "Where the document is, for domains of this machine (*.localhost) alone.",
+        ),
+    ) -> int:
+        """Prove to a registry that a domain is yours: by a TXT record, or by a document.
+
+        Without options it says what to set. Leave it there: the registry looks for it every day.
+        """
+        from parley.registry.commands.publishing import show_challenge, show_proof
+
+        if check and give_up:
+            raise UsageFailure("give --check or --give-up, but not both")
+        if give_up:
+            await publisher.release(domain)
+            call.output.note(f"{domain} is not yours in this registry any more")
+        elif check:
+            show_proof(call.output, await publisher.prove(domain, origin=origin))
+        else:
+            show_challenge(call.output, await publisher.challenge(domain, origin=origin))
+        return 0
+
+    @asking(group, "published")
+    async def published(call: Any, publisher: Any) -> int:
+        """Show what you have published in a registry, with its state, and your domains."""
+        from parley.registry.commands.publishing import show_own
+
+        show_own(call.output, await publisher.published())
+        return 0
+
+    @asking(group, "withdraw")
+    async def withdraw(
+        call: Any,
+        publisher: Any,
+        identifiers: list[str] = _argument("IDENTIFIER...", _PUBLISHED),  # noqa: B008
+    ) -> int:
+        """Withdraw entries that you have published: they are not found any more."""
+        output = call.output
+        done = {each: await publisher.withdraw(each) for each in identifiers}
+        if output.is_json:
+            output.document({"withdrawn": done})
+        for each, count in done.items():
+            output.note(f"{each} is withdrawn" if count else f"{each} was withdrawn before")
+        return 0
+
+    @asking(group, "heartbeat")
+    async def heartbeat(
+        call: Any,
+        publisher: Any,
+        identifiers: list[str] = _argument("IDENTIFIER...", _PUBLISHED),  # noqa: B008
+    ) -> int:
+        """Say once that agents you have published are alive; a server does so by itself
+        (parley serve --registry).
+        """
+        output = call.output
+        answer = await publisher.beat(identifiers)
+        if output.is_json:
+            output.document(answer)
+        for each in answer.get("alive", ()):
+            wait = answer.get("interval", 30)
+            output.note(f"{each} is alive; the next heartbeat is wanted within {wait:g} s")
+        for each in answer.get("unknown", ()):
+            output.warn(f"{each} is not published by you")
+        return 1 if answer.get("unknown") else 0
+
+
+# Operators: what is read, and what is listed of it.
+
+IMPORT_EXAMPLES = """\
+  parley agents import ./ai-catalog.json          you vouch for its entries
+  parley agents import example.com                its catalogs are looked for, and read again
+  parley agents import https://example.com/agents.json --vouch"""
+
+REFRESH_EXAMPLES = """\
+  parley agents refresh example.com               its catalogs, and their cards
+  parley agents refresh https://example.com/.well-known/ard.json"""
+
+
+def _add_operating(group: typer.Typer) -> None:
+    @asking(group, "import", IMPORT_EXAMPLES)
+    async def import_(
+        call: Any,
+        publisher: Any,
+        references: list[str] = _argument(  # noqa: B008
+            "URL|DOMAIN|FILE...", "Catalog files, catalogs' addresses, domains."
+        ),
+        vouch: bool = _option(
+            False,
+            "--vouch",
+            "Answer for the entries of catalogs by address too, whatever their domains.",
+        ),
+        replace: bool = _option(
+            False,
+            "--replace",
+            "Withdraw what was imported from a file of this name before and is not in it.",
+        ),
+    ) -> int:
+        """Import catalogs as the operator of a registry (scope registry:operate).
+
+        Entries of a file are listed: you vouch for them. A domain or an address is read from now
+        on, and its entries have to be of its own domain.
+        """
+        from parley.cli.calls.agent_call import AgentCall
+        from parley.registry.commands.publishing import bring_in
+
+        asked = AgentCall(call.settings, call.output)
+        found = [
+            await bring_in(asked, call.output, publisher, each, vouches=vouch, replace=replace)
+            for each in references
+        ]
+        return max(found)
+
+    @asking(group, "waiting")
+    async def waiting(
+        call: Any,
+        publisher: Any,
+        standing: list[str] = _texts(  # noqa: B008
+            "--standing", "STANDING", "Another standing, such as listed or withdrawn; repeat it."
+        ),
+    ) -> int:
+        """Show which entries are held, rejected or pending, which sources are not read, and why
+        (for operators).
+        """
+        from parley.registry.commands.publishing import show_waiting
+
+        show_waiting(call.output, await publisher.waiting(standing), await publisher.sources())
+        return 0
+
+    @asking(group, "refresh", REFRESH_EXAMPLES)
+    async def refresh(
+        call: Any,
+        publisher: Any,
+        references: list[str] = _argument(  # noqa: B008
+            "URL|DOMAIN|FILE...", "Sources that the registry reads."
+        ),
+    ) -> int:
+        """Have a registry read sources again now, with all cards (for operators)."""
+        from parley.registry.commands.publishing import show_sources
+
+        found = [each for url in references for each in await publisher.refresh(url)]
+        return show_sources(call.output, found)
+
+    for name, decided, doc in (
+        ("approve", "listed", "List an entry that is held, as it is now (for operators)."),
+        ("reject", "rejected", "Reject an entry, whatever its source sends (for operators)."),
+    ):
+        _add_decision(group, name, decided, doc)
+
+
+def _add_decision(group: typer.Typer, name: str, decided: str, doc: str) -> None:
+    async def decide(
+        call: Any,
+        publisher: Any,
+        identifier: str = _argument("IDENTIFIER", "urn:air:..."),
+        reason: str = _text(
+            "--reason", "TEXT", "Why: it is in the audit, and the owner of the entry reads it."
+        ),
+        source: str = _text("--source", "SOURCE", "Which of several sources that have the entry."),
+    ) -> int:
+        from parley.registry.commands.publishing import show_entries
+
+        found = await publisher.decide(identifier, decided, reason, source=source)
+        show_entries(call.output, [found])
+        return 0
+
+    decide.__doc__ = doc
+    asking(group, name)(decide)
 
 
 def parse_filters(given: list[str]) -> dict[str, list[str]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import typer
 
 from parley.cli.output.failures import UsageFailure
@@ -46,19 +48,30 @@ Exit status:
 CHECKED = EXITS.replace("1  failed", "1  not valid")
 
 
+def _text(flag: str, metavar: str, text: str, variable: str | None = None) -> Any:
+    return typer.Option(
+        "",
+        flag,
+        envvar=variable,
+        metavar=metavar,
+        help=text,
+        show_default=False,
+        rich_help_panel="Catalog",
+    )
+
+
+def _reference() -> Any:
+    words = "A host, an address, or a file; - is standard input."
+    return typer.Argument(..., metavar="URL|FILE", help=words)
+
+
 def register(app: typer.Typer) -> None:
     """Add the command group."""
     group = typer.Typer(rich_markup_mode=None)
     app.add_typer(group, name="catalog", help="Look at catalogs of agents, and publish one in DNS.")
 
     @settings_command(group, "show", *FETCHING, epilog=f"{SHOW_EXAMPLES}\n\n{EXITS}")
-    def show(
-        settings: CommandSettings,
-        output: Output,
-        reference: str = typer.Argument(
-            ..., metavar="URL|FILE", help="A host, an address, or a file; - is standard input."
-        ),
-    ) -> int:
+    def show(settings: CommandSettings, output: Output, reference: str = _reference()) -> int:
         """Show what a catalog lists, and the catalogs in it that are at the same server."""
         from parley.cli.calls.agent_call import AgentCall
         from parley.registry.commands.documents import show
@@ -69,9 +82,7 @@ def register(app: typer.Typer) -> None:
     def check(
         settings: CommandSettings,
         output: Output,
-        reference: str = typer.Argument(
-            ..., metavar="URL|FILE", help="A host, an address, or a file; - is standard input."
-        ),
+        reference: str = _reference(),
         cards: bool = typer.Option(
             False,
             "--cards",
@@ -96,31 +107,22 @@ def register(app: typer.Typer) -> None:
         targets: list[str] = typer.Argument(  # noqa: B008
             None, metavar="[TARGET]...", help="Agents in files, as parley serve takes them."
         ),
-        url: str = typer.Option(
-            "",
+        url: str = _text(
             "--url",
-            metavar="URL",
-            help="The public address of the server. Without targets, it is asked for its catalog.",
-            show_default=False,
-            rich_help_panel="Catalog",
+            "URL",
+            "The public address of the server. Without targets, it is asked for its catalog.",
         ),
-        publisher: str = typer.Option(
-            "",
+        publisher: str = _text(
             "--publisher",
-            envvar="PARLEY_PUBLISHER",
-            metavar="DOMAIN",
-            help="The domain that the records are for.  [default: that of the catalog]",
-            show_default=False,
-            rich_help_panel="Catalog",
+            "DOMAIN",
+            "The domain that the records are for.  [default: that of the catalog]",
+            "PARLEY_PUBLISHER",
         ),
-        namespace: str = typer.Option(
-            "",
+        namespace: str = _text(
             "--namespace",
-            envvar="PARLEY_NAMESPACE",
-            metavar="NAME",
-            help="What is between the publisher and the name in identifiers.  [default: agent]",
-            show_default=False,
-            rich_help_panel="Catalog",
+            "NAME",
+            "What is between the publisher and the name in identifiers.  [default: agent]",
+            "PARLEY_NAMESPACE",
         ),
         ttl: int = typer.Option(
             3600,

@@ -105,13 +105,7 @@ class _CommandFetcher(WebFetcher):
         self._http = http
 
     async def get(
-        self,
-        url: str,
-        *,
-        etag: str = "",
-        last_modified: str = "",
-        accept: str = JSON_TYPES,
-        limit: int | None = None,
+        self, url: str, *, accept: str = JSON_TYPES, limit: int | None = None, **known: str
     ) -> WebAnswer:
         """Return the answer of an address. Raises ``PageUnavailable``."""
         limit = self.limits.key_bytes if limit is None else limit

@@ -15,6 +15,7 @@ from parley.cli.output.streams import Output, print_line
 from parley.registry.catalog.entries import A2A_CARD_TYPES, CATALOG_PATH, AirUrn, InvalidUrn, domain
 from parley.registry.catalog.reading import InvalidCatalog, read_catalog
 from parley.registry.commands.documents import read_document
+from parley.registry.ingest.names import INDEX_LABELS
 
 CAP, BAP, WELL_KNOWN = "key65400", "key65402", "key65409"
 """Parameters of DNS-AID that have no number yet: these are the ones for private use that its
@@ -53,9 +54,11 @@ def records_of(
     """
     path = urlsplit(catalog).path
     suffix = path.removeprefix(_PREFIX) if path.startswith(_PREFIX) else path
-    name = f"_index._agents.{publisher}."
     parameters = [(CAP, catalog), (WELL_KNOWN, suffix)]
-    found = _pair(name, catalog, parameters, ttl=ttl, alpn=alpn)
+    found: list[DnsRecord] = []
+    for label in INDEX_LABELS:
+        name = f"{label}.{publisher}."
+        found += _pair(name, catalog, parameters, ttl=ttl, alpn=alpn)
     labels: set[str] = set()
     for agent in agents:
         label = _label(agent.identifier, labels)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -13,7 +14,13 @@ from parley.cli.output.failures import CommandFailure, UsageFailure
 from parley.cli.output.streams import Output
 from parley.client.bindings.http import HttpTransport, redacted
 from parley.client.errors import ClientError, ResponseTooLarge
-from parley.registry.catalog.entries import CATALOG, CATALOG_PATH, MAX_NESTING, CatalogEntry
+from parley.registry.catalog.entries import (
+    CATALOG,
+    CATALOG_PATH,
+    MAX_NESTING,
+    PREDECESSOR_PATH,
+    CatalogEntry,
+)
 from parley.registry.catalog.reading import InvalidCatalog, ReadCatalog, read_catalog
 from parley.security.networks import is_loopback
 
@@ -135,6 +142,7 @@ MAX_BYTES = 8 * 1024 * 1024
 """The size of a catalog."""
 
 TIMEOUT = 30.0
+NOT_FOUND = "PARLEY_ERR_CATALOG_NOT_FOUND"
 
 _ACCEPT = {"Accept": f"{CATALOG}, application/json;q=0.9"}
 _ADDRESS = re.compile(r"https?://", re.IGNORECASE)
@@ -176,8 +184,17 @@ async def read_document(call: AgentCall, reference: str) -> CatalogDocument:
     document = _from_file(reference)
     if document is not None:
         return document
+    url = catalog_address(reference)
     async with call.http() as http:
-        return await fetch(http, catalog_address(reference))
+        try:
+            return await fetch(http, url)
+        except CommandFailure as error:
+            base, path, _ = url.rpartition(CATALOG_PATH)
+            if not path or error.code != NOT_FOUND:
+                raise
+            with suppress(CommandFailure):
+                return await fetch(http, base + PREDECESSOR_PATH)
+            raise
 
 
 def _from_file(reference: str) -> CatalogDocument | None:
@@ -192,7 +209,7 @@ def _from_file(reference: str) -> CatalogDocument | None:
             return CatalogDocument(_bounded(file.read(MAX_BYTES + 1), reference), reference)
     except OSError as error:
         words = f"{reference} cannot be read: {error.strerror}"
-        raise CommandFailure("PARLEY_ERR_CATALOG_NOT_FOUND", words) from None
+        raise CommandFailure(NOT_FOUND, words) from None
 
 
 async def fetch(http: HttpTransport, url: str) -> CatalogDocument:
@@ -207,7 +224,7 @@ async def fetch(http: HttpTransport, url: str) -> CatalogDocument:
         ) from None
     if reply.status != 200:
         raise CommandFailure(
-            "PARLEY_ERR_CATALOG_NOT_FOUND",
+            NOT_FOUND,
             f"{redacted(url)} answers with status {reply.status}, and not with a catalog",
             hint="a Parley server publishes one if it has a publisher: "
             "parley serve agent.py --publisher example.com",

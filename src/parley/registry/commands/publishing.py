@@ -25,6 +25,7 @@ WIDTH = 80
 _NAME = 24
 _INDENT = 7
 _VERSIONS = 5
+_READ = ("ok", "unchanged", "new")
 _ZERO_WIDTH = ("Mn", "Me", "Cf")
 
 
@@ -233,6 +234,41 @@ def show_entries(output: Output, entries: Sequence[Any]) -> None:
         output.text.field("Source", each.get("source", ""))
     if not found:
         output.note("there are none")
+
+
+def show_waiting(output: Output, entries: Sequence[Any], sources: Sequence[Any]) -> None:
+    """Write entries with their states, and the sources that are not read, for operators."""
+    down = [each for each in _objects(sources) if each.get("state") not in _READ]
+    if output.is_json:
+        output.document({"entries": _objects(entries), "sources": down})
+        return
+    if entries or not down:
+        show_entries(output, entries)
+    for each in down:
+        _source(output, each)
+
+
+def show_sources(output: Output, sources: Sequence[Any]) -> int:
+    """Write what the last visits of sources found; return 1 if one is not read."""
+    found = _objects(sources)
+    if output.is_json:
+        output.document({"sources": found})
+    else:
+        for each in found:
+            _source(output, each)
+    return 0 if all(each.get("state") in _READ for each in found) else 1
+
+
+def _source(output: Output, source: Mapping[str, Any]) -> None:
+    state = source.get("state")
+    settings = source.get("settings")
+    if isinstance(settings, Mapping) and settings.get("refresh"):
+        state = f"{state}, and still being read"
+    output.text.gap()
+    output.text.field("Source", source.get("url", ""))
+    reason = source.get("reason")
+    output.text.field("State", f"{state}: {reason}" if reason else str(state))
+    output.text.field("Entries", str(source.get("entries", 0)))
 
 
 def show_own(output: Output, answer: Mapping[str, Any]) -> None:

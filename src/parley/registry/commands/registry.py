@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -46,6 +46,11 @@ OPTIONS = (
 
 _READS = "What it reads"
 _CALLERS = "Who may call"
+
+
+def _many(panel: str, metavar: str, text: str) -> Any:
+    return typer.Option(help=text, metavar=metavar, rich_help_panel=panel, show_default=False)
+
 
 EPILOG = """\b
 Examples:
@@ -99,50 +104,33 @@ def register(app: typer.Typer) -> None:
         ] = "",
         crawl: Annotated[
             list[str] | None,
-            typer.Option(
-                help="A domain whose catalogs are looked for (example.com), or the address of a "
+            _many(
+                _READS,
+                "URL",
+                "A domain whose catalogs are looked for (example.com), or the address of a "
                 "catalog (.json); repeat it.",
-                metavar="URL",
-                rich_help_panel=_READS,
-                show_default=False,
             ),
         ] = None,
         entries: Annotated[
             list[str] | None,
-            typer.Option(
-                help="A catalog in a file, for whose entries you vouch; repeat it.",
-                metavar="FILE",
-                rich_help_panel=_READS,
-                show_default=False,
-            ),
+            _many(_READS, "FILE", "A catalog in a file, for whose entries you vouch; repeat it."),
         ] = None,
         allow_private: Annotated[
             list[str] | None,
-            typer.Option(
-                help="A private host or network that may be read, over http too, such as "
+            _many(
+                _READS,
+                "PLACE",
+                "A private host or network that may be read, over http too, such as "
                 "10.1.0.0/16 or agents.internal; repeat it.",
-                metavar="PLACE",
-                rich_help_panel=_READS,
-                show_default=False,
             ),
         ] = None,
         nameserver: Annotated[
             list[str] | None,
-            typer.Option(
-                help="A DNS server to ask, in place of the system's; repeat it.",
-                metavar="ADDRESS",
-                rich_help_panel=_READS,
-                show_default=False,
-            ),
+            _many(_READS, "ADDRESS", "A DNS server to ask, in place of the system's; repeat it."),
         ] = None,
         upstream: Annotated[
             list[str] | None,
-            typer.Option(
-                help="The address of another registry to ask too; repeat it.",
-                metavar="URL",
-                rich_help_panel=_READS,
-                show_default=False,
-            ),
+            _many(_READS, "URL", "The address of another registry to ask too; repeat it."),
         ] = None,
         by_meaning: Annotated[
             bool,
@@ -162,11 +150,8 @@ def register(app: typer.Typer) -> None:
         ] = False,
         oidc: Annotated[
             list[str] | None,
-            typer.Option(
-                help="Callers have tokens of this OpenID Connect issuer; repeat it.",
-                metavar="ISSUER",
-                rich_help_panel=_CALLERS,
-                show_default=False,
+            _many(
+                _CALLERS, "ISSUER", "Callers have tokens of this OpenID Connect issuer; repeat it."
             ),
         ] = None,
         audience: Annotated[

@@ -418,7 +418,7 @@ class Federated:
                 f"pageSize is between 1 and {MAX_PAGE}, not {request.page_size}"
             )
         query = request.query
-        constraints = constraints_of(query.filter)
+        constraints = constraints_of(query)
         asked = asked_digest("federated", " ".join(query.text.split()).casefold(), constraints)
         if request.page_token:
             place = read_token(request.page_token, asked)

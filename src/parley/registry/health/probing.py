@@ -26,11 +26,8 @@ from parley.client.errors import (
     AuthenticationRequired,
     CardInvalid,
     ClientError,
-    Disconnected,
     NoCommonInterface,
-    Timeout,
     UnexpectedStatus,
-    Unreachable,
 )
 from parley.client.retry import Retry
 from parley.model.bounded import Bounded
@@ -366,13 +363,9 @@ def finding_of(error: A2AError | ClientError, latency: float) -> InterfaceFindin
                 ProbeOutcome.ERRORS, _line(error), latency, retry_after=error.retry_after
             )
         return InterfaceFinding(ProbeOutcome.FINE, f"it answered: {_line(error)}", latency)
-    if isinstance(error, UnexpectedStatus):
-        return InterfaceFinding(ProbeOutcome.FAILED, f"what answers is no A2A: {_line(error)}")
-    if isinstance(error, AddressNotAllowed):
-        return InterfaceFinding(ProbeOutcome.FAILED, f"it is not called: {_line(error)}")
-    if isinstance(error, Timeout | Unreachable | Disconnected):
-        return InterfaceFinding(ProbeOutcome.FAILED, _line(error))
-    return InterfaceFinding(ProbeOutcome.FAILED, _line(error))
+    words = {UnexpectedStatus: "what answers is no A2A: ", AddressNotAllowed: "it is not called: "}
+    said = next((text for kind, text in words.items() if isinstance(error, kind)), "")
+    return InterfaceFinding(ProbeOutcome.FAILED, said + _line(error))
 
 
 def _name(candidate: Candidate) -> str:

@@ -10,6 +10,7 @@ from enum import IntEnum
 
 import msgspec
 
+from parley.registry.catalog.entries import all_positive
 from parley.registry.records import AgentHealth, Liveness, Observed, ProbeSample
 
 MAX_REASON = 500
@@ -73,10 +74,7 @@ class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Between two looks for probes that are due."""
 
     def __post_init__(self) -> None:
-        for field in msgspec.structs.fields(self):
-            value = getattr(self, field.name)
-            if field.name != "jitter" and value <= 0 and field.name != "per_host_seconds":
-                raise ValueError(f"{field.name} is more than 0, not {value}")
+        all_positive(self, "jitter", "per_host_seconds")
         if self.lease <= self.probe_seconds:
             raise ValueError(
                 f"lease ({self.lease:g}) is longer than probe_seconds ({self.probe_seconds:g}): a "

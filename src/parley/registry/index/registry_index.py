@@ -204,7 +204,7 @@ class RegistryIndex(ABC):
     async def count(self, selection: EntrySelection) -> int:
         """Return how many entries match. With words, those within the cutoff of ``search``."""
         check_selection(selection)
-        await self._catch_up()
+        await self.catch_up()
         return await self._search.run(lambda tables: tables.count(selection))
 
     async def facet(
@@ -215,7 +215,7 @@ class RegistryIndex(ABC):
         """
         check_selection(selection)
         least = max(1, min_count)
-        await self._catch_up()
+        await self.catch_up()
         return await self._search.run(
             lambda tables: tables.facet(selection, field, _limited(limit), least)
         )
@@ -232,7 +232,7 @@ class RegistryIndex(ABC):
     async def _found(self, work: Callable[[SearchTables], list[int]]) -> list[IndexedEntry]:
         """Return the entries that a search finds, as the database has them now."""
         while True:
-            await self._catch_up()
+            await self.catch_up()
             keys = await self._search.run(work)
             entries = await self._read(partial(_load, keys=keys))
             if len(entries) == len(keys):
@@ -241,8 +241,8 @@ class RegistryIndex(ABC):
             forgotten = set(keys) - {entry.key for entry in entries}
             await self._search.run(partial(SearchTables.remove, keys=forgotten))
 
-    async def _catch_up(self) -> None:
-        """Let searches find all that was committed before."""
+    async def catch_up(self) -> None:
+        """Let searches find all that was committed before. Each question does it first."""
         async with self._catching_up:
             while rows := await self._rows(
                 "changed_entries", after=self._search.change, limit=CHANGES
@@ -317,6 +317,12 @@ class RegistryIndex(ABC):
         rows = await self._claim("claim_sources", limit, lease, by=self._claimer)
         found = [_SOURCE.decode(source) for (source,) in rows]
         return sorted(found, key=lambda source: (source.due_at, source.url))
+
+    async def renew_sources(self, urls: Sequence[str], lease: float) -> None:
+        """Claim sources that this process visits for ``lease`` more seconds."""
+        until = self.now() + round(lease * 1000)
+        rows = [{"url": clean(url), "until": until, "by": self._claimer} for url in urls]
+        await self._write(lambda session: session.many("renew_source", rows))
 
     async def end_visit(self, source: Source, began: Source | None = None) -> bool:
         """Store what a visit found, and when the next is due; end the claim, if no other process

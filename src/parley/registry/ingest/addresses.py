@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
 from parley.model.distribution import install_command
-from parley.registry.catalog.entries import CATALOG_PATH, is_within
+from parley.registry.catalog.entries import CATALOG_PATHS, is_within
 from parley.registry.records import Authority, Source
 from parley.security.egress import Place, normalize_host, places
 from parley.security.networks import is_loopback, literal_address
@@ -174,7 +174,7 @@ def origin_text(url: str) -> str:
 def is_well_known_catalog(url: str) -> bool:
     """Return whether an address is the well-known one of a catalog: its host chose the content."""
     parts = urlsplit(url)
-    return parts.path == CATALOG_PATH and not parts.query
+    return parts.path in CATALOG_PATHS and not parts.query
 
 
 def checked_address(text: str, *, near: str = "", plain: PlainHosts | None = None) -> str:

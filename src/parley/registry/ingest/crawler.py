@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,25 +17,33 @@ from urllib.parse import unquote, urljoin, urlsplit
 import msgspec
 
 from parley.database.errors import StoreUnavailable
+from parley.model.bounded import Bounded
 from parley.model.concurrency import Periodic
-from parley.registry.catalog.entries import A2A_CARD_TYPES, CatalogEntry, CatalogHost
+from parley.registry.catalog.entries import A2A_CARD_TYPES, CatalogEntry, one_line
 from parley.registry.catalog.reading import InvalidCatalog, InvalidEntry, RejectedEntry, read_entry
 from parley.registry.index.registry_index import RegistryIndex
-from parley.registry.index.selections import Constraint, EntrySelection, Order, Viewer
 from parley.registry.ingest.addresses import AUDIENCE, authority_of, domains_of
-from parley.registry.ingest.examiner import Examiner, rejected
+from parley.registry.ingest.examiner import Examiner, RefusalLog, rejected
 from parley.registry.ingest.fetching import IngestLimits, PageUnavailable, WebFetcher
 from parley.registry.ingest.names import DnsNames
 from parley.registry.ingest.reading import (
-    SOURCE,
     CatalogReading,
     ListedEntry,
     digest_of,
+    host_known,
     is_catalog,
     one_form,
+    pages_of,
     read_whole,
 )
-from parley.registry.ingest.sites import CatalogFinder, SiteSources, remove_source, root_of
+from parley.registry.ingest.sites import (
+    MARKUP,
+    CatalogFinder,
+    SiteSources,
+    entries_of_page,
+    remove_source,
+    root_of,
+)
 from parley.registry.records import (
     Authority,
     EntryDraft,
@@ -73,6 +81,8 @@ class ExaminedBatches:
         self._entry_seconds = min(ENTRY_SECONDS, visit_seconds / 2)
         now = asyncio.get_running_loop().time()
         self._until = now + visit_seconds - self._entry_seconds
+        self._fresh = REFRESH in source.settings
+        self._refusals = RefusalLog(source.url)
         self._pushed: dict[str, tuple[int, EntryStanding]] = {}
         self._wrong = 0
         self._first_wrong = ""
@@ -89,7 +99,11 @@ class ExaminedBatches:
             name = one_form(each.identifier)
             if name and name not in known:
                 # With the keys that it is pinned to: it may come back.
-                drafts[name] = self._unreadable(each, *await self._known(name))
+                before, elsewhere = await self._known(name)
+                drafts[name] = draft = self._unreadable(each, before, elsewhere)
+                self._refusals.tell(name, draft.standing, draft.reason, before)
+            else:
+                self._refusals.tell(name or "an entry", "rejected", each.reason, None)
         listed = list(drafts.values())
         for begin in range(0, len(listed), BATCH):
             await self._put(listed[begin : begin + BATCH])
@@ -102,6 +116,7 @@ class ExaminedBatches:
         for begin in range(0, len(entries), BATCH):
             batch = entries[begin : begin + BATCH]
             await self._put(await self._examined(batch))
+        self._refusals.end()
         return self.left
 
     async def _put(self, drafts: Sequence[EntryDraft]) -> None:
@@ -136,7 +151,7 @@ class ExaminedBatches:
         async def one(listed: ListedEntry) -> EntryDraft | None:
             async with turns:
                 if asyncio.get_running_loop().time() < self._until:
-                    return await self._one(listed)
+                    return await self._told(listed)
                 return await self._later(listed)
 
         try:
@@ -151,8 +166,16 @@ class ExaminedBatches:
                 self._note(f"{each.identifier[:100]}: {each.reason}")
         return drafts
 
-    async def _one(self, listed: ListedEntry) -> EntryDraft | None:
+    async def _told(self, listed: ListedEntry) -> EntryDraft | None:
         before, elsewhere = await self._known(listed.identifier)
+        draft = await self._one(listed, before, elsewhere)
+        if draft is not None:
+            self._refusals.tell(draft.identifier, draft.standing, draft.reason, before)
+        return draft
+
+    async def _one(
+        self, listed: ListedEntry, before: IndexedEntry | None, elsewhere: list[IndexedEntry]
+    ) -> EntryDraft | None:
         source = self._source
         if listed.problem:
             return rejected(listed.entry, source.url, listed.problem, before, elsewhere)
@@ -174,6 +197,7 @@ class ExaminedBatches:
                     elsewhere=elsewhere,
                     domains=self._domains,
                     host=listed.host,
+                    fresh=self._fresh,
                 )
         except TimeoutError:
             return await self._later(listed)
@@ -238,10 +262,12 @@ PARTIAL = "partial"
 TRIES = "tries"
 """A member of ``Source.settings``: how many visits in a row left entries pending."""
 
+REFRESH = "refresh"
+"""A member of ``Source.settings``: an operator wants it read again, with all its cards."""
+
 MAX_REASON = 2_000
-_OURS = (PARTIAL, TRIES)
+_OURS = (PARTIAL, TRIES, REFRESH)
 _SOON = 1.0
-_ALL = tuple(EntryStanding)
 
 
 class SourceVisitor:
@@ -285,19 +311,20 @@ class SourceVisitor:
     async def failed(self, source: Source, error: PageUnavailable) -> Source:
         """Return a source whose visit failed; after too many failures it is gone."""
         failures = source.failures + 1
-        is_gone = error.status == 410 or failures >= self._limits.gone_after
+        is_unread = not source.entries and not source.found_by
+        is_gone = error.status == 410 or (failures >= self._limits.gone_after and not is_unread)
         was_gone = source.state is SourceState.GONE
-        reason = _bounded(str(error))
+        reason = one_line(str(error), MAX_REASON)
         if is_gone or was_gone:
             if not was_gone:
                 words = f"its source is gone, after {failures} failures: {reason}"
-                await self._index.withdraw(source.url, (), _bounded(words))
+                await self._index.withdraw(source.url, (), one_line(words, MAX_REASON))
             state, wait = SourceState.GONE, self._limits.refresh_ceiling
         elif error.is_refused:
             state, wait = SourceState.REFUSED, self._limits.refresh_default
         else:
             state = SourceState.FAILED
-            wait = self._limits.retry_after(failures, error.retry_after)
+            wait = self._limits.retry_after(failures, error.retry_after, is_unread=is_unread)
         ended = self._ended(source, state, wait)
         return msgspec.structs.replace(ended, failures=failures, reason=reason)
 
@@ -313,7 +340,9 @@ class SourceVisitor:
         source = _with(source, await sources.store(is_whole=report.is_whole))
         ended = self._ended(source, SourceState.OK, self._limits.refresh_default)
         how = "; ".join(f"{each.url} ({each.how})" for each in report.found)
-        return msgspec.structs.replace(ended, entries=len(report.found), reason=_bounded(how))
+        return msgspec.structs.replace(
+            ended, entries=len(report.found), reason=one_line(how, MAX_REASON)
+        )
 
     async def _catalog(self, source: Source, work: ExaminedBatches) -> Source:
         robots = await self._finder.robots.of(source.url)
@@ -337,7 +366,10 @@ class SourceVisitor:
             etag=answer.headers.get("etag", "")[:512],
             last_modified=answer.headers.get("last-modified", "")[:128],
         )
-        return await self._read(source, work, answer.body, refresh, near=answer.url)
+        body = answer.body
+        if source.url.endswith(MARKUP):
+            body = msgspec.json.encode({"entries": entries_of_page(body)})
+        return await self._read(source, work, body, refresh, near=answer.url)
 
     async def _file(self, source: Source, work: ExaminedBatches) -> Source:
         """Read a catalog of the operator from a file."""
@@ -396,7 +428,7 @@ class SourceVisitor:
         return msgspec.structs.replace(
             ended,
             entries=len(entries),
-            reason=_bounded("; ".join([*reading.notes, *work.notes(len(entries))])),
+            reason=one_line("; ".join([*reading.notes, *work.notes(len(entries))]), MAX_REASON),
         )
 
     async def _followed(self, sources: SiteSources, listed: ListedEntry, near: str) -> ListedEntry:
@@ -421,7 +453,7 @@ class SourceVisitor:
 
         A source that entries are pushed to is never read.
         """
-        async for page in self._pages(source.url):
+        async for page in pages_of(self._index, source.url):
             listed = []
             for each in page:
                 if each.standing is EntryStanding.WITHDRAWN or each.type not in A2A_CARD_TYPES:
@@ -433,39 +465,22 @@ class SourceVisitor:
                 except InvalidEntry:
                     continue
                 if entry.url:
-                    listed.append(ListedEntry(entry, _host_of(each), source.depth))
+                    listed.append(ListedEntry(entry, host_known(each), source.depth))
             if await work.examine(listed):
                 break
         wait = self._limits.refresh_default if refresh is None else refresh
         ended = self._ended(source, SourceState.UNCHANGED, wait, work)
-        return msgspec.structs.replace(ended, reason=_bounded("; ".join(work.notes(0))))
+        return msgspec.structs.replace(ended, reason=one_line("; ".join(work.notes(0)), MAX_REASON))
 
     async def _oldest_first(
         self, source: Source, entries: Iterable[ListedEntry]
     ) -> list[ListedEntry]:
         """Return entries with those first that were never examined, then those longest ago."""
         seen: dict[str, int] = {}
-        async for page in self._pages(source.url):
+        async for page in pages_of(self._index, source.url):
             for each in page:
                 seen[each.identifier] = 0 if each.reason == NOT_YET else each.seen_at
         return sorted(entries, key=lambda each: seen.get(each.identifier, 0))
-
-    async def _pages(self, url: str) -> AsyncIterator[list[IndexedEntry]]:
-        """Yield the entries of a source in the index, in pages."""
-        selection = EntrySelection(
-            viewer=Viewer(sees_all=True),
-            constraints=(Constraint(field=SOURCE, values=(url,)),),
-            standings=_ALL,
-        )
-        offset = 0
-        while True:
-            page = await self._index.browse(selection, (Order(field="identifier"),), BATCH, offset)
-            ours = [each for each in page if each.source == url]
-            if ours:
-                yield ours
-            if len(page) < BATCH:
-                return
-            offset += len(page)
 
     def _ended(
         self, source: Source, state: SourceState, wait: float, work: ExaminedBatches | None = None
@@ -505,26 +520,18 @@ def _with(source: Source, settings: Mapping[str, Any]) -> Source:
     return msgspec.structs.replace(source, settings={**source.settings, **settings})
 
 
-def _host_of(entry: IndexedEntry) -> CatalogHost | None:
-    name = entry.fields.get("host.displayName", ())
-    identifier = entry.fields.get("host.identifier", ("",))
-    return CatalogHost(display_name=name[0], identifier=identifier[0]) if name else None
-
-
 def _retry_after(headers: Mapping[str, str]) -> float | None:
     from parley.model.backoff import seconds_of
 
     return seconds_of(headers.get("retry-after"))
 
 
-def _bounded(text: str) -> str:
-    line = "".join(char if char.isprintable() else " " for char in text)
-    return line if len(line) <= MAX_REASON else f"{line[: MAX_REASON - 3]}..."
-
-
 log = logging.getLogger("parley.registry")
 
 VISITORS = 4
+MAX_TOLD = 10_000
+"""Of how many sources it is remembered that the log has their state."""
+
 POLL_SECONDS = 5.0
 STOP_SECONDS = 5.0
 
@@ -536,8 +543,8 @@ class Crawler:
     """Visits the sources of an index as they become due, ``visitors`` of them at a time.
 
     At most half of them are at the catalogs of one site: slow ones do not hold up those of others.
-    Each visit is claimed for ``limits.lease_seconds``: when a process is killed, another one makes
-    its visits then. Without ``names`` no DNS is asked for catalogs.
+    Each visit is claimed for ``limits.lease_seconds``, and again while it goes on: when a process
+    is killed, another one makes its visits then. Without ``names`` no DNS is asked for catalogs.
     """
 
     def __init__(
@@ -547,15 +554,14 @@ class Crawler:
         fetcher: WebFetcher,
         *,
         names: DnsNames | None = None,
-        limits: IngestLimits | None = None,
         visitors: int = VISITORS,
         poll_seconds: float = POLL_SECONDS,
     ) -> None:
         if visitors < 1:
             raise ValueError(f"a crawler has one visitor at least, not {visitors}")
         self._index = index
-        self._limits = limits or fetcher.limits
-        finder = CatalogFinder(fetcher, names=names, limits=self._limits)
+        self._limits = fetcher.limits
+        finder = CatalogFinder(fetcher, names=names)
         self._visitor = SourceVisitor(index, examiner, fetcher, finder, self._limits)
         self._visitors = visitors
         self._poll_seconds = poll_seconds
@@ -563,15 +569,26 @@ class Crawler:
         self._claims = Periodic(
             "claiming sources", self._step, poll_seconds, log=log, expected=StoreUnavailable
         )
+        self._renewals = Periodic(
+            "renewing the claims of sources",
+            self._renew,
+            self._limits.lease_seconds / 3,
+            log=log,
+            expected=StoreUnavailable,
+            waits_first=True,
+        )
+        self._told: Bounded[str, SourceState] = Bounded(MAX_TOLD)
         self.visits = 0
 
     async def start(self) -> None:
         """Begin to visit sources. Idempotent."""
         self._claims.start()
+        self._renewals.start()
 
     async def stop(self) -> None:
         """End all visits, and leave their sources to others. Idempotent."""
         await self._claims.stop()
+        await self._renewals.stop()
         visiting = dict(self._visiting)
         for each in visiting:
             each.cancel()
@@ -602,9 +619,26 @@ class Crawler:
             words = f"its visit failed: {type(error).__name__}, see the log"
             ended = await self._visitor.failed(source, PageUnavailable(words))
         await self._end(ended, source)
-        if ended.reason and ended.state not in (source.state, "ok", "unchanged"):
-            log.warning("the source %.200s is %s: %.500s", ended.url, ended.state, ended.reason)
+        self._tell(ended)
         return ended
+
+    def _tell(self, ended: Source) -> None:
+        """Log that a source is not read, once in each state, and that it is read again."""
+        if ended.state in (SourceState.OK, SourceState.UNCHANGED):
+            if self._told.pop(ended.url, None) is not None:
+                log.info("the source %.200s is read again", ended.url)
+        elif self._told.get(ended.url) is not ended.state:
+            self._told[ended.url] = ended.state
+            log.warning("the source %.200s is %s: %.500s", ended.url, ended.state, ended.reason)
+
+    async def begin_due(self) -> None:
+        """Begin visits of sources that are due now, without waiting for the next look."""
+        await self._claim()
+
+    async def _renew(self) -> None:
+        urls = [each.url for each in self._visiting.values()]
+        if urls:
+            await self._index.renew_sources(urls, self._limits.lease_seconds)
 
     async def _end(self, ended: Source, began: Source) -> None:
         """Store a source after its visit. If it was removed meanwhile, what it had goes too."""

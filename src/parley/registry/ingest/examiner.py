@@ -5,7 +5,8 @@ Judgements are ordered by their costs: form, authority, identity, then fetched d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from parley.registry.catalog.entries import (
     CatalogHost,
     InvalidUrn,
     is_within,
+    one_line,
 )
 from parley.registry.catalog.reading import write_entry
 from parley.registry.ingest.addresses import (
@@ -30,7 +32,7 @@ from parley.registry.ingest.addresses import (
     is_encrypted,
     speaks_for,
 )
-from parley.registry.ingest.fetching import IngestLimits, WebFetcher
+from parley.registry.ingest.fetching import WebFetcher
 from parley.registry.ingest.reading import (
     CARD_SIGNERS,
     MANIFEST_SIGNERS,
@@ -51,7 +53,11 @@ from parley.registry.ingest.signatures import (
 from parley.registry.records import Authority, EntryDraft, EntryStanding, IndexedEntry, Trust
 from parley.registry.search.texts import marks_of, texts_of
 
+log = logging.getLogger("parley.registry")
+
 MAX_REASON = 1_000
+MAX_TOLD = 100
+"""How many entries of one visit or publication the log names with what is wrong with them."""
 MAX_TYPE = 200
 MAX_KEPT_ENTRY_BYTES = 320 * 1024
 """The bytes, with its card, of an entry that is kept whole before it is examined."""
@@ -75,26 +81,15 @@ class Examiner:
     """Examines entries. Every document that it needs is fetched by ``fetcher``.
 
     With ``attestations``, attestations that have a digest are fetched and compared with it.
-    ``texts`` and ``marks`` are what searches look at, and what is strange in it.
     """
 
-    def __init__(
-        self,
-        fetcher: WebFetcher,
-        *,
-        limits: IngestLimits | None = None,
-        attestations: bool = False,
-        texts: Callable[[CatalogEntry, AgentCard | None], Mapping[str, str]] = texts_of,
-        marks: Callable[[Mapping[str, str]], tuple[str, ...]] = marks_of,
-    ) -> None:
+    def __init__(self, fetcher: WebFetcher, *, attestations: bool = False) -> None:
         self._fetcher = fetcher
-        self._limits = limits or fetcher.limits
+        self._limits = fetcher.limits
         self._cards = CardReader(fetcher)
         keys = PublishedKeySets(fetcher)
         self._signatures = CardSignatures(fetcher, keys)
         self._manifests = ManifestVerifier(fetcher, keys, attestations=attestations)
-        self._texts = texts
-        self._marks = marks
 
     async def examine(
         self,
@@ -108,6 +103,7 @@ class Examiner:
         elsewhere: Iterable[IndexedEntry] = (),
         domains: Iterable[str] | None = None,
         host: CatalogHost | None = None,
+        fresh: bool = False,
     ) -> EntryDraft:
         """Return the entry as the index keeps it, with its standing and why.
 
@@ -115,7 +111,8 @@ class Examiner:
         with ``DOMAIN`` one of ``domains`` has to speak for the publisher. Without ``domains`` it is
         that of ``source``. ``before`` is the entry as this source had it: its keys stay pinned.
         ``elsewhere`` has the entries of other sources with its identifier: their keys are those of
-        an entry that is new here. ``host`` is that of the catalog.
+        an entry that is new here. ``host`` is that of the catalog. With ``fresh`` its card is asked
+        for again, however long it may be kept.
         """
         kind = media_type(entry.type)
         pinned = pinned_keys(before, elsewhere)
@@ -140,7 +137,8 @@ class Examiner:
         manifest = await self._manifests.check(entry, draft.publisher, source)
         finding = CardFinding()
         if kind in A2A_CARD_TYPES:
-            finding = await self._cards.read(entry, before.card if before else None)
+            known = before.card if before else None
+            finding = await self._cards.read(entry, known, fresh=fresh)
         signing = Signing()
         if finding.is_passing and before is not None and before.card and before.url == entry.url:
             # What is known of the card stays: that it cannot be had now proves nothing against it.
@@ -216,7 +214,7 @@ class Examiner:
         fields = fields_of(
             entry, publisher=draft.publisher, source=draft.source, card=finding.card, host=host
         )
-        texts = self._texts(entry, finding.card)
+        texts = texts_of(entry, finding.card)
         trust = _trust(manifest, signing)
         draft = msgspec.structs.replace(
             draft,
@@ -225,7 +223,7 @@ class Examiner:
             card=finding.raw or None,
             card_digest=finding.digest,
             texts=texts,
-            marks=self._marks(texts),
+            marks=marks_of(texts),
         )
         standing, reason = self._standing(draft, manifest, finding, signing)
         if draft.card is not None or draft.type not in A2A_CARD_TYPES:
@@ -235,7 +233,7 @@ class Examiner:
         is_held = standing is EntryStanding.HELD
         pins.write(fields, manifest, signing, is_held=is_held, has_card=finding.card is not None)
         return msgspec.structs.replace(
-            draft, standing=standing, reason=_bounded(reason), fields=fields
+            draft, standing=standing, reason=one_line(reason, MAX_REASON), fields=fields
         )
 
     def _standing(
@@ -393,7 +391,7 @@ def _trust_reason(trust: Trust, manifest: Signing, signing: Signing) -> str:
         if manifest.trust is trust:
             words.append("its trust manifest is signed by its publisher")
     words += [each.reason for each in (manifest, signing) if each.reason]
-    return _bounded("; ".join(words))
+    return one_line("; ".join(words), MAX_REASON)
 
 
 def _elsewhere(card: AgentCard, publisher: str) -> list[str]:
@@ -461,7 +459,7 @@ def _rejected(
         type=draft.type[:MAX_TYPE],
         entry=_cut(draft.entry) if error.is_too_large else draft.entry,
         standing=EntryStanding.REJECTED,
-        reason=_bounded(str(error)),
+        reason=one_line(str(error), MAX_REASON),
         fields=fields,
     )
 
@@ -489,7 +487,31 @@ def _cut(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {name: entry[name] for name in names if name in entry}
 
 
-def _bounded(text: str) -> str:
-    """Return a reason on one line, bounded: documents of others choose some of its words."""
-    line = "".join(char if char.isprintable() else " " for char in text)
-    return line if len(line) <= MAX_REASON else f"{line[: MAX_REASON - 3]}..."
+class RefusalLog:
+    """Names in the log each entry that is rejected or held, and why: once for each reason."""
+
+    def __init__(self, source: str) -> None:
+        self._source = one_line(source, MAX_REASON)
+        self._count = 0
+
+    def tell(
+        self, identifier: str, standing: str, reason: str, before: IndexedEntry | None
+    ) -> None:
+        """Log an entry, unless the index has it so already."""
+        if standing not in ("rejected", "held", "refused"):
+            return
+        if before is not None and (before.standing, before.reason) == (standing, reason):
+            return
+        self._count += 1
+        if self._count <= MAX_TOLD:
+            words = "the entry %.200s of %.200s is %s: %.500s"
+            shown = one_line(identifier, MAX_REASON), self._source, standing
+            log.warning(words, *shown, one_line(reason, MAX_REASON))
+
+    def end(self) -> None:
+        """Log how many were not named."""
+        if self._count > MAX_TOLD:
+            words = (
+                "%d more entries of %.200s are rejected or held: parley agents waiting names them"
+            )
+            log.warning(words, self._count - MAX_TOLD, self._source)

@@ -15,7 +15,7 @@ import msgspec
 
 from parley.model.backoff import Backoff, seconds_of
 from parley.model.distribution import VERSION
-from parley.registry.catalog.entries import MAX_NESTING
+from parley.registry.catalog.entries import MAX_NESTING, all_positive
 from parley.registry.ingest.addresses import PlainHosts, UnfitAddress, checked_address
 from parley.security.egress import Egress, ForbiddenAddress, ThreadedLookup, find_forbidden
 from parley.security.outbound import guarded_session, max_age
@@ -25,12 +25,15 @@ if TYPE_CHECKING:
 
     import aiohttp
 
+    from parley.registry.ingest.names import DnsNames
+
 # The limits of ingestion, and when a source is visited again.
 
 AGENT_NAME = "parley-registry"
 """The name that a registry has in robots.txt and in ``User-Agent``."""
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 24 * 3600.0
+FIRST_RETRY = 5.0
 
 
 class IngestLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,8 +59,10 @@ class IngestLimits(msgspec.Struct, frozen=True, kw_only=True):
     connect_seconds: float = 5.0
     visit_seconds: float = 240.0
     """The time of a visit. The next visit, which follows soon, reads the rest."""
-    lease_seconds: float = 300.0
-    """How long a visit is claimed: another process continues the visit of a killed process."""
+    lease_seconds: float = 15.0
+    """How long a visit is claimed, three times renewed in that time while it goes on: another
+    process continues the visit of a killed process then.
+    """
     per_host: int = 2
     """The requests to one host at a time."""
     at_once: int = 32
@@ -70,14 +75,7 @@ class IngestLimits(msgspec.Struct, frozen=True, kw_only=True):
     """After how many failures in a row a source is gone, and its entries are withdrawn."""
 
     def __post_init__(self) -> None:
-        for field in msgspec.structs.fields(self):
-            if getattr(self, field.name) <= 0:
-                raise ValueError(f"{field.name} is more than 0, not {getattr(self, field.name)}")
-        if self.lease_seconds <= self.visit_seconds:
-            raise ValueError(
-                f"lease_seconds ({self.lease_seconds:g}) is longer than visit_seconds "
-                f"({self.visit_seconds:g}): a claim must not expire while its visit goes on"
-            )
+        all_positive(self)
         if not self.refresh_floor <= self.refresh_default <= self.refresh_ceiling:
             raise ValueError("refresh_floor <= refresh_default <= refresh_ceiling does not hold")
 
@@ -88,13 +86,17 @@ class IngestLimits(msgspec.Struct, frozen=True, kw_only=True):
             seconds = self.refresh_default
         return min(max(seconds, self.refresh_floor), self.refresh_ceiling)
 
-    def retry_after(self, failures: int, wanted: float | None = None) -> float:
+    def retry_after(
+        self, failures: int, wanted: float | None = None, *, is_unread: bool = False
+    ) -> float:
         """Return the seconds until the next try, after so many failures in a row.
 
-        ``wanted`` is the server's ``Retry-After``.
+        ``wanted`` is the server's ``Retry-After``. A source of the operator that ``is_unread`` so
+        far is tried sooner, and never later than ``refresh_floor``.
         """
-        first = min(MINUTE, self.refresh_floor)
-        backoff = Backoff(first, self.refresh_ceiling, factor=3.0, jitter=(0.8, 1.2))
+        first = min(FIRST_RETRY if is_unread else MINUTE, self.refresh_floor)
+        last = self.refresh_floor if is_unread else self.refresh_ceiling
+        backoff = Backoff(first, last, factor=3.0, jitter=(0.8, 1.2))
         return min(max(backoff.delay(max(failures, 1)), wanted or 0.0), self.refresh_ceiling)
 
 
@@ -178,7 +180,7 @@ class WebFetcher:
         *,
         limits: IngestLimits | None = None,
         plain_http: Iterable[str] = (),
-        lookup: ThreadedLookup | None = None,
+        lookup: ThreadedLookup | DnsNames | None = None,
         tls: ssl.SSLContext | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -348,7 +350,7 @@ class WebFetcher:
 class _LocalNames(ThreadedLookup):
     """Resolves names below ``localhost`` to this machine (RFC 6761), which few systems do."""
 
-    def __init__(self, lookup: ThreadedLookup) -> None:
+    def __init__(self, lookup: ThreadedLookup | DnsNames) -> None:
         super().__init__()
         self._lookup = lookup
 

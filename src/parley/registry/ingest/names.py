@@ -1,8 +1,8 @@
 """DNS: where a domain says that its catalog is (DNS-AID), texts of a name, and addresses.
 
-``_index._agents.<domain>`` and the name itself may have SVCB records, or TXT records as a fallback
-(ARD §6.1). The path of a catalog is a parameter that has no registered number yet: implementations
-of DNS-AID write it with one for private use.
+``_entries._agents.<domain>``, ``_index._agents.<domain>`` and the name itself may have SVCB
+records, or TXT records as a fallback (ARD §5.1). The path of a catalog is a parameter that has no
+registered number yet: implementations of DNS-AID write it with one for private use.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from dns.asyncresolver import Resolver
     from dns.rdata import Rdata
 
-INDEX_LABEL = "_index._agents"
+INDEX_LABELS = ("_entries._agents", "_index._agents")
+"""The labels below which a domain says where its entries are: of ARD 0.91, and of DNS-AID."""
 
 CAP_KEY = 65400
 WELL_KNOWN_KEY = 65409
@@ -35,7 +36,7 @@ MAX_TEXT_LENGTH = 2048
 
 _PORT_KEY = 3
 _CARDS = ("agent-card.json", "agent.json")
-_TEXT_NAMES = ("ai-catalog", "cap", "well-known", "catalog", "index", "url")
+_TEXT_NAMES = ("ard", "ai-catalog", "cap", "well-known", "catalog", "index", "url")
 
 
 class DnsPointer(msgspec.Struct, frozen=True):
@@ -43,6 +44,8 @@ class DnsPointer(msgspec.Struct, frozen=True):
 
     url: str
     record: str
+    is_host_alone: bool = False
+    """Whether the record names a host without a path: its catalog is at a well-known address."""
 
 
 class DnsUnavailable(Exception):
@@ -72,7 +75,7 @@ class DnsNames:
     async def catalogs(self, host: str) -> list[DnsPointer]:
         """Return where DNS says that the catalogs of a host are. Raises ``DnsUnavailable``."""
         found: dict[str, DnsPointer] = {}
-        for name in (f"{INDEX_LABEL}.{host}", host):
+        for name in (*(f"{label}.{host}" for label in INDEX_LABELS), host):
             is_index = name != host
             pointers = await self._bound_to(name, is_index=is_index)
             pointers = pointers or [
@@ -133,8 +136,12 @@ class DnsNames:
             if not records:
                 return []
             if records[0].priority > 0:
-                urls = (_bound(each, owner, is_index=is_index) for each in records)
-                return [DnsPointer(url, f"SVCB {name}") for url in urls if url]
+                urls = [_bound(each, owner) for each in records]
+                return [
+                    DnsPointer(url or at + CATALOG_PATH, f"SVCB {name}", not url)
+                    for url, at in urls
+                    if url or (is_index and at)
+                ]
             target = records[0].target.to_text(omit_final_dot=True)
             if target in ("", ".", owner):
                 return []  # the service is not there
@@ -206,8 +213,10 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _bound(record: Any, owner: str, *, is_index: bool) -> str:
-    """Return the address of the catalog of an SVCB record in service mode, empty for none."""
+def _bound(record: Any, owner: str) -> tuple[str, str]:
+    """Return the address of the catalog of an SVCB record in service mode, empty where it names a
+    host alone, and the origin of that host.
+    """
     params: Mapping[int, Any] = {int(key): value for key, value in record.params.items()}
     target = record.target.to_text(omit_final_dot=True)
     host = owner if target in ("", ".") else target
@@ -215,10 +224,10 @@ def _bound(record: Any, owner: str, *, is_index: bool) -> str:
     origin = f"https://{host}" if port == 443 else f"https://{host}:{port}"
     whole, path = _param(params.get(CAP_KEY)), _param(params.get(WELL_KNOWN_KEY))
     if path and not path.endswith(_CARDS):
-        return origin + (path if path.startswith("/") else f"/.well-known/{path}")
+        return origin + (path if path.startswith("/") else f"/.well-known/{path}"), origin
     if whole.startswith("https://") and not whole.endswith(_CARDS):
-        return whole
-    return origin + CATALOG_PATH if is_index and not (whole or path) else ""
+        return whole, origin
+    return "", origin if not (whole or path) else ""
 
 
 def _param(value: Rdata | Any | None) -> str:
@@ -241,7 +250,7 @@ def _in_text(text: str, host: str) -> str:
         value = pairs.get(name, "")
         if not value or value.endswith(_CARDS):
             continue
-        if value.startswith("https://") and (name == _TEXT_NAMES[0] or value.endswith(".json")):
+        if value.startswith("https://") and (name in _TEXT_NAMES[:2] or value.endswith(".json")):
             return value
         if name == "well-known":
             path = value if value.startswith("/") else f"/.well-known/{value}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -25,6 +25,8 @@ from parley.registry.catalog.entries import (
     CatalogEntry,
     CatalogHost,
     InvalidUrn,
+    context_of,
+    term_of,
 )
 from parley.registry.catalog.reading import (
     InvalidCatalog,
@@ -33,6 +35,8 @@ from parley.registry.catalog.reading import (
     read_catalog,
     write_entry,
 )
+from parley.registry.index.registry_index import RegistryIndex
+from parley.registry.index.selections import Constraint, EntrySelection, Order, Viewer
 from parley.registry.ingest.addresses import UnfitAddress, checked_address
 from parley.registry.ingest.fetching import (
     IngestLimits,
@@ -41,6 +45,7 @@ from parley.registry.ingest.fetching import (
     WebFetcher,
     freshness,
 )
+from parley.registry.records import EntryStanding, IndexedEntry
 from parley.wire.json.syntax import without_bom
 
 # The values of an entry and its card that entries are filtered by.
@@ -76,9 +81,10 @@ def fields_of(
     card: AgentCard | None = None,
     host: CatalogHost | None = None,
 ) -> dict[str, tuple[str, ...]]:
-    """Return values by field path (ARD §7.1), bounded in number and length.
+    """Return values by field path (ARD §5.3.1), bounded in number and length.
 
-    Texts, numbers and truth values are values; a path leads through lists to all members.
+    A term of another namespace has its IRI as its path. Texts, numbers and truth values are
+    values; a path leads through lists to all members.
     """
     found = _Values()
     found.add("publisher", [publisher])
@@ -91,7 +97,11 @@ def fields_of(
     if host is not None:
         found.add("host.displayName", [host.display_name])
         found.add("host.identifier", [host.identifier])
-    for name, value in written.items():
+    context = context_of(written.get("@context"))
+    for given, value in written.items():
+        if given[:1] == "@":
+            continue
+        name = term_of(given, context)
         # A name with dots is none of the paths that other members have.
         first, *rest = name.split(".")
         is_derived = first in _DERIVED or (rest and first in (*_OWN, "publisher"))
@@ -235,13 +245,17 @@ class _Seen(msgspec.Struct, frozen=True):
 class CardReader:
     """Reads cards. Those that are fresh, or have not changed, are not read again."""
 
-    def __init__(self, fetcher: WebFetcher, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, fetcher: WebFetcher) -> None:
         self._fetcher = fetcher
-        self._clock = clock
         self._seen: Bounded[str, _Seen] = Bounded(_MAX_KEPT)
 
-    async def read(self, entry: CatalogEntry, known: bytes | None = None) -> CardFinding:
-        """Return the card of an entry. ``known`` is the one that it had before."""
+    async def read(
+        self, entry: CatalogEntry, known: bytes | None = None, *, fresh: bool = False
+    ) -> CardFinding:
+        """Return the card of an entry. ``known`` is the one that it had before.
+
+        A ``fresh`` one is asked for again, however long it may be kept.
+        """
         if entry.data is not None:
             return self._inline(entry.data)
         try:
@@ -251,7 +265,8 @@ class CardReader:
         seen = self._seen.get(url)
         if seen is not None and (known is None or digest_of(known) != seen.digest):
             seen = None
-        if seen is not None and known is not None and self._clock() < seen.fresh_until:
+        is_kept = seen is not None and time.monotonic() < seen.fresh_until and not fresh
+        if seen is not None and known is not None and is_kept:
             return self._read(known, seen.url)
         try:
             return await self._fetch(url, seen, known)
@@ -319,7 +334,7 @@ class CardReader:
             headers.get("etag", before.etag if before else "")[:512],
             headers.get("last-modified", before.last_modified if before else "")[:128],
             digest_of(raw),
-            self._clock() + min(freshness(headers) or 0.0, self._fetcher.limits.refresh_ceiling),
+            time.monotonic() + min(freshness(headers) or 0.0, self._fetcher.limits.refresh_ceiling),
         )
 
 
@@ -337,6 +352,7 @@ def _candidates(url: str) -> list[str]:
 
 
 MAX_REJECTED = 1_000
+PAGE = 50
 
 
 class ListedEntry(msgspec.Struct, frozen=True):
@@ -385,10 +401,14 @@ class _Reader:
         self.rejected: list[RejectedEntry] = []
         self.notes: list[str] = []
 
-    def read(self, read: ReadCatalog, depth: int) -> None:
+    def read(self, read: ReadCatalog, depth: int, parent: str = "") -> None:
         """Add the entries of a catalog, and then those of the catalogs in it."""
         self._looked_at += len(read.catalog.entries) + len(read.rejected)
-        self.rejected += read.rejected[: MAX_REJECTED - len(self.rejected)]
+        for rejected in read.rejected[: MAX_REJECTED - len(self.rejected)]:
+            if parent and rejected.identifier.startswith("entries["):
+                words = f"{rejected.identifier} of {parent}"
+                rejected = msgspec.structs.replace(rejected, identifier=words)
+            self.rejected.append(rejected)
         inline: list[tuple[int, CatalogEntry]] = []
         for number, each in enumerate(read.catalog.entries):
             if len(self.entries) >= self._at_most:
@@ -420,7 +440,7 @@ class _Reader:
             words = f"the catalog in it cannot be read: {error}"
             self.entries[place] = msgspec.structs.replace(self.entries[place], problem=words)
             return
-        self.read(nested, depth)
+        self.read(nested, depth, entry.identifier)
 
     def _note(self, words: str) -> None:
         if len(self.notes) < 8:
@@ -467,3 +487,32 @@ def one_form(identifier: str) -> str:
 def media_type(text: str) -> str:
     """Return a media type in lower case, without parameters."""
     return text.partition(";")[0].strip().lower()
+
+
+def host_known(entry: IndexedEntry) -> CatalogHost | None:
+    """Return the host of the catalog that an entry of the index was read in."""
+    name = entry.fields.get("host.displayName", ())
+    identifier = entry.fields.get("host.identifier", ("",))
+    return CatalogHost(display_name=name[0], identifier=identifier[0]) if name else None
+
+
+async def pages_of(
+    index: RegistryIndex,
+    url: str,
+    standings: tuple[EntryStanding, ...] = tuple(EntryStanding),
+    *,
+    size: int = PAGE,
+) -> AsyncIterator[list[IndexedEntry]]:
+    """Yield the entries that the index has of a source, in pages."""
+    selection = EntrySelection(
+        viewer=Viewer(sees_all=True),
+        constraints=(Constraint(field=SOURCE, values=(url,)),),
+        standings=standings,
+    )
+    offset = 0
+    while page := await index.browse(selection, (Order(field="identifier"),), size, offset):
+        if ours := [each for each in page if each.source == url]:
+            yield ours
+        offset += len(page)
+        if len(page) < size:
+            return

@@ -17,21 +17,9 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from parley.model.concurrency import KeyedLocks
-from parley.registry.catalog.entries import (
-    AirUrn,
-    Attestation,
-    CatalogEntry,
-    InvalidUrn,
-    TrustManifest,
-    domain,
-)
-from parley.registry.ingest.addresses import (
-    THIS_MACHINE,
-    UnfitAddress,
-    checked_address,
-    domain_of,
-    speaks_for,
-)
+from parley.registry.catalog.entries import Attestation, CatalogEntry, TrustManifest
+from parley.registry.catalog.reading import identity_domain
+from parley.registry.ingest.addresses import UnfitAddress, checked_address, domain_of, speaks_for
 from parley.registry.ingest.fetching import PageUnavailable, WebFetcher, freshness
 from parley.registry.records import Trust
 from parley.security.key_sets import (
@@ -294,7 +282,7 @@ class ManifestVerifier:
 def misaligned(identity: str, identifier: str, publisher: str) -> str:
     """Return why an identity is not of a publisher, empty if it is.
 
-    It is the identifier of the entry (AI Catalog), or of the publisher's domain (ARD §5.1).
+    It is the identifier of the entry (AI Catalog), or of the publisher's domain (ARD §4.5.1).
     """
     if identity == identifier:
         return ""
@@ -343,35 +331,6 @@ def _digest(text: str) -> tuple[Any, str]:
     name, _, value = text.partition(":")
     made = _DIGESTS.get(name.lower().replace("-", ""))
     return (made if re.fullmatch(r"[0-9a-fA-F]+", value) else None), value.lower()
-
-
-def identity_domain(identity: str) -> str:
-    """Return the domain in an identity, empty for none."""
-    text = identity.strip()
-    if text.startswith(DID_WEB):
-        host = unquote(text.removeprefix(DID_WEB).partition("#")[0].split(":")[0])
-        host = host.partition(":")[0]
-    elif text.lower().startswith("urn:air:"):
-        try:
-            return AirUrn.parse(text).publisher
-        except InvalidUrn:
-            return ""
-    elif text.startswith("dns:"):
-        host = text.removeprefix("dns:").strip("/")
-    elif "://" in text:
-        try:
-            parts = urlsplit(text)
-            host = parts.hostname or "" if parts.scheme in ("https", "http", "spiffe") else ""
-        except ValueError:
-            return ""
-    else:
-        host = text
-    if host.lower() == THIS_MACHINE:
-        return THIS_MACHINE
-    try:
-        return domain(host)
-    except InvalidUrn:
-        return ""
 
 
 def _unsigned(entry: CatalogEntry) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Sites: how their catalogs are found (ARD §6.1), and which sources a visit leads to.
+"""Sites: how their catalogs are found (ARD §5.1), and which sources a visit leads to.
 
-Catalogs are named by robots.txt, links, the well-known address, DNS.
+Catalogs are named by robots.txt, links, the well-known addresses, DNS; a page may have entries too.
 """
 
 from __future__ import annotations
@@ -9,15 +9,22 @@ import asyncio
 import hashlib
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from html import unescape
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urljoin, urlsplit
 
 import msgspec
 
 from parley.model.bounded import Bounded
-from parley.registry.catalog.entries import CATALOG_PATH
+from parley.registry.catalog.entries import (
+    CATALOG_PATH,
+    CATALOG_PATHS,
+    PREDECESSOR_PATH,
+    RELATIONS,
+    expanded,
+)
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.ingest.addresses import (
     AUDIENCE,
@@ -49,7 +56,6 @@ from parley.security.networks import is_loopback, literal_address
 
 # Links to catalogs: ``Link`` headers (RFC 8288), and ``<link>`` in the head of a page.
 
-RELATION = "ai-catalog"
 MAX_LINKS = 32
 _MAX_HEADER = 16 * 1024
 
@@ -73,7 +79,7 @@ def links_of_header(value: str) -> list[str]:
         for name, quoted, bare in _PARAMETER.findall(match[2]):
             if name.lower() == "rel":
                 relations = relations or quoted or bare
-        if RELATION in relations.lower().split():
+        if _is_of_catalog(relations):
             found.append(match[1].strip())
     return found[:MAX_LINKS]
 
@@ -95,7 +101,7 @@ def links_of_page(body: bytes) -> list[str]:
             if (tag := _TAG.match(text, at)) is None:
                 continue
             named = _attributes(tag[0])
-            if RELATION in named.get("rel", "").lower().split() and named.get("href", "").strip():
+            if _is_of_catalog(named.get("rel", "")) and named.get("href", "").strip():
                 found.append(unescape(named["href"]).strip())
             continue
         end = "-->" if mark == "<!--" else f"</{mark[1:]}"
@@ -103,6 +109,70 @@ def links_of_page(body: bytes) -> list[str]:
         if close is None:
             break
         at = close.end()
+    return found
+
+
+def _is_of_catalog(relations: str) -> bool:
+    return not set(RELATIONS).isdisjoint(relations.lower().split())
+
+
+# Entries in a page: JSON-LD in its markup (ARD §5.1), wherever the site's scripts may stand.
+
+MARKUP = "#entries"
+"""The end of the address of a source that is a page's markup: the page itself is a site."""
+
+_MAX_SCRIPTS = 64
+_MAX_NODES = 1_000
+_OPENING = re.compile(
+    r"<!--|<(?:script|style|title|template|noscript|textarea)(?=[\s/>])", re.IGNORECASE
+)
+
+
+def entries_of_page(body: bytes) -> list[Any]:
+    """Return the entries in the JSON-LD of a page, as JSON values that are not read yet.
+
+    Comments, templates and text areas are no markup. It takes time in proportion to the page.
+    """
+    text = body.decode("utf-8", "replace")
+    found: list[Any] = []
+    at = scripts = 0
+    while (match := _OPENING.search(text, at)) and scripts < _MAX_SCRIPTS:
+        mark, at = match[0].lower(), match.end()
+        kind = ""
+        if mark != "<!--":
+            if (tag := _TAG.match(text, at)) is None:
+                continue
+            at = tag.end()
+            kind = _attributes(tag[0]).get("type", "").partition(";")[0].strip().lower()
+        end = "-->" if mark == "<!--" else f"</{mark[1:]}"
+        close = re.compile(re.escape(end), re.IGNORECASE).search(text, at)
+        if close is None:
+            break
+        if mark == "<script" and kind == "application/ld+json":
+            scripts += 1
+            with suppress(msgspec.DecodeError, RecursionError):
+                document = msgspec.json.decode(text[at : close.start()].encode())
+                found += _nodes(document, None, _MAX_NODES - len(found))
+        at = close.end()
+    return found
+
+
+def _nodes(given: Any, context: Any, most: int) -> list[Any]:
+    """Return the entries in a JSON-LD document: itself, of a list, a graph or a manifest."""
+    found: list[Any] = []
+    if isinstance(given, Mapping):
+        context = given.get("@context", context)
+        inner = given.get("@graph", given.get("entries"))
+        if isinstance(inner, list):
+            given = inner
+        else:
+            node = given if context is None else {"@context": context, **given}
+            identifier = expanded(node).get("identifier")
+            is_entry = isinstance(identifier, str) and identifier[:4].lower() == "urn:"
+            return [node] if is_entry and most > 0 else []
+    for each in given if isinstance(given, list) else ():
+        if isinstance(each, Mapping):
+            found += _nodes(each, context, most - len(found))
     return found
 
 
@@ -257,23 +327,19 @@ def site_address(text: str, fetcher: WebFetcher) -> str:
 class RobotsCache:
     """The robots.txt of sites, each kept for an hour."""
 
-    def __init__(
-        self, fetcher: WebFetcher, limits: IngestLimits, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, fetcher: WebFetcher) -> None:
         self._fetcher = fetcher
-        self._limits = limits
-        self._clock = clock
         self._kept: Bounded[str, tuple[float, Robots]] = Bounded(_MAX_ROBOTS)
 
     async def of(self, url: str) -> Robots:
         """Return the robots.txt of the site of an address."""
         origin = origin_text(url)
         kept = self._kept.use(origin)
-        if kept is not None and self._clock() < kept[0]:
+        if kept is not None and time.monotonic() < kept[0]:
             return kept[1]
         try:
             answer = await self._fetcher.get(
-                origin + ROBOTS_PATH, accept=_ROBOTS_TYPES, limit=self._limits.robots_bytes
+                origin + ROBOTS_PATH, accept=_ROBOTS_TYPES, limit=self._fetcher.limits.robots_bytes
             )
         except PageUnavailable:
             found = NO_PAGES
@@ -281,7 +347,7 @@ class RobotsCache:
             found = NO_PAGES if answer.status >= 500 or answer.status == 429 else Robots()
             if answer.status == 200:
                 found = read_robots(answer.body)
-        self._kept[origin] = (self._clock() + _ROBOTS_SECONDS, found)
+        self._kept[origin] = (time.monotonic() + _ROBOTS_SECONDS, found)
         return found
 
     def forget(self, url: str) -> None:
@@ -292,18 +358,11 @@ class RobotsCache:
 class CatalogFinder:
     """Looks for the catalogs of sites. Without ``names`` it asks no DNS."""
 
-    def __init__(
-        self,
-        fetcher: WebFetcher,
-        *,
-        names: DnsNames | None = None,
-        robots: RobotsCache | None = None,
-        limits: IngestLimits | None = None,
-    ) -> None:
+    def __init__(self, fetcher: WebFetcher, *, names: DnsNames | None = None) -> None:
         self._fetcher = fetcher
         self._names = names
-        self._limits = limits or fetcher.limits
-        self.robots = robots or RobotsCache(fetcher, self._limits)
+        self._limits = fetcher.limits
+        self.robots = RobotsCache(fetcher)
 
     async def find(self, site: str) -> SiteReport:
         """Return the catalogs of a site: a domain, or the address of a page of it."""
@@ -319,7 +378,7 @@ class CatalogFinder:
         is_whole = robots is not NO_PAGES
         for step in await asyncio.gather(
             self._from_page(page, robots, domain),
-            self._from_well_known(page, robots, domain),
+            self._from_well_known(page, domain),
             self._from_dns(page, domain),
             return_exceptions=True,
         ):
@@ -335,6 +394,8 @@ class CatalogFinder:
             else:
                 found += step
         unique = {each.url: each for each in reversed(found)}
+        for url in [each for each in unique if each.endswith(CATALOG_PATH)]:
+            unique.pop(urljoin(url, PREDECESSOR_PATH), None)  # the same entries once more
         kept = tuple(reversed(unique.values()))
         if len(kept) > self._limits.catalogs_per_site:
             notes.append(f"{len(kept) - self._limits.catalogs_per_site} more are not read")
@@ -366,20 +427,35 @@ class CatalogFinder:
         if "html" in kind or (not kind and answer.body.lstrip()[:1] == b"<"):
             linked = links_of_page(answer.body)
             found += self._catalogs(linked, answer.url, "link of the page", domains)
+            if entries_of_page(answer.body):
+                found.append(FoundCatalog(answer.url + MARKUP, "markup of the page", domains))
         return found or f"{page} has no link to a catalog"
 
-    async def _from_well_known(
-        self, page: str, robots: Robots, domain: str
-    ) -> list[FoundCatalog] | str:
-        url = origin_text(page) + CATALOG_PATH
-        if not robots.allows_catalog(url):
-            return f"robots.txt disallows {url}"
-        answer = await self._fetcher.get(url, accept=JSON_TYPES, limit=self._limits.catalog_bytes)
-        if answer.status != 200:
-            return f"{url} answered {answer.status}"
-        if answer.body.lstrip()[:1] != b"{":
-            return f"{url} is no JSON object"
-        return [FoundCatalog(url, "well-known address", (domain,))]
+    async def _from_well_known(self, page: str, domain: str) -> list[FoundCatalog] | str:
+        found = await self._well_known(origin_text(page))
+        if isinstance(found, str):
+            return found
+        return [FoundCatalog(found[0], "well-known address", (domain,))]
+
+    async def _well_known(self, origin: str) -> tuple[str] | str:
+        """Return the address of the catalog of a host: that of ARD 0.91, where there is none that
+        of 0.9; or why there is none.
+        """
+        robots = await self.robots.of(origin)
+        notes = []
+        for path in CATALOG_PATHS:
+            url = origin + path
+            if not robots.allows_catalog(url):
+                notes.append(f"robots.txt disallows {url}")
+                continue
+            answer = await self._fetcher.get(
+                url, accept=JSON_TYPES, limit=self._limits.catalog_bytes
+            )
+            if answer.status == 200 and answer.body.lstrip()[:1] == b"{":
+                return (url,)
+            wrong = answer.status == 200
+            notes.append(f"{url} is no JSON object" if wrong else f"{url} answered {answer.status}")
+        return "; ".join(notes)
 
     async def _from_dns(self, page: str, domain: str) -> list[FoundCatalog] | str:
         host = urlsplit(page).hostname or ""
@@ -390,7 +466,13 @@ class CatalogFinder:
         for each in pointers:
             # DNS is seldom signed: it leads elsewhere, and lets no other speak for the domain.
             vouched = (domain,) if is_same_site(domain_of(each.url), domain) else ()
-            found += self._catalogs((each.url,), page, each.record, vouched)
+            for catalog in self._catalogs((each.url,), page, each.record, vouched):
+                url = catalog.url
+                if each.is_host_alone and isinstance(
+                    known := await self._well_known(origin_text(url)), tuple
+                ):
+                    url = known[0]
+                found.append(FoundCatalog(url, catalog.how, catalog.domains))
         return found or f"DNS has no catalog of {host}"
 
     def _catalogs(
@@ -434,6 +516,7 @@ class SiteSources:
         self.root = root_of(source)
         self._found: dict[str, Source] = {}
         self._room: int | None = None
+        self._waits = False
 
     async def entries_left(self) -> int:
         """Return how many entries this source may have, for what others of its site have."""
@@ -514,6 +597,8 @@ class SiteSources:
             for url, before in known.items():
                 if url not in self._found and url != self._source.url:
                     await self._left(before)
+            if self._waits:
+                return {NAMED: ""}
         return {NAMED: named if is_whole else ""}
 
     async def _announced(self, found: Source, before: Source) -> None:
@@ -556,7 +641,13 @@ class SiteSources:
             return
         announcers.pop(self._source.url, None)
         if is_ours and not announcers:
-            if not is_well_known_catalog(before.url):  # which ends by itself, if it is not there
+            # A well-known catalog ends by itself, if it is not there: unless another one took its
+            # place, which has been read.
+            after = (await self._sources()).get(urljoin(before.url, CATALOG_PATH))
+            is_replaced = before.url.endswith(PREDECESSOR_PATH) and after is not None
+            if is_replaced and after is not None and after.fetched_at is None:
+                self._waits = True
+            elif is_replaced or not is_well_known_catalog(before.url):
                 await remove_source(self._index, before.url)
             return
         await self._again(

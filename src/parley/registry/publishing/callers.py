@@ -16,6 +16,7 @@ from parley.model.bounded import Bounded
 from parley.model.errors import InvalidParamsError, TooManyRequestsError, an
 from parley.model.ids import may_be_name
 from parley.model.service import Caller
+from parley.registry.catalog.entries import all_positive
 from parley.registry.index.registry_index import RegistryIndex
 from parley.security.limits.counters import Window
 from parley.store.audit.trail import AuditEntry
@@ -195,9 +196,7 @@ class PublishingLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How often the cards of pushed entries are read again."""
 
     def __post_init__(self) -> None:
-        for field in msgspec.structs.fields(self):
-            if getattr(self, field.name) <= 0:
-                raise ValueError(f"{field.name} is more than 0, not {getattr(self, field.name)}")
+        all_positive(self)
         if self.renewal_seconds * 2 > self.claim_seconds:
             raise ValueError(
                 f"renewal_seconds ({self.renewal_seconds:g}) is at most half of claim_seconds "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -11,9 +13,16 @@ from parley.model.errors import InvalidParamsError
 from parley.model.service import Caller
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.selections import EntrySelection, Order, Viewer
-from parley.registry.ingest.addresses import AUTHORITY, PlainHosts, UnfitAddress, checked_address
+from parley.registry.ingest.addresses import (
+    AUTHORITY,
+    SCHEMES,
+    PlainHosts,
+    UnfitAddress,
+    checked_address,
+)
+from parley.registry.ingest.crawler import REFRESH
 from parley.registry.ingest.reading import one_form
-from parley.registry.ingest.sites import remove_source
+from parley.registry.ingest.sites import MAX_KNOWN, remove_source, root_of
 from parley.registry.publishing.callers import ConflictError, NotFoundError, RegistryAudit
 from parley.registry.records import Authority, EntryStanding, IndexedEntry, Source, SourceKind
 from parley.store.audit.trail import AuditLine
@@ -22,15 +31,25 @@ DECIDED = (EntryStanding.LISTED, EntryStanding.HELD, EntryStanding.REJECTED)
 """The standings that an operator gives an entry."""
 
 MAX_REASON = 500
+REFRESH_SECONDS = 20.0
+REFRESH_POLL = 0.1
+"""How long a refresh waits for the visits, and how often it looks, in seconds."""
 
 
 class OperatorDecisions:
     """Decides as an operator, and records who decided what, before it is done."""
 
-    def __init__(self, index: RegistryIndex, *, plain: PlainHosts | None = None) -> None:
+    def __init__(
+        self,
+        index: RegistryIndex,
+        *,
+        plain: PlainHosts | None = None,
+        begin_due: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self._index = index
         self._audit = RegistryAudit(index)
         self._plain = plain
+        self._begin_due = begin_due
 
     async def entries(
         self, standings: Sequence[EntryStanding], limit: int, offset: int = 0
@@ -139,6 +158,56 @@ class OperatorDecisions:
             await self._index.change_source(source)  # another site had named it
         return source
 
+    async def refresh(self, caller: Caller, url: str, *, address: str = "") -> list[Source]:
+        """Have a source, and what it leads to, read again now with all its cards; return them.
+
+        Waits a while for the visits: a source whose visit is not over has ``refresh`` in its
+        settings. Raises ``A2AError``, ``StoreUnavailable``.
+        """
+        named = await self._named(url)
+        await self._audit.record(caller, "source.refreshed", named.url[:500], address=address)
+        for each in await self._led_to(named):
+            settings = {**each.settings, REFRESH: True}
+            again = msgspec.structs.replace(
+                each, etag="", last_modified="", due_at=0, settings=settings
+            )
+            await self._index.change_source(again)
+        if self._begin_due is not None:
+            await self._begin_due()
+        found: list[Source] = []
+        with suppress(TimeoutError):
+            async with asyncio.timeout(REFRESH_SECONDS):
+                while True:
+                    found = await self._led_to(named)
+                    if all(each.fetched_at and REFRESH not in each.settings for each in found):
+                        break
+                    await asyncio.sleep(REFRESH_POLL)
+        return found
+
+    async def _named(self, url: str) -> Source:
+        """Return the source that an operator names, by its address or as a domain."""
+        given = url.strip()
+        host = given.partition("/")[0]
+        forms = [given, f"{given}/"] if "://" in given or given[:1] == "/" else []
+        forms = forms or [f"{scheme}://{given}" + "/" * (host == given) for scheme in SCHEMES]
+        for each in forms:
+            with suppress(UnfitAddress):
+                if source := await self._index.source(checked_address(each, plain=self._plain)):
+                    return source
+        with suppress(RuntimeError, ValueError):  # of what is no path of this machine
+            for name in (given, _file_address(given)):
+                if source := await self._index.source(name):
+                    return source
+        raise NotFoundError(
+            f"there is no source {url[:200]!r}; parley agents import has one read from now on"
+        )
+
+    async def _led_to(self, named: Source) -> list[Source]:
+        """Return a source as it is now, with those that it led to."""
+        every = await self._index.sources(limit=MAX_KNOWN)
+        root = {named.url}
+        return [each for each in every if each.url in root or root_of(each) in root]
+
     async def remove_source(self, caller: Caller, url: str, *, address: str = "") -> None:
         """Remove a source and the sources that it alone led to, and withdraw their entries.
 
@@ -159,6 +228,10 @@ class OperatorDecisions:
         return await self._index.acts(
             after=after, limit=limit, kind=kind, actor=actor, subject=subject, newest=newest
         )
+
+
+def _file_address(path: str) -> str:
+    return Path(path).expanduser().absolute().as_uri()
 
 
 def file_source(path: str | Path) -> Source:
@@ -184,7 +257,7 @@ def file_source(path: str | Path) -> Source:
     except InvalidCatalog as error:
         raise ValueError(
             f'{found} is no catalog: {error}; it looks like {{"entries": [...]}}, as '
-            "/.well-known/ai-catalog.json does"
+            "/.well-known/ard.json does"
         ) from None
     if reading.rejected:
         first = reading.rejected[0]

@@ -17,20 +17,12 @@ import msgspec
 from parley.model.concurrency import KeyedLocks
 from parley.model.errors import InvalidParamsError, PermissionDeniedError, TooManyRequestsError
 from parley.model.service import Caller
-from parley.registry.catalog.entries import (
-    A2A_CARD_TYPES,
-    MAX_URN,
-    AirUrn,
-    CatalogHost,
-    InvalidUrn,
-    is_within,
-)
+from parley.registry.catalog.entries import A2A_CARD_TYPES, MAX_URN, AirUrn, InvalidUrn, is_within
 from parley.registry.catalog.reading import InvalidCatalog
 from parley.registry.index.registry_index import RegistryIndex
-from parley.registry.index.selections import Constraint, EntrySelection, Order, Viewer
-from parley.registry.ingest.examiner import Examiner, rejected
+from parley.registry.ingest.examiner import Examiner, RefusalLog, rejected
 from parley.registry.ingest.fetching import IngestLimits
-from parley.registry.ingest.reading import SOURCE, ListedEntry, one_form, read_whole
+from parley.registry.ingest.reading import ListedEntry, host_known, one_form, pages_of, read_whole
 from parley.registry.publishing.callers import (
     SYSTEM,
     CallerRates,
@@ -407,9 +399,11 @@ class EntryPublishing:
         self, drafts: Sequence[EntryDraft], known: Mapping[str, IndexedEntry]
     ) -> list[PublishedEntry]:
         entries: list[PublishedEntry] = []
+        told = RefusalLog(drafts[0].source if drafts else "")
         for begin in range(0, len(drafts), BATCH):
             for each in await self._index.put(drafts[begin : begin + BATCH]):
                 before = known.get(each.identifier)
+                told.tell(each.identifier, each.standing, each.reason, before)
                 entries.append(
                     PublishedEntry(
                         identifier=each.identifier,
@@ -420,6 +414,7 @@ class EntryPublishing:
                         is_changed=before is None or before.change != each.change,
                     )
                 )
+        told.end()
         return entries
 
     async def _look_after(self, source: str, drafts: Sequence[EntryDraft]) -> None:
@@ -444,20 +439,9 @@ class EntryPublishing:
     async def _kept(self, source: str, *, withdrawn: bool = False) -> AsyncIterator[IndexedEntry]:
         """Yield the entries of a source in the index."""
         standings = _ALL if withdrawn else tuple(set(_ALL) - {EntryStanding.WITHDRAWN})
-        selection = EntrySelection(
-            viewer=Viewer(sees_all=True),
-            constraints=(Constraint(field=SOURCE, values=(source,)),),
-            standings=standings,
-        )
-        offset = 0
-        while True:
-            page = await self._index.browse(selection, (Order(field="identifier"),), 500, offset)
+        async for page in pages_of(self._index, source, standings, size=500):
             for each in page:
-                if each.source == source:
-                    yield each
-            if len(page) < 500:
-                return
-            offset += len(page)
+                yield each
 
     async def _record(
         self,
@@ -469,6 +453,10 @@ class EntryPublishing:
         **details: Any,
     ) -> None:
         names = [each.identifier for each in taken]
+        told = RefusalLog(f"{kind} by {caller.id or 'the operator'}")
+        for each in refused:
+            told.tell(each.identifier, each.standing, each.reason, None)
+        told.end()
         await self._audit.record(
             caller,
             kind,
@@ -568,15 +556,9 @@ def _again(entry: IndexedEntry) -> ListedEntry | None:
     from parley.registry.catalog.reading import InvalidEntry, read_entry
 
     try:
-        return ListedEntry(read_entry(entry.entry), _host(entry), 0)
+        return ListedEntry(read_entry(entry.entry), host_known(entry), 0)
     except InvalidEntry:
         return None
-
-
-def _host(entry: IndexedEntry) -> CatalogHost | None:
-    name = entry.fields.get("host.displayName", ())
-    identifier = entry.fields.get("host.identifier", ("",))
-    return CatalogHost(display_name=name[0], identifier=identifier[0]) if name else None
 
 
 def _refused(identifier: str, reason: str) -> PublishedEntry:

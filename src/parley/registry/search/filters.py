@@ -20,7 +20,7 @@ type or publisher. ``OR`` joins conditions of one field: the index keeps no othe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -35,7 +35,13 @@ from parley.registry.catalog.entries import (
     MCP_CARD,
     REGISTRY_TYPES,
 )
-from parley.registry.catalog.searching import MAX_FACETS, MAX_FILTERS, FacetRequest
+from parley.registry.catalog.searching import (
+    MAX_FACETS,
+    MAX_FILTERS,
+    ExploreRequest,
+    FacetRequest,
+    QueryModel,
+)
 from parley.registry.index.selections import Constraint, Order
 
 # Field paths of entries: what filters, facets and orders may name.
@@ -456,7 +462,7 @@ def _merged(clause: Clause, at: FilterToken | None = None) -> Constraint:
     return msgspec.structs.replace(first, values=tuple(values))
 
 
-__all__ = ["constraints_of", "constraints_of_expression", "facets_of", "order_of", "read_filter"]
+__all__ = ["constraints_of", "constraints_of_expression", "facets_of", "order_of"]
 
 MAX_BUCKETS = 1_000
 MAX_ORDER_TEXT = 500
@@ -481,47 +487,40 @@ _ORDER_NAMES = {
 }
 
 
-def read_filter(given: Any) -> Mapping[str, tuple[str, ...]]:
-    """Read the ``filter`` of a query from JSON. Raises ``InvalidParamsError``."""
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping):
-        raise InvalidParamsError(
-            'filter is an object of field paths and values, such as {"tags": ["finance"]}'
-        )
-    if len(given) > MAX_FILTERS:
-        raise InvalidParamsError(f"filter has {len(given)} fields; at most {MAX_FILTERS} are read")
-    return {str(path): values_in(str(path), values) for path, values in given.items()}
-
-
-def constraints_of(filter: Mapping[str, Sequence[str]]) -> tuple[Constraint, ...]:
-    """Return a filter as constraints: any of the values of a path, of all paths (ARD §7.1).
+def constraints_of(query: QueryModel) -> tuple[Constraint, ...]:
+    """Return the filter of a query as constraints: any of the values of a path, of all paths
+    (ARD §5.3.1).
 
     Raises ``InvalidParamsError``.
     """
-    if len(filter) > MAX_FILTERS:
-        raise InvalidParamsError(f"filter has {len(filter)} fields; at most {MAX_FILTERS} are read")
+    if len(query.filter) > MAX_FILTERS:
+        raise InvalidParamsError(
+            f"filter has {len(query.filter)} fields; at most {MAX_FILTERS} are read"
+        )
     found = []
-    for path, values in filter.items():
+    for given, values in query.filter.items():
+        path = query.path(given)
         field = checked_path(path)
         if field in REGISTRY_TIMES:
             raise InvalidParamsError(
                 f"{path!r} is a time to compare with, as GET /agents does: createdAfter = "
                 "'2026-01-31'"
             )
-        listed = (values,) if isinstance(values, str) else values
-        found.append(Constraint(field=field, values=checked_values(field, listed)))
+        found.append(Constraint(field=field, values=checked_values(field, values_in(path, values))))
     return tuple(found)
 
 
-def facets_of(facets: Sequence[FacetRequest]) -> tuple[tuple[FacetRequest, str], ...]:
+def facets_of(request: ExploreRequest) -> tuple[tuple[FacetRequest, str], ...]:
     """Return what is to be counted, with the paths of the index. Raises ``InvalidParamsError``."""
+    facets = request.facets
     if not facets:
         raise InvalidParamsError('name what to count, such as {"facets": [{"field": "type"}]}')
     if len(facets) > MAX_FACETS:
         raise InvalidParamsError(
             f"{len(facets)} facets are asked for; at most {MAX_FACETS} are counted"
         )
+    if len({each.field for each in facets}) < len(facets):
+        raise InvalidParamsError("a field is named twice in resultType.facets")
     found = []
     for facet in facets:
         if not 1 <= facet.limit <= MAX_BUCKETS:
@@ -534,7 +533,7 @@ def facets_of(facets: Sequence[FacetRequest]) -> tuple[tuple[FacetRequest, str],
                 f"the minCount of the facet {facet.field[:80]!r} is 1 or more, not "
                 f"{facet.min_count}"
             )
-        found.append((facet, checked_path(facet.field)))
+        found.append((facet, checked_path(request.query.path(facet.field))))
     return tuple(found)
 
 

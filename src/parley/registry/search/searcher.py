@@ -257,7 +257,7 @@ class Searcher:
         """Return the values of fields with their counts, over all entries that ``search`` has for
         the same query; over the whole index without one.
         """
-        facets = facets_of(request.facets)
+        facets = facets_of(request)
         selection = _selection(request.query, viewer)
         if selection.words and self._meaning is not None:
             every = await self._by_both(selection, self._meaning)
@@ -336,7 +336,7 @@ def _selection(query: QueryModel, viewer: Viewer) -> EntrySelection:
             "in a sentence or two what is needed"
         )
     return EntrySelection(
-        viewer=viewer, constraints=constraints_of(query.filter), words=query.text.strip()
+        viewer=viewer, constraints=constraints_of(query), words=query.text.strip()
     )
 
 

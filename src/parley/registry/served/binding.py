@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parley.engine.description import AgentDescription
 from parley.host.bindings import ServerParts
-from parley.registry.catalog.entries import CATALOG, CATALOG_PATH, PUBLISHER_VARIABLE
+from parley.registry.catalog.entries import CATALOG, CATALOG_PATH, CATALOG_PATHS, PUBLISHER_VARIABLE
 from parley.server.app import App
 from parley.server.cards.catalog_link import CatalogLink
 from parley.server.endpoint import AgentBinding, Endpoint
@@ -66,7 +66,7 @@ class ServerCatalog:
             registrar = registrar or RestRegistrar(self.registry, self.publisher)
         self.registrar = registrar
         self._parts = parts
-        self._app: App | None = None
+        self._document: Callable[[], bytes] | None = None
         self._tenants: list[str] = []
 
     @property
@@ -83,34 +83,36 @@ class ServerCatalog:
         if not endpoints:
             return
         if publication is None:
-            app.publish(None, {CATALOG_PATH: (Unpublished(app.handler_at(CATALOG_PATH)), None)})
+            unpublished = Unpublished(app.handler_at(CATALOG_PATH))
+            app.publish(None, {path: (unpublished, None) for path in CATALOG_PATHS})
             return
         from parley.registry.served.catalog import RELATION, ROBOTS_PATH, ManifestSigner, RobotsPage
         from parley.registry.served.publication import catalog_pages
 
         settings = self._parts.settings
-        pages = catalog_pages(
+        catalogs = catalog_pages(
             publication,
             app.served,
             app.address,
             settings=settings,
             signer=None if keys is None else ManifestSigner(keys, url),
         )
+        pages: dict[str, tuple[ASGIApp, Endpoint | None]] = {**catalogs}
         if app.cards_are_public:
             pages[ROBOTS_PATH] = RobotsPage(app.address, settings), None
         app.publish(CatalogLink(CATALOG_PATH, RELATION, CATALOG, url), pages)
-        self._app = app
+        self._document = catalogs[CATALOG_PATH][0].document
         self._tenants = [name for each in endpoints.values() for name in each.tenants]
 
     async def start(self) -> None:
         """Begin to publish in the registry."""
-        if self._publication is None or self._app is None:
+        if self._publication is None or self._document is None:
             return
         from parley.registry.served.publication import log_publication
 
         log_publication(self._publication, self._parts.url, self._tenants)
         if self._registration is not None:
-            self._registration.start(self._app)
+            self._registration.start(self._document)
 
     async def close(self) -> None:
         """Stop publishing."""

@@ -1,4 +1,4 @@
-"""The catalog of a server's agents, at its well-known path (ARD §4, §6.1)."""
+"""The catalog of a server's agents, at its well-known paths (ARD §4, §5.1)."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from parley.registry.catalog.entries import (
     A2A_CARD,
     CATALOG,
     CATALOG_PATH,
+    RELATIONS,
     AICatalog,
     CatalogEntry,
     CatalogHost,
@@ -29,16 +30,9 @@ from parley.registry.catalog.reading import write_catalog
 from parley.security.signing.canonical import canonical
 from parley.security.signing.cards import JWKS_PATH
 from parley.security.signing.keys import SigningKey, SigningKeys
-from parley.server.address import BadAddress
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
 from parley.server.cards.discovery import CARD_PATHS, CardFile, is_fresh
-from parley.server.http.responses import (
-    answering_errors,
-    refuse_method,
-    reply,
-    reply_with_message,
-    reply_without_body,
-)
+from parley.server.http.responses import answering_errors, refuse_method, reply_without_body
 from parley.server.settings import Settings
 
 MIN_QUERIES, MAX_QUERIES = 2, 5
@@ -51,7 +45,7 @@ MAX_LABELS = 64
 MAX_DESCRIPTION = 2_000
 
 ROBOTS_PATH = "/robots.txt"
-RELATION = "ai-catalog"
+RELATION = " ".join(RELATIONS)
 
 _SENTENCE = re.compile(r"(.+?[.!?])(?:\s|$)", re.DOTALL)
 _SPACES = re.compile(r"\s+")
@@ -72,7 +66,7 @@ def agent_entry(
         description=_cut(card.description, MAX_DESCRIPTION),
         tags=_labels(tag for skill in card.skills for tag in skill.tags),
         capabilities=_labels(skill.id for skill in card.skills),
-        representative_queries=queries_of(card.skills),
+        representative_queries=queries_of(card.skills, card),
         version=card.version,
         metadata={"agentType": agent_type} if agent_type else {},
         trust_manifest=manifest_of(identifier, publisher),
@@ -90,6 +84,7 @@ def tenant_entry(
         type=CATALOG,
         url=url,
         description=f"The agents of {tenant}: {card.name}.",
+        representative_queries=queries_of(card.skills, card),
         trust_manifest=manifest_of(identifier, publisher),
         more={"mediaType": CATALOG},
     )
@@ -116,15 +111,17 @@ def host_of(cards: Iterable[AgentCard], publisher: str) -> CatalogHost:
     return CatalogHost(display_name=name or publisher, identifier=publisher)
 
 
-def queries_of(skills: Iterable[AgentSkill]) -> tuple[str, ...]:
+def queries_of(skills: Iterable[AgentSkill], card: AgentCard | None = None) -> tuple[str, ...]:
     """Return two to five queries that the skills answer, none if there are not two.
 
     Examples come first, one of each skill before the second of any. Where there are not enough,
-    the first sentences of descriptions help out, and then names.
+    the first sentences of descriptions help out, then names, then what the agent's ``card`` says.
     """
     skills = tuple(skills)
     found = _queries(_in_turn(skill.examples for skill in skills))[:MAX_QUERIES]
-    for others in ([_first_sentence(s.description) for s in skills], [s.name for s in skills]):
+    own = () if card is None else (_first_sentence(card.description), card.name)
+    described = [_first_sentence(skill.description) for skill in skills]
+    for others in (described, [skill.name for skill in skills], own):
         if len(found) < MIN_QUERIES:
             found = _queries((*found, *others))[:MIN_QUERIES]
     return found if len(found) >= MIN_QUERIES else ()
@@ -159,7 +156,6 @@ def _cut(text: str, length: int) -> str:
 
 
 _MAX_FILES = 64
-_MEDIA_TYPE = (b"content-type", CATALOG.encode())
 
 
 class CatalogItem(msgspec.Struct, frozen=True):
@@ -232,10 +228,11 @@ class CatalogPage:
         if is_fresh(scope, file):
             await reply_without_body(send, 304, headers)
             return
-        headers += [_MEDIA_TYPE, (b"content-length", b"%d" % len(file.body))]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        body = file.body if scope["method"] == "GET" else b""
-        await send({"type": "http.response.body", "body": body})
+        await _send(scope, send, file.body, CATALOG.encode(), headers)
+
+    def document(self) -> bytes:
+        """Return the catalog of a server whose address its operator named."""
+        return self._file({}).body
 
     def _file(self, scope: Scope) -> CardFile:
         address = self._advertised.address(scope)
@@ -281,27 +278,28 @@ class RobotsPage:
         self._advertised = advertised
         self._cached = (b"cache-control", b"public, max-age=%d" % settings.card_max_age)
 
+    @answering_errors("making robots.txt")
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD."""
         if scope["method"] not in ("GET", "HEAD"):
             await refuse_method(scope, send, "GET, HEAD", "robots.txt is read with GET")
             return
-        try:
-            address = self._advertised.address(scope).rstrip("/")
-        except BadAddress as error:
-            await reply_with_message(scope, send, 400, str(error))
-            return
+        address = self._advertised.address(scope).rstrip("/")
         body = f"User-agent: *\nDisallow:\n\nAgentmap: {address}{CATALOG_PATH}\n".encode()
         headers = [self._cached]
         if varies := self._advertised.varies:
             headers.append((b"vary", b", ".join(varies)))
-        kind = b"text/plain; charset=utf-8"
-        if scope["method"] == "HEAD":
-            length = b"%d" % len(body)
-            head = [(b"content-type", kind), (b"content-length", length), *headers]
-            await reply_without_body(send, 200, head)
-        else:
-            await reply(send, 200, body, headers, kind)
+        await _send(scope, send, body, b"text/plain; charset=utf-8", headers)
+
+
+async def _send(
+    scope: Scope, send: Send, body: bytes, kind: bytes, headers: list[tuple[bytes, bytes]]
+) -> None:
+    length = b"%d" % len(body)
+    headers = [*headers, (b"content-type", kind), (b"content-length", length)]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    body = body if scope["method"] == "GET" else b""
+    await send({"type": "http.response.body", "body": body})
 
 
 def signed_form(manifest: TrustManifest) -> bytes:

@@ -10,11 +10,11 @@ from typing import Self
 from urllib.parse import urlsplit
 
 import msgspec
-from starlette.types import ASGIApp
 
 from parley.model.cards import AgentCard
 from parley.registry.catalog.entries import (
     CATALOG_PATH,
+    CATALOG_PATHS,
     PUBLISHER_VARIABLE,
     AirUrn,
     InvalidUrn,
@@ -109,7 +109,7 @@ def catalog_pages(
     *,
     settings: Settings,
     signer: ManifestSigner | None = None,
-) -> dict[str, tuple[ASGIApp, Endpoint | None]]:
+) -> dict[str, tuple[CatalogPage, Endpoint | None]]:
     """Return the pages by path, each with the endpoint whose callers may see it.
 
     The catalog of all agents has none. ``advertised`` tells the address of the server.
@@ -121,7 +121,7 @@ def catalog_pages(
     _check_unlisted(publication, served)
     page = partial(CatalogPage, publisher=publication.publisher, settings=settings, signer=signer)
     items: list[CatalogItem] = []
-    pages: dict[str, tuple[ASGIApp, Endpoint | None]] = {}
+    pages: dict[str, tuple[CatalogPage, Endpoint | None]] = {}
     places: list[tuple[str, str]] = []
     for each in served:
         endpoint = each.endpoint
@@ -136,7 +136,7 @@ def catalog_pages(
             if name in publication.unlisted:
                 continue
             path, card = f"/{name}", _card_of(tenant)
-            below = f"{name} of {each.place}" if each.path else name
+            where = f"{name} of {each.place}" if each.path else name
             own = CatalogItem(
                 publication.agent("", tenant.key, name),
                 card,
@@ -153,18 +153,19 @@ def catalog_pages(
                 is_catalog=True,
             )
             places += [
-                (own.identifier, f"the agent of the tenant {below}"),
-                (nested.identifier, f"the catalog of the tenant {below}"),
+                (own.identifier, f"the agent of the tenant {where}"),
+                (nested.identifier, f"the catalog of the tenant {where}"),
             ]
             items.append(nested)
-            pages[each.path + path + CATALOG_PATH] = page([own], advertised), endpoint
+            below = page([own], advertised)
+            pages |= {each.path + path + end: (below, endpoint) for end in CATALOG_PATHS}
     checked_identifiers(places)
     if not items:
         raise ValueError(
             "unlisted= leaves nothing for the catalog: list an agent, or leave out publisher="
         )
-    pages[CATALOG_PATH] = page(items, advertised), None
-    return pages
+    whole = page(items, advertised)
+    return pages | {path: (whole, None) for path in CATALOG_PATHS}
 
 
 def _card_of(endpoint: Endpoint) -> Callable[[], AgentCard]:

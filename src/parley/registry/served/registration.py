@@ -8,8 +8,8 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-from urllib.parse import quote, urlencode, urlsplit
+from typing import Any, Protocol, TypeVar
+from urllib.parse import quote, urlencode
 
 import msgspec
 
@@ -17,14 +17,9 @@ from parley.client.errors import ClientError
 from parley.model.backoff import Backoff, uniform
 from parley.model.errors import InvalidParamsError, PermissionDeniedError
 from parley.model.service import Caller
-from parley.registry.catalog.entries import CATALOG, CATALOG_PATH, AirUrn
+from parley.registry.catalog.entries import CATALOG, AirUrn
 from parley.registry.client.places import PlaceKind, place_of
 from parley.registry.client.remote_registry import RemoteRegistry
-
-if TYPE_CHECKING:
-    from starlette.types import Message
-
-    from parley.server.app import App
 
 _LISTED = "specVersion", "entries", "host"
 
@@ -98,6 +93,16 @@ class RegistryPublisher:
         body = {"url": url, "vouches": vouches}
         return await self._registry.send("POST", "operator/sources", body)
 
+    async def refresh(self, url: str) -> list[Any]:
+        """Have a source read again now, as the operator; return it, with those it leads to."""
+        found = (await self._registry.send("POST", "operator/refresh", {"url": url})).get("sources")
+        return found if isinstance(found, list) else []
+
+    async def sources(self) -> list[Any]:
+        """Return what the registry reads, with what the last visits found, for the operator."""
+        found = (await self._registry.send("GET", "operator/sources", safe=True)).get("sources")
+        return found if isinstance(found, list) else []
+
     async def waiting(self, standings: Sequence[str] = (), limit: int = 100) -> list[Any]:
         """Return entries by standing, for the operator; those that are not listed by default."""
         asked = {"limit": str(limit), **({"standing": ",".join(standings)} if standings else {})}
@@ -169,10 +174,10 @@ class RegistryRegistration:
         self._waiting: tuple[str, ...] = ()
         self._is_away = False
 
-    def start(self, app: App) -> None:
-        """Begin to publish and to beat. Idempotent; never fails."""
+    def start(self, document: Callable[[], bytes]) -> None:
+        """Begin to publish what ``document`` returns, the catalog, and to beat. Idempotent."""
         if self._task is None:
-            self._task = asyncio.create_task(self._run(app), name="parley-registration")
+            self._task = asyncio.create_task(self._run(document), name="parley-registration")
 
     async def stop(self) -> None:
         """Stop it. Idempotent."""
@@ -183,7 +188,7 @@ class RegistryRegistration:
                 async with asyncio.timeout(STOP_SECONDS):
                     await asyncio.gather(task, return_exceptions=True)
 
-    async def _run(self, app: App) -> None:
+    async def _run(self, document: Callable[[], bytes]) -> None:
         backoff = Backoff(2.0, 300.0, jitter=(0.8, 1.2))
         failures = 0
         await asyncio.sleep(self._first)
@@ -192,7 +197,7 @@ class RegistryRegistration:
                 async with RemoteRegistry(self.registry, timeout=TIMEOUT, retries=0) as remote:
                     publisher = RegistryPublisher(remote)
                     while True:
-                        is_whole = await self._publish(app, publisher)
+                        is_whole = await self._publish(document, publisher)
                         failures = 0 if is_whole else failures + 1
                         wait = PUBLISH_SECONDS if is_whole else backoff.delay(failures)
                         await self._beat(publisher, wait)
@@ -204,9 +209,9 @@ class RegistryRegistration:
                 log.exception("publishing in the registry %s failed", self.registry)
             await asyncio.sleep(backoff.delay(failures))
 
-    async def _publish(self, app: App, publisher: RegistryPublisher) -> bool:
+    async def _publish(self, document: Callable[[], bytes], publisher: RegistryPublisher) -> bool:
         """Publish the catalog; return whether all of it is listed."""
-        catalog = msgspec.json.decode(await catalog_of(app, self.url))
+        catalog = msgspec.json.decode(document())
         report = await publisher.publish(catalog)
         if self._is_away:
             log.info("the registry %s answers again", self.registry)
@@ -270,43 +275,6 @@ def read_registration(
             "registry= needs the public address of the server (url=): the agents are called there"
         )
     return RegistryRegistration(registry, url)
-
-
-async def catalog_of(app: App, url: str) -> bytes:
-    """Return the catalog of a server as it is at an address, from this process."""
-    parts = urlsplit(url)
-    status = 0
-    pieces: list[bytes] = []
-    path = parts.path.rstrip("/")
-    scope: dict[str, Any] = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": "GET",
-        "scheme": parts.scheme,
-        "path": path + CATALOG_PATH,
-        "raw_path": (path + CATALOG_PATH).encode(),
-        "root_path": path,
-        "query_string": b"",
-        "headers": [(b"host", parts.netloc.encode())],
-        "client": None,
-        "server": (parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)),
-    }
-
-    async def receive() -> Message:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: Message) -> None:
-        nonlocal status
-        if message["type"] == "http.response.start":
-            status = message["status"]
-        else:
-            pieces.append(message.get("body", b""))
-
-    await app.handler_at(CATALOG_PATH)(scope, receive, send)
-    if status != 200:
-        raise ValueError(f"the catalog of this server cannot be made for {url}: {status}")
-    return b"".join(pieces)
 
 
 def _line(text: str) -> str:

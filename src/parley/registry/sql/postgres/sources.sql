@@ -14,6 +14,10 @@ WHERE url IN (
     ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
 RETURNING source;
 
+-- name: renew_source
+UPDATE {schema}.sources SET claimed_until = %(until)s
+WHERE url = %(url)s AND claimed_by = %(by)s AND claimed_until > 0;
+
 -- name: end_visit
 UPDATE {schema}.sources SET kind = %(kind)s, state = %(state)s, due_at = %(due_at)s,
     source = %(source)s,

@@ -16,6 +16,10 @@ RETURNING source;
 -- Claims of a process that was killed: no other one has the file open.
 UPDATE sources SET claimed_until = 0 WHERE claimed_until > 0;
 
+-- name: renew_source
+UPDATE sources SET claimed_until = :until
+WHERE url = :url AND claimed_by = :by AND claimed_until > 0;
+
 -- name: end_visit
 UPDATE sources SET kind = :kind, state = :state, due_at = :due_at, source = :source,
     claimed_until = CASE WHEN claimed_by = :by THEN 0 ELSE claimed_until END
