@@ -154,7 +154,7 @@ class IndexedEntry(EntryDraft, frozen=True, kw_only=True):
 
 
 class Match(msgspec.Struct, frozen=True, kw_only=True):
-    """A result of a search. ``relevance`` is the index's own measure, larger for a better match."""
+    """A result of a search. ``relevance`` is between 0 and 1, larger for a better match."""
 
     entry: IndexedEntry
     relevance: float

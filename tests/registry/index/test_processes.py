@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from collections import Counter
+from typing import Any
 
 import psycopg
 import pytest
@@ -145,6 +146,52 @@ async def test_each_process_finds_what_another_has_stored_and_nothing_it_has_for
     assert await other.browse(gone, (), 1, 0) == []
     assert await other.count(gone) == 0
     for index in (one, other):
+        await index.close()
+
+
+async def test_changes_that_the_database_has_lost_are_found_no_more(postgres_url: str) -> None:
+    """A standby that takes over may lack the last commits, and gives their numbers again."""
+    index = PostgresRegistryIndex(postgres_url)
+    await index.open()
+    await index.put([draft("fx", "currency"), draft("sky", "weather")])
+    await index.put([draft("lost", "violin")])
+    assert await found(index, "violin") == ["lost"]
+    address = Address.of(postgres_url)
+    with psycopg.connect(address.conninfo, autocommit=True) as connection:
+        schema = address.schema
+        connection.execute(f"DELETE FROM {schema}.entries WHERE identifier LIKE '%:lost'")
+        connection.execute(f"UPDATE {schema}.counters SET value = value - 1 WHERE name = 'change'")
+    await index.catch_up()
+    await index.put([draft("new", "piano")])
+    assert await found(index, "piano") == ["new"]
+    assert await found(index, "violin") == []
+    assert await found(index, "currency") == ["fx"]
+    await index.close()
+
+
+async def test_an_entry_is_not_shown_to_who_could_see_it_when_it_was_found(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between a search in the process and the reading of what it found, another one writes."""
+    reader, writer = PostgresRegistryIndex(postgres_url), PostgresRegistryIndex(postgres_url)
+    for index in (reader, writer):
+        await index.open()
+    await writer.put([draft("plan", "currency")])
+    run = reader._search.run
+    writes = 0
+
+    async def run_and_write(work: Any) -> Any:
+        nonlocal writes
+        result = await run(work)
+        if isinstance(result, list) and not writes:
+            writes += 1
+            await writer.put([draft("plan", "currency secret", audience=("me",))])
+        return result
+
+    monkeypatch.setattr(reader._search, "run", run_and_write)
+    assert await found(reader, "currency") == []
+    assert writes == 1
+    for index in (reader, writer):
         await index.close()
 
 

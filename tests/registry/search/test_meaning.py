@@ -160,14 +160,18 @@ class Sketch:
 class BrokenIndex:
     """An index that cannot be read for a while."""
 
+    losses = 0
+
     def __init__(self) -> None:
         self.is_broken = True
         self.asked = 0
 
-    async def changes(self, after: int, limit: int) -> list[IndexedEntry]:
+    async def catch_up(self) -> None:
         self.asked += 1
         if self.is_broken:
             raise StoreUnavailable("the database is away")
+
+    async def changes(self, after: int, limit: int) -> list[IndexedEntry]:
         return []
 
 
@@ -189,7 +193,7 @@ async def test_following_goes_on_after_the_database_was_away(
 @needs_numpy
 async def test_following_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     index: Any = BrokenIndex()
-    index.changes = None
+    index.is_broken, index.changes = False, None
     meaning = Meaning(index, Sketch(), interval=0.001)
     await meaning.start()
     await until(lambda: "following the index failed" in caplog.text)

@@ -63,7 +63,7 @@ COVERS = {
     "stripped": "the members of version 1.0 that are not empty",
 }
 OUTCOMES = {"trusted": "verified", "not signed": "absent"}
-"""What the verification of a card came to, in the words of the specification (§10.1)."""
+"""The outcome of the verification of a card, in the words of the specification (§10.1)."""
 
 COMMANDS = Commands("card", "Look at agent cards, sign and verify them.")
 

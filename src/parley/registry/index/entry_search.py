@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from parley.database.sqlite.file import undone_on_error
 from parley.registry.client.local_catalog import MISSPELLED_FROM, is_misspelling
 from parley.registry.index.prepared import (
     HEALTH_FIELD,
@@ -154,28 +155,44 @@ class EntrySearch:
 
     def __init__(self) -> None:
         self.change = 0
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="registry-search")
+        self._thread: ThreadPoolExecutor | None = None
         self._tables: SearchTables | None = None
 
     async def run(self, work: Callable[[SearchTables], T]) -> T:
         """Do work with the tables; return its result."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._do, work)
+        return await self._in_thread(lambda: work(self._made()))
 
     async def put(self, changed: Sequence[ChangedEntry]) -> None:
         """Put entries in the order of their changes."""
         await self.run(lambda tables: tables.put(changed))
         self.change = changed[-1].change
 
-    async def close(self) -> None:
-        """Forget everything. Idempotent."""
-        tables, self._tables, self.change = self._tables, None, 0
-        if tables is not None:
-            await asyncio.to_thread(tables.connection.close)
+    async def forget(self) -> None:
+        """Remove all entries: they are put anew."""
+        await self._in_thread(self._close)
+        self.change = 0
 
-    def _do(self, work: Callable[[SearchTables], T]) -> T:
+    async def close(self) -> None:
+        """Finish the running work, and forget everything. Idempotent."""
+        if self._thread is not None:
+            await self.forget()
+            self._thread.shutdown(wait=False)
+            self._thread = None
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="registry-search")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _made(self) -> SearchTables:
         if self._tables is None:
             self._tables = SearchTables.made()
-        return work(self._tables)
+        return self._tables
+
+    def _close(self) -> None:
+        if self._tables is not None:
+            self._tables.connection.close()
+            self._tables = None
 
 
 @cache
@@ -228,8 +245,8 @@ class SearchTables:
         ]
         values = {each.key: _values(each) for each in last.values()}
         terms = {id: term for found in values.values() for id, term in found.items()}
-        self.connection.execute("BEGIN")
-        try:
+        with undone_on_error(self.connection):
+            self.connection.execute("BEGIN")
             self._remove(list(last))
             self._many("put_entries", [_columns(each) for each in last.values()])
             self._many(
@@ -246,10 +263,7 @@ class SearchTables:
                 [{"key": key, "term_id": id} for key, found in values.items() for id in found],
             )
             self._many("put_words", words)
-        except BaseException:
-            self.connection.execute("ROLLBACK")
-            raise
-        self.connection.execute("COMMIT")
+            self.connection.execute("COMMIT")
 
     def remove(self, keys: Iterable[int]) -> None:
         """Remove entries that the database does not have any more."""

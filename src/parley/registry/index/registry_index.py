@@ -79,6 +79,8 @@ class RegistryIndex(ABC):
         self._claimer = uuid4().hex
         self._search = EntrySearch()
         self._catching_up = asyncio.Lock()
+        self.losses = 0
+        """How often the database was seen to have lost changes: who follows them begins anew."""
         self.name = database.name
 
     def __repr__(self) -> str:
@@ -230,11 +232,16 @@ class RegistryIndex(ABC):
         return await self._found(lambda tables: tables.browse(selection, order, limit, offset))
 
     async def _found(self, work: Callable[[SearchTables], list[int]]) -> list[IndexedEntry]:
-        """Return the entries that a search finds, as the database has them now."""
+        """Return the entries that a search finds, none as it is after a later change: its audience
+        may be another then.
+        """
         while True:
             await self.catch_up()
+            seen = self._search.change
             keys = await self._search.run(work)
             entries = await self._read(partial(_load, keys=keys))
+            if any(entry.change > seen for entry in entries):
+                continue
             if len(entries) == len(keys):
                 return entries
             # What another process has forgotten is no change that could be read.
@@ -242,12 +249,22 @@ class RegistryIndex(ABC):
             await self._search.run(partial(SearchTables.remove, keys=forgotten))
 
     async def catch_up(self) -> None:
-        """Let searches find all that was committed before. Each question does it first."""
+        """Let searches find all that was committed before. Each question does it first.
+
+        A database whose last change is an older one has lost some (a backup, a standby that took
+        over): everything is read anew.
+        """
         async with self._catching_up:
-            while rows := await self._rows(
-                "changed_entries", after=self._search.change, limit=CHANGES
-            ):
-                await self._search.put([_changed(row) for row in rows])
+            while True:
+                values = {"after": self._search.change, "limit": CHANGES}
+                last, rows = await self._read(partial(_changes, values=values))
+                if last < self._search.change:
+                    await self._search.forget()
+                    self.losses += 1
+                elif rows:
+                    await self._search.put([_changed(row) for row in rows])
+                else:
+                    return
 
     async def entry(self, identifier: str, viewer: Viewer) -> IndexedEntry | None:
         """Return the entry listed for an identifier; the strongest for an operator."""
@@ -654,6 +671,13 @@ def _entry(row: Row) -> IndexedEntry:
         change=change,
         observed=_observed_from(tuple(observed)),
     )
+
+
+def _changes(session: Session, values: Values) -> tuple[int, list[Row]]:
+    """Return the number of the last change, and the entries that changed after another one."""
+    rows = session.rows("changed_entries", values)
+    [(last,)] = session.rows("counter", {"name": "change"})
+    return int(last), rows
 
 
 def _changed(row: Row) -> ChangedEntry:

@@ -190,7 +190,7 @@ class Meaning:
         self._index = index
         self._embedding = embedding
         self._vectors = EntryVectors(embedding.dimensions)
-        self._change = 0
+        self._change = self._losses = 0
         self._turn = asyncio.Lock()
         self._follows = Periodic(
             "search by meaning: following the index",
@@ -220,6 +220,9 @@ class Meaning:
         """Read all changes until now; return how many."""
         total = 0
         async with self._turn:
+            await self._index.catch_up()
+            if self._losses != self._index.losses:
+                self._change, self._losses = 0, self._index.losses
             while changed := await self._index.changes(self._change, BATCH):
                 await asyncio.to_thread(self._apply, changed)
                 self._change = changed[-1].change
