@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -17,10 +17,10 @@ from parley.cli.calls.agent_call import AgentCall
 from parley.cli.output.failures import INTERRUPTED, CommandFailure, UsageFailure
 from parley.cli.output.streams import Output
 from parley.cli.output.text import json_text, shell_words
-from parley.cli.settings.table import FLAG, CommandSettings
+from parley.cli.settings.table import CommandSettings
 from parley.cli.store.acts import Record
 from parley.envelope.cards import EnvelopeCard, read_card
-from parley.envelope.client.client import EnvelopeClient
+from parley.envelope.client.client import ENDPOINT, EnvelopeClient
 from parley.envelope.client.session import EnvelopeAnswer, EnvelopeEvent, EnvelopeFailed
 from parley.envelope.codec import members_of
 from parley.envelope.messages import Envelope, RequestPayload, ResponsePayload, Status
@@ -51,20 +51,10 @@ class EnvelopeCall(AgentCall):
         self,
         settings: CommandSettings,
         output: Output,
-        url: str,
         *,
         action: str = "",
         is_endless: bool = False,
     ) -> None:
-        redirect = settings.credential_redirect
-        if redirect is not None and redirect.flag == "--agent-card":
-            redirect = None  # the address stands on the command line
-        settings = msgspec.structs.replace(
-            settings,
-            agent_card=_with_scheme(url),
-            sources={**settings.sources, "agent_card": FLAG},
-            credential_redirect=redirect,
-        )
         super().__init__(settings, output)
         self.action = action
         self._is_endless = is_endless
@@ -91,23 +81,36 @@ class EnvelopeCall(AgentCall):
         status = super().run(translated)
         return 0 if self._is_endless and status == INTERRUPTED else status
 
+    @property
+    def _reference(self) -> Any:
+        """The agent: a file as its path, an interface without a scheme as its URL."""
+        given = self.reference
+        if not isinstance(given, str) or "://" in given:
+            return given
+        if Path(given).is_file():
+            return Path(given)
+        if not given.partition("?")[0].rstrip("/").endswith(ENDPOINT):
+            return given
+        authority = given.partition("/")[0]
+        host = authority.rpartition(":")[0] or authority
+        return f"{'http' if is_loopback(host.strip('[]')) else 'https'}://{given}"
+
     @asynccontextmanager
     async def client(
         self,
+        transport: Literal["auto", "socket", "http"],
         *,
         agent_id: str,
         key: EnvelopeKey | None,
-        http_only: bool = False,
-        socket_only: bool = False,
     ) -> AsyncIterator[EnvelopeClient]:
         """Connect to the agent."""
         settings = self.settings
         try:
             opening = envelope.connect(
-                settings.agent_card,
+                self._reference,
                 agent_id=agent_id,
                 key=key,
-                transport="http" if http_only else "socket" if socket_only else "auto",
+                transport=transport,
                 auth=None if self.uses_logins else False,
                 bearer=settings.bearer,
                 api_key=settings.api_key,
@@ -116,6 +119,7 @@ class EnvelopeCall(AgentCall):
                 trust_origins=settings.trust_origin,
                 tls=self.tls,
                 proxy=settings.proxy,
+                egress=self.egress,
                 trust=self.trust() if self.requires_signature else None,
             )
         except ValueError as error:
@@ -220,8 +224,8 @@ class EnvelopeReport:
             return
         what = "input" if answer.status == Status.INPUT_REQUIRED else "authorization"
         self._output.warn(f"task {answer.task_id} needs {what}")
-        url = self._call.settings.agent_card
-        words = ["envelope", "send", "--task-id", answer.task_id, url, self._call.action]
+        agent = self._call.settings.agent_card
+        words = ["envelope", "send", "--task-id", answer.task_id, agent, self._call.action]
         reply = ["--parameters", '"<reply>"'] if answer.status == Status.INPUT_REQUIRED else []
         command = shell_words([*invocation(), *words, *reply])
         if self._output.is_json:
@@ -230,9 +234,9 @@ class EnvelopeReport:
             self._output.text.field("Next", self._output.redact(command))
 
 
-def read_signing_key(path: Path | None) -> EnvelopeKey | None:
+def read_signing_key(path: str) -> EnvelopeKey | None:
     """Return the key in a file. Raises ``UsageFailure`` without anything of the key."""
-    if path is None:
+    if not path:
         return None
     try:
         jwk: Any = msgspec.json.decode(_content(path, "--signing-key"))
@@ -250,7 +254,7 @@ def read_signing_key(path: Path | None) -> EnvelopeKey | None:
     return key
 
 
-def read_envelope_card(path: Path) -> EnvelopeCard:
+def read_envelope_card(path: str) -> EnvelopeCard:
     """Return the envelope card in a file. Raises ``UsageFailure``."""
     try:
         return read_card(_content(path, "--register"))
@@ -258,21 +262,12 @@ def read_envelope_card(path: Path) -> EnvelopeCard:
         raise UsageFailure(f"--register: {path} is no envelope card: {error.message}") from None
 
 
-def _content(path: Path, flag: str) -> bytes:
+def _content(path: str, flag: str) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open(path, "rb") as file:
             return file.read(MAX_FILE)
     except OSError as error:
         raise UsageFailure(f"{flag}: {path} cannot be read: {error.strerror}") from None
-
-
-def _with_scheme(url: str) -> str:
-    """Return an address whose scheme may be left out, as that of ``--agent-card`` may be."""
-    has_path = url.partition("?")[0].rstrip("/").endswith("/envelope")
-    if "://" in url or not has_path:
-        return url
-    host = url.partition("/")[0].rpartition(":")[0] or url.partition("/")[0]
-    return f"{'http' if is_loopback(host.strip('[]')) else 'https'}://{url}"
 
 
 def share(
@@ -280,6 +275,8 @@ def share(
 ) -> None:
     """Add a key of a sender to a file, and give the sender its half, if the sender has none."""
     path = Path(file)
+    if not owner:
+        raise UsageFailure("name who signs with it: --owner ID")
     if bool(public) == bool(sender_file):
         raise UsageFailure(
             "name either the file that the sender gets (--to), or that of its public key (--public)"

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import msgspec
 import pytest
@@ -118,6 +119,37 @@ def test_a_stream_prints_events_and_a_question_the_next_command(parley: Parley, 
     assert ran.field("Result") == "booked for four"
 
 
+def test_the_agent_is_named_as_for_every_other_command(
+    parley: Parley, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "card.json").write_text(parley("card", "get", url, "-o", "json").stdout)
+    with urlopen(f"{url}/envelope/card") as answer:
+        (tmp_path / "envelope.json").write_bytes(answer.read())
+    entry = {
+        "identifier": "urn:air:example.com:agent:desk",
+        "displayName": "Desk",
+        "type": "application/a2a-agent-card+json",
+        "url": f"{url}/.well-known/agent-card.json",
+    }
+    catalog = tmp_path / "catalog.json"
+    catalog.write_text(json.dumps({"specVersion": "1.0", "entries": [entry]}))
+    host = url.removeprefix("http://")
+    for words in (
+        (url, "browse"),
+        ("-a", url, "browse"),
+        (host, "browse"),
+        (f"{host}/envelope", "browse"),
+        ("card.json", "browse"),
+        ("envelope.json", "browse"),
+        (entry["identifier"], "browse", "--registry", str(catalog)),
+    ):
+        ran = parley("envelope", "send", *words)
+        assert (ran.status, ran.field("Results")) == (0, "none"), (words, ran.stderr)
+    monkeypatch.setenv("A2ACLI_AGENT_CARD", url)
+    ran = parley("envelope", "send", "browse")
+    assert ran.status == 0, ran.stderr
+
+
 def test_a_query_that_finds_nothing_says_so(parley: Parley, url: str) -> None:
     ran = parley("envelope", "send", url, "browse")
     assert ran.field("Status") == "success"
@@ -149,8 +181,16 @@ def test_failures_have_the_exit_statuses_of_the_other_commands(parley: Parley, u
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("send", "URL", "x", "--sub-type", "order"), "--sub-type is one of query"),
-        (("send", "URL", "x", "--priority", "now"), "--priority is one of low"),
+        (
+            ("send", "URL", "x", "--sub-type", "order"),
+            "--sub-type: 'order' is not one of query, command, notification",
+        ),
+        (
+            ("send", "URL", "x", "--priority", "now"),
+            "--priority: 'now' is not one of low, normal, high, urgent",
+        ),
+        (("send", "URL"), "name the action"),
+        (("send", "URL", "x", "-a", "URL"), "the agent is named twice"),
         (("send", "URL", "x", "-p", "{nope"), "--parameters is no JSON"),
         (("send", "URL", "x", "-p", "@missing.json"), "missing.json cannot be read"),
         (("send", "URL", "x", "--type", "notification", "--stream"), "no answer"),

@@ -182,15 +182,16 @@ class CommandFlag(msgspec.Struct, frozen=True):
             return None
         if self.kind is bool:
             return True if option.sets is None else option.sets
+        name = self.flag.split()[0]
         if option.choices and given not in option.choices:
-            raise UsageFailure(f"{self.flag}: {given!r} is not one of {', '.join(option.choices)}")
+            raise UsageFailure(f"{name}: {given!r} is not one of {', '.join(option.choices)}")
         try:
             if self.kind is float:
                 return parse_duration(given)
             if self.kind not in (str, int, tuple, Path):
                 return self.kind(seconds=parse_span(given))
         except (ValueError, OverflowError) as error:
-            raise UsageFailure(f"{self.flag}: {error}") from None
+            raise UsageFailure(f"{name}: {error}") from None
         if isinstance(self.default, Mapping):
             return _read_restrict(given)
         return self.kind(given) if self.kind in (tuple, Path) else given
