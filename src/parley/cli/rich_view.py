@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from parley import __version__
-from parley.cli.demo_view import (
+from parley.cli.demo_run import (
     PlainArtifact,
     PlainView,
     bindings_text,

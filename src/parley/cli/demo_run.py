@@ -1,20 +1,135 @@
-"""The demo: its steps, and the view with plain lines. ``rich_view`` is for terminals."""
+"""The demo: its agents, its steps, and the view of plain lines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import asyncio
+import signal
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
 
-from parley import __version__
-from parley.cli.output.failures import CommandFailure
+from parley import Agent, Turn, __version__
+from parley.cli.loading import load
+from parley.cli.output.failures import INTERRUPTED, CommandFailure
 from parley.cli.output.rendering import file_line
 from parley.cli.output.streams import print_line
 from parley.cli.output.text import json_text, one_line, shell_words, visible
+from parley.cli.settings.server import reporting
 from parley.client import ArtifactVersions, connect
-from parley.host.program import invocation
+from parley.host.app import asgi, open_app, run_app
+from parley.host.banner import try_command
+from parley.host.options import ServerOptions
+from parley.host.program import DEFAULT_ADDRESS, invocation
 from parley.model.cards import AgentCard
 from parley.model.parts import Message, Part
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
+from parley.server.app import App
+from parley.server.run import ListenError, serving
+from parley.server.settings import Settings
+
+AGENTS = {
+    "/hello": "hello.py",
+    "/time": "time_agent.py",
+    "/report": "streaming_report.py",
+    "/flights": "flight_booking.py",
+    "/boats": "sailboat.py",
+}
+TEXTS = Settings(missing_version="1.0")  # for texts that are typed in
+
+
+def run_demo(view: PlainView, port: int, *, once: bool) -> int:
+    """Serve the example agents, call them and show the calls; return the exit status."""
+    agents = load([f"{path}={folder() / file}" for path, file in AGENTS.items()])
+    with tempfile.TemporaryDirectory(prefix="parley-demo-", ignore_cleanup_errors=True) as kept:
+        app = asgi(agents, store=f"sqlite:///{Path(kept, 'parley.db')}", settings=TEXTS)
+        try:
+            asyncio.run(_run(view, app, agents, port, once=once))
+        except KeyboardInterrupt:
+            return INTERRUPTED if once else 0
+    return 0
+
+
+def folder() -> Path:
+    """Return the folder of the example agents: in the package, or in its repository."""
+    shipped = Path(__file__).parent / "demo_agents"
+    return shipped if shipped.is_dir() else Path(__file__).parents[3] / "examples"
+
+
+def serve_practice_agent(port: int) -> None:
+    """Serve an agent to practise commands with, until Ctrl-C."""
+    agent = practice_agent()
+    served = ServerOptions(store="memory:", port=port, settings=TEXTS, publisher="")
+
+    def said(address: str) -> str:
+        words = (("Hello",), ("task",), ("ask",), ("--stream", "stream"))
+        tries = [["card", "get", address], *[["send", address, *each] for each in words]]
+        lines = [f"  {shell_words([*invocation(), *words])}" for words in tries]
+        return "\n".join([f"{agent.name}: {address}", *lines, "Ctrl-C stops it."])
+
+    with reporting("memory:"):
+        run_app(
+            open_app(agent, served), served, on_listening=lambda address: print_line(said(address))
+        )
+
+
+def practice_agent() -> Agent:
+    """Return an agent whose callers say what it does."""
+    agent = Agent(
+        name="Practice agent",
+        description="Does what the first word of a message says, to try commands with",
+        version=__version__,
+    )
+
+    @agent.skill(tags=["demo"], examples=["Hello", "task", "stream", "file", "ask", "slow", "fail"])
+    async def practise(turn: Turn) -> str:
+        """Answers at once, or does: task, stream, file, ask, slow, fail, reject."""
+        word = (turn.text.lower().split() or [""])[0]
+        if word in ("task", "slow"):
+            await turn.working("Working on it")
+            await turn.sleep(60 if word == "slow" else 0.2)
+        elif word == "stream":
+            async with turn.stream(name="story") as story:
+                for number in range(1, 6):
+                    await asyncio.sleep(0.2)
+                    await story.write(f"Piece {number}. ")
+        elif word == "file":
+            await turn.artifact(Part(raw=b"Hello\n", filename="hello.txt", media_type="text/plain"))
+        elif word == "ask":
+            return f"You like {(await turn.ask('Which colour do you like?')).text}."
+        elif word == "fail":
+            raise RuntimeError("it was told to fail")
+        elif word == "reject":
+            turn.reject("It was told to reject.")
+        return f"You said: {turn.text}"
+
+    return agent
+
+
+async def _run(
+    view: PlainView, app: App, agents: Mapping[str, Agent], port: int, *, once: bool
+) -> None:
+    if hasattr(signal, "SIGTERM"):
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    async with AsyncExitStack() as stack:
+        try:
+            address = await stack.enter_async_context(serving(app, port=port))
+        except ListenError:
+            address = await stack.enter_async_context(serving(app, port=0))
+        await _show(view, agents, address, once=once)
+
+
+async def _show(view: PlainView, agents: Mapping[str, Agent], address: str, *, once: bool) -> None:
+    view.begin(address, list(agents))
+    for step in STEPS:
+        await step(view, address)
+        await view.pause()
+    commands = [try_command(agent, address + path) for path, agent in agents.items()]
+    port = () if address == DEFAULT_ADDRESS else ("--port", str(urlsplit(address).port))
+    view.end(commands, serving=not once, options=port)
+    if not once:
+        await asyncio.Event().wait()
 
 
 async def card(view: PlainView, address: str) -> None:
