@@ -69,6 +69,7 @@ OUTBOUND = {
     "registry/health/probing.py": CRAWL,
     "llm/openai_model.py": OPERATOR,
     "conformance/faults/proxy.py": TEST,
+    "testing/cassettes.py": TEST,
 }
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import secrets
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from joserfc.jwk import ECKey, OKPKey, RSAKey
@@ -62,6 +64,117 @@ class IssuerKeys:
         except (ValueError, KeyError, TypeError):
             return None
         return None
+
+
+MAX_GRANT_RECORDS = 10_000
+"""The records of one kind that an issuer keeps: the oldest are forgotten."""
+
+
+class IssuerTokens:
+    """The tokens of an issuer, by its keys and its clock."""
+
+    url: str
+    audience: str
+    alg: str
+    lifetime: float
+
+    def __init__(self) -> None:
+        self.keys = IssuerKeys()
+        self._tokens: dict[str, dict[str, Any]] = {}
+        self._skew = 0.0
+
+    def token(
+        self,
+        sub: str = "ada",
+        *,
+        scope: str = "",
+        audience: str | Sequence[str] | None = None,
+        client: str = "app",
+        claims: Mapping[str, Any] | None = None,
+        alg: str = "",
+        expires_in: float | None = None,
+        issuer: str = "",
+        skew: float = 0,
+        forged: bool = False,
+        typ: str = "at+jwt",
+        header: Mapping[str, Any] | None = None,
+        payload: bytes | None = None,
+        opaque: bool = False,
+    ) -> str:
+        """Return an access token: a genuine one, or one that is wrong in some way.
+
+        A claim or member of the header that is ``None`` is left out. ``issuer`` is another issuer,
+        ``skew`` the seconds that the clock of the signer is ahead. ``forged`` signs with a key that
+        is not the issuer's, under the id of one that is. ``alg="none"`` does not sign, and
+        ``"HS256"`` takes the public key (PEM) for the secret. ``payload`` replaces the claims.
+        """
+        now = self.now() + skew
+        lifetime = self.lifetime if expires_in is None else expires_in
+        made: dict[str, Any] = {
+            "iss": issuer or self.url,
+            "sub": sub,
+            "aud": self.audience if audience is None else audience,
+            "client_id": client,
+            "scope": scope,
+            "iat": int(now),
+            "exp": int(now + lifetime),
+            "jti": secrets.token_hex(8),
+        }
+        if not scope:
+            del made["scope"]
+        if not isinstance(made["aud"], str):
+            made["aud"] = list(made["aud"])
+        made |= claims or {}
+        made = {name: value for name, value in made.items() if value is not None}
+        if opaque:
+            token = secrets.token_urlsafe(24)
+            keep(self._tokens, token, made)
+            return token
+        return self.sign(
+            made if payload is None else payload, alg=alg, typ=typ, header=header, forged=forged
+        )
+
+    def sign(
+        self,
+        claims: Mapping[str, Any] | bytes,
+        *,
+        alg: str = "",
+        typ: str = "JWT",
+        header: Mapping[str, Any] | None = None,
+        forged: bool = False,
+    ) -> str:
+        """Return a JWT with these claims; the options are those of ``token``."""
+        alg = alg or self.alg
+        if alg == "none" or alg.startswith("HS"):
+            published = self.keys.current(self.alg)
+            key: Any = published.as_pem(private=False)
+        else:
+            published = self.keys.current(alg)
+            key = self.keys.foreign(alg) if forged else published
+        made = {"alg": alg, "typ": typ, "kid": published.kid} | dict(header or {})
+        made = {name: value for name, value in made.items() if value is not None}
+        return signed(made, claims, key)
+
+    def _read(self, token: str) -> dict[str, Any] | None:
+        """Return the claims of a token of this issuer that has not expired, else ``None``."""
+        claims = self._tokens.get(token) or self.keys.read(token)
+        is_active = claims is not None and self.now() < claims.get("exp", float("inf"))
+        return claims if is_active else None
+
+    def now(self) -> float:
+        """Return the time of the issuer's clock, in seconds since the epoch."""
+        return time.time() + self._skew
+
+    def advance(self, span: timedelta | float) -> None:
+        """Move the issuer's clock, back for a negative span."""
+        self._skew += span.total_seconds() if isinstance(span, timedelta) else span
+
+
+def keep(records: dict[str, Any], key: str, value: Any) -> None:
+    """Keep a record; the oldest is forgotten when there are too many."""
+    records[key] = value
+    while len(records) > MAX_GRANT_RECORDS:
+        del records[next(iter(records))]
 
 
 def new_key(alg: str) -> Key:

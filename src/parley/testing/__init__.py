@@ -20,11 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from parley.conformance import faults
-    from parley.conformance.cassettes.cassette import Cassette, cassette
-    from parley.conformance.cassettes.models import ModelCassette, model_cassette
-    from parley.conformance.cassettes.tape import NotOnTape, TapeUnreadable
     from parley.conformance.faults.proxy import FaultProxy
     from parley.conformance.issuer import Issuer
+    from parley.testing.cassettes import Cassette, ModelCassette, cassette, model_cassette
     from parley.testing.in_process_client import Client, TestedAgent, TestTime, client
     from parley.testing.matchers import (
         Matcher,
@@ -43,21 +41,22 @@ if TYPE_CHECKING:
         working,
     )
     from parley.testing.scripted import Received, ScriptedAgent
+    from parley.testing.tape import NotOnTape, TapeUnreadable
     from parley.testing.webhooks import Deliveries, Delivery
 
 _HOMES = {
-    "Cassette": "parley.conformance.cassettes.cassette",
+    "Cassette": "parley.testing.cassettes",
     "Client": "parley.testing.in_process_client",
     "Deliveries": "parley.testing.webhooks",
     "Delivery": "parley.testing.webhooks",
     "FaultProxy": "parley.conformance.faults.proxy",
     "Issuer": "parley.conformance.issuer",
     "Matcher": "parley.testing.matchers",
-    "ModelCassette": "parley.conformance.cassettes.models",
-    "NotOnTape": "parley.conformance.cassettes.tape",
+    "ModelCassette": "parley.testing.cassettes",
+    "NotOnTape": "parley.testing.tape",
     "Received": "parley.testing.scripted",
     "ScriptedAgent": "parley.testing.scripted",
-    "TapeUnreadable": "parley.conformance.cassettes.tape",
+    "TapeUnreadable": "parley.testing.tape",
     "TestTime": "parley.testing.in_process_client",
     "TestedAgent": "parley.testing.in_process_client",
     "anything": "parley.testing.matchers",
@@ -65,14 +64,14 @@ _HOMES = {
     "assert_events": "parley.testing.matchers",
     "auth_required": "parley.testing.matchers",
     "canceled": "parley.testing.matchers",
-    "cassette": "parley.conformance.cassettes.cassette",
+    "cassette": "parley.testing.cassettes",
     "client": "parley.testing.in_process_client",
     "completed": "parley.testing.matchers",
     "containing": "parley.testing.matchers",
     "failed": "parley.testing.matchers",
     "input_required": "parley.testing.matchers",
     "message": "parley.testing.matchers",
-    "model_cassette": "parley.conformance.cassettes.models",
+    "model_cassette": "parley.testing.cassettes",
     "rejected": "parley.testing.matchers",
     "submitted": "parley.testing.matchers",
     "working": "parley.testing.matchers",

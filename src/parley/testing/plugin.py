@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from parley.conformance.cassettes.cassette import Cassette
+    from parley.testing.cassettes import Cassette
     from parley.testing.in_process_client import Client
 
 
@@ -61,7 +61,7 @@ def parley_cassette(request: pytest.FixtureRequest) -> Iterator[Cassette]:
         async with parley.connect("https://agents.example.com") as agent:
             assert (await agent.send("A room in Rome")).text == "Room 7"
     """
-    from parley.conformance.cassettes.cassette import cassette
+    from parley.testing.cassettes import cassette
 
     name = re.sub(r"[^\w.-]+", "-", request.node.name).strip("-")
     with cassette(request.path.parent / "cassettes" / request.path.stem / f"{name}.json") as tape:

@@ -169,6 +169,23 @@ async def test_no_secret_gets_on_the_tape(url: str, tmp_path: Path) -> None:
         assert (await remote.send("hello other secret and token")).text
 
 
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+async def test_the_path_of_a_webhook_is_not_on_the_tape(
+    url: str, tmp_path: Path, binding: str, version: str
+) -> None:
+    path = tmp_path / "tape.json"
+    for reads in (1, 3):  # what only reads may be asked again
+        tape = cassette(path)
+        async with parley.connect(url, http=tape.http, binding=binding, version=version) as remote:
+            task = await remote.send("A room")
+            made = await remote.push.create(task.id, f"http://127.0.0.1:9/hooks/{SECRET}")
+            for _ in range(reads):
+                assert (await remote.push.get(task.id, made.id)).id == made.id
+    assert SECRET not in path.read_text()
+    assert tape.unused == []
+
+
 async def test_a_stream_that_was_cut_or_left_ends_as_it_did(url: str, tmp_path: Path) -> None:
     path = tmp_path / "tape.json"
     async with parley.connect(url, http=cassette(path).http, retries=0) as remote:
@@ -230,3 +247,16 @@ async def test_the_fixture_records_beside_the_test(url: str, tmp_path: Path) -> 
     assert len(asked) == count + 1
     tape = tmp_path / "cassettes" / "test_rooms" / "test_hello.json"
     assert len(json.loads(tape.read_text())["exchanges"]) == 2
+
+
+def test_only_the_answer_itself_gets_the_id_of_the_call(tmp_path: Path) -> None:
+    path = tmp_path / "tape.json"
+    call = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {}}
+    request = {"method": "POST", "url": "http://a.example/", "headers": {}, "json": call}
+    within = {"jsonrpc": "2.0", "id": 1, "result": "of another call"}
+    answer = {"status": 200, "headers": {}, "json": {"jsonrpc": "2.0", "id": 1, "result": within}}
+    exchange = {"request": request, "answer": answer}
+    path.write_text(json.dumps({"cassette": 1, "exchanges": [exchange]}))
+    tape = Cassette(path, mode="replay")._tape
+    again = tape.answer({**request, "json": {**call, "id": 7}})
+    assert again["json"] == {"jsonrpc": "2.0", "id": 7, "result": within}

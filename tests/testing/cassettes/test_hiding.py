@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from parley.conformance.cassettes.hiding import HIDDEN, Hiding
+from parley.testing.hiding import HIDDEN, Hiding
 
 SECRET = "xK93-secret"
 
@@ -59,7 +59,7 @@ def test_arguments_of_tools_are_json_in_a_text() -> None:
 def test_cookies_are_hidden_and_not_what_says_how_they_are_used() -> None:
     hiding = Hiding()
     cookies = f"sid={SECRET}; Domain=example.com; SameSite=Strict, other={SECRET}2; Path=/agents"
-    hiding.learn_headers({"Set-Cookie": cookies}, frozenset())
+    assert hiding.headers({"Set-Cookie": cookies}) == {}
     said = "Strict rules at example.com/agents"
     assert hiding.text(said) == said
     assert hiding.text(f"{SECRET} {SECRET}2") == f"{HIDDEN} {HIDDEN}"
@@ -97,6 +97,27 @@ def test_secrets_are_hidden_in_nested_data_and_wherever_they_stand_again(value: 
     assert HIDDEN in json.dumps(hidden) or "@" not in json.dumps(hidden)
     assert hiding.text(f"again {SECRET} there") == f"again {HIDDEN} there"
     assert Hiding().json(hidden) == hidden
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"params": {"taskId": "t1", "url": f"https://a.example/{SECRET}?x=1"}},
+        {"configs": [{"url": f"https://a.example/{SECRET}"}]},
+        {"config": {"url": f"https://a.example/{SECRET}"}},
+        {"pushNotification": {"url": f"https://user@a.example/{SECRET}"}},
+    ],
+)
+def test_of_a_webhook_only_its_origin_is_kept(value: Any) -> None:
+    hidden = json.dumps(Hiding().json(value))
+    assert f'"https://a.example/{HIDDEN}"' in hidden
+    assert SECRET not in hidden
+
+
+def test_tokens_of_a_text_are_no_secrets() -> None:
+    piece = {"token": "Hello there", "logprob": -0.1, "top_logprobs": []}
+    answer = {"choices": [{"text": "Hello there", "logprobs": {"content": [piece]}}]}
+    assert Hiding().json(answer) == answer
 
 
 def test_a_number_that_is_a_password_is_hidden() -> None:

@@ -261,3 +261,54 @@ def test_no_connection_is_left_open_at_the_end() -> None:
                     clients.enter_context(socket.create_connection(address))
         gc.collect()
     assert [str(each.message) for each in said if each.category is ResourceWarning] == []
+
+
+async def test_without_faults_an_answer_has_the_headers_of_the_server_alone() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 Fine\r\nX-A: 1\r\nx-a: 2\r\nContent-Length: 2\r\n\r\nhi")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, FaultProxy(f"http://127.0.0.1:{port}") as proxy:
+        reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(proxy.url).port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+    line, *headers = head.split(b"\r\n")
+    assert (line, body) == (b"HTTP/1.1 200 Fine", b"hi")
+    assert headers == [b"X-A: 1", b"x-a: 2", b"Content-Length: 2", b"Connection: close"]
+
+
+async def test_the_server_sees_that_a_client_leaves() -> None:
+    left = asyncio.Event()
+
+    async def stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n")
+        await writer.drain()
+        assert await reader.read() == b""
+        left.set()
+        writer.close()
+
+    server = await asyncio.start_server(stream, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, FaultProxy(f"http://127.0.0.1:{port}") as proxy:
+        reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(proxy.url).port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        await reader.readuntil(b"data: 1")
+        writer.close()
+        async with asyncio.timeout(5):
+            await left.wait()
+
+
+async def test_a_proxy_ends_while_a_request_is_held(place: tuple[str, str]) -> None:
+    async with asyncio.timeout(5):
+        async with FaultProxy(place[0]) as proxy:
+            proxy.fault(faults.delay(FaultGate()))
+            reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(proxy.url).port)
+            writer.write(b"GET /tasks/1 HTTP/1.1\r\nHost: a\r\n\r\n")
+            await until(lambda: proxy.requests)
+        assert await reader.read() == b""
+        writer.close()

@@ -9,20 +9,15 @@ from urllib.parse import urlsplit
 
 from parley.model.operations import OPERATIONS
 from parley.security.networks import is_loopback
+from parley.wire.versions import SUPPORTED_VERSIONS, dialect
 
-_OLD_NAMES = {
-    "message/send": "SendMessage",
-    "message/stream": "SendStreamingMessage",
-    "tasks/get": "GetTask",
-    "tasks/list": "ListTasks",
-    "tasks/cancel": "CancelTask",
-    "tasks/resubscribe": "SubscribeToTask",
-    "tasks/pushNotificationConfig/set": "CreateTaskPushNotificationConfig",
-    "tasks/pushNotificationConfig/get": "GetTaskPushNotificationConfig",
-    "tasks/pushNotificationConfig/list": "ListTaskPushNotificationConfigs",
-    "tasks/pushNotificationConfig/delete": "DeleteTaskPushNotificationConfig",
-    "agent/getAuthenticatedExtendedCard": "GetExtendedAgentCard",
+METHODS = {
+    method: operation
+    for version in SUPPORTED_VERSIONS
+    for method, operation in dialect(version).jsonrpc.methods.items()
 }
+"""The operations by their methods in JSON-RPC, of all versions."""
+
 _PATHS = [
     (
         operation.verb,
@@ -47,7 +42,7 @@ def operation_of(method: str, path: str, body: bytes) -> str:
             call = None
         if isinstance(call, dict) and "jsonrpc" in call:
             name = str(call.get("method", ""))
-            return _OLD_NAMES.get(name, name)
+            return METHODS[name].name if name in METHODS else name
     for verb, pattern, name in _PATHS:
         if pattern.match(path) and (method == verb or name == "SubscribeToTask"):
             return name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 
 import msgspec
 
@@ -22,7 +23,8 @@ class FaultGate:
             self._is_open = True
             waiting, self._waiting = self._waiting, []
         for loop, future in waiting:
-            loop.call_soon_threadsafe(_release, future)
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(_release, future)
 
     async def wait(self) -> None:
         """Return when the gate is open."""

@@ -6,109 +6,21 @@ import asyncio
 import fnmatch
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import suppress
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
+import aiohttp
 import msgspec
+from aiohttp import web
+from yarl import URL
 
 from parley.conformance.faults.cards import CARD, led_here, operation_of
 from parley.conformance.faults.fault import Fault, FaultGate
+from parley.security.outbound import guarded_session
 
-# -- http message -----------------------------------------------------------------------------
-#
-# HTTP/1.1 messages as a proxy needs them: a head, and a body however it is framed.
-
-
-MAX_HEAD = 64 * 1024
-MAX_BODY = 64 * 1024 * 1024
-
-
-class Malformed(Exception):
-    """Bytes that are no HTTP/1.1 message."""
-
-
-class MessageHead(NamedTuple):
-    """The first line and the headers, in order, names as they came."""
-
-    line: str
-    headers: list[tuple[str, str]]
-
-    def value(self, name: str) -> str:
-        """Return a header's value, empty if there is none."""
-        return next((value for known, value in self.headers if known.lower() == name), "")
-
-    def replaced(self, *without: str, **added: str) -> MessageHead:
-        """Return the head without some headers, and with others (``_`` stands for ``-``)."""
-        new = {name.replace("_", "-"): value for name, value in added.items()}
-        gone = {name.lower() for name in (*without, *new)}
-        kept = [(name, value) for name, value in self.headers if name.lower() not in gone]
-        return MessageHead(self.line, [*kept, *new.items()])
-
-    def encode(self) -> bytes:
-        """Return the bytes."""
-        lines = [self.line, *(f"{name}: {value}" for name, value in self.headers)]
-        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
-
-
-async def read_head(reader: asyncio.StreamReader) -> MessageHead | None:
-    """Read a head; ``None`` where the connection ends instead. Raises ``Malformed``."""
-    try:
-        data = await reader.readuntil(b"\r\n\r\n")
-    except asyncio.IncompleteReadError as error:
-        if error.partial:
-            raise Malformed("the head of a message broke off") from None
-        return None
-    except asyncio.LimitOverrunError:
-        raise Malformed(f"the head of a message is larger than {MAX_HEAD:,} bytes") from None
-    line, *lines = data.decode("latin-1")[:-4].split("\r\n")
-    headers = []
-    for each in lines:
-        name, colon, value = each.partition(":")
-        if not colon:
-            raise Malformed(f"{each[:60]!r} is no header")
-        headers.append((name.strip(), value.strip()))
-    return MessageHead(line, headers)
-
-
-async def read_body(
-    reader: asyncio.StreamReader, head: MessageHead, *, to_end: bool
-) -> AsyncIterator[bytes]:
-    """Yield a body. Without a length it is empty, or (``to_end``) lasts as the connection does."""
-    if "chunked" in head.value("transfer-encoding").lower():
-        while size := int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16):
-            if size > MAX_BODY:
-                raise Malformed(f"a chunk is larger than {MAX_BODY:,} bytes")
-            yield await reader.readexactly(size)
-            await reader.readexactly(2)
-        while await reader.readuntil(b"\r\n") != b"\r\n":
-            pass
-        return
-    length = head.value("content-length")
-    if not length and not to_end:
-        return
-    left = int(length) if length else None
-    while left is None or left:
-        data = await reader.read(65536 if left is None else min(left, 65536))
-        if not data:
-            if left:
-                raise asyncio.IncompleteReadError(b"", left)
-            return
-        if left is not None:
-            left -= len(data)
-        yield data
-
-
-async def whole_body(reader: asyncio.StreamReader, head: MessageHead) -> bytes:
-    """Return the body of a request. Raises ``Malformed`` for one that is too large."""
-    pieces, size = [], 0
-    async for piece in read_body(reader, head, to_end=False):
-        size += len(piece)
-        if size > MAX_BODY:
-            raise Malformed(f"a request is larger than {MAX_BODY:,} bytes")
-        pieces.append(piece)
-    return b"".join(pieces)
+# -- frames -----------------------------------------------------------------------------------
 
 
 class FrameSplitter:
@@ -149,7 +61,19 @@ def has_data(frame: bytes) -> bool:
 
 START_SECONDS = 10.0
 SMALL_BUFFER = 4096
-_BROKEN = (OSError, asyncio.IncompleteReadError, Malformed, ValueError)
+MAX_HEAD = 64 * 1024
+MAX_BODY = 64 * 1024 * 1024
+_OWN_HEADERS = (
+    "Connection",
+    "Upgrade",
+    "HTTP2-Settings",
+    "Transfer-Encoding",
+    "Expect",
+    "Host",
+    "Content-Length",
+    "Accept-Encoding",
+)
+"""The headers of a request that are between two neighbours."""
 
 
 class ProxiedRequest(msgspec.Struct, kw_only=True):
@@ -306,12 +230,23 @@ class FaultProxy:
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        takes = self._connection if self._parts.scheme == "tcp" else self._exchange
-        server = await asyncio.start_server(
-            lambda reader, writer: self._tracked(takes, reader, writer),
-            sock=self._socket,
-            limit=MAX_HEAD,
+        application = web.Application(client_max_size=MAX_BODY)
+        application.router.add_route("*", "/{any:.*}", self._exchange)
+        application.on_response_prepare.append(_add_nothing)
+        runner = web.AppRunner(
+            application,
+            handler_cancellation=True,
+            access_log=None,
+            max_line_size=MAX_HEAD,
+            max_field_size=MAX_HEAD,
+            shutdown_timeout=0.01,  # 0 would be for ever
         )
+        await runner.setup()
+        assert runner.server is not None
+        if self._parts.scheme == "tcp":
+            server = await asyncio.start_server(self._connection, sock=self._socket)
+        else:
+            server = await self._loop.create_server(runner.server, sock=self._socket)
         self._started.set()
         await self._stop.wait()
         # asyncio forgets what it accepts while its server closes.
@@ -320,29 +255,11 @@ class FaultProxy:
         for _ in range(_ACCEPT_PASSES):
             await asyncio.sleep(0)
         server.close()
+        await runner.cleanup()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.sleep(0)  # in which the transports close their sockets
-
-    async def _tracked(
-        self,
-        takes: Callable[..., Coroutine[Any, Any, None]],
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        try:
-            await takes(reader, writer)
-        except (*_BROKEN, asyncio.CancelledError):
-            pass  # the connection ends, which is what the client sees
-        finally:
-            self._tasks.discard(task)
-            if self._stop is not None and self._stop.is_set():
-                writer.transport.abort()  # does not wait for a reader
-            writer.close()
 
     # -- one request ---------------------------------------------------------------------------
 
@@ -355,20 +272,15 @@ class FaultProxy:
                     break
         return {fault.kind: fault for fault in request.faults}
 
-    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await read_head(reader)
-        if head is None:
-            return
-        if "100-continue" in head.value("expect").lower():
-            writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        body = await whole_body(reader, head)
-        method, path, _ = head.line.split(" ", 2)
+    async def _exchange(self, asked: web.Request) -> web.StreamResponse:
+        body = await asked.read()
+        path = asked.raw_path
         request = ProxiedRequest(
-            method=method,
+            method=asked.method,
             path=path,
-            headers={name.lower(): value for name, value in head.headers},
+            headers={name.lower(): value for name, value in asked.headers.items()},
             body=body,
-            operation=operation_of(method, path, body),
+            operation=operation_of(asked.method, path, body),
         )
         faults = self._faults_of(request)
         overtaken = [] if "overtaken" in faults else self._overtaken
@@ -379,149 +291,130 @@ class FaultProxy:
         else:
             self._overtaken = []
         try:
-            await self._answer(request, head, faults, writer)
+            answer = await self._answer(request, asked, faults)
+        except (aiohttp.ClientError, OSError):
+            answer = None
         finally:
             for gate in overtaken:
                 gate.open()
+        if answer is None and asked.transport is not None:
+            asked.transport.close()
+        answer = answer or web.StreamResponse()
+        answer.force_close()
+        return answer
 
     async def _answer(
-        self,
-        request: ProxiedRequest,
-        head: MessageHead,
-        faults: dict[str, Fault],
-        writer: asyncio.StreamWriter,
-    ) -> None:
+        self, request: ProxiedRequest, asked: web.Request, faults: dict[str, Fault]
+    ) -> web.StreamResponse | None:
+        """Return the answer, ``None`` if the connection ends."""
         if "drop" in faults:
-            return
+            return None
         if refused := faults.get("status"):
             await _hold(faults.get("delay"))
             request.status = refused.number
-            again = f"Retry-After: {refused.text}\r\n" if refused.text else ""
-            writer.write(
-                f"HTTP/1.1 {refused.number} Refused\r\n{again}Content-Length: 0\r\n"
-                "Connection: close\r\n\r\n".encode()
-            )
-            await writer.drain()
-            return
-        outward = head.replaced(
-            *("Connection", "Upgrade", "HTTP2-Settings", "Transfer-Encoding", "Expect"),
-            Host=self._parts.netloc.rpartition("@")[2],
-            Content_Length=str(len(request.body)),
-            Connection="close",
-            Accept_Encoding="identity",
-        )
+            again = {"Retry-After": refused.text} if refused.text else {}
+            return web.Response(status=refused.number, reason="Refused", headers=again)
+        headers = asked.headers.copy()
+        for name in _OWN_HEADERS:
+            headers.popall(name, None)
+        headers["Accept-Encoding"] = "identity"
         if version := faults.get("wrong_version"):
-            outward = outward.replaced(A2A_Version=version.text)
-        sent = outward.encode() + request.body
-        if "duplicate" in faults:
-            await self._send_and_forget(sent)
-        far_reader, far_writer = await self._connect(is_slow="slow" in faults)
-        try:
-            far_writer.write(sent)
-            answer = await read_head(far_reader)
-            if answer is None or "drop_answer" in faults:
-                if answer is not None:  # the server has done what it was asked
-                    async for _ in read_body(far_reader, answer, to_end=True):
-                        if answer.value("content-type").startswith("text/event-stream"):
-                            break
-                return
-            await self._pass_back(request, answer, far_reader, faults, writer)
-        finally:
-            far_writer.close()
+            headers["A2A-Version"] = version.text
+        async with guarded_session(
+            None,
+            options={
+                "auto_decompress": False,
+                "read_bufsize": SMALL_BUFFER if "slow" in faults else MAX_HEAD,
+                "timeout": aiohttp.ClientTimeout(),
+            },
+            force_close=True,
+            socket_factory=_slow_socket if "slow" in faults else None,
+        ) as session:
 
-    async def _connect(
-        self, *, is_slow: bool = False
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        parts = self._parts
-        secure = parts.scheme == "https"
-        port = parts.port or (443 if secure else 80)
-        far_reader, far_writer = await asyncio.open_connection(
-            parts.hostname, port, ssl=secure or None, limit=SMALL_BUFFER if is_slow else MAX_HEAD
-        )
-        if is_slow:  # so that the server feels it
-            far_writer.get_extra_info("socket").setsockopt(
-                socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER
-            )
-        return far_reader, far_writer
+            def send() -> Any:
+                return session.request(
+                    request.method,
+                    URL(f"{self._parts.scheme}://{self._parts.netloc}{request.path}", encoded=True),
+                    headers=headers,
+                    data=request.body or None,
+                    allow_redirects=False,
+                    skip_auto_headers=("User-Agent", "Accept", "Content-Type"),
+                )
 
-    async def _send_and_forget(self, sent: bytes) -> None:
-        reader, writer = await self._connect()
-        try:
-            writer.write(sent)
-            answer = await read_head(reader)
-            if answer is not None and "event-stream" not in answer.value("content-type"):
-                async for _ in read_body(reader, answer, to_end=True):
-                    pass
-        finally:
-            writer.close()
+            if "duplicate" in faults:
+                async with send() as first:
+                    await _read(first)
+            async with send() as answer:
+                if "drop_answer" in faults:
+                    await _read(answer)  # the server has done what it was asked
+                    return None
+                return await self._pass_back(request, asked, answer, faults)
 
     async def _pass_back(
         self,
         request: ProxiedRequest,
-        answer: MessageHead,
-        reader: asyncio.StreamReader,
+        asked: web.Request,
+        answer: aiohttp.ClientResponse,
         faults: dict[str, Fault],
-        writer: asyncio.StreamWriter,
-    ) -> None:
-        body = read_body(reader, answer, to_end=request.method != "HEAD")
-        is_stream = answer.value("content-type").startswith("text/event-stream")
-        length = answer.value("content-length")
+    ) -> web.StreamResponse | None:
         delay = faults.get("delay")
         if delay is not None and not delay.number:
             await _hold(delay)
-        if request.operation in (CARD, "GetExtendedAgentCard") and not is_stream:
-            whole = b"".join([piece async for piece in body])
-            whole = led_here(whole, self.target, self._origin)
-            body, length = _of(whole), str(len(whole))
-        head = answer.replaced("Transfer-Encoding", "Keep-Alive", Connection="close")
-        is_chunked = not length and answer.line.split()[1] not in ("204", "304")
-        if is_chunked:
-            head = head.replaced("Content-Length", Transfer_Encoding="chunked")
-        else:
-            head = head.replaced(Content_Length=length or "0")
-        request.status = int(answer.line.split()[1])
-        writer.write(head.encode())
-        await writer.drain()
-        units = _frames(body, faults) if is_stream else body
-        limit = faults["cut_bytes"].number if "cut_bytes" in faults else None
-        async for unit in units:
-            if limit is not None:
-                unit = unit[: max(limit - request.sent, 0)]
-            for piece in _pieces(unit, faults.get("slow")):
-                writer.write(b"%x\r\n%b\r\n" % (len(piece), piece) if is_chunked else piece)
-                await writer.drain()
-                request.sent += len(piece)
-                if pace := faults.get("slow"):
-                    await asyncio.sleep(len(piece) / pace.number)
-            if limit is not None and request.sent >= limit:
-                return
-        if is_chunked and "cut_frames" not in faults and limit is None:
-            writer.write(b"0\r\n\r\n")
-            await writer.drain()
+        headers = answer.headers.copy()
+        for name in ("Transfer-Encoding", "Keep-Alive", "Connection"):
+            headers.popall(name, None)
+        body: AsyncIterator[bytes] = answer.content.iter_any()
+        if _is_stream(answer):
+            body = _frames(body, faults)
+        elif request.operation in (CARD, "GetExtendedAgentCard"):
+            whole = led_here(await answer.read(), self.target, self._origin)
+            headers["Content-Length"] = str(len(whole))
+            body = _of(whole)
+        request.status = answer.status
+        response = _PassedBack(status=answer.status, reason=answer.reason, headers=headers)
+        response.given = set(headers)
+        response.force_close()
+        await response.prepare(asked)
+        is_cut = await _pass_on(body, request, faults, response.write)
+        return None if is_cut or "cut_frames" in faults else response
 
     # -- one connection ------------------------------------------------------------------------
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            await self._relay(reader, writer)
+        except (OSError, asyncio.CancelledError):
+            pass  # the connection ends, which is what the client sees
+        finally:
+            self._tasks.discard(task)
+            if self._stop is not None and self._stop.is_set():
+                writer.transport.abort()  # does not wait for a reader
+            writer.close()
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = ProxiedRequest(method="tcp", path=self.target)
         faults = self._faults_of(request)
         if "drop" in faults:
             return
-        far_reader, far_writer = await self._connect(is_slow="slow" in faults)
+        parts = self._parts
+        limit = SMALL_BUFFER if "slow" in faults else MAX_HEAD
+        far_reader, far_writer = await asyncio.open_connection(
+            parts.hostname, parts.port, limit=limit
+        )
+        if "slow" in faults:
+            _slow_down(far_writer.get_extra_info("socket"))
         onward = asyncio.create_task(_copy(reader, far_writer))
-        limit = faults["cut_bytes"].number if "cut_bytes" in faults else None
+
+        async def write(data: bytes) -> None:
+            writer.write(data)
+            await writer.drain()
+
         try:
             await _hold(faults.get("delay"))
-            while data := await far_reader.read(65536):
-                if limit is not None:
-                    data = data[: max(limit - request.sent, 0)]
-                for piece in _pieces(data, faults.get("slow")):
-                    writer.write(piece)
-                    await writer.drain()
-                    request.sent += len(piece)
-                    if pace := faults.get("slow"):
-                        await asyncio.sleep(len(piece) / pace.number)
-                if limit is not None and request.sent >= limit:
-                    return
+            await _pass_on(_all_of(far_reader), request, faults, write)
         finally:
             onward.cancel()
             await asyncio.gather(onward, return_exceptions=True)
@@ -539,13 +432,72 @@ async def _hold(delay: Fault | None) -> None:
 
 
 async def _of(whole: bytes) -> AsyncIterator[bytes]:
-    if whole:
-        yield whole
+    yield whole
 
 
-def _pieces(data: bytes, pace: Fault | None) -> list[bytes]:
-    size = len(data) if pace is None else pace.other
-    return [data[at : at + size] for at in range(0, len(data), size)] if data else []
+async def _all_of(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    while data := await reader.read(MAX_HEAD):
+        yield data
+
+
+async def _read(answer: aiohttp.ClientResponse) -> None:
+    """Read an answer that nobody gets; of a stream, what is there first."""
+    async for _ in answer.content.iter_any():
+        if _is_stream(answer):
+            break
+
+
+def _is_stream(answer: aiohttp.ClientResponse) -> bool:
+    return answer.headers.get("Content-Type", "").startswith("text/event-stream")
+
+
+class _PassedBack(web.StreamResponse):
+    """An answer of the server, whose headers are ``given``."""
+
+    given: Collection[str] = ()
+
+
+async def _add_nothing(asked: web.Request, response: web.StreamResponse) -> None:
+    """Leave the headers out that the library adds."""
+    given = response.given if isinstance(response, _PassedBack) else ()
+    for name in ("Content-Type", "Date", "Server"):
+        if name not in given:
+            response.headers.popall(name, None)
+
+
+def _slow_socket(address: Any) -> socket.socket:
+    made = socket.socket(*address[:3])
+    _slow_down(made)
+    return made
+
+
+def _slow_down(made: socket.socket) -> None:
+    """Have the server feel that it is read slowly."""
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER)
+
+
+async def _pass_on(
+    body: AsyncIterator[bytes],
+    request: ProxiedRequest,
+    faults: dict[str, Fault],
+    write: Callable[[bytes], Awaitable[None]],
+) -> bool:
+    """Pass a body on, cut and as slowly as the faults say, and return whether it was cut."""
+    limit = faults["cut_bytes"].number if "cut_bytes" in faults else None
+    pace = faults.get("slow")
+    async for data in body:
+        if limit is not None:
+            data = data[: max(limit - request.sent, 0)]
+        size = len(data) if pace is None else pace.other
+        for at in range(0, len(data), size or 1):
+            piece = data[at : at + size]
+            await write(piece)
+            request.sent += len(piece)
+            if pace is not None:
+                await asyncio.sleep(len(piece) / pace.number)
+        if limit is not None and request.sent >= limit:
+            return True
+    return limit is not None
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
