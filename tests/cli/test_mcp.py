@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ import pytest
 from mcp import Client, MCPError, StdioServerParameters, types
 from mcp.client.streamable_http import streamable_http_client
 
+from tests.certificates import Authority, trusting
 from tests.cli.processes import Running
 from tests.integrations.mcp import workshop
 from tests.peers.environments import INSPECTOR, NotMade, command
@@ -68,6 +71,17 @@ async def elicit(context: Any, params: types.ElicitRequestFormParams) -> types.E
     return types.ElicitResult(action="accept", content=content)
 
 
+def bridge(folder: Path, *words: str, **environment: str) -> StdioServerParameters:
+    """Return the program that a host starts in a folder, with the credentials of Ann."""
+    own = {"A2ACLI_BEARER": "token-of-ann", "HOME": str(folder)}
+    return StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "parley.cli", "mcp", "serve", *words],
+        env={**own, "PYTHONPATH": os.environ.get("PYTHONPATH", ""), **environment},
+        cwd=folder,
+    )
+
+
 def said(result: types.CallToolResult) -> str:
     (block,) = result.content
     assert isinstance(block, types.TextContent)
@@ -116,6 +130,23 @@ async def test_credentials_of_a_caller_go_to_the_agent_and_tasks_are_theirs(
     assert refused.is_error
 
 
+async def test_it_serves_https_and_a_signal_ends_it(agent_url: str, tmp_path: Path) -> None:
+    authority = Authority()
+    authority.server().write(tmp_path, "tls")
+    flags = ("--http", "--port", "0", "--tls-cert", "tls.pem", "--tls-key", "tls.key")
+    with Running(("mcp", "serve", agent_url, *flags), tmp_path) as running:
+        url = address(running, "/mcp")
+        assert url.startswith("https://127.0.0.1:")
+        url = url.replace("127.0.0.1", "localhost")
+        async with (
+            httpx2.AsyncClient(verify=trusting(authority)) as http,
+            Client(streamable_http_client(url, http_client=http)) as host,
+        ):
+            quoted = await host.call_tool("quote", {"car": "Golf"})
+        assert not quoted.is_error
+        assert await asyncio.to_thread(running.end, signal.SIGINT) == 0
+
+
 async def test_pages_and_names_of_other_hosts_are_refused(bridge_url: str) -> None:
     async with httpx2.AsyncClient() as http:
         for headers, status in (
@@ -129,12 +160,7 @@ async def test_pages_and_names_of_other_hosts_are_refused(bridge_url: str) -> No
 
 
 async def test_the_official_client_starts_it_over_stdio(agent_url: str, tmp_path: Path) -> None:
-    program = StdioServerParameters(
-        command=sys.executable,
-        args=["-m", "parley.cli", "mcp", "serve", agent_url, "--registry", "agents.json"],
-        env={"A2ACLI_BEARER": "token-of-ann", "HOME": str(tmp_path)},
-        cwd=tmp_path,
-    )
+    program = bridge(tmp_path, agent_url, "--registry", "agents.json")
     (tmp_path / "agents.json").write_text('{"specVersion": "1.0", "entries": []}')
     async with asyncio.timeout(60), Client(program, elicitation_callback=elicit) as host:
         names = {tool.name for tool in (await host.list_tools()).tools}
@@ -145,6 +171,31 @@ async def test_the_official_client_starts_it_over_stdio(agent_url: str, tmp_path
     assert said(caller) == "ann"
     assert said(sold) == "sold to Ann (small), it is red"
     assert found.structured_content == {"results": []}
+
+
+async def test_agents_are_named_as_for_every_command(agent_url: str, tmp_path: Path) -> None:
+    card = httpx2.get(f"{agent_url}/.well-known/agent-card.json").text
+    (tmp_path / "card.json").write_text(card)
+    entry = {
+        "identifier": "urn:air:example.com:agent:workshop",
+        "displayName": "Workshop",
+        "type": "application/a2a-agent-card+json",
+        "url": f"{agent_url}/.well-known/agent-card.json",
+    }
+    (tmp_path / "agents.json").write_text(json.dumps({"specVersion": "1.0", "entries": [entry]}))
+    registry = ("--registry", "agents.json")
+    words: dict[tuple[str, ...], int] = {
+        ("card.json", entry["identifier"], "-a", agent_url, *registry): 3,
+        (entry["identifier"], *registry): 1,
+        (): 1,
+    }
+    for given, count in words.items():
+        program = bridge(tmp_path, *given, A2ACLI_AGENT_CARD=agent_url)
+        async with asyncio.timeout(60), Client(program) as host:
+            names = [tool.name for tool in (await host.list_tools()).tools]
+            callers = [name for name in names if name.endswith("caller")]
+            answers = [said(await host.call_tool(each, {"message": "x"})) for each in callers]
+        assert answers == ["ann"] * count
 
 
 @pytest.mark.peer
@@ -175,15 +226,25 @@ def test_the_inspector_of_mcp_uses_agents(
     [
         (("serve",), "name an agent, or a registry"),
         (("serve", "http://127.0.0.1:9/none"), "no agent can be offered"),
+        (("serve", "urn:air:a.example:b"), "--registry or PARLEY_REGISTRY names it"),
         (("serve", "h.example", "--search", "paint"), "--search needs --registry"),
         (("serve", "h.example", "--port", "9021"), "--port needs --http"),
         (("serve", "h.example", "--http", "--host", "0.0.0.0"), "--allow-anonymous"),
         (("serve", "h.example", "--http", "--tls-key", "key.pem"), "belong together"),
         (("serve", "h.example", "--call-time", "0"), "above 0"),
     ],
-    ids=["nothing", "unreachable", "search", "stdio", "anonymous", "tls", "time"],
+    ids=["nothing", "unreachable", "identifier", "search", "stdio", "anonymous", "tls", "time"],
 )
 def test_what_is_wrong_is_said(parley: Any, words: tuple[str, ...], said: str) -> None:
     ran = parley("mcp", *words)
     assert ran.status != 0
     assert said in ran.stderr
+
+
+def test_an_agent_whose_card_is_not_signed_is_no_tool_where_that_is_required(
+    parley: Any, agent_url: str
+) -> None:
+    ran = parley("mcp", "serve", agent_url, "--require-signature")
+    assert ran.status != 0
+    assert "no agent can be offered" in ran.stderr
+    assert "sign" in ran.stderr.partition("no agent can be offered")[2]

@@ -106,21 +106,16 @@ class EnvelopeCall(AgentCall):
         """Connect to the agent."""
         settings = self.settings
         try:
+            options = self.connect_options
+            for name in ("binding", "version", "retries"):  # the protocol has its own
+                del options[name]
             opening = envelope.connect(
                 self._reference,
                 agent_id=agent_id,
                 key=key,
                 transport=transport,
-                auth=None if self.uses_logins else False,
-                bearer=settings.bearer,
-                api_key=settings.api_key,
-                timeout=self.response_timeout,
-                insecure=settings.insecure,
-                trust_origins=settings.trust_origin,
-                tls=self.tls,
-                proxy=settings.proxy,
                 egress=self.egress,
-                trust=self.trust() if self.requires_signature else None,
+                **options,
             )
         except ValueError as error:
             raise UsageFailure(str(error)) from None

@@ -1,7 +1,7 @@
 """Calls of agents for hosts: a message or a task, followed until it ends, asks, or takes long.
 
-A call knows its host (``HostRequest``), names its task for it (``Handles``), and passes on what the
-agent asks (``Asked``).
+A call knows its host (``HostRequest``), names its task for it (``Handles``), and passes on the
+agent's questions (``Asked``).
 """
 
 from __future__ import annotations
@@ -12,31 +12,26 @@ import hashlib
 import hmac
 import logging
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from contextlib import AbstractAsyncContextManager
+from typing import Any
 from uuid import UUID
 
-import msgspec
 from mcp import MCPError, types
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.provider import principal_components
 from mcp.server.context import ServerRequestContext
+from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from parley.agent.tools.tool import ToolResult
 from parley.client.errors import ClientError
 from parley.client.remote_agent import RemoteAgent
-from parley.extensions.questions import auth_request, question
 from parley.extensions.usage import run_progress
 from parley.llm.remote_skills import RemoteQuestion, result_of
-from parley.mcp.agents import (
-    WRAPPED_ANSWER,
-    WRAPPED_RESULT,
-    BridgedAgent,
-    BridgedAgents,
-    SkillTool,
-    form_schema,
-)
+from parley.mcp.agents import WRAPPED_RESULT, BridgedAgent, BridgedAgents, SkillTool
 from parley.mcp.content import blocks_of
+from parley.mcp.questions import Asked, asked_by
+from parley.model.concurrency import see_through
 from parley.model.errors import A2AError, TaskNotCancelableError
 from parley.model.parts import Message
 from parley.model.tasks import (
@@ -58,191 +53,180 @@ TASK_SECONDS = 2.0
 Answer = types.CallToolResult | types.InputRequiredResult | dict[str, Any]
 
 
-class Running(Exception):
-    """A task continues after the time limit of a call."""
-
-    def __init__(self, task_id: str) -> None:
-        self.task_id = task_id
-        super().__init__(task_id)
-
-
 class AgentCalls:
-    """Calls agents for hosts. ``wait`` is how long a call takes at most, in seconds."""
+    """Makes calls of agents for hosts. ``wait`` is how long a call takes at most, in seconds.
 
-    def __init__(self, agents: BridgedAgents, handles: Handles, wait: float) -> None:
+    ``carries``: a host's own credentials go to the named agents.
+    """
+
+    def __init__(
+        self, agents: BridgedAgents, handles: Handles, wait: float, *, carries: bool
+    ) -> None:
         self.agents = agents
         self.handles = handles
         self.wait = wait
+        self._carries = carries
 
-    # -- calls ---------------------------------------------------------------------------------
+    def host(self, context: ServerRequestContext[Any, Any]) -> HostRequest:
+        """Return the host of a request."""
+        return HostRequest(context, carries=self._carries)
 
-    async def call(
+    def named(self, host: HostRequest, handle: object) -> BridgedCall:
+        """Return the call of a task that was named for this host. Raises ``MCPError``."""
+        try:
+            name, task_id = self.handles.read(str(handle), host.principal)
+            slug, _, tool = name.partition("/")
+            agent = self.agents.of(slug)
+            if agent is None:
+                raise UnknownHandle
+        except UnknownHandle as error:
+            raise MCPError(types.INVALID_PARAMS, str(error)) from None
+        return BridgedCall(self, host, agent, self.agents.tools.get(tool), task_id)
+
+
+class BridgedCall:
+    """A call of an agent for a host, as a ``tool`` if it is one, and its task.
+
+    A call with a ``task_id`` continues that task; others get it when the agent names the task.
+    """
+
+    def __init__(
         self,
+        calls: AgentCalls,
         host: HostRequest,
         agent: BridgedAgent,
-        message: Mapping[str, Any] | None,
-        *,
         tool: SkillTool | None = None,
         task_id: str = "",
+    ) -> None:
+        self.host = host
+        self.agent = agent
+        self.tool = tool
+        self.task_id = task_id
+        self._calls = calls
+
+    @property
+    def handle(self) -> str:
+        """The name of the task for the host; it names a tool too whose results have a schema."""
+        slug = self.agent.slug
+        name = f"{slug}/{self.tool.name}" if self.tool and self._has_schema else slug
+        return self._calls.handles.make(name, self.task_id, self.host.principal)
+
+    @property
+    def _has_schema(self) -> bool:
+        return self.tool is not None and self.tool.output_schema is not None
+
+    def connected(self) -> AbstractAsyncContextManager[RemoteAgent]:
+        """Connect to the agent. Its errors become ``AgentFailed``."""
+        return self._calls.agents.connected(self.agent, self.host.credentials)
+
+    async def run(
+        self,
+        message: Mapping[str, Any] | None,
+        *,
         wait: float | None = None,
+        responses: Mapping[str, Any] | None = None,
     ) -> Answer:
-        """Send a message, or follow a task without one, and return the answer for the host.
+        """Send a message, or follow the task without one, and return the answer for the host.
 
         The answer is the result, the agent's question, or how to follow a task that takes longer.
+        ``responses`` are the host's answers to earlier questions. Raises ``AgentFailed``.
         """
-        limit = self.wait if wait is None else wait
-        if host.takes_tasks and tool is not None:
+        limit = self._calls.wait if wait is None else wait
+        is_task = self.host.takes_tasks and self.tool is not None
+        if is_task:
             limit = min(limit, TASK_SECONDS)
-        try:
-            async with self.agents.connected(agent, host.credentials) as remote:
-                while True:
-                    try:
-                        answer = await self._followed(host, remote, message, task_id, limit)
-                        return called(result_of(answer), tool)
-                    except RemoteQuestion as question:
-                        task = question.task
-                    asked, task_id = asked_by(task), task.id
-                    if host.is_modern or not asked.can_be_asked(host.capabilities):
-                        return self._asks(host, agent, task, asked, tool)
-                    given = await host.elicit(asked.params)
-                    if given.action != "accept":
-                        return await self.declined(host, agent, remote, task, given.action, tool)
-                    message = None if asked.is_auth else asked.content(given.content or {})
-        except Running as running:
-            return await self._goes_on(host, agent, running.task_id, tool)
-        except (A2AError, ClientError, ValueError) as error:  # such as nothing to send
-            return failed(f"{agent.card.name if agent.card else agent.slug}: {error}")
+        given = dict(responses or {})
+        async with self.connected() as remote:
+            while True:
+                answer = await self._followed(remote, message, limit)
+                if answer is None and is_task:
+                    return created(self.handle, await remote.get(self.task_id))
+                if answer is None:
+                    handle = self.handle
+                    text = (
+                        f"The task {handle} is still at work. Wait for it with follow_task(task="
+                        f"{handle!r}), or stop it with cancel_task(task={handle!r})."
+                    )
+                    return self._note(text, TaskState.WORKING)
+                try:
+                    return called(result_of(answer), self.tool)
+                except RemoteQuestion as question:
+                    task = question.task
+                asked, self.task_id = asked_by(task), task.id
+                if (response := given.pop(asked.key, None)) is not None:
+                    elicited = elicited_by(response)
+                elif self.host.is_modern or not asked.can_be_asked(self.host.capabilities):
+                    return self._asks(task, asked)
+                else:
+                    elicited = await self.host.elicit(asked.params)
+                if elicited.action == "decline":
+                    await _cancel(remote, task.id)
+                    return failed("The user declined to answer, so the task was canceled.")
+                if elicited.action == "cancel":
+                    text = f"The user has not answered. {asked.said(self.handle)}"
+                    return self._note(text, task.state)
+                message = None if asked.is_auth else asked.content(elicited.content or {})
 
     async def _followed(
-        self,
-        host: HostRequest,
-        remote: RemoteAgent,
-        message: Mapping[str, Any] | None,
-        task_id: str,
-        limit: float,
-    ) -> Task | Message:
-        """Return the answer. Raises ``Running`` after ``limit`` seconds, once the task is known.
+        self, remote: RemoteAgent, message: Mapping[str, Any] | None, limit: float
+    ) -> Task | Message | None:
+        """Return the answer, ``None`` after ``limit`` seconds, once the task is known.
 
         A call that is cancelled cancels the task.
         """
         began = asyncio.get_running_loop().time()
-        direct: Message | None = None
         if message is None:
-            task = await remote.get(task_id)
+            task = await remote.get(self.task_id)
             if task.state.is_terminal or task.state is TaskState.INPUT_REQUIRED:
                 return task
-            stream = remote.subscribe(task_id)
+            stream = remote.subscribe(self.task_id)
         else:
-            stream = remote.stream(**{"task_id": task_id or None, **message})
-        known = task_id
+            stream = remote.stream(**{"task_id": self.task_id or None, **message})
         try:
-            async with asyncio.timeout(None) as deadline:
-                if known:
-                    deadline.reschedule(began + limit)
+            async with asyncio.timeout_at(began + limit if self.task_id else None) as deadline:
                 async with stream as events:
                     async for event in events:
                         if isinstance(event, Message):
-                            direct = event
-                            break
-                        if not known:
-                            known = events.task_id
+                            return event
+                        if not self.task_id:
+                            self.task_id = events.task_id
                             deadline.reschedule(began + limit)
                         if said := progress_of(event):
-                            await host.progress(said)
+                            await self.host.progress(said)
                         if _waits(event):
                             break
         except TimeoutError:
             if not deadline.expired():
                 raise
-            raise Running(known) from None
+            return None
         except asyncio.CancelledError:
-            if known:
-                await _cancel(remote, known)
+            if self.task_id:
+                await _cancel(remote, self.task_id)
             raise
-        return direct if direct is not None else await remote.get(known)
+        return await remote.get(self.task_id)
 
-    async def declined(
-        self,
-        host: HostRequest,
-        agent: BridgedAgent,
-        remote: RemoteAgent,
-        task: Task,
-        action: str,
-        tool: SkillTool | None,
-    ) -> types.CallToolResult:
-        """Return the answer for a host whose user did not answer: declining ends the task."""
-        if action == "decline":
-            await _cancel(remote, task.id)
-            return failed("The user declined to answer, so the task was canceled.")
-        asked = asked_by(task)
-        handle = self.handle(host, agent, task.id, tool)
-        return note(f"The user has not answered. {asked.said(handle)}", handle, task.state, tool)
-
-    # -- answers before the result -------------------------------------------------------------
-
-    def _asks(
-        self,
-        host: HostRequest,
-        agent: BridgedAgent,
-        task: Task,
-        asked: Asked,
-        tool: SkillTool | None,
-    ) -> Answer:
-        handle = self.handle(host, agent, task.id, tool)
-        if host.is_modern and asked.can_be_asked(host.capabilities):
+    def _asks(self, task: Task, asked: Asked) -> Answer:
+        if self.host.is_modern and asked.can_be_asked(self.host.capabilities):
             request = types.ElicitRequest(params=asked.params)
             return types.InputRequiredResult(
-                input_requests={asked.key: request}, request_state=handle
+                input_requests={asked.key: request}, request_state=self.handle
             )
-        return note(asked.said(handle), handle, task.state, tool)
+        return self._note(asked.said(self.handle), task.state)
 
-    async def _goes_on(
-        self, host: HostRequest, agent: BridgedAgent, task_id: str, tool: SkillTool | None
-    ) -> Answer:
-        handle = self.handle(host, agent, task_id, tool)
-        if host.takes_tasks and tool is not None:
-            async with self.agents.connected(agent, host.credentials) as remote:
-                return created(handle, await remote.get(task_id))
-        text = (
-            f"The task {handle} is still at work. Wait for it with follow_task(task={handle!r}), "
-            f"or stop it with cancel_task(task={handle!r})."
-        )
-        return note(text, handle, TaskState.WORKING, tool)
+    def _note(self, text: str, state: TaskState) -> types.CallToolResult:
+        """Return a result that is none yet. For a tool with a result schema it is an error."""
+        return _noted(text, self.handle, state, is_error=self._has_schema)
 
-    async def start(
-        self, host: HostRequest, tool: SkillTool, arguments: Mapping[str, Any]
-    ) -> types.CallToolResult:
+    async def start(self, message: Mapping[str, Any]) -> types.CallToolResult:
         """Start a task, and return its handle at once; a direct answer is the result."""
-        agent = tool.agent
-        async with self.agents.connected(agent, host.credentials) as remote:
-            answer = await remote.send(**tool.message(arguments), return_immediately=True)
+        async with self.connected() as remote:
+            answer = await remote.send(**message, return_immediately=True)
         if isinstance(answer, Message) or answer.state.is_terminal:
             return called(result_of(answer), None)
-        handle = self.handle(host, agent, answer.id, tool)
+        self.task_id = answer.id
+        handle = self.handle
         text = f"Started the task {handle}: follow it with follow_task, stop it with cancel_task."
-        return note(text, handle, answer.state, None)
-
-    def handle(
-        self, host: HostRequest, agent: BridgedAgent, task_id: str, tool: SkillTool | None
-    ) -> str:
-        """Return how a host names a task; it names a tool too whose results have a schema."""
-        has_schema = tool is not None and tool.output_schema is not None
-        name = f"{agent.slug}/{tool.name}" if tool is not None and has_schema else agent.slug
-        return self.handles.make(name, task_id, host.principal)
-
-    def named(
-        self, host: HostRequest, handle: object
-    ) -> tuple[BridgedAgent, str, SkillTool | None]:
-        """Return the agent, the id and the tool of a task. Raises ``MCPError``."""
-        try:
-            name, task_id = self.handles.read(str(handle), host.principal)
-        except UnknownHandle as error:
-            raise MCPError(types.INVALID_PARAMS, str(error)) from None
-        slug, _, tool = name.partition("/")
-        agent = self.agents.of(slug)
-        if agent is None:
-            raise MCPError(types.INVALID_PARAMS, str(UnknownHandle()))
-        return agent, task_id, self.agents.tools.get(tool)
+        return _noted(text, handle, answer.state)
 
 
 async def _cancel(remote: RemoteAgent, task_id: str) -> None:
@@ -257,12 +241,7 @@ async def _cancel(remote: RemoteAgent, task_id: str) -> None:
         except (A2AError, ClientError, TimeoutError) as error:
             log.warning("the task %s is not canceled: %s", task_id, error)
 
-    work = asyncio.ensure_future(cancel())
-    while not work.done():
-        try:
-            await asyncio.shield(work)
-        except asyncio.CancelledError:
-            continue  # the cancellation continues, for CANCEL_SECONDS at most
+    await see_through(cancel())  # for CANCEL_SECONDS at most
 
 
 def _waits(event: Event) -> bool:
@@ -306,14 +285,13 @@ def failed(text: str) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
 
 
-def note(text: str, handle: str, state: TaskState, tool: SkillTool | None) -> types.CallToolResult:
-    """Return a result that is none yet. For a tool with a result schema it has to be an error."""
-    has_schema = tool is not None and tool.output_schema is not None
-    data = {"task": handle, "state": state.value}
+def _noted(
+    text: str, handle: str, state: TaskState, *, is_error: bool = False
+) -> types.CallToolResult:
     return types.CallToolResult(
         content=[types.TextContent(text=text)],
-        structured_content=None if has_schema else data,
-        is_error=has_schema,
+        structured_content=None if is_error else {"task": handle, "state": state.value},
+        is_error=is_error,
     )
 
 
@@ -386,12 +364,18 @@ class HostRequest:
         self, params: types.ElicitRequestFormParams | types.ElicitRequestURLParams
     ) -> types.ElicitResult:
         """Ask the user in the middle of the call, as the older protocol does."""
-        session, request_id = self._context.session, self._context.request_id
-        if isinstance(params, types.ElicitRequestURLParams):
-            return await session.elicit_url(
-                params.message, params.url, params.elicitation_id or "", request_id
-            )
-        return await session.elicit_form(params.message, params.requested_schema, request_id)
+        return await self._context.session.send_request(
+            types.ElicitRequest(params=params),
+            types.ElicitResult,
+            metadata=ServerMessageMetadata(related_request_id=self._context.request_id),
+        )
+
+
+def elicited_by(response: Any) -> types.ElicitResult:
+    """Return the answer of a user, from what a host sent."""
+    if not isinstance(response, types.ElicitResult | dict):
+        response = response.model_dump(by_alias=True, exclude_none=True)
+    return types.ElicitResult.model_validate(response)
 
 
 # -- handles: the names of tasks --------------------------------------------------------------
@@ -441,112 +425,6 @@ class Handles:
     def _mac(self, named: str, principal: str) -> str:
         text = f"{len(principal)}:{principal}{named}".encode()
         return hmac.new(self._key, text, hashlib.sha256).hexdigest()[:MAC_LENGTH]
-
-
-# -- questions, as elicitations and as text ---------------------------------------------------
-
-
-ANSWER_TASK = "answer_task"
-
-
-class Asked(NamedTuple):
-    """What a task asks: its text, its form, how the fields are the answer, or an address."""
-
-    key: str
-    text: str
-    form: dict[str, Any]
-    kind: str
-    url: str = ""
-    is_auth: bool = False
-
-    @property
-    def params(self) -> types.ElicitRequestFormParams | types.ElicitRequestURLParams:
-        """The question as an elicitation."""
-        if self.url:
-            return types.ElicitRequestURLParams(
-                message=self.text, url=self.url, elicitation_id=self.key
-            )
-        return types.ElicitRequestFormParams(message=self.text, requested_schema=self.form)
-
-    def content(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options of ``RemoteAgent.send`` with the answer in a form."""
-        value = given.get(WRAPPED_ANSWER)
-        if self.kind == "fields":
-            return {"data": dict(given)}
-        if self.kind == "value":
-            return {"data": value}
-        if self.kind == "json":
-            try:
-                return {"data": msgspec.json.decode(str(value))}
-            except msgspec.DecodeError:
-                return {"message": str(value)}
-        return {"message": str(value)}
-
-    def can_be_asked(self, capabilities: types.ClientCapabilities | None) -> bool:
-        """Return whether a host can ask its user: a secret never goes through a form."""
-        found = None if capabilities is None else capabilities.elicitation
-        if found is None:
-            return False
-        if self.url:
-            return found.url is not None
-        return not self.is_auth and (found.form is not None or found.url is None)
-
-    def said(self, handle: str) -> str:
-        """Return what is asked and how to answer, for a host without elicitation."""
-        if self.is_auth:
-            where = f" Open {self.url}." if self.url else ""
-            return (
-                f"The agent needs an authorization: {self.text}{where}\n"
-                f"The task is {handle}; when it is done, follow it with follow_task."
-            )
-        lines = [f"The agent asks: {self.text}"]
-        if self.kind != "text":
-            lines.append(f"The answer fits: {msgspec.json.encode(self.form).decode()}")
-        lines.append(
-            f"Answer with the tool {ANSWER_TASK}: task={handle!r}, answer=... "
-            "Ask the user if you do not know the answer."
-        )
-        return "\n".join(lines)
-
-
-def asked_by(task: Task) -> Asked:
-    """Return what a task asks its caller."""
-    message = task.status.message
-    key = f"q-{message.message_id if message else task.id}"[-64:]
-    text = (message.text if message else "") or "What do you want?"
-    if task.state is TaskState.AUTH_REQUIRED:
-        needed = auth_request(task)
-        url = needed.authorization_url if needed else ""
-        return Asked(key, (needed.text if needed else "") or text, {}, "text", url, is_auth=True)
-    typed = question(task)
-    form, kind = form_schema(None if typed is None else typed.schema)
-    if typed is not None:
-        problems = "; ".join(f"{each.field}: {each.description}" for each in typed.problems)
-        text = f"{typed.text or text}\n{problems}" if problems else typed.text or text
-    return Asked(key, text, form, kind)
-
-
-def given_as(answer: Any, asked: Asked) -> dict[str, Any]:
-    """Return the options of ``RemoteAgent.send`` with an answer that a model wrote."""
-    if asked.kind == "text":
-        text = answer if isinstance(answer, str) else msgspec.json.encode(answer).decode()
-        return {"message": text}
-    if isinstance(answer, str) and asked.kind == "fields":
-        fields = asked.form["properties"]
-        try:
-            answer = msgspec.json.decode(answer)
-        except msgspec.DecodeError:
-            if len(fields) != 1:
-                return {"message": answer}
-            answer = {next(iter(fields)): answer}
-    elif isinstance(answer, str) and asked.kind == "json":
-        try:
-            answer = msgspec.json.decode(answer)
-        except msgspec.DecodeError:
-            return {"message": answer}
-    elif isinstance(answer, dict) and asked.kind == "value" and answer.keys() == {WRAPPED_ANSWER}:
-        answer = answer[WRAPPED_ANSWER]
-    return {"data": answer}
 
 
 # -- tasks of the extension -------------------------------------------------------------------

@@ -2,34 +2,51 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sys
-from typing import Annotated, Any
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+import msgspec
 
-from parley.cli.output.failures import CommandFailure, UsageFailure
-from parley.cli.output.streams import Output, log_to_stderr
-from parley.cli.settings.options import settings_command
-from parley.cli.settings.table import CommandSettings
+from parley.cli.command import Commands
+from parley.cli.output.failures import INTERRUPTED, CommandFailure, UsageFailure, wrong_usage
+from parley.cli.output.streams import Output, log_to_stderr, print_line
+from parley.cli.settings.options import (
+    AGENT_OPTIONS,
+    REGISTRY_OPTIONS,
+    Agents,
+    CommandOption,
+    flags_of,
+)
+from parley.cli.settings.table import DEFAULT, CommandSettings
 from parley.model.distribution import install_command
+from parley.security.networks import is_loopback
+
+if TYPE_CHECKING:
+    from parley.cli.calls.agent_call import AgentCall
+    from parley.mcp.bridge import McpBridge
+    from parley.registry.client.found import FoundAgent
+    from parley.registry.client.remote_registry import RemoteRegistry
+
+KEY_VARIABLE = "PARLEY_MCP_KEY"
+"""Names the variable with the secret that ties names of tasks to callers, for many replicas."""
+
+SHORTEST_KEY = 32
+"""How many characters that secret has at least."""
 
 TOKEN_VARIABLE = "PARLEY_MCP_TOKEN"
-HOST = "127.0.0.1"
-PORT = 9020
 
+_REGISTRY = "Registry"
 _HTTP = "Over HTTP"
-
-SETTINGS = (
-    "bearer", "api_key", "svc_param", "transport", "a2a_version", "insecure", "ca_file",
-    "client_cert", "client_key", "proxy", "trust_origin", "verbose", "debug", "config",
-)  # fmt: skip
 
 EXAMPLES = """\b
 Examples:
   parley mcp serve http://127.0.0.1:9999
   parley mcp serve https://agents.example.com/travel --http
+  parley mcp serve urn:air:example.com:agent:time --registry example.com
   parley mcp serve --registry https://registry.example.com --search "book a flight"
 
 \b
@@ -37,200 +54,237 @@ A host such as Claude Desktop, VS Code or Cursor starts it by itself:
   {"mcpServers": {"travel": {"command": "parley",
     "args": ["mcp", "serve", "https://agents.example.com/travel"]}}}"""
 
+COMMANDS = Commands("mcp", "Offer A2A agents to hosts that speak MCP.")
+register = COMMANDS.register
 
-def _over_http(*flags: str, show_default: bool = False, **named: Any) -> Any:
-    return typer.Option(*flags, show_default=show_default, rich_help_panel=_HTTP, **named)
+
+class McpServeOptions(msgspec.Struct, frozen=True):
+    """The options of ``parley mcp serve``."""
+
+    agents: Agents = ()
+    search: Annotated[
+        str,
+        CommandOption(
+            "Offer the skills of agents that the registry finds for this.", "TEXT", _REGISTRY
+        ),
+    ] = ""
+    limit: Annotated[
+        int,
+        CommandOption("The most agents that --search offers.", "N", _REGISTRY, least=1, most=50),
+    ] = 5
+    name: Annotated[str, CommandOption("What the server is called.", "TEXT")] = "parley"
+    call_time: Annotated[
+        float,
+        CommandOption(
+            "How long a call takes at most; then it returns the name of its task.",
+            "TIME",
+            default="50s",
+        ),
+    ] = 50.0
+    http: Annotated[
+        bool, CommandOption("Serve over HTTP, at /mcp, not over stdio.", panel=_HTTP)
+    ] = False
+    host: Annotated[str, CommandOption("Address to listen on.", "HOST", _HTTP)] = "127.0.0.1"
+    port: Annotated[int, CommandOption("Port to listen on; 0 takes a free one.", "PORT", _HTTP)] = (
+        9020
+    )
+    url: Annotated[
+        str, CommandOption("The public address, when a proxy in front hides it.", "URL", _HTTP)
+    ] = ""
+    allowed_host: Annotated[
+        tuple[str, ...],
+        CommandOption(
+            "A host that requests may name besides this machine's; repeat it.", "HOST", _HTTP
+        ),
+    ] = ()
+    allowed_origin: Annotated[
+        tuple[str, ...],
+        CommandOption("An origin whose pages may call it; repeat it.", "ORIGIN", _HTTP),
+    ] = ()
+    token: Annotated[
+        tuple[str, ...],
+        CommandOption(
+            f"A token that callers have to send; repeat it. Better in {TOKEN_VARIABLE}.",
+            "TOKEN",
+            _HTTP,
+            variable=TOKEN_VARIABLE,
+        ),
+    ] = ()
+    oidc: Annotated[
+        str,
+        CommandOption(
+            "Callers have tokens of this OpenID Connect issuer; needs --url.", "ISSUER", _HTTP
+        ),
+    ] = ""
+    audience: Annotated[
+        str, CommandOption("Whom these tokens are for.", "TEXT", _HTTP, default="--url with /mcp")
+    ] = ""
+    tls_cert: Annotated[str, CommandOption("The certificate, to serve HTTPS.", "FILE", _HTTP)] = ""
+    tls_key: Annotated[str, CommandOption("Its key.", "FILE", _HTTP)] = ""
+    allow_anonymous: Annotated[
+        bool,
+        CommandOption("Let everyone in who can reach it, from other machines too.", panel=_HTTP),
+    ] = False
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command group."""
-    group = typer.Typer(rich_markup_mode=None)
-    app.add_typer(group, name="mcp", help="Offer A2A agents to hosts that speak MCP.")
+@COMMANDS.add(
+    "serve", *AGENT_OPTIONS, *REGISTRY_OPTIONS, "verbose", "debug", "config", epilog=EXAMPLES
+)
+def serve(settings: CommandSettings, output: Output, options: McpServeOptions) -> int:
+    """Serve agents as an MCP server: skills are tools, agent cards are resources.
 
-    @settings_command(group, "serve", *SETTINGS, epilog=EXAMPLES)
-    def serve(
-        settings: CommandSettings,
-        output: Output,
-        agents: Annotated[
-            list[str] | None,
-            typer.Argument(
-                metavar="URL", help="The agents: hosts, addresses or cards.", show_default=False
-            ),
-        ] = None,
-        registry: Annotated[
-            str,
-            typer.Option(
-                metavar="URL|DOMAIN|FILE",
-                help="A registry: offers the tools find_agents and ask_agent.",
-                envvar="PARLEY_REGISTRY",
-                show_default=False,
-                show_envvar=False,
-                rich_help_panel="Registry",
-            ),
-        ] = "",
-        search: Annotated[
-            str,
-            typer.Option(
-                metavar="TEXT",
-                help="Offer the skills of agents that the registry finds for this.",
-                show_default=False,
-                rich_help_panel="Registry",
-            ),
-        ] = "",
-        limit: Annotated[
-            int,
-            typer.Option(
-                metavar="N",
-                min=1,
-                max=50,
-                help="The most agents that --search offers.",
-                rich_help_panel="Registry",
-            ),
-        ] = 5,
-        registry_bearer: Annotated[
-            str,
-            typer.Option(
-                metavar="TOKEN",
-                help="A bearer token for the registry. Better in PARLEY_REGISTRY_BEARER.",
-                envvar="PARLEY_REGISTRY_BEARER",
-                show_default=False,
-                show_envvar=False,
-                rich_help_panel="Registry",
-            ),
-        ] = "",
-        name: Annotated[
-            str, typer.Option(metavar="TEXT", help="What the server is called.")
-        ] = "parley",
-        call_time: Annotated[
-            float,
-            typer.Option(
-                metavar="SECONDS",
-                help="How long a call takes at most; then it returns the name of its task.",
-            ),
-        ] = 50.0,
-        http: Annotated[
-            bool,
-            _over_http(
-                "--http", help="Serve over HTTP, at /mcp, not over stdio.", show_default=True
-            ),
-        ] = False,
-        host: Annotated[
-            str, _over_http(metavar="HOST", help="Address to listen on.", show_default=True)
-        ] = HOST,
-        port: Annotated[
-            int,
-            _over_http(
-                metavar="PORT", help="Port to listen on; 0 takes a free one.", show_default=True
-            ),
-        ] = PORT,
-        url: Annotated[
-            str,
-            _over_http(metavar="URL", help="The public address, when a proxy in front hides it."),
-        ] = "",
-        allowed_host: Annotated[
-            list[str] | None,
-            _over_http(
-                metavar="HOST",
-                help="A host that requests may name besides this machine's; repeat it.",
-            ),
-        ] = None,
-        allowed_origin: Annotated[
-            list[str] | None,
-            _over_http(metavar="ORIGIN", help="An origin whose pages may call it; repeat it."),
-        ] = None,
-        token: Annotated[
-            list[str] | None,
-            _over_http(
-                metavar="TOKEN",
-                help=f"A token that callers have to send; repeat it. Better in {TOKEN_VARIABLE}.",
-                envvar=TOKEN_VARIABLE,
-                show_envvar=False,
-            ),
-        ] = None,
-        oidc: Annotated[
-            str,
-            _over_http(
-                metavar="ISSUER",
-                help="Callers have tokens of this OpenID Connect issuer; needs --url.",
-            ),
-        ] = "",
-        audience: Annotated[
-            str,
-            _over_http(
-                metavar="TEXT", help="Whom these tokens are for.  [default: --url with /mcp]"
-            ),
-        ] = "",
-        tls_cert: Annotated[
-            str, _over_http(metavar="FILE", help="The certificate, to serve HTTPS.")
-        ] = "",
-        tls_key: Annotated[str, _over_http(metavar="FILE", help="Its key.")] = "",
-        allow_anonymous: Annotated[
-            bool,
-            _over_http(
-                "--allow-anonymous",
-                help="Let everyone in who can reach it, from other machines too.",
-                show_default=True,
-            ),
-        ] = False,
-    ) -> int:
-        """Serve agents as an MCP server: skills are tools, agent cards are resources.
+    Over stdio, for a host that starts it, or with --http for many. Questions of agents go to
+    the user of the host; a call that the host cancels is canceled. A registry is offered by the
+    tools find_agents and ask_agent.
 
-        Over stdio, for a host that starts it, or with --http for many. Questions of agents go to
-        the user of the host; a call that the host cancels is canceled.
-
-        Credentials for the agents are --bearer, --api-key or a login (parley auth login). Over
-        HTTP without --token and --oidc, the bearer token or API key (X-API-Key) of a caller goes
-        to the agents named here instead, each time.
-        """
-        if not agents and not registry:
-            raise UsageFailure(
-                "name an agent, or a registry",
-                hint='parley mcp serve URL, or parley mcp serve --registry URL --search "..."',
-            )
-        if search and not registry:
-            raise UsageFailure("--search needs --registry", hint="--registry URL")
-        needs_http = {
-            "--host": host != HOST, "--port": port != PORT, "--url": url, "--oidc": oidc,
-            "--allowed-host": allowed_host, "--allowed-origin": allowed_origin,
-            "--audience": audience, "--tls-cert": tls_cert, "--tls-key": tls_key,
-            "--token": token and TOKEN_VARIABLE not in os.environ,
-            "--allow-anonymous": allow_anonymous,
-        }  # fmt: skip
-        for flag, is_given in needs_http.items():
-            if is_given and not http:
-                raise UsageFailure(f"{flag} needs --http", hint="the same command with --http")
-        if not http and sys.stdin.isatty():
-            output.note(
-                "waits for a host that speaks MCP on standard input; Ctrl-C ends. "
-                "--http serves hosts that connect to it"
-            )
-        log_to_stderr("debug" if settings.debug else "warning")
-        try:
-            from parley.mcp.command_run import McpServing
-        except ImportError as error:
-            if (error.name or "").partition(".")[0] not in ("mcp", "mcp_types"):
-                raise
-            raise CommandFailure(
-                "PARLEY_ERR_NOT_INSTALLED",
-                "parley mcp needs the package mcp",
-                hint=install_command("mcp"),
-            ) from error
-        logging.getLogger("mcp").setLevel(logging.WARNING)
-        serving = McpServing(settings, output, tuple(agents or ()))
-        serving.find(registry, search, limit, bearer=registry_bearer)
-        options: dict[str, Any] = {"name": name, "wait": call_time}
-        if not http:
-            return serving.stdio(options)
-        return serving.http(
-            options,
-            host=host,
-            port=port,
-            url=url,
-            allowed_hosts=tuple(allowed_host or ()),
-            allowed_origins=tuple(allowed_origin or ()),
-            tokens=tuple(token or ()),
-            oidc=oidc,
-            audience=audience,
-            tls=(tls_cert or None, tls_key or None),
-            allow_anonymous=allow_anonymous,
+    Credentials for the agents are --bearer, --api-key or a login (parley auth login). Over
+    HTTP without --token and --oidc, the bearer token or API key (X-API-Key) of a caller goes
+    to the agents named here instead, each time.
+    """
+    if not options.agents and settings.sources["agent_card"] != DEFAULT:
+        options = msgspec.structs.replace(options, agents=(settings.agent_card,))
+    if not options.agents and not settings.registry:
+        raise UsageFailure(
+            "name an agent, or a registry",
+            hint='parley mcp serve URL, or parley mcp serve --registry URL --search "..."',
         )
+    if options.search and not settings.registry:
+        raise UsageFailure("--search needs --registry", hint="--registry URL")
+    for each in flags_of(McpServeOptions):
+        is_given = getattr(options, each.name) != each.default
+        if is_given and each.option.panel == _HTTP and not options.http:
+            if each.variable and each.variable in os.environ:
+                continue
+            raise UsageFailure(f"{each.flag} needs --http", hint="the same command with --http")
+    if settings.credential_redirect is not None:
+        redirect = settings.credential_redirect
+        raise UsageFailure(str(redirect), hint=redirect.remedy)
+    if not options.http and sys.stdin.isatty():
+        output.note(
+            "waits for a host that speaks MCP on standard input; Ctrl-C ends. "
+            "--http serves hosts that connect to it"
+        )
+    log_to_stderr("debug" if settings.debug else "warning")
+    try:
+        import parley.mcp.http  # noqa: F401
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in ("mcp", "mcp_types"):
+            raise
+        raise CommandFailure(
+            "PARLEY_ERR_NOT_INSTALLED",
+            "parley mcp needs the package mcp",
+            hint=install_command("mcp"),
+        ) from error
+    logging.getLogger("mcp").setLevel(logging.WARNING)
+
+    from parley.cli.calls.agent_call import AgentCall
+
+    call = AgentCall(settings, output)
+    try:
+        asyncio.run(_serve(call, options, _access(settings, options) if options.http else {}))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 0
+
+
+def _access(settings: CommandSettings, options: McpServeOptions) -> dict[str, Any]:
+    """Return how a bridge over HTTP ties tasks to callers, and whose credentials it passes on."""
+    verifies = bool(options.token or options.oidc)
+    if not (verifies or options.allow_anonymous or is_loopback(options.host)):
+        raise UsageFailure(
+            f"everyone who can reach {options.host} could use these agents: require a token "
+            "(--token) or tokens of an issuer (--oidc)",
+            hint="the same command with --allow-anonymous",
+        )
+    if bool(options.tls_cert) != bool(options.tls_key):
+        raise UsageFailure("--tls-cert and --tls-key belong together")
+    key = os.environ.get(KEY_VARIABLE, "")
+    if key and len(key) < SHORTEST_KEY:
+        raise UsageFailure(f"{KEY_VARIABLE} has at least {SHORTEST_KEY} characters")
+    has_own = bool(settings.bearer or settings.api_key or settings.client_cert)
+    return {"key": key.encode(), "carries": not (verifies or has_own)}
+
+
+async def _serve(call: AgentCall, options: McpServeOptions, access: dict[str, Any]) -> None:
+    from parley.cli.calls.agent_call import is_identifier
+    from parley.client.errors import ClientError
+    from parley.mcp.bridge import McpBridge, NoAgents
+    from parley.registry.commands.registry_call import RegistryCall
+
+    settings, output = call.settings, call.output
+    async with AsyncExitStack() as stack:
+        registry: RemoteRegistry | None = None
+        found: list[FoundAgent] = []
+        if settings.registry:
+            asked = RegistryCall(
+                settings,
+                output,
+                settings.registry,
+                bearer=settings.registry_bearer or "",
+                api_key=settings.registry_api_key or "",
+            )
+            registry = await stack.enter_async_context(asked.opened())
+            found = await asked.found(registry, options.search, options.limit)
+        try:
+            agents = [
+                await call.look_up(each) if is_identifier(each) else each for each in options.agents
+            ]
+        except ClientError as error:
+            raise call.failure(error) from error
+        with wrong_usage():
+            connecting = call.connect_options
+            if access.get("carries"):
+                connecting["auth"] = False
+            bridge = McpBridge(
+                *agents,
+                registry=registry,
+                found=found,
+                name=options.name,
+                wait=options.call_time,
+                **access,
+                **connecting,
+            )
+            stack.push_async_callback(bridge.aclose)
+            try:
+                problems = await bridge.load()
+            except NoAgents as error:
+                raise CommandFailure(
+                    "A2ACLI_ERR_UNREACHABLE",
+                    f"no agent can be offered: {error}",
+                    hint="are the agents running, and the addresses right?",
+                ) from None
+        for problem in problems:
+            output.warn(f"an agent is left out until it answers: {problem}")
+        if options.http:
+            await _serve_http(bridge, options)
+        else:
+            await bridge.serve_stdio()
+
+
+async def _serve_http(bridge: McpBridge, options: McpServeOptions) -> None:
+    from parley.mcp.http import PATH, http_app, serve_http
+    from parley.server.settings import tls_options
+    from parley.server.sockets import ListenError
+
+    with wrong_usage():
+        app = http_app(
+            bridge,
+            host=options.host,
+            url=options.url,
+            allowed_hosts=options.allowed_host,
+            allowed_origins=options.allowed_origin,
+            tokens=options.token,
+            oidc=options.oidc,
+            audience=options.audience,
+        )
+        tls = tls_options(options.tls_cert or None, options.tls_key or None)
+
+    def listening(address: str) -> None:
+        print_line(f"{options.name}\n  MCP        {address}{PATH}\n\nCtrl-C stops it.")
+
+    try:
+        await serve_http(app, options.host, options.port, tls=tls, on_listening=listening)
+    except ListenError as error:
+        raise CommandFailure(
+            "PARLEY_ERR_LISTEN", str(error), hint="--port 0 takes a free port"
+        ) from error

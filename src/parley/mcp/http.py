@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import inspect
 import logging
+import signal
 from collections.abc import Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-import uvicorn
-from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend
 from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.settings import AuthSettings
 from mcp.server.transport_security import TransportSecuritySettings
@@ -19,18 +19,15 @@ from starlette.applications import Starlette
 
 from parley.mcp.bridge import McpBridge
 from parley.security.evidence import Evidence
-from parley.security.networks import is_loopback
 from parley.security.schemes.oauth import OpenIdConnect
 from parley.security.schemes.scheme import CredentialsRefused
-from parley.server.sockets import address_of, listen
+from parley.server.run import serving
+from parley.server.settings import TlsOptions
 
 log = logging.getLogger("parley.mcp")
 
 PATH = "/mcp"
 """The path at which the bridge is served."""
-
-SESSION_SECONDS = 1800.0
-"""After how long an unused session of the older protocol ends."""
 
 MAX_SESSIONS = 1000
 """How many sessions of the older protocol may be open."""
@@ -92,36 +89,24 @@ def http_app(
     security = TransportSecuritySettings(
         enable_dns_rebinding_protection=True, allowed_hosts=hosts, allowed_origins=origins
     )
-    options: dict[str, Any] = {}
-    issuer: OpenIdConnect | None = None
-    if oidc:
-        if not url:
-            raise ValueError("oidc needs url: clients have to find the issuer by it")
-        resource = f"{url.rstrip('/')}{PATH}"
-        issuer = OpenIdConnect(oidc, audience=audience or resource)
-        options["auth"] = AuthSettings.model_validate(  # from text, which keeps issuers as they are
-            {
-                "issuer_url": issuer.authorization_servers[0],
-                "resource_server_url": resource,
-                "validate_token_resource": False,  # the scheme checks the audience
-            }
-        )
+    if oidc and not url:
+        raise ValueError("oidc needs url: clients have to find the issuer by it")
+    resource = f"{url.rstrip('/')}{PATH}"
+    issuer = OpenIdConnect(oidc, audience=audience or resource) if oidc else None
     verifier = Tokens(tokens, issuer) if tokens or issuer else None
+    auth = {  # as text, which keeps issuers as they are
+        "issuer_url": issuer.authorization_servers[0] if issuer else "http://localhost",
+        "resource_server_url": resource if issuer else None,  # without it no issuer is published
+        "validate_token_resource": False,  # the scheme checks the audience
+    }
     app = bridge.server.streamable_http_app(
         streamable_http_path=PATH,
         host=host,
         transport_security=security,
-        session_idle_timeout=SESSION_SECONDS,
         max_sessions=MAX_SESSIONS,
         token_verifier=verifier,
-        **options,
+        auth=AuthSettings.model_validate(auth) if verifier else None,
     )
-    if verifier is not None and not oidc:
-        from mcp.server.auth.middleware.auth_context import AuthContextMiddleware
-        from starlette.middleware.authentication import AuthenticationMiddleware
-
-        app.add_middleware(AuthContextMiddleware)
-        app.add_middleware(AuthenticationMiddleware, backend=BearerAuthBackend(verifier))
     serving = app.router.lifespan_context
 
     @asynccontextmanager
@@ -159,32 +144,14 @@ async def serve_http(
     host: str,
     port: int,
     *,
-    cert: str | None = None,
-    key: str | None = None,
+    tls: TlsOptions | None = None,
     on_listening: Callable[[str], None] = lambda address: None,
 ) -> None:
     """Serve the app until SIGINT or SIGTERM. Raises ``ListenError``."""
-    sockets = listen(host, port)
-    try:
-        server = uvicorn.Server(
-            uvicorn.Config(
-                app,
-                log_config=None,
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
-                ssl_certfile=cert,
-                ssl_keyfile=key,
-                timeout_graceful_shutdown=5,
-            )
-        )
-        on_listening(f"{address_of(host, sockets, 'https' if cert else 'http')}{PATH}")
-        await server.serve(sockets=sockets)
-    finally:
-        for listening in sockets:
-            listening.close()
-
-
-def is_open(host: str, tokens: Sequence[str], oidc: str) -> bool:
-    """Return whether everyone who can reach the host may use the bridge from elsewhere."""
-    return not (tokens or oidc) and not is_loopback(host)
+    stopped = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with suppress(NotImplementedError):  # Windows, where Ctrl-C raises KeyboardInterrupt
+            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    async with serving(app, host=host, port=port, tls=tls) as address:
+        on_listening(address.rstrip("/"))
+        await stopped.wait()

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from contextvars import Context, ContextVar
 from typing import Any, Self
 
 import msgspec
 from httpx2 import HTTPError
-from jsonschema import Draft7Validator, Draft202012Validator, SchemaError  # type: ignore[import-untyped]
+from jsonschema import Draft202012Validator, SchemaError  # type: ignore[import-untyped]
+from jsonschema.validators import validator_for  # type: ignore[import-untyped]
 from mcp import Client, MCPError, StdioServerParameters, types
 from mcp.client._transport import ReadStream, Transport, TransportStreams
 from mcp.client.session import ClientRequestContext
@@ -26,6 +27,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from parley.mcp.session_http import ANSWER_OVERHEAD_BYTES, http_client
 from parley.mcp.tool_server import McpServer, McpServerUnavailable, McpSessionLost
+from parley.model.concurrency import end
 from parley.model.distribution import VERSION
 from parley.security.egress import Egress, find_forbidden
 
@@ -86,7 +88,7 @@ class McpSession:
         self.users = 0
         self.retired = False
         self.tools: tuple[types.Tool, ...] = ()
-        self.left_out: dict[str, str] = {}
+        self.left_out: frozenset[tuple[str, str]] = frozenset()
         self._egress = egress
         self._client: Client | None = None
         self._owner: asyncio.Task[None] | None = None
@@ -94,7 +96,6 @@ class McpSession:
         self._close = asyncio.Event()
         self._listed_at = float("-inf")
         self._invalid: list[tuple[str, str]] = []
-        self._logged: frozenset[tuple[str, str]] = frozenset()
         self._asking: list[OnQuestion] = []
         self._turns: asyncio.Lock | None = None
 
@@ -105,11 +106,10 @@ class McpSession:
         try:
             async with asyncio.timeout(OPEN_SECONDS):
                 await asyncio.shield(self._ready)
-        except TimeoutError:
+        except (TimeoutError, asyncio.CancelledError) as error:
             await self.aclose()
-            raise self._unavailable(f"does not answer within {OPEN_SECONDS:g} s") from None
-        except asyncio.CancelledError:
-            await self.aclose()
+            if isinstance(error, TimeoutError):
+                raise self._unavailable(f"does not answer within {OPEN_SECONDS:g} s") from None
             raise
 
     async def _own(self) -> None:
@@ -162,24 +162,18 @@ class McpSession:
     @asynccontextmanager
     async def _watched(self, transport: Transport) -> AsyncIterator[TransportStreams]:
         async with transport as (received, sent):
-            yield _Received(received, self._as_offered, self._ended), sent
+            yield _Received(received, self), sent
 
-    def _ended(self) -> None:
-        """Take no more calls: the server has ended the connection."""
+    def retire(self) -> None:
+        """Take no more calls, and close the connection later."""
         self.retired = True
         self._close.set()
 
     async def aclose(self) -> None:
         """Close the connection; a program ends. Idempotent."""
-        self.retired = True
-        self._close.set()
-        owner = self._owner
-        if owner is None or owner.done():
-            return
-        _, pending = await asyncio.wait({owner}, timeout=CLOSE_SECONDS)
-        for each in pending:
-            each.cancel()
-            await asyncio.wait({each}, timeout=CLOSE_SECONDS)
+        self.retire()
+        if self._owner is not None:
+            await end([self._owner], grace=CLOSE_SECONDS)
 
     # -- tools ---------------------------------------------------------------------------------
 
@@ -191,52 +185,54 @@ class McpSession:
         now = asyncio.get_running_loop().time()
         if now - self._listed_at <= MAX_AGE:
             return self.tools
-        client = self._connected()
-        found: list[types.Tool] = []
         self._invalid = []
-        cursor: str | None = None
-        size = 0
         try:
             async with asyncio.timeout(OPEN_SECONDS):
-                for _ in range(MAX_PAGES):
-                    page = await client.list_tools(cursor=cursor)
-                    found += page.tools
-                    size += sum(len(each.model_dump_json()) for each in page.tools)
-                    cursor = page.next_cursor
-                    if cursor is None or len(found) > MOST_LISTED or size > MOST_LISTED_BYTES:
-                        break
+                found = await self._listed(self._connected())
         except TimeoutError:
             raise self._unavailable(f"lists no tools within {OPEN_SECONDS:g} s") from None
         except (MCPError, HTTPError, ValueError, RuntimeError, OSError) as error:
             self.retired = True
             raise self._failed(error) from error
-        if len(found) > MOST_LISTED:
-            raise self._unavailable(f"lists more than {MOST_LISTED:,} tools")
-        if size > MOST_LISTED_BYTES:
-            raise self._unavailable(f"lists tools of more than {MOST_LISTED_BYTES:,} bytes")
         kept: dict[str, types.Tool] = {}
         problems = list(self._invalid)
-        wrong = await asyncio.to_thread(tool_problems, found, self.server.max_schema_bytes)
+        most = self.server.max_schema_bytes
+        wrong = await asyncio.to_thread(lambda: [tool_problem(each, most) for each in found])
         for tool, problem in zip(found, wrong, strict=True):
             if problem or tool.name in kept:
                 problems.append((tool.name, problem or "an earlier tool has its name"))
             else:
                 kept[tool.name] = tool
         for name, problem in dict.fromkeys(problems):
-            if (name, problem) not in self._logged:  # the log has it from the listing before
+            if (name, problem) not in self.left_out:  # the log has it from the listing before
                 log.warning(
                     "the tool %.100r of the MCP server %s is left out: %s",
                     name,
                     self.server.address,
                     problem,
                 )
-        self._logged = frozenset(problems)
-        self.left_out = {name: problem for name, problem in problems if name not in kept}
+        self.left_out = frozenset(problems)
         self.tools = tuple(kept.values())
         self._listed_at = now
         return self.tools
 
-    def _as_offered(self, item: SessionMessage | Exception) -> SessionMessage | Exception:
+    async def _listed(self, client: Client) -> list[types.Tool]:
+        found: list[types.Tool] = []
+        size = 0
+        cursor: str | None = None
+        for _ in range(MAX_PAGES):
+            page = await client.list_tools(cursor=cursor)
+            found += page.tools
+            size += sum(len(each.model_dump_json()) for each in page.tools)
+            if len(found) > MOST_LISTED:
+                raise self._unavailable(f"lists more than {MOST_LISTED:,} tools")
+            if size > MOST_LISTED_BYTES:
+                raise self._unavailable(f"lists tools of more than {MOST_LISTED_BYTES:,} bytes")
+            if (cursor := page.next_cursor) is None:
+                break
+        return found
+
+    def as_offered(self, item: SessionMessage | Exception) -> SessionMessage | Exception:
         """Drop invalid entries from a list of tools: the package would reject the whole list."""
         message = None if isinstance(item, Exception) else item.message
         if self._client is None or not isinstance(message, types.JSONRPCResponse):
@@ -257,14 +253,11 @@ class McpSession:
 
     async def call(
         self,
-        name: str,
-        arguments: Mapping[str, Any],
+        params: types.CallToolRequestParams,
         *,
         timeout: float,
         on_question: OnQuestion,
         on_progress: OnProgress | None = None,
-        responses: types.InputResponses | None = None,
-        state: str | None = None,
     ) -> Answered:
         """Call a tool once. Raises ``MCPError``, and ``TimeoutError`` after ``timeout`` seconds.
 
@@ -278,12 +271,6 @@ class McpSession:
             token = _CALL.set(on_question)
             try:
                 async with asyncio.timeout(timeout):
-                    params = types.CallToolRequestParams(
-                        name=name,
-                        arguments=dict(arguments),
-                        input_responses=responses,
-                        request_state=state,
-                    )
                     answer: Answered = await client.session.send_request(
                         types.CallToolRequest(params=params), _ANSWER, progress_callback=on_progress
                     )
@@ -302,8 +289,8 @@ class McpSession:
                 self._asking.remove(on_question)
         if isinstance(answer, types.InputRequiredResult) or answer.is_error:
             return answer
-        if any(each.name == name for each in self.tools):
-            await client.session.validate_tool_result(name, answer)
+        if any(each.name == params.name for each in self.tools):  # others would be listed first
+            await client.session.validate_tool_result(params.name, answer)
         return answer
 
     def _connected(self) -> Client:
@@ -338,13 +325,14 @@ class McpSession:
         if self._has_lost(error):
             self.retired = True
             return McpSessionLost(f"the MCP server {self.server.address} has lost the session")
-        forbidden = find_forbidden(error) or _find_forbidden(error)
+        leaves = _leaves(error)
+        forbidden = next(filter(None, map(find_forbidden, (error, *leaves))), None)
         if forbidden is not None:
             return self._unavailable(
                 f"must not be called: {forbidden}. A turn names it, so a caller may have: name "
                 "the server where the agent is made, or allow its address (allow_private_agents)"
             )
-        if self.server.command and isinstance(_leaves(error)[0], FileNotFoundError):
+        if self.server.command and isinstance(leaves[0], FileNotFoundError):
             program = self.server.command[0]
             return self._unavailable(
                 f"cannot be started: {program!r} is no program, or its cwd no folder"
@@ -364,15 +352,9 @@ class McpSession:
 class _Received:
     """The stream of a server's messages: checks each message, and reports the end."""
 
-    def __init__(
-        self,
-        stream: ReadStream[SessionMessage | Exception],
-        check: Callable[[SessionMessage | Exception], SessionMessage | Exception],
-        ended: Callable[[], None],
-    ) -> None:
+    def __init__(self, stream: ReadStream[SessionMessage | Exception], session: McpSession) -> None:
         self._stream = stream
-        self._check = check
-        self._ended = ended
+        self._session = session
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -381,10 +363,10 @@ class _Received:
         return self
 
     async def __anext__(self) -> SessionMessage | Exception:
-        return self._check(await self._stream.__anext__())
+        return self._session.as_offered(await self._stream.__anext__())
 
     async def receive(self) -> SessionMessage | Exception:
-        return self._check(await self._stream.receive())
+        return self._session.as_offered(await self._stream.receive())
 
     async def aclose(self) -> None:
         await self._stream.aclose()
@@ -393,7 +375,7 @@ class _Received:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        self._ended()
+        self._session.retire()
         await self._stream.aclose()
 
 
@@ -401,10 +383,6 @@ def _leaves(error: BaseException) -> list[BaseException]:
     if isinstance(error, BaseExceptionGroup):
         return [leaf for each in error.exceptions for leaf in _leaves(each)]
     return [error]
-
-
-def _find_forbidden(error: BaseException) -> Exception | None:
-    return next((found for each in _leaves(error) if (found := find_forbidden(each))), None)
 
 
 def _said(error: BaseException) -> str:
@@ -430,12 +408,11 @@ def list_problem(version: str, listed: Mapping[str, Any]) -> str:
     return ""
 
 
-def tool_problems(tools: Iterable[types.Tool], max_schema_bytes: int) -> list[str]:
-    """Return the reason for each tool why it is unusable, empty if it is usable."""
-    return [_problem(tool, max_schema_bytes) for tool in tools]
+def tool_problem(tool: types.Tool, most: int) -> str:
+    """Return the reason why a tool is unusable, empty if it is usable.
 
-
-def _problem(tool: types.Tool, most: int) -> str:
+    Its schemas have ``most`` bytes at most.
+    """
     if not 0 < len(tool.name.strip()) <= NAME_LENGTH:
         return f"its name has {len(tool.name):,} characters, not 1 to {NAME_LENGTH}"
     if tool.execution is not None and tool.execution.task_support == "required":
@@ -451,8 +428,7 @@ def schema_problem(tool: types.Tool) -> str:
     for which, schema in (("input", tool.input_schema), ("output", tool.output_schema)):
         if schema is None:
             continue
-        is_old = "draft-0" in str(schema.get("$schema"))
-        validator = Draft7Validator if is_old else Draft202012Validator
+        validator = validator_for(schema, default=Draft202012Validator)
         try:  # patterns are of another language than Python's, so formats are not checked
             validator.check_schema(schema, format_checker=None)
         except (SchemaError, RecursionError) as error:

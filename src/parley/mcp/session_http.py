@@ -43,7 +43,10 @@ def http_client(
     Once ``is_open``, a failed request is answered with its failure.
     """
     if egress is not None and server.is_authors:
-        egress = egress.adding([_place(server.host, server.port), *_issuers_of(server)])
+        named = [server.url]
+        if isinstance(server.auth, Grant):
+            named += [server.auth.issuer or "", server.auth.token_url or ""]
+        egress = egress.adding([_place(Origin.of(each)) for each in named if each])
     timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS)  # calls have a limit of their own
     headers = {**server.headers, "Accept-Encoding": "identity"}
     if isinstance(server.auth, str):
@@ -252,13 +255,6 @@ def _client_credentials(server: McpServer, given: ClientCredentials) -> OAuthCli
     )
 
 
-def _issuers_of(server: McpServer) -> list[str]:
-    """Return the places of the issuer that the author names."""
-    if not isinstance(server.auth, Grant):
-        return []
-    named = [url for url in (server.auth.issuer, server.auth.token_url) if url]
-    return [_place(origin.host, origin.port) for origin in map(Origin.of, named)]
-
-
-def _place(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+def _place(origin: Origin) -> str:
+    host = f"[{origin.host}]" if ":" in origin.host else origin.host
+    return f"{host}:{origin.port}"

@@ -27,7 +27,7 @@ from parley.extensions.usage import RUN_PROGRESS
 from parley.mcp.content import result_of
 from parley.mcp.session import Answered, McpSession
 from parley.mcp.tool_server import McpServer, McpServerUnavailable, McpSessionLost
-from parley.model.concurrency import KeyedLocks
+from parley.model.concurrency import KeyedLocks, end
 from parley.model.errors import FieldViolation
 from parley.model.ids import new_id
 from parley.model.parts import Message, Part, Role
@@ -71,16 +71,17 @@ async def tools_of(
 async def _offered(server: McpServer, session: McpSession) -> list[types.Tool]:
     """Return the tools that turns may use. Servers with one session may offer different tools."""
     tools = await session.list_tools()
-    for name in sorted(session.left_out.keys() & (server.tools or ())):
+    wanted = {*(server.tools or ())} - {each.name for each in tools}
+    for name, problem in sorted(session.left_out):
+        if name in wanted:
+            raise McpServerUnavailable(
+                f"the tool {name} of the MCP server {server.address} cannot be used: {problem}"
+            )
+    if wanted:
         raise McpServerUnavailable(
-            f"the tool {name} of the MCP server {server.address} cannot be used: "
-            f"{session.left_out[name]}"
+            f"the MCP server {server.address} has no tool {', '.join(sorted(wanted))}"
         )
     found = [each for each in tools if server.tools is None or each.name in server.tools]
-    if server.tools is not None and (absent := server.tools - {each.name for each in found}):
-        raise McpServerUnavailable(
-            f"the MCP server {server.address} has no tool {', '.join(sorted(absent))}"
-        )
     if len(found) > server.max_tools:
         raise McpServerUnavailable(
             f"the MCP server {server.address} has {len(found)} tools, more than {server.max_tools}:"
@@ -106,8 +107,8 @@ class McpTool:
             hints and (hints.read_only_hint or hints.idempotent_hint)
         )
         self.use = use
-        self._attempt = attempt
-        self._progress = progress
+        self.attempt = attempt
+        self.progress = progress
 
     async def call(
         self, arguments: Mapping[str, Any], *, key: str, timeout: float = 0.0
@@ -119,9 +120,7 @@ class McpTool:
 
         Raises ``ValueError`` for a key that this turn has used.
         """
-        call = McpCall(self._attempt, self, key)
-        limit = timeout or self.use.server.timeout
-        return await call.run(dict(arguments), timeout=limit, progress=self._progress)
+        return await McpCall(self, dict(arguments), key, timeout or self.use.server.timeout).run()
 
 
 MAX_IDLE_SESSIONS = 64
@@ -190,12 +189,9 @@ class McpSessions:
         """
         async with self._locks.of(server.key):
             found = self._kept.get(server.key)
-            if found is not None and found.retired:
-                del self._kept[server.key]
-                if not found.users:
+            if found is None or found.retired:
+                if found is not None and not found.users:
                     self._drop(found)
-                found = None
-            if found is None:
                 found = McpSession(server, egress)
                 await found.open()
                 self._kept[server.key] = found
@@ -251,26 +247,29 @@ class ToolCallRecord(A2AStruct, frozen=True, kw_only=True):
 class McpCall:
     """A call of a tool in an attempt at a turn, and its record in the log."""
 
-    def __init__(self, attempt: Attempt, tool: McpTool, key: str) -> None:
-        self._attempt = attempt
+    def __init__(self, tool: McpTool, arguments: dict[str, Any], key: str, timeout: float) -> None:
+        self._attempt = tool.attempt
         self._tool = tool
-        self._key = key
+        self._arguments = arguments
+        self._key = f"{TOOL_PREFIX}{key}"
+        self._timeout = timeout
         self._asked = 0
         self._questions: asyncio.Queue[Question] = asyncio.Queue()
         self._record = ToolCallRecord(tool=tool.name, server=tool.use.server.address)
         self._shown_at = float("-inf")
 
-    async def run(self, arguments: dict[str, Any], *, timeout: float, progress: bool) -> ToolResult:
+    async def run(self) -> ToolResult:
         """Return the result, from the log or from the server."""
         attempt = self._attempt
-        attempt.use(f"{TOOL_PREFIX}{self._key}", "tool call")
-        logged = attempt.logged(f"{TOOL_PREFIX}{self._key}", ToolCallRecord)
+        attempt.use(self._key, "tool call")
+        logged = attempt.logged(self._key, ToolCallRecord)
         if logged is not None:
             if (logged.server, logged.tool) != (self._record.server, self._record.tool):
                 raise ValueError(
-                    f"the call {self._key!r} went to {logged.tool} of {logged.server} in an earlier"
-                    f" attempt, and now to {self._record.tool} of {self._record.server}; a key "
-                    "names one call, so that its result can be found again"
+                    f"the call {self._key.removeprefix(TOOL_PREFIX)!r} went to {logged.tool} of "
+                    f"{logged.server} in an earlier attempt, and now to {self._record.tool} of "
+                    f"{self._record.server}; a key names one call, so that its result can be found "
+                    "again"
                 )
             self._record = logged
             if logged.state == "returned":
@@ -285,8 +284,7 @@ class McpCall:
         begins_anew = logged is None or not logged.round  # a server may ask once, and act then
         if begins_anew and not self._tool.is_repeatable:
             await self._log("called")
-        result = await self._exchange(arguments, timeout, progress)
-        return await self._finish(result)
+        return await self._finish(await self._exchange())
 
     async def _finish(self, result: ToolResult) -> ToolResult:
         await self._log(
@@ -301,50 +299,34 @@ class McpCall:
 
     async def _log(self, state: str, **changes: Any) -> None:
         self._record = msgspec.structs.replace(self._record, state=state, **changes)
-        await self._attempt.log(f"{TOOL_PREFIX}{self._key}", self._record)
+        await self._attempt.log(self._key, self._record)
 
     # -- the exchange with the server ----------------------------------------------------------
 
-    async def _exchange(
-        self, arguments: dict[str, Any], timeout: float, progress: bool
-    ) -> ToolResult:
+    async def _exchange(self) -> ToolResult:
         """Call the tool, and again with the answers to the server's questions."""
+        name, most = self._tool.name, self._tool.use.server.max_result_bytes
         try:
             for _ in range(MAX_ROUNDS):
-                responses, state = await self._answers()
-                answer = await self._call(arguments, responses, state, timeout, progress)
+                answer = await self._call(await self._answers())
                 if isinstance(answer, types.CallToolResult):
-                    return result_of(
-                        answer,
-                        max_bytes=self._tool.use.server.max_result_bytes,
-                        tool=self._tool.name,
-                    )
+                    return result_of(answer, max_bytes=most, tool=name)
                 await self._keep_questions(answer)
         except TimeoutError:
-            return failed(f"{self._tool.name} did not answer within {timeout:g} s")
+            return failed(f"{name} did not answer within {self._timeout:g} s")
         except (MCPError, McpServerUnavailable, RuntimeError) as error:
-            return failed(f"{self._tool.name}: {error}")
-        return failed(f"{self._tool.name} asked more than {MAX_ROUNDS} times")
+            return failed(f"{name}: {error}")
+        return failed(f"{name} asked more than {MAX_ROUNDS} times")
 
-    async def _call(
-        self,
-        arguments: dict[str, Any],
-        responses: types.InputResponses | None,
-        state: str | None,
-        timeout: float,
-        progress: bool,
-    ) -> Answered:
+    async def _call(self, params: types.CallToolRequestParams) -> Answered:
         """Call once; questions that come meanwhile are asked from here, the turn's own task."""
         work = asyncio.ensure_future(
             self._tool.use.run(
                 lambda session: session.call(
-                    self._tool.name,
-                    arguments,
-                    timeout=timeout,
+                    params,
+                    timeout=self._timeout,
                     on_question=self._on_question,
-                    on_progress=self._on_progress if progress else None,
-                    responses=responses,
-                    state=state,
+                    on_progress=self._on_progress if self._tool.progress else None,
                 )
             )
         )
@@ -356,19 +338,17 @@ class McpCall:
                         await asyncio.wait({work, asked}, return_when=asyncio.FIRST_COMPLETED)
                     if not asked.done():
                         return work.result()
-                    params, answered = asked.result()
+                    question, answered = asked.result()
                 finally:
                     asked.cancel()
                 if self._record.state != "asked":
                     await self._log("asked")
-                result = await self._ask(params)
+                result = await self._ask(question)
                 if not answered.done():  # the server may have given up meanwhile
                     answered.set_result(result)
                 await self._log("called")  # from here on the tool may act
         finally:
-            if not work.done():
-                work.cancel()
-                await asyncio.wait({work})
+            await end([work])
             if not work.cancelled():
                 work.exception()
 
@@ -392,7 +372,7 @@ class McpCall:
 
     async def _ask(self, params: types.ElicitRequestParams, name: str = "") -> types.ElicitResult:
         self._asked += 1
-        key = f"tool:{self._key}:{name or self._asked}"
+        key = f"{self._key}:{name or self._asked}"
         return await ask(self._attempt, params, key=key, tool=self._tool.name)
 
     # -- questions that a server returns -------------------------------------------------------
@@ -414,18 +394,21 @@ class McpCall:
         changes = {"questions": kept, "request_state": answer.request_state}
         await self._log("asked", **changes, round=self._record.round + 1)
 
-    async def _answers(self) -> tuple[types.InputResponses | None, str | None]:
-        """Return the answers to the server's last questions, once the caller gave them."""
+    async def _answers(self) -> types.CallToolRequestParams:
+        """Return the call, with the answers to the server's last questions once they are given."""
         record = self._record
+        params = types.CallToolRequestParams(name=self._tool.name, arguments=self._arguments)
         if record.state != "asked" or not record.round:
-            return None, None
+            return params
         responses: types.InputResponses = {}
         for name, request in record.questions.items():
-            params = types.ElicitRequest.model_validate(request).params
-            responses[name] = await self._ask(params, f"{record.round}:{name}")
+            asked = types.ElicitRequest.model_validate(request).params
+            responses[name] = await self._ask(asked, f"{record.round}:{name}")
         if not self._tool.is_repeatable:
             await self._log("called")
-        return responses or None, record.request_state
+        return params.model_copy(
+            update={"input_responses": responses or None, "request_state": record.request_state}
+        )
 
 
 # -- questions of servers (elicitation), for the turn's caller ---------------------------------

@@ -6,12 +6,12 @@ The package ``mcp`` is imported when a turn opens the tools: ``parley.mcp.tool_c
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Hashable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, Unpack
 from urllib.parse import urlsplit
 
 from parley.agent.tools.tool import Tool, ToolsUnavailable
@@ -25,10 +25,6 @@ from parley.security.networks import is_loopback
 if TYPE_CHECKING:
     import httpx2
 
-
-log = logging.getLogger("parley.agent")
-
-T = TypeVar("T")
 
 TIMEOUT = 60.0
 """How many seconds a call of a tool may take."""
@@ -51,6 +47,19 @@ class McpSessionLost(McpServerUnavailable):
     """An MCP server has lost the session, so it has not carried out the request."""
 
 
+class McpServerOptions(TypedDict, total=False):
+    """The options that every MCP server has, at an address or as a program."""
+
+    timeout: float
+    tools: Collection[str] | None
+    max_tools: int
+    max_result_bytes: int
+    max_schema_bytes: int
+    repeats: bool
+    legacy: bool
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
 class McpServer:
     """An MCP server: at an address (streamable HTTP), or a program that speaks over stdio.
 
@@ -67,72 +76,66 @@ class McpServer:
 
     A server that is named outside of a turn is its author's: its address may be private. The
     address of a server that is named while a turn runs must be allowed by the egress policy.
+    ``command``, ``env`` and ``cwd`` are of a program: see ``stdio``.
     """
 
-    extra = "mcp"
+    extra: ClassVar[str] = "mcp"
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        name: str = "",
-        auth: str | Credential | httpx2.Auth | None = None,
-        headers: Mapping[str, str] | None = None,
-        timeout: float = TIMEOUT,
-        tools: Sequence[str] | None = None,
-        max_tools: int = MAX_TOOLS,
-        max_result_bytes: int = MAX_RESULT_BYTES,
-        max_schema_bytes: int = MAX_SCHEMA_BYTES,
-        repeats: bool = False,
-        legacy: bool = False,
-        insecure: bool = False,
-    ) -> None:
-        parts = urlsplit(url)
+    url: str = field(kw_only=False)
+    name: str = ""
+    auth: str | Credential | httpx2.Auth | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    timeout: float = TIMEOUT
+    tools: Collection[str] | None = None
+    max_tools: int = MAX_TOOLS
+    max_result_bytes: int = MAX_RESULT_BYTES
+    max_schema_bytes: int = MAX_SCHEMA_BYTES
+    repeats: bool = False
+    legacy: bool = False
+    insecure: bool = False
+    command: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    cwd: str | None = None
+
+    def __post_init__(self) -> None:
+        self.headers, self.env = dict(self.headers or {}), dict(self.env or {})
+        if not self.command:
+            self._check_address()
+        limits = self.max_tools, self.max_result_bytes, self.max_schema_bytes
+        if self.timeout <= 0 or min(limits) < 1:
+            raise ValueError(
+                "timeout, max_tools, max_result_bytes and max_schema_bytes are above 0"
+            )
+        if isinstance(self.tools, str):
+            raise TypeError('tools= is a list of names: tools=["search"]')
+        self.tools = None if self.tools is None else frozenset(self.tools)
+        self.is_authors = turn_egress.get() is None
+
+    def _check_address(self) -> None:
+        parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(
-                f"an MCP server has an address such as https://host/mcp, not {url[:200]!r}; a "
+                f"an MCP server has an address such as https://host/mcp, not {self.url[:200]!r}; a "
                 'program is McpServer.stdio("python", "server.py")'
             )
         if parts.username is not None or parts.password is not None:
             raise ValueError("give the credentials of an MCP server with auth=, not in its address")
-        secret = auth is not None or bool(headers)
-        if secret and parts.scheme == "http" and not (is_loopback(parts.hostname) or insecure):
+        is_safe = parts.scheme == "https" or is_loopback(parts.hostname) or self.insecure
+        if (self.auth is not None or self.headers) and not is_safe:
             raise ValueError(
                 "credentials would be sent without encryption: use an https address; in a network "
                 "that you trust, insecure=True"
             )
-        if isinstance(auth, str):
-            check_secret("the bearer token", auth)
-        if not getattr(auth, "issuer", "unnamed"):
+        if isinstance(self.auth, str):
+            check_secret("the bearer token", self.auth)
+        if not getattr(self.auth, "issuer", "unnamed"):
             raise ValueError(
                 "an MCP server could name any issuer for the client's secret: say which one is "
                 "right, as in ClientCredentials(..., issuer='https://login.example.com')"
             )
-        for header, value in (headers or {}).items():
+        for header, value in self.headers.items():
             check_secret(f"the header {header}", value)
-        if timeout <= 0 or min(max_tools, max_result_bytes, max_schema_bytes) < 1:
-            raise ValueError(
-                "timeout, max_tools, max_result_bytes and max_schema_bytes are above 0"
-            )
-        if isinstance(tools, str):
-            raise TypeError('tools= is a list of names: tools=["search"]')
-        self.url = url
-        self.host = parts.hostname
-        self.port = parts.port or (443 if parts.scheme == "https" else 80)
-        self.name = name or parts.hostname
-        self.auth = auth
-        self.headers = dict(headers or {})
-        self.command: tuple[str, ...] = ()
-        self.env: dict[str, str] = {}
-        self.cwd: str | None = None
-        self.timeout = timeout
-        self.tools = None if tools is None else frozenset(tools)
-        self.max_tools = max_tools
-        self.max_result_bytes = max_result_bytes
-        self.max_schema_bytes = max_schema_bytes
-        self.repeats = repeats
-        self.legacy = legacy
-        self.is_authors = turn_egress.get() is None
+        self.name = self.name or parts.hostname
 
     @classmethod
     def stdio(
@@ -142,13 +145,7 @@ class McpServer:
         name: str = "",
         env: Mapping[str, str] | None = None,
         cwd: str | Path | None = None,
-        timeout: float = TIMEOUT,
-        tools: Sequence[str] | None = None,
-        max_tools: int = MAX_TOOLS,
-        max_result_bytes: int = MAX_RESULT_BYTES,
-        max_schema_bytes: int = MAX_SCHEMA_BYTES,
-        repeats: bool = False,
-        legacy: bool = False,
+        **options: Unpack[McpServerOptions],
     ) -> McpServer:
         """Return a server that is a program, started once for all turns of the agent.
 
@@ -158,22 +155,14 @@ class McpServer:
         if not command:
             raise ValueError('name the program: McpServer.stdio("python", "server.py")')
         own = Path(next((each for each in reversed(args) if not each.startswith("-")), command))
-        server = cls(
-            "http://localhost",  # options are checked alike
+        return cls(
+            "",
             name=name or own.stem,
-            timeout=timeout,
-            tools=tools,
-            max_tools=max_tools,
-            max_result_bytes=max_result_bytes,
-            max_schema_bytes=max_schema_bytes,
-            repeats=repeats,
-            legacy=legacy,
+            command=(command, *args),
+            env=dict(env or {}),
+            cwd=None if cwd is None else str(cwd),
+            **options,
         )
-        server.url = server.host = ""
-        server.command = (command, *args)
-        server.env = dict(env or {})
-        server.cwd = None if cwd is None else str(cwd)
-        return server
 
     def __repr__(self) -> str:
         return f"McpServer({self.address!r})"
@@ -208,10 +197,10 @@ class McpServer:
         return (
             self.url,
             self.command,
-            tuple(sorted(self.env.items())),
+            frozenset(self.env.items()),
             self.cwd,
             self.auth if isinstance(self.auth, str) else id(self.auth) if self.auth else None,
-            tuple(sorted(self.headers.items())),
+            frozenset(self.headers.items()),
             self.max_result_bytes,
             self.max_schema_bytes,
             self.legacy,

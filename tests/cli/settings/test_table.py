@@ -46,6 +46,20 @@ def test_config_takes_the_place_of_the_local_file(tmp_path, monkeypatch):
         sources({}, tmp_path, str(tmp_path / "gone.env"))
 
 
+@pytest.mark.parametrize("name", ["PARLEY_REGISTRY_BEARER", "PARLEY_REGISTRY_API_KEY"])
+def test_a_found_file_does_not_decide_how_a_registry_gets_its_credentials(
+    tmp_path, monkeypatch, name
+):
+    monkeypatch.setattr(settings_sources.Path, "home", lambda: tmp_path / "nobody")
+    (tmp_path / ".env").write_text("A2ACLI_PROXY=http://elsewhere.example:3128\n")
+    found = sources({name: "secret"}, tmp_path, None)
+    redirect = resolve({}, found, asks_registry=True).credential_redirect
+    assert redirect is not None
+    assert "for the registry is not from this file" in str(redirect)
+    assert resolve({}, found).credential_redirect is None  # nobody asks the registry
+    assert resolve({"agent_card": "urn:air:a.example:b"}, found).credential_redirect is not None
+
+
 def test_streaming_is_never_read_from_the_environment():
     assert settings(A2ACLI_STREAM="true").stream is False
     assert settings({"stream": True}).stream is True

@@ -15,9 +15,10 @@ from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 
 from parley import Agent, find
 from parley.extensions.declared import SkillSchema, SkillSchemas
-from parley.mcp.agents import BridgedAgents, form_schema, object_schema
+from parley.mcp.agents import BridgedAgent, BridgedAgents
 from parley.mcp.bridge import McpBridge, NoAgents
 from parley.mcp.calls import TASKS, Handles, UnknownHandle
+from parley.mcp.questions import form_schema, object_schema
 from parley.model.cards import AgentCapabilities, AgentCard, AgentInterface, AgentSkill
 from parley.model.struct import encode
 from parley.registry.catalog.entries import CatalogEntry
@@ -159,6 +160,7 @@ async def test_a_host_that_cannot_ask_is_told_how_to_answer() -> None:
         late = await host.call_tool("answer_task", {"task": handle, "answer": "again"})
         with pytest.raises(MCPError, match="no such task"):
             await host.call_tool("follow_task", {"task": "workshop"})
+        unnamed = await host.call_tool("follow_task", {"wait_seconds": 1})
     assert "Who buys?" in text_of(asked)
     assert "answer_task" in text_of(asked)
     assert '"required":["name","size"]' in text_of(asked)
@@ -166,6 +168,8 @@ async def test_a_host_that_cannot_ask_is_told_how_to_answer() -> None:
     assert text_of(why).startswith("The agent asks: Why?")
     assert text_of(sold) == "sold to Bob (large), it is cheap"
     assert late.is_error
+    assert unnamed.is_error
+    assert "missing required field `task`" in text_of(unnamed)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -401,15 +405,15 @@ async def test_an_agent_that_answers_later_takes_no_name_over() -> None:
     early = card_of("https://early.example", "Car repair", "find")
     namesake = card_of("https://namesake.example", "Car repair", "find")
     agents = BridgedAgents([late, namesake, early], [], {})
-    read, away = agents._read, {0, 1}
+    read, away = agents._read, [late, namesake]
 
-    async def reading(place: int) -> AgentCard | str:
-        return "away" if place in away else await read(place)
+    async def reading(agent: BridgedAgent) -> str:
+        return "away" if agent.reference in away else await read(agent)
 
     agents._read = reading  # type: ignore[method-assign]
-    assert set(await agents.load()) == away
+    assert await agents.load() == ["away", "away"]
     away.clear()
-    assert await agents.load() == {}
+    assert await agents.load() == []
     whose = {name: tool.agent.card for name, tool in agents.tools.items()}
     assert whose["car_repair_find"] is not None
     assert whose["car_repair_find"].supported_interfaces[0].url == "https://early.example"

@@ -9,7 +9,6 @@ from typing import Any
 
 import httpx2
 import pytest
-import uvicorn
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 
@@ -18,6 +17,7 @@ from parley.client.auth import Bearer, ClientCredentials
 from parley.conformance.issuer import Issuer
 from parley.mcp.bridge import McpBridge
 from parley.mcp.http import http_app
+from parley.server.run import serving
 from parley.server.sockets import listen
 from tests.integrations.mcp import workshop
 from tests.polling import until
@@ -27,17 +27,31 @@ pytestmark = pytest.mark.anyio
 
 @asynccontextmanager
 async def listening(make: Callable[[str], Any]) -> AsyncIterator[str]:
-    """Serve the app that is made for an address."""
-    with listen("127.0.0.1", 0)[0] as listener:
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        server = uvicorn.Server(uvicorn.Config(make(url), log_config=None))
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
-        try:
-            await until(lambda: server.started)
-            yield f"{url}/mcp"
-        finally:
-            server.should_exit = True
-            await serving
+    """Serve the app that is made for an address, as the command does."""
+    with listen("127.0.0.1", 0)[0] as free:
+        port = free.getsockname()[1]
+    async with serving(make(f"http://127.0.0.1:{port}"), port=port) as url:
+        yield f"{url.rstrip('/')}/mcp"
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_a_call_that_a_host_cancels_is_canceled_at_the_agent(mode: str) -> None:
+    workshop.ended.clear()
+    async with (
+        listening(lambda url: http_app(McpBridge(workshop.agent))) as url,
+        Client(url, mode=mode) as host,
+    ):
+        at_work = asyncio.Event()
+
+        async def progress(done: float, total: float | None, message: str | None) -> None:
+            at_work.set()
+
+        call = asyncio.ensure_future(
+            host.call_tool("slow", {"message": "60"}, progress_callback=progress)
+        )
+        await asyncio.wait_for(at_work.wait(), 10)
+        call.cancel()
+        await until(lambda: workshop.ended == ["canceled"])
 
 
 async def test_a_bridge_with_a_token_lets_in_who_has_it() -> None:
@@ -56,6 +70,9 @@ async def test_a_bridge_with_a_token_lets_in_who_has_it() -> None:
                 refused = await http.post(url, json=body, headers=headers)
                 assert refused.status_code == 401
                 assert refused.headers["www-authenticate"].startswith("Bearer")
+                assert "resource_metadata" not in refused.headers["www-authenticate"]
+            known = url.replace("/mcp", "/.well-known/oauth-protected-resource/mcp")
+            assert (await http.get(known)).status_code == 404  # no issuer is published
     assert caller.content[0].text == "nobody"  # the token is the bridge's, and goes no further
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from parley.cli.output.failures import (
     INTERRUPTED,
@@ -64,6 +64,9 @@ from parley.model.tasks import Task
 from parley.security.egress import Egress
 from parley.wire.versions import SUPPORTED_VERSIONS
 
+if TYPE_CHECKING:
+    from parley import FoundAgent
+
 NOTE_DELAY = 0.5  # seconds after which the command prints a running task's ids
 RESPONSE_TIMEOUT = 30.0  # seconds, for a request that an agent answers at once
 RETRY = Retry(calls=2, streams=4, first=0.2, limit=2.0)  # polling follows
@@ -112,10 +115,11 @@ class AgentCall:
             async with asyncio.timeout(limit) as deadline:
                 try:
                     if is_identifier(self.settings.agent_card):
-                        await self._look_up(self.settings.agent_card)
+                        found = await self.look_up(self.settings.agent_card)
+                        self.reference, self.egress = found.reference, found.egress
                     return await work()
                 except (A2AError, ClientError) as error:
-                    raise self._failure(error) from error
+                    raise self.failure(error) from error
         except TimeoutError:
             if not deadline.expired():
                 raise
@@ -131,8 +135,10 @@ class AgentCall:
             if self._note_timer is not None:
                 self._note_timer.cancel()
 
-    async def _look_up(self, identifier: str) -> None:
-        """Find the agent of an identifier in the registry. Raises ``CommandFailure``."""
+    async def look_up(self, identifier: str) -> FoundAgent:
+        """Find the agent of an identifier in the registry. Raises ``CommandFailure``, and
+        ``ClientError`` for a registry that cannot be asked.
+        """
         from parley import RemoteRegistry
 
         settings = self.settings
@@ -154,12 +160,13 @@ class AgentCall:
         async with registry:
             try:
                 found = await registry.agent(identifier)
-                self.reference, self.egress = found.reference, found.egress
+                found.reference  # noqa: B018  raises for an entry that is no agent
             except (AuthenticationRequired, Unreachable, Disconnected, Timeout):
                 raise
             except (ClientError, ValueError) as error:
                 raise _not_found(str(error)) from error
-        self.output.debug(f"{registry.name} has {identifier} at {self.address}")
+        self.output.debug(f"{registry.name} has {identifier} at {found.card_url or identifier}")
+        return found
 
     @property
     def address(self) -> str:
@@ -238,32 +245,37 @@ class AgentCall:
         """The time limit of a request that an agent answers at once."""
         return max(RESPONSE_TIMEOUT, self.settings.timeout or 0.0)
 
+    @property
+    def connect_options(self) -> dict[str, Any]:
+        """The options of ``parley.connect`` for an agent. Raises ``ValueError``."""
+        settings = self.settings
+        return {
+            "auth": None if self.uses_logins else False,
+            "headers": self.headers,
+            "bearer": settings.bearer,
+            "api_key": settings.api_key,
+            "binding": self.bindings,
+            "version": self.version,
+            "timeout": self.response_timeout,
+            "retries": RETRY,
+            "insecure": settings.insecure,
+            "trust_origins": settings.trust_origin,
+            "tls": self.tls,
+            "proxy": settings.proxy,
+            "trust": self.trust() if self.requires_signature else None,
+        }
+
     @asynccontextmanager
     async def agent(self, *, shows_trust: bool = False) -> AsyncIterator[RemoteAgent]:
         """Connect to the agent of ``--agent-card``.
 
         ``shows_trust``: signatures are verified even if none is required.
         """
-        settings = self.settings
         try:
-            connection = connect(
-                self.reference,
-                auth=None if self.uses_logins else False,
-                headers=self.headers,
-                bearer=settings.bearer,
-                api_key=settings.api_key,
-                binding=self.bindings,
-                version=self.version,
-                extensions=self._extensions,
-                timeout=self.response_timeout,
-                retries=RETRY,
-                insecure=settings.insecure,
-                trust_origins=settings.trust_origin,
-                tls=self.tls,
-                proxy=settings.proxy,
-                egress=self.egress,
-                trust=self.trust() if shows_trust or self.requires_signature else None,
-            )
+            options = {**self.connect_options, "extensions": self._extensions}
+            if shows_trust and options["trust"] is None:
+                options["trust"] = self.trust()
+            connection = connect(self.reference, egress=self.egress, **options)
         except (ValueError, TypeError) as error:
             raise UsageFailure(str(error)) from None
         async with connection as agent:
@@ -417,7 +429,8 @@ class AgentCall:
 
     # -- failures ------------------------------------------------------------------------------
 
-    def _failure(self, error: A2AError | ClientError) -> CommandFailure:
+    def failure(self, error: A2AError | ClientError) -> CommandFailure:
+        """Return an error as the failure of the command, with a hint."""
         match error:
             case AuthenticationRequired() | UnauthenticatedError() | PermissionDeniedError():
                 return self._unauthenticated(error)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import wraps
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import msgspec
 import typer
@@ -37,6 +37,8 @@ AGENT_OPTIONS = (
     "client_key", "proxy", "bearer", "api_key", "trust_origin", "require_signature", "card_keys",
     "card_key_origin",
 )  # fmt: skip
+REGISTRY_OPTIONS = ("registry", "registry_bearer", "registry_api_key")
+"""The settings of commands that ask a registry; others look up an agent there."""
 OUTPUT_OPTIONS = ("output", "stream", "verbose", "debug", "config")
 CLIENT_OPTIONS = (*AGENT_OPTIONS, "registry", "timeout", *OUTPUT_OPTIONS)
 CALL_OPTIONS = (*AGENT_OPTIONS, "registry", "extension", "timeout", *OUTPUT_OPTIONS)
@@ -88,6 +90,12 @@ class CommandOption(Option, frozen=True):
 
 class Argument(CommandOption, frozen=True):
     """An argument of a command: its place on the command line is that of its field."""
+
+
+Agents = Annotated[
+    tuple[str, ...], Argument("The agents, as for --agent-card; -a names one too.", "[AGENT]...")
+]
+"""The agents of a command that takes several."""
 
 
 class CommandFlag(msgspec.Struct, frozen=True):
@@ -385,15 +393,16 @@ def settings_command(
     """Register a command that gets its settings (the ``fields``) and the output.
 
     A parameter whose type is a struct gets its own options and arguments. A command that has the
-    setting ``agent_card`` takes the agent as its first argument too.
+    setting ``agent_card`` takes the agent as its first argument too, or several ``agents``.
     """
     chosen = [BY_FIELD[field] for field in fields]
-    takes_agent = "agent_card" in fields
 
     def register(function: Command) -> Command:
         own, structs = own_options(function)
         options = [flag for _, flags in structs.values() for flag in flags]
         places = [flag.name for flag in options if isinstance(flag.option, Argument)]
+        takes_several = "agents" in places
+        takes_agent = "agent_card" in fields and not takes_several
 
         @wraps(function)
         def run(**given: Any) -> None:
@@ -402,8 +411,12 @@ def settings_command(
                 if flags["agent_card"]:
                     raise UsageFailure("the agent is named twice; give the URL or -a")
                 flags["agent_card"] = agent
+            if takes_several:
+                named = [flags["agent_card"], *(given["agents"] or ())]
+                given["agents"] = [each for each in named if each]
+                flags["agent_card"] = next(iter(given["agents"]), None)
             found = load_sources(flags.get("config"))
-            settings = resolve(flags, found)
+            settings = resolve(flags, found, asks_registry="registry_bearer" in fields)
             output = Output(
                 is_json=settings.is_json,
                 is_stream=settings.stream,

@@ -74,8 +74,12 @@ def sources(
     return found
 
 
-def resolve(flags: Mapping[str, Any], found: Sequence[SettingSource]) -> CommandSettings:
+def resolve(
+    flags: Mapping[str, Any], found: Sequence[SettingSource], *, asks_registry: bool = False
+) -> CommandSettings:
     """Return the effective settings. ``flags`` has the command line's values by field.
+
+    ``asks_registry``: the registry gets its credentials, whatever the agent is called.
 
     Raises ``UsageFailure`` for an invalid value, naming its source.
     """
@@ -94,7 +98,8 @@ def resolve(flags: Mapping[str, Any], found: Sequence[SettingSource]) -> Command
         if ranks["wait"] == ranks["async"]:
             raise UsageFailure("--wait and --async contradict each other; give one of them")
         values["async" if ranks["wait"] < ranks["async"] else "wait"] = False
-    credential_redirect = _find_redirect(values, ranks, origin, found)
+    credentials = _credentials_in(values, asks_registry=asks_registry)
+    credential_redirect = _find_redirect(values, ranks, origin, found, credentials)
     return CommandSettings(
         async_=values.pop("async"),
         **values,
@@ -126,6 +131,7 @@ def _find_redirect(
     ranks: Mapping[str, int],
     origin: Mapping[str, str],
     found: Sequence[SettingSource],
+    credentials: Sequence[str],
 ) -> CredentialRedirect | None:
     """Return the discovered file that decides where foreign credentials go, if there is one."""
     for rank, source in enumerate(found, 1):
@@ -136,7 +142,7 @@ def _find_redirect(
             for setting in SETTINGS
             if ranks[setting.field] == rank and _routes_credentials(setting, values[setting.field])
         ]
-        others = [field for field in _credentials_in(values) if ranks[field] != rank]
+        others = [field for field in credentials if ranks[field] != rank]
         if routing and others:
             return CredentialRedirect(
                 file=str(source.path),
@@ -165,10 +171,11 @@ _CREDENTIALS = {
 }
 
 
-def _credentials_in(values: Mapping[str, Any]) -> list[str]:
-    """Return the settings that contain a secret."""
+def _credentials_in(values: Mapping[str, Any], *, asks_registry: bool) -> list[str]:
+    """Return the settings that contain a secret which the command sends."""
     agent = values["agent_card"].lower()
-    asked = ("registry_bearer", "registry_api_key") if agent.startswith("urn:") else ()
+    is_asked = asks_registry or agent.startswith("urn:")
+    asked = ("registry_bearer", "registry_api_key") if is_asked else ()
     fields = [field for field in ("bearer", "api_key", *asked) if values[field]]
     if values["svc_param"]:
         from parley.client.origin import PUBLIC_HEADERS  # a large import, not needed for help
