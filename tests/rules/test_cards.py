@@ -85,16 +85,6 @@ def test_rule_17_the_client_reads_both_shapes_on_a_card_of_0_3(security):
 # -- rule 18 ----------------------------------------------------------------------------------
 
 
-async def test_rule_18_the_address_of_a_grpc_interface_is_host_and_port(place):
-    made = await card_at(place.url)
-    (new,) = [i for i in made["supportedInterfaces"] if i == {**i, **GRPC}]
-    (old,) = [i for i in made["additionalInterfaces"] if i["transport"] == "GRPC"]
-    port = place.grpc.rpartition(":")[2]
-    assert new["url"] == old["url"]
-    host, _, shown = new["url"].rpartition(":")
-    assert (shown, "/" in host) == (port, False)
-
-
 @pytest.mark.parametrize("version", ["", "1.0", "0.3"])
 async def test_rule_18_grpc_is_on_no_card_where_it_is_left_off(version):
     settings = Settings(grpc_on_card=False)

@@ -13,7 +13,6 @@ from tests.rules.wire import Wire
 pytestmark = pytest.mark.anyio
 
 LISTING = [("JSONRPC", "1.0"), ("HTTP+JSON", "1.0"), ("GRPC", "1.0"), ("HTTP+JSON", "0.3")]
-NEW = LISTING[:3]
 
 
 async def listed(wire: Wire, context: str, **more: Any) -> dict[str, Any]:
@@ -84,30 +83,6 @@ async def test_rule_10_a_page_size_of_zero_is_the_default_as_proto3_clients_send
     assert (len(page["tasks"]), page["pageSize"]) == (len(tasks), 50)
 
 
-@only(("JSONRPC", "0.3"))
-async def test_rule_10_a_page_size_of_zero_is_the_default_for_the_method_of_older_texts(
-    wire, three
-):
-    context, tasks = three
-    page = (await wire.ask("tasks/list", {"contextId": context, "pageSize": 0})).result
-    assert (len(page["tasks"]), page["pageSize"]) == (len(tasks), 50)
-
-
-async def test_rule_10_a_page_size_of_zero_is_the_default_for_webhooks_too(wire):
-    task = (await wire.task("ask please"))["id"]
-    made = await wire.ask(
-        "CreateTaskPushNotificationConfig",
-        wire.webhook("http://localhost:9/", id="w"),
-        task=task,
-        config="w",
-    )
-    assert not made.is_refused, made
-    page = await wire.ask("ListTaskPushNotificationConfigs", {"pageSize": 0}, task=task)
-    assert not page.is_refused, page
-    found = page.result if isinstance(page.result, list) else page.result["configs"]
-    assert len(found) == 1
-
-
 @only(*LISTING)
 async def test_rule_10_no_history_length_is_all_and_zero_is_none(wire, three):
     context, (first, *_) = three
@@ -127,14 +102,6 @@ async def test_rule_29_a_state_that_is_unspecified_filters_nothing(wire, three):
     working = "input-required" if wire.is_old else "TASK_STATE_INPUT_REQUIRED"
     assert len(ids(await listed(wire, context, status=unspecified))) == 3
     assert len(ids(await listed(wire, context, status=working))) == 2
-
-
-@only(*NEW)
-async def test_rule_29_states_have_the_names_of_1_0_and_no_task_is_unspecified(wire, three):
-    context, _ = three
-    page = await listed(wire, context)
-    states = {task["status"]["state"] for task in page["tasks"]}
-    assert states == {"TASK_STATE_INPUT_REQUIRED", "TASK_STATE_COMPLETED"}
 
 
 @only(*LISTING)

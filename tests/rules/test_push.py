@@ -105,37 +105,6 @@ async def test_rule_23_a_direct_reply_is_told_too(wire):
     assert message["role"] == ("agent" if wire.is_old else "ROLE_AGENT")
 
 
-# -- rules 31 and 33 --------------------------------------------------------------------------
-
-
-@only(("HTTP+JSON", "1.0"), ("HTTP+JSON", "0.3"))
-async def test_rule_31_the_deletion_of_a_webhook_is_answered_with_an_empty_object(wire):
-    task = await wire.task("ask please")
-    await wire.ask(
-        "CreateTaskPushNotificationConfig",
-        wire.webhook("https://hooks.example.com", id="c"),
-        task=task["id"],
-    )
-    for _ in range(2):  # and twice is as good as once
-        answer = await wire.ask("DeleteTaskPushNotificationConfig", task=task["id"], config="c")
-        assert (answer.status, answer.body) == (200, b"{}")
-
-
-@only(("HTTP+JSON", "0.3"))
-@pytest.mark.parametrize("form", ["whole request", "inner object"])
-async def test_rule_33_a_webhook_is_created_by_the_whole_request_or_by_what_is_in_it(wire, form):
-    task = await wire.task("ask please")
-    inner = {"pushNotificationConfig": {"id": "c", "url": "https://hooks.example.com/a"}}
-    body = inner
-    if form == "whole request":
-        config = {"name": f"tasks/{task['id']}/pushNotificationConfigs/c", **inner}
-        body = {"parent": f"tasks/{task['id']}", "configId": "c", "config": config}
-    made = await wire.ask("CreateTaskPushNotificationConfig", body, task=task["id"])
-    assert not made.is_refused
-    found = await wire.ask("GetTaskPushNotificationConfig", task=task["id"], config="c")
-    assert found.result["pushNotificationConfig"]["url"] == "https://hooks.example.com/a"
-
-
 # -- what is told of webhooks ---------------------------------------------------------------------
 
 

@@ -53,31 +53,6 @@ async def test_rule_03_a_message_waits_for_its_task_up_to_a_ceiling(way, ceiling
             assert state_of(task) == "completed"
 
 
-@pytest.mark.parametrize("at_once", [False, True])
-async def test_rule_04_an_immediate_return_is_asked_for_and_blocking_is_its_opposite(wire, at_once):
-    task = await wire.task("hold please" if at_once else "work please", at_once=at_once)
-    assert (state_of(task) == "completed") is not at_once
-    gates[task["id"]].set()
-
-
-@pytest.mark.parametrize("unknown", [{}, {"blocking": False}, {"nonsense": {"a": [1]}}])
-@only(("JSONRPC", "1.0"), ("HTTP+JSON", "1.0"))
-async def test_rule_04_what_1_0_does_not_know_is_passed_over_and_the_default_is_to_wait(
-    wire, unknown
-):
-    """As is the name of 0.3, which means nothing here."""
-    message = wire.sending("work please")["message"]
-    for request in ({"message": message}, {"message": message, "configuration": unknown}):
-        answer = await wire.ask("SendMessage", {**request, **unknown})
-        assert state_of(answer.result["task"]) == "completed"
-
-
-@only(JSON_OF_0_3)
-async def test_rule_04_the_default_of_0_3_is_to_wait_too(wire):
-    request = {"message": wire.message("work please")}
-    assert state_of((await wire.ask("SendMessage", request)).result) == "completed"
-
-
 @only(("HTTP+JSON", "0.3"), ("GRPC", "0.3"))
 async def test_rule_04_in_the_proto_of_0_3_a_configuration_that_says_nothing_says_false(wire):
     """As protobuf has it. Where there is none, nothing was said."""
@@ -192,14 +167,7 @@ async def test_rule_20_a_context_is_named_by_its_caller_and_is_nobody_elses(wire
     assert unnamed["contextId"] not in ("", context)
 
 
-# -- rules 22 and 40 --------------------------------------------------------------------------
-
-
-async def test_rule_22_and_rule_40_a_repeated_message_is_a_new_one(wire):
-    """For callers that do not ask for anything else."""
-    id = f"m-{wire.binding}-{wire.version}"
-    first, second = [await wire.task("work please", messageId=id) for _ in range(2)]
-    assert first["id"] != second["id"]
+# -- rule 40 ---------------------------------------------------------------------------------
 
 
 async def test_rule_40_who_asks_for_it_has_a_repeated_message_answered_once(wire):

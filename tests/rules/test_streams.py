@@ -13,7 +13,6 @@ from tests.client.scripted_server import Exchange, card, scripted
 from tests.contract.agents import gates
 from tests.rules.conftest import only, placed
 from tests.rules.wire import Wire
-from tests.server.raw_http import connection, data_of
 
 pytestmark = pytest.mark.anyio
 
@@ -29,20 +28,6 @@ async def held(wire: Wire) -> str:
 
 
 # -- rule 1 -----------------------------------------------------------------------------------
-
-
-@only(*HTTP_JSON)
-@pytest.mark.parametrize("verb", ["GET", "POST"])
-async def test_rule_01_a_task_is_subscribed_to_by_get_and_by_post(wire, verb):
-    task_id = await held(wire)
-    path = f"{'/v1' if wire.is_old else ''}/tasks/{task_id}:subscribe"
-    async with connection(wire.place.url) as http:
-        await http.request(verb, path, b"", wire.headers)
-        status, headers = await http.head()
-        assert (status, headers["content-type"]) == (200, "text/event-stream")
-        # The path is not that of a task whose id ends in :subscribe.
-        assert data_of(await anext(http.frames()))["task"]["id"] == task_id
-    gates[task_id].set()
 
 
 async def test_rule_01_the_client_posts_and_when_that_is_not_taken_gets_from_then_on():
@@ -80,12 +65,6 @@ async def test_rule_02_a_subscription_stays_open_through_input_required(wire):
         await wire.send("large", taskId=task["id"])
         rest = await events.rest()
     assert rest[-1].state == "completed"
-
-
-async def test_rule_02_a_stream_of_a_message_ends_when_input_is_required(wire):
-    async with wire.streaming("ask please") as events:
-        told = await events.rest()
-    assert told[-1].state == "input-required"
 
 
 def lasting() -> Agent:
@@ -208,19 +187,6 @@ def words(events):
     ]
 
 
-# -- rule 24 ----------------------------------------------------------------------------------
-
-
-async def test_rule_24_every_event_names_its_task_and_its_context(wire):
-    async with wire.streaming("whole please") as events:
-        first, *rest = await events.rest()
-    assert first.kind == "task"
-    assert {event.kind for event in rest} == {"statusUpdate", "artifactUpdate"}
-    for event in rest:
-        assert event.value["taskId"] == first.value["id"]
-        assert event.value["contextId"] == first.value["contextId"] != ""
-
-
 # -- rules 27 and 42 --------------------------------------------------------------------------
 
 
@@ -286,16 +252,3 @@ async def test_rule_34_a_subscription_of_0_3_ends_when_input_is_required(wire):
         gates[task_id].set()
         told = await events.rest()
     assert (told[-1].state, told[-1].value["final"]) == ("input-required", True)
-
-
-@only(*OLD)
-async def test_rule_34_a_subscription_of_0_3_ends_with_its_final_update(wire):
-    async with wire.streaming("auth please") as events:
-        first = await events.next()
-        task_id = first.value["id"]
-        await events.until("auth-required")
-        async with wire.subscribing(task_id) as others:
-            assert (await others.next()).kind == "task"
-            await wire.send("the key", taskId=task_id)
-            told = await others.rest()
-    assert told[-1].value["final"] is True

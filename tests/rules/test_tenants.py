@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -87,22 +86,6 @@ async def test_rule_15_a_tenant_is_not_a_permission(tenant):
     task = await acme.task("ask please")
     acme.headers["x-user"] = "eve"
     assert (await acme.ask("GetTask", task=task["id"])).reason == "TASK_NOT_FOUND"
-
-
-async def test_rule_15_a_path_and_a_body_that_name_different_tenants_are_refused(shared):
-    message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "say hello"}]}
-    for name, is_refused in (("globex", True), ("acme", False), ("", False)):
-        params = {"message": message, "tenant": name}
-        rpc = await post(shared.url, call(params=params), path="/acme")
-        assert ("error" in rpc.json) is is_refused
-        headers = {"A2A-Version": "1.0", "Content-Type": "application/json"}
-        body = json.dumps(params).encode()
-        http = await ask(shared.url, "POST", "/acme/message:send", body, headers)
-        assert (http.status == 400) is is_refused
-        if is_refused:
-            assert rpc.error["data"][1]["fieldViolations"][0]["field"] == "tenant"
-            details = http.json["error"]["details"]
-            assert details[1]["fieldViolations"][0]["field"] == "tenant"
 
 
 async def test_rule_15_the_client_sends_the_tenant_of_the_interface_that_it_calls():

@@ -12,7 +12,7 @@ from parley import Settings
 from parley.wire import versions
 from tests.contract.agents import contract
 from tests.rules.conftest import only, placed
-from tests.rules.told import state_of, words_of
+from tests.rules.told import state_of
 from tests.rules.wire import OLD_METHODS, PATHS, Wire
 from tests.server.raw_http import ask, connection, data_of
 
@@ -145,18 +145,6 @@ async def test_json_rpc_of_0_3_is_answered_at_the_base_address_by_whoever_knows_
     assert response.json == {"jsonrpc": "2.0", "id": "req-1", "result": result}
 
 
-async def test_a_task_of_0_3_has_kinds_and_states_as_0_3_spells_them(url):
-    message = {"messageId": "m", "role": "user", "parts": [{"kind": "text", "text": "ask please"}]}
-    call = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": message}}
-    task = (await ask(url, "POST", "/", json.dumps(call).encode(), JSON)).json["result"]
-    assert (task["kind"], task["history"][0]["kind"]) == ("task", "message")
-    assert task["status"]["state"] == "input-required"
-    said = task["status"]["message"]
-    assert said["kind"] == "message"
-    assert said["parts"] == [{"kind": "text", "text": "Which size?"}]
-    assert said["role"] == "agent"
-
-
 # -- names of older texts ---------------------------------------------------------------------
 
 
@@ -172,66 +160,12 @@ def older(text: str, **more: Any) -> dict[str, Any]:
     return {"message": {"role": "user", "parts": [{"type": "text", "text": text}]}, **more}
 
 
-async def test_tasks_send_is_message_send(url):
-    answer = await rpc_of(url, "tasks/send", older("ask please", sessionId="s-1"))
-    task = answer["result"]
-    assert (task["contextId"], task["status"]["state"]) == ("s-1", "input-required")
-    done = await rpc_of(url, "tasks/send", older("large", id=task["id"]))
-    assert (done["result"]["id"], done["result"]["status"]["state"]) == (task["id"], "completed")
-
-
 async def frames(url: str, verb: str, path: str, body: bytes) -> list[Any]:
     async with connection(url) as http:
         await http.request(verb, path, body, JSON)
         status, headers = await http.head()
         assert (status, headers["content-type"]) == (200, "text/event-stream")
         return [data_of(frame) async for frame in http.frames()]
-
-
-async def test_tasks_send_subscribe_is_message_stream(url):
-    call = {"jsonrpc": "2.0", "id": 1, "method": "tasks/sendSubscribe"}
-    body = json.dumps({**call, "params": older("work please")}).encode()
-    told = [frame["result"] for frame in await frames(url, "POST", "/", body)]
-    assert told[0]["kind"] == "task"
-    assert (told[-1]["kind"], told[-1]["final"]) == ("status-update", True)
-
-
-async def test_tasks_subscribe_is_tasks_resubscribe(url):
-    # Nobody is known here, so this is a task of nobody.
-    task = (await rpc_of(url, "tasks/send", older("auth please")))["result"]
-    for method in ("tasks/subscribe", "tasks/resubscribe"):
-        body = json.dumps(
-            {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"id": task["id"]}}
-        )
-        async with connection(url) as http:
-            await http.request("POST", "/", body.encode(), JSON)
-            assert (await http.head())[1]["content-type"] == "text/event-stream"
-            first = data_of(await anext(http.frames()))["result"]
-        assert (first["kind"], first["id"]) == ("task", task["id"])
-
-
-async def test_tasks_list_lists_tasks_as_0_3_writes_them(url):
-    task = (await rpc_of(url, "tasks/send", older("ask please", sessionId="list")))["result"]
-    page = (await rpc_of(url, "tasks/list", {"contextId": "list"}))["result"]
-    assert [(each["kind"], each["id"]) for each in page["tasks"]] == [("task", task["id"])]
-    assert page["tasks"][0]["status"]["state"] == "input-required"
-
-
-@pytest.mark.parametrize("path", ["/tasks/send", "/v1/message:send"])
-async def test_post_tasks_send_is_the_message_path_of_0_3(url, path):
-    response = await ask(url, "POST", path, json.dumps(older("say hello")).encode(), JSON)
-    if path == "/v1/message:send":  # which takes no message without an id
-        assert response.status == 400
-        return
-    assert (response.status, response.headers["a2a-version"]) == (200, "0.3")
-    assert words_of(response.json["message"]) == "hello"
-
-
-async def test_post_tasks_send_stream_is_the_stream_path_of_0_3(url):
-    body = json.dumps(older("work please")).encode()
-    told = await frames(url, "POST", "/tasks/sendStream", body)
-    assert "task" in told[0]
-    assert told[-1]["statusUpdate"]["final"] is True
 
 
 async def test_post_tasks_cancel_and_get_tasks_subscribe_are_paths_of_0_3(url):

@@ -5,12 +5,42 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
 
 START_SECONDS = 10.0
 """How long the server has to start, and to stop."""
+
+
+class ScriptServer(uvicorn.Server):
+    """Serves an app without a word, and tells when requests are taken."""
+
+    def __init__(self, app: Any, ready: Callable[[], None]) -> None:
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            log_level=100,
+            access_log=False,
+            timeout_graceful_shutdown=1,
+            ws="none",
+            lifespan="off",
+            server_header=False,
+        )
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen."""
+        await super().startup(sockets)
+        self._ready()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to the program."""
+        yield
 
 
 class BackgroundServer:
@@ -20,15 +50,7 @@ class BackgroundServer:
         self._started = threading.Event()
         self._socket = socket.socket(proto=socket.IPPROTO_TCP)
         self._socket.bind(("127.0.0.1", 0))
-        config = uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            timeout_graceful_shutdown=1,
-            ws="none",
-            lifespan="off",
-        )
-        self._server = _Server(config, self._started)
+        self._server = ScriptServer(app, self._started.set)
         self._thread = threading.Thread(target=self._serve, name="parley-issuer", daemon=True)
 
     @property
@@ -51,13 +73,3 @@ class BackgroundServer:
 
     def _serve(self) -> None:
         asyncio.run(self._server.serve(sockets=[self._socket]))
-
-
-class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, started: threading.Event) -> None:
-        super().__init__(config)
-        self._has_started = started
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._has_started.set()

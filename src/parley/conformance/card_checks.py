@@ -8,8 +8,15 @@ from urllib.parse import urlsplit
 import msgspec
 
 from parley.client.bindings.binding import canonical, is_supported
-from parley.conformance.probe import LoggedTransport, WireExchange
-from parley.conformance.verdicts import ALL_BINDINGS, Checks, ConformanceViolation, NotApplicable
+from parley.conformance.probe import LoggedTransport, WireExchange, members_of
+from parley.conformance.verdicts import (
+    ALL_BINDINGS,
+    ALL_VERSIONS,
+    Checks,
+    ConformanceViolation,
+    NotApplicable,
+    fail_if,
+)
 from parley.model.errors import an
 from parley.security.exposed_secrets import exposed, plain_urls
 
@@ -17,13 +24,18 @@ check = Checks("card")
 
 
 class CardProbe(msgspec.Struct, kw_only=True):
-    """A card as it came: its exchange, and its members."""
+    """A card as it came: its members, and its exchange if it was fetched."""
 
     http: LoggedTransport
-    url: str
-    headers: dict[str, str]
-    exchange: WireExchange
     members: dict[str, Any]
+    exchange: WireExchange | None = None
+
+    @property
+    def fetched(self) -> WireExchange:
+        """The exchange. Raises ``NotApplicable`` without one."""
+        if self.exchange is None:
+            raise NotApplicable("the card was given, and not fetched")
+        return self.exchange
 
     @property
     def is_latest(self) -> bool:
@@ -33,17 +45,12 @@ class CardProbe(msgspec.Struct, kw_only=True):
 
 @check("CARD-1", "MUST", "8.2", "The card is at the well-known path, with status 200")
 async def _(probe: CardProbe) -> None:
-    if probe.exchange.status != 200:
-        raise ConformanceViolation(
-            f"{probe.url} was answered with {probe.exchange.status}, not with 200"
-        )
-    if not probe.members:
-        raise ConformanceViolation("the answer is not a JSON object")
+    fail_if(not probe.fetched or not probe.members, "the answer is not a JSON object")
 
 
 @check("CARD-2", "SHOULD", "8.2", "The card is sent as JSON")
 async def _(probe: CardProbe) -> None:
-    kind = probe.exchange.media_type
+    kind = probe.fetched.media_type
     if not (kind.endswith("/json") or kind.endswith("+json")):
         raise ConformanceViolation(
             f"its Content-Type is {kind or 'missing'!r}, not application/json"
@@ -66,8 +73,7 @@ async def _(probe: CardProbe) -> None:
     else:
         wanted["url"] = str
     for name, kind in wanted.items():
-        if name not in probe.members:
-            raise ConformanceViolation(f"{name} is missing")
+        fail_if(name not in probe.members, f"{name} is missing")
         if not isinstance(probe.members[name], kind):
             was = type(probe.members[name]).__name__
             raise ConformanceViolation(f"{name} is {an(was)}, not {an(kind.__name__)}")
@@ -78,8 +84,7 @@ async def _(probe: CardProbe) -> None:
     if not probe.is_latest:
         raise NotApplicable("the card is one of 0.3")
     interfaces = probe.members["supportedInterfaces"]
-    if not interfaces:
-        raise ConformanceViolation("supportedInterfaces is empty: the agent cannot be called")
+    fail_if(not interfaces, "supportedInterfaces is empty: the agent cannot be called")
     for index, each in enumerate(interfaces):
         for name in ("url", "protocolBinding", "protocolVersion"):
             if not isinstance(each, dict) or not isinstance(each.get(name), str) or not each[name]:
@@ -98,8 +103,7 @@ async def _(probe: CardProbe) -> None:
         for name in ("id", "name", "description"):
             if not isinstance(skill.get(name), str) or not skill[name]:
                 raise ConformanceViolation(f"skills[{index}].{name} is missing")
-        if not isinstance(skill.get("tags"), list):
-            raise ConformanceViolation(f"skills[{index}].tags is missing")
+        fail_if(not isinstance(skill.get("tags"), list), f"skills[{index}].tags is missing")
         if skill["id"] in seen:
             raise ConformanceViolation(
                 f"skills[{index}].id {skill['id']!r} is the id of another skill"
@@ -109,17 +113,16 @@ async def _(probe: CardProbe) -> None:
 
 @check("CARD-6", "SHOULD", "8.6.1", "The card says how long it may be kept (Cache-Control)")
 async def _(probe: CardProbe) -> None:
-    if "max-age" not in probe.exchange.headers.get("cache-control", ""):
+    if "max-age" not in probe.fetched.headers.get("cache-control", ""):
         raise ConformanceViolation("the answer has no Cache-Control with a max-age")
 
 
 @check("CARD-7", "SHOULD", "8.6.1", "The card has an ETag, and is not sent twice")
 async def _(probe: CardProbe) -> None:
-    tag = probe.exchange.headers.get("etag")
-    if not tag:
-        raise ConformanceViolation("the answer has no ETag")
+    tag = probe.fetched.headers.get("etag", "")
+    fail_if(not tag, "the answer has no ETag")
     reply = await probe.http.send(
-        "GET", probe.url, {**probe.headers, "If-None-Match": tag}, None, timeout=10
+        "GET", probe.fetched.url, {**probe.fetched.asked, "If-None-Match": tag}, None, timeout=10
     )
     if reply.status != 304:
         raise ConformanceViolation(
@@ -134,8 +137,7 @@ async def _(probe: CardProbe) -> None:
     for need in needs:
         named = need.get("schemes", need) if isinstance(need, dict) else {}
         for name in named:
-            if name not in schemes:
-                raise ConformanceViolation(f"{name!r} is not among the securitySchemes")
+            fail_if(name not in schemes, f"{name!r} is not among the securitySchemes")
 
 
 @check("CARD-9", "SHOULD", "7.1", "The card has no secrets, and no address without encryption")
@@ -167,5 +169,52 @@ async def _(probe: CardProbe) -> None:
             f"protocolVersion is {probe.members.get('protocolVersion')!r}, not one of 0.3"
         )
     preferred = probe.members.get("preferredTransport", "JSONRPC")
-    if preferred not in ALL_BINDINGS:
-        raise ConformanceViolation(f"preferredTransport is {preferred!r}")
+    fail_if(preferred not in ALL_BINDINGS, f"preferredTransport is {preferred!r}")
+
+
+@check("CARD-12", "MAY", "8.2", "The card is at the path of before 0.3 too")
+async def _(probe: CardProbe) -> None:
+    url = probe.fetched.url
+    if not url.endswith("/agent-card.json"):
+        raise NotApplicable("the card is at an address of its own")
+    older = await _asked(probe, url.replace("/agent-card.json", "/agent.json"))
+    fail_if(older != probe.members, "at agent.json is not the same card")
+
+
+@check("CARD-13", "MAY", "4.4.1", "Who names a version gets the card of that one alone")
+async def _(probe: CardProbe) -> None:
+    if not probe.is_latest or "url" not in probe.members:
+        raise NotApplicable("the card has not the members of both versions")
+    new, old = [await _asked(probe, probe.fetched.url, v) for v in ALL_VERSIONS]
+    mixed = OLD_MEMBERS & new.keys() or "supportedInterfaces" not in new
+    fail_if(mixed, "the card of 1.0 has not its members, or others beside them")
+    mixed = "supportedInterfaces" in old or "url" not in old
+    fail_if(mixed, "the card of 0.3 has not its members, or others beside them")
+
+
+@check("CARD-14", "MAY", "4.4.6", "The address of a gRPC interface is host:port")
+async def _(probe: CardProbe) -> None:
+    for each in probe.members.get("supportedInterfaces") or ():
+        is_url = each.get("protocolBinding") == "GRPC" and "/" in each.get("url", "")
+        fail_if(is_url, f"it is {each['url']!r}")
+
+
+@check("CARD-15", "MUST", "4.4.1", "Security is said in the form of its version")
+async def _(probe: CardProbe) -> None:
+    for need in probe.members.get("securityRequirements") or ():
+        schemes = need.get("schemes") if need else {}  # none: whoever calls may
+        lists = isinstance(schemes, dict) and all("list" in v or not v for v in schemes.values())
+        fail_if(not lists, f"the requirement {need} has not the form of 1.0")
+    for need in probe.members.get("security") or () if "url" in probe.members else ():
+        lists = all(isinstance(scopes, list) for scopes in need.values())
+        fail_if(not lists, f"the requirement {need} has not the form of 0.3")
+
+
+OLD_MEMBERS = {"url", "preferredTransport", "protocolVersion", "additionalInterfaces"}
+
+
+async def _asked(probe: CardProbe, url: str, version: str = "") -> dict[str, Any]:
+    """Return the card at an address, as a version has it."""
+    named = {"A2A-Version": version} if version else {}
+    await probe.http.send("GET", url, {**probe.fetched.asked, **named}, None, timeout=10)
+    return members_of(probe.http.last and probe.http.last.json)

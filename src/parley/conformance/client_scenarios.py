@@ -447,18 +447,22 @@ def scenario(
     level: Level,
     section: str,
     title: str,
-    action: Action,
     serves: Serves,
     *judges: Judges,
+    action: Action = "send",
     members: Callable[[Visit], dict[str, Any]] | None = None,
+    calls: bool = True,
     **options: Any,
 ) -> ClientScenario:
-    """Return a row of the table, by default of a card with one interface of JSON-RPC."""
+    """Return a row of the table, by default of a card with one interface of JSON-RPC.
+
+    ``calls``: the client is to send a message.
+    """
     return ClientScenario(
         requirement=ConformanceRequirement(id=id, level=level, section=section, title=title),
         action=action,
         card=members or carded(),
         serves=serves,
-        judges=judges or (asked,),
+        judges=(asked, *judges) if calls else judges,
         **options,
     )

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
-import uvicorn
 
+from parley.conformance.background_server import ScriptServer
 from parley.conformance.faults.cards import operation_of
 
 CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
@@ -101,20 +101,6 @@ class Visit(msgspec.Struct, kw_only=True):
 Answer = Callable[[Visit, ReceivedCall], ScenarioReply]
 
 
-class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.listens = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.listens.set()
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield  # they belong to the command
-
-
 class _Cut(Exception):
     """The connection ends in the middle of an answer, as the scenario wants it."""
 
@@ -139,20 +125,11 @@ async def scripted_server(
             visit, answer = by_port[scope["server"][1]]
             await _serve(visit, answer, scope, receive, send)
 
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        log_level=100,
-        access_log=False,
-        timeout_graceful_shutdown=1,
-        ws="none",
-        lifespan="off",
-        server_header=False,
-    )
-    server = _Server(config)
+    listens = asyncio.Event()
+    server = ScriptServer(app, listens.set)
     serving = asyncio.create_task(server.serve(sockets=sockets))
     try:
-        await server.listens.wait()
+        await listens.wait()
         yield visits
     finally:
         server.should_exit = True

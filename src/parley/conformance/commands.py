@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import sys
-from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+import msgspec
 
-from parley.cli.output.failures import FAILED, CommandFailure, UsageFailure
-from parley.cli.output.redaction import Redactor
+from parley.cli.command import Commands
+from parley.cli.output.failures import FAILED, UsageFailure, wrong_usage
 from parley.cli.output.streams import Output, print_line
-from parley.cli.settings.options import settings_command, text_option
+from parley.cli.settings.options import SOURCES_HELP, CommandOption
 from parley.cli.settings.table import CommandSettings
 
 if TYPE_CHECKING:
+    from parley.cli.calls.agent_call import AgentCall
     from parley.conformance.client_scenarios import ClientScenario
     from parley.conformance.client_server import Visit
     from parley.conformance.report import ConformanceReport
     from parley.conformance.verdicts import Verdict
 
 SUFFIXES = {".txt": "text", ".json": "json", ".md": "markdown", ".html": "html"}
-BINDINGS = {"JSONRPC": "JSONRPC", "HTTP+JSON": "HTTP+JSON", "REST": "HTTP+JSON", "GRPC": "GRPC"}
-VERSIONS = ("1.0", "0.3")
 
 EXITS = """\b
 Exit status:
@@ -49,165 +48,163 @@ What the client does for each {action}; where it gets no answer, it exits with 1
   stream  send {text} with streaming, print the agent's text
   answer  send {text}, answer the agent's question with Blue, print its text
   cancel  send {text} without waiting for the end of the task, and cancel the task"""
-CHECKS = "Checks"
-REPORT = "ConformanceReport"
+COMMANDS = Commands("conformance", "Try a server or a client against the specification.")
+register = COMMANDS.register
+OPTIONS = (
+    "agent_card", "svc_param", "insecure", "ca_file", "client_cert", "client_key", "proxy",
+    "bearer", "api_key", "trust_origin", "registry", "timeout", "output", "verbose", "debug",
+    "config",
+)  # fmt: skip
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command group."""
-    group = typer.Typer(rich_markup_mode=None)
-    about = "Try a server or a client against the specification."
-    app.add_typer(group, name="conformance", help=about)
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """Which requirements are tried, and what is written of them."""
 
-    @group.callback()
-    def top() -> None:
-        """Try a server or a client of anybody against the specification."""
-
-    _register_server(group)
-    _register_client(group)
-
-
-def _listed(flag: str, metavar: str, text: str) -> list[str]:
-    option: list[str] = typer.Option(
-        [], flag, metavar=metavar, help=text, rich_help_panel=CHECKS, show_default=False
-    )
-    return option
-
-
-ONLY = _listed("--only", "ID", "Only these, by id or how ids begin, such as STREAM; repeatable.")
-SKIP = _listed("--skip", "ID", "All but these; repeatable.")
-BINDING = _listed("--binding", "NAME", "Only JSONRPC, HTTP+JSON or GRPC; repeatable.")
-VERSION = _listed("--protocol-version", "1.0|0.3", "Only this version of A2A; repeatable.")
-
-
-REPORT_FILE = text_option(REPORT, "--report", "FILE", "Write it: .json, .md, .html or .txt.")
-STRICT: bool = typer.Option(
-    False, "--strict", help="SHOULD counts as MUST.", rich_help_panel=REPORT
-)
-
-
-def _register_server(group: typer.Typer) -> None:
-    @settings_command(
-        group, "server", "output", "verbose", "debug", epilog=f"{SERVER_EXAMPLES}\n\n{EXITS}"
-    )
-    def server(
-        settings: CommandSettings,
-        output: Output,
-        url: str = typer.Argument(metavar="URL", help="The agent's address, or its card's."),
-        text: str = typer.Option("Hello", "--text", metavar="TEXT", help="A message for it."),
-        task: str = text_option(
-            "Messages", "--task", "TEXT", "A message that makes a task, which ends by itself."
+    only: Annotated[
+        tuple[str, ...],
+        CommandOption(
+            "Only these, by id or how ids begin, such as STREAM; repeatable.", "ID", "Checks"
         ),
-        ask: str = text_option("Messages", "--ask", "TEXT", "A message that makes it ask back."),
-        slow: str = text_option(
-            "Messages", "--slow", "TEXT", "A message that it works on for some seconds."
-        ),
-        bearer: str = text_option(
-            "Messages", "--bearer", "TOKEN", "A token for it.", "PARLEY_CONFORMANCE_BEARER"
-        ),
-        patience: float = typer.Option(
-            15.0, "--patience", metavar="SECONDS", min=0.1, help="How long an answer may take."
-        ),
-        only: list[str] = ONLY,
-        skip: list[str] = SKIP,
-        binding: list[str] = BINDING,
-        protocol_version: list[str] = VERSION,
-        strict: bool = STRICT,
-        report: str = REPORT_FILE,
-    ) -> int:
-        """Try a server against the specification: its card, and every interface on it.
+    ] = ()
+    skip: Annotated[
+        tuple[str, ...], CommandOption("All but these; repeatable.", "ID", "Checks")
+    ] = ()
+    binding: Annotated[
+        tuple[str, ...],
+        CommandOption("Only JSONRPC, HTTP+JSON or GRPC; repeatable.", "NAME", "Checks"),
+    ] = ()
+    protocol_version: Annotated[
+        tuple[str, ...], CommandOption("Only this version of A2A; repeatable.", "1.0|0.3", "Checks")
+    ] = ()
+    strict: Annotated[bool, CommandOption("SHOULD counts as MUST.", panel="Report")] = False
+    report: Annotated[
+        Path | None,
+        CommandOption("Write it: .json, .md, .html or .txt.", "FILE", "Report", kind=Path),
+    ] = None
 
-        Sends messages to the agent, in every binding and version that it declares, and asks for
-        what does not exist. Tell it texts whose outcome is known: without them, what needs a task,
-        a question or long work is skipped if the agent does not happen to do that.
-        """
-        output.redact = Redactor((bearer,))
-        _check_report(report)
-        from parley.conformance.probe import ProbedTexts
-        from parley.conformance.server_run import CardNotRead, run_server
+    @property
+    def choice(self) -> dict[str, Any]:
+        """What takes part. Raises ``UsageFailure``."""
+        from parley.client.bindings.binding import canonical
+        from parley.conformance.verdicts import ALL_BINDINGS, ALL_VERSIONS
 
-        shown: set[str] = set()
-
-        def tried(verdict: Verdict) -> None:
-            if verdict.where not in shown and sys.stderr.isatty():  # it may take minutes
-                output.note(f"trying {verdict.where}")
-            shown.add(verdict.where)
-
-        async def run() -> ConformanceReport:
-            return await run_server(
-                url,
-                texts=ProbedTexts(text=text, task=task, ask=ask, slow=slow),
-                headers={"Authorization": f"Bearer {bearer}"} if bearer else None,
-                only=tuple(only),
-                skip=tuple(skip),
-                bindings=_known_bindings(binding),
-                protocol_versions=_known_versions(protocol_version),
-                patience=patience,
-                on_verdict=tried,
+        bindings = tuple(map(canonical, self.binding))
+        for flag, given, known in (
+            ("--binding", bindings, ALL_BINDINGS),
+            ("--protocol-version", self.protocol_version, ALL_VERSIONS),
+        ):
+            for each in given:
+                if each not in known:
+                    raise UsageFailure(f"{flag} {each}: it is one of {', '.join(known)}")
+        if self.report is not None and self.report.suffix.lower() not in SUFFIXES:
+            raise UsageFailure(
+                f"--report: {self.report.name} ends in none of {', '.join(SUFFIXES)}"
             )
-
-        try:
-            made = _run(run())
-        except CardNotRead as error:
-            raise CommandFailure(
-                "A2ACLI_ERR_CARD_NOT_FOUND",
-                str(error),
-                hint="a server is tried from its agent card on",
-            ) from error
-        return _finish(output, made, report, verbose=settings.verbose, strict=strict)
-
-
-def _register_client(group: typer.Typer) -> None:
-    @settings_command(
-        group, "client", "output", "verbose", "debug", epilog=f"{CLIENT_EXAMPLES}\n\n{EXITS}"
-    )
-    def client(
-        settings: CommandSettings,
-        output: Output,
-        run: str = text_option(
-            "Client", "--run", "COMMAND", "Run this for each scenario; {url} is the address."
-        ),
-        patience: float = typer.Option(
-            30.0, "--patience", metavar="SECONDS", min=0.1, help="How long one run may take."
-        ),
-        only: list[str] = ONLY,
-        skip: list[str] = SKIP,
-        binding: list[str] = BINDING,
-        protocol_version: list[str] = VERSION,
-        strict: bool = STRICT,
-        report: str = REPORT_FILE,
-    ) -> int:
-        """Try a client against the specification: it plays scenarios with a scripted server.
-
-        Serves an agent for each scenario on this machine, which does what servers do, and may do:
-        answers, streams, breaks off, refuses. With --run the client is started for each, and what
-        it sends, prints and exits with is judged. Without, the addresses are printed with what the
-        client is to do; Ctrl-C ends, and what it sent is judged.
-        """
-        _check_report(report)
-        from parley.conformance.client_run import CommandDriver, run_client, watch_client
-
-        choice: dict[str, Any] = {
-            "only": tuple(only),
-            "skip": tuple(skip),
-            "bindings": _known_bindings(binding),
-            "protocol_versions": _known_versions(protocol_version),
+        return {
+            "only": self.only,
+            "skip": self.skip,
+            "bindings": bindings,
+            "protocol_versions": self.protocol_version,
         }
-        if run:
-            try:
-                driver = CommandDriver(run, patience=patience)
-            except ValueError as error:
-                raise UsageFailure(f"--run: {error}") from None
-            made = _run(run_client(driver, subject=run, patience=2 * patience, **choice))
-        else:
-            made = _run(watch_client(lambda pairs: _watch(output, pairs), **choice))
-        return _finish(output, made, report, verbose=settings.verbose, strict=strict)
+
+
+class ServerTrial(Trial, frozen=True, kw_only=True):
+    """The options of ``parley conformance server``."""
+
+    text: Annotated[str, CommandOption("A message for it.", "TEXT", "Messages")] = "Hello"
+    task: Annotated[
+        str, CommandOption("A message that makes a task, which ends by itself.", "TEXT", "Messages")
+    ] = ""
+    ask: Annotated[str, CommandOption("A message that makes it ask back.", "TEXT", "Messages")] = ""
+    slow: Annotated[
+        str, CommandOption("A message that it works on for some seconds.", "TEXT", "Messages")
+    ] = ""
+    patience: Annotated[
+        float, CommandOption("How long an answer may take.", "TIME", "Waiting", default="15s")
+    ] = 15.0
+
+
+class ClientTrial(Trial, frozen=True, kw_only=True):
+    """The options of ``parley conformance client``."""
+
+    run: Annotated[
+        str, CommandOption("Run this for each scenario; {url} is the address.", "COMMAND", "Client")
+    ] = ""
+    patience: Annotated[
+        float, CommandOption("How long one run may take.", "TIME", "Waiting", default="30s")
+    ] = 30.0
+
+
+@COMMANDS.add("server", *OPTIONS, epilog=f"{SERVER_EXAMPLES}\n\n{EXITS}\n\n{SOURCES_HELP}")
+async def server(call: AgentCall, options: ServerTrial) -> int:
+    """Try a server against the specification: its card, and every interface on it.
+
+    Sends messages to the agent, in every binding and version that it declares, and asks for
+    what does not exist. Tell it texts whose outcome is known: without them, what needs a task,
+    a question or long work is skipped if the agent does not happen to do that.
+    """
+    from parley.client.auth.credentials import Credentials
+    from parley.conformance.probe import LoggedTransport, ProbedTexts
+    from parley.conformance.server_run import run_server
+
+    shown: set[str] = set()
+    settings, output, choice = call.settings, call.output, options.choice
+
+    def tried(verdict: Verdict) -> None:
+        if verdict.where not in shown and sys.stderr.isatty():  # it may take minutes
+            output.note(f"trying {verdict.where}")
+        shown.add(verdict.where)
+
+    with wrong_usage():
+        reference, credentials = Credentials.from_reference(
+            call.reference,
+            headers=call.headers,
+            bearer=settings.bearer,
+            api_key=settings.api_key,
+            trust_origins=settings.trust_origin,
+            insecure=settings.insecure,
+        )
+    async with call.http(LoggedTransport) as http:
+        made = await run_server(
+            reference,
+            texts=ProbedTexts(
+                text=options.text, task=options.task, ask=options.ask, slow=options.slow
+            ),
+            credentials=credentials,
+            auth=None if call.uses_logins else (),
+            http=http,
+            patience=options.patience,
+            on_verdict=tried,
+            **choice,
+        )
+    return _finish(output, made, options, verbose=settings.verbose)
+
+
+@COMMANDS.add("client", "output", "verbose", "debug", epilog=f"{CLIENT_EXAMPLES}\n\n{EXITS}")
+def client(settings: CommandSettings, output: Output, options: ClientTrial) -> int:
+    """Try a client against the specification: it plays scenarios with a scripted server.
+
+    Serves an agent for each scenario on this machine, which does what servers do, and may do:
+    answers, streams, breaks off, refuses. With --run the client is started for each, and what
+    it sends, prints and exits with is judged. Without, the addresses are printed with what the
+    client is to do; Ctrl-C ends, and what it sent is judged.
+    """
+    from parley.conformance.client_run import CommandDriver, run_client, watch_client
+
+    choice, run, patience = options.choice, options.run, options.patience
+    if run:
+        try:
+            driver = CommandDriver(run, patience=patience)
+        except ValueError as error:
+            raise UsageFailure(f"--run: {error}") from None
+        trying = run_client(driver, subject=run, patience=2 * patience, **choice)
+    else:
+        trying = watch_client(lambda pairs: _watch(output, pairs), **choice)
+    return _finish(output, asyncio.run(trying), options, verbose=settings.verbose)
 
 
 async def _watch(output: Output, pairs: list[tuple[ClientScenario, Visit]]) -> None:
     """Show the addresses, and wait for Ctrl-C."""
-    import asyncio
-
     from parley.conformance.client_run import TO_DO
 
     ended = asyncio.Event()
@@ -223,61 +220,22 @@ async def _watch(output: Output, pairs: list[tuple[ClientScenario, Visit]]) -> N
     await ended.wait()
 
 
-def _run(running: Coroutine[Any, Any, ConformanceReport]) -> ConformanceReport:
-    import asyncio
-
-    return asyncio.run(running)
-
-
-def _finish(
-    output: Output, made: ConformanceReport, file: str, *, verbose: bool, strict: bool
-) -> int:
+def _finish(output: Output, made: ConformanceReport, options: Trial, *, verbose: bool) -> int:
     if not made.verdicts:
         raise UsageFailure(
             "nothing was tried: no requirement fits these options",
             hint="--only and --skip take ids, or how they begin, such as CARD-1 or STREAM",
         )
-    if file:
-        path = Path(file)
+    if options.report is not None:
+        format: Any = SUFFIXES[options.report.suffix.lower()]
         try:
-            text = made.written(_format_of(path))  # type: ignore[arg-type]
-            path.write_text(output.redact(text) + "\n", "utf-8")
+            options.report.write_text(output.redact(made.written(format)) + "\n", "utf-8")
         except OSError as error:
-            raise UsageFailure(f"--report: {path} cannot be written: {error.strerror}") from None
+            why = error.strerror
+            raise UsageFailure(f"--report: {options.report} cannot be written: {why}") from None
     if output.is_json:
         output.json(output.redact(made.written("json")).encode())
     else:
         print_line(output.redact(made.written("text") if verbose else made.brief()))
-    is_met = made.conforms and not (strict and made.failed)
+    is_met = made.conforms and not (options.strict and made.failed)
     return 0 if is_met else FAILED
-
-
-def _check_report(file: str) -> None:
-    if file:
-        _format_of(Path(file))
-
-
-def _format_of(path: Path) -> str:
-    if path.suffix.lower() not in SUFFIXES:
-        raise UsageFailure(f"--report: {path.name} ends in none of {', '.join(SUFFIXES)}")
-    return SUFFIXES[path.suffix.lower()]
-
-
-def _known_bindings(given: list[str]) -> tuple[str, ...]:
-    return _known("--binding", given, BINDINGS.get, tuple(BINDINGS))
-
-
-def _known_versions(given: list[str]) -> tuple[str, ...]:
-    return _known("--protocol-version", given, lambda n: n if n in VERSIONS else None, VERSIONS)
-
-
-def _known(
-    flag: str, given: list[str], find: Callable[[str], str | None], all: tuple[str, ...]
-) -> tuple[str, ...]:
-    found = []
-    for each in given:
-        known = find(each.upper())
-        if known is None:
-            raise UsageFailure(f"{flag} {each}: it is one of {', '.join(all)}")
-        found.append(known)
-    return tuple(found)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from parley.conformance.probe import MISSING_TASK, Probe, WireExchange
-from parley.conformance.verdicts import OVER_HTTP, Checks, ConformanceViolation, NotApplicable
+from parley.conformance.probe import GONE, MISSING_TASK, Probe
+from parley.conformance.verdicts import (
+    ALL_VERSIONS,
+    NEW,
+    OLD,
+    OVER_HTTP,
+    REST,
+    Checks,
+    ConformanceViolation,
+    Level,
+    NotApplicable,
+    fail_if,
+)
 from parley.model.errors import (
-    InvalidAgentResponseError,
     InvalidParamsError,
     TaskNotFoundError,
     UnsupportedOperationError,
@@ -19,33 +28,27 @@ from parley.model.parts import Message, Role
 from parley.model.tasks import Task, TaskState
 
 check = Checks()
-NEW = ("1.0",)
-OLD = ("0.3",)
 
 
 @check("MSG-1", "MUST", "3.1.1", "A message is answered with a task or a message")
 async def _(probe: Probe) -> None:
     value = (await probe.send()).given()
-    if not isinstance(value, Task | Message):
-        raise ConformanceViolation(f"the answer is {an(type(value).__name__)}")
+    fail_if(not isinstance(value, Task | Message), f"the answer is {an(type(value).__name__)}")
 
 
 @check("MSG-2", "MUST", "4.1.1", "A task has an id, a context and a state")
 async def _(probe: Probe) -> None:
     task = await probe.finished()
-    if not task.id:
-        raise ConformanceViolation("the task has no id")
-    if not task.context_id:
-        raise ConformanceViolation("the task has no contextId")
-    if task.state is TaskState.UNSPECIFIED:
-        raise ConformanceViolation("the task has no state that the specification knows")
+    fail_if(not task.id, "the task has no id")
+    fail_if(not task.context_id, "the task has no contextId")
+    unknown = task.state is TaskState.UNSPECIFIED
+    fail_if(unknown, "the task has no state that the specification knows")
 
 
 @check("MSG-3", "MUST", "3.4.1", "The context that the agent made is in its answer")
 async def _(probe: Probe) -> None:
     value = (await probe.send()).given()
-    if not value.context_id:
-        raise ConformanceViolation("neither the task nor the message has a contextId")
+    fail_if(not value.context_id, "neither the task nor the message has a contextId")
 
 
 @check("MSG-4", "MUST", "3.4.1", "A given context is kept or refused, never replaced")
@@ -76,6 +79,8 @@ async def _(probe: Probe) -> None:
     task = await probe.asking()
     said = await probe.send(task=task.id, context="another-context")
     said.refused(why="with the contextId of another context than the task's")
+    state = (await probe.get(task.id)).given().state
+    fail_if(state is not task.state, f"the task is {state} after a message that was refused")
 
 
 @check("MSG-8", "MUST", "4.1.4", "Messages of the agent have its role, an id and parts")
@@ -84,181 +89,245 @@ async def _(probe: Probe) -> None:
     said = value if isinstance(value, Message) else value.status.message
     if said is None:
         raise NotApplicable("the agent said nothing")
-    if said.role is not Role.AGENT:
-        raise ConformanceViolation(f"the role is {said.role}, not that of an agent")
-    if not said.message_id:
-        raise ConformanceViolation("the message has no messageId")
-    if not said.parts:
-        raise ConformanceViolation("the message has no parts")
+    fail_if(said.role is not Role.AGENT, f"the role is {said.role}, not that of an agent")
+    fail_if(not said.message_id, "the message has no messageId")
+    fail_if(not said.parts, "the message has no parts")
 
 
-@check("MSG-9", "MUST", "4.1.4", "A message without parts is refused", bindings=OVER_HTTP)
+WRONG: tuple[tuple[str, Level, str, tuple[str, ...], dict[str, Any], str], ...] = (
+    ("MSG-9", "MUST", "4.1.4", ALL_VERSIONS, {"parts": []}, "has no parts"),
+    ("MSG-10", "MUST", "4.1.4", ALL_VERSIONS, {"messageId": GONE}, "has no messageId"),
+    ("MSG-11", "MUST", "4.1.4", ALL_VERSIONS, {"parts": "Hello"}, "has a text as its parts"),
+    ("MSG-18", "MUST", "5.5", NEW, {"messageId": 7}, "has a number as its messageId"),
+    ("MSG-19", "MUST", "5.5", NEW, {"metadata": []}, "has a list as its metadata"),
+    ("MSG-20", "SHOULD", "4.1.6", NEW, {"parts": [{}]}, "has a part without content"),
+    ("MSG-21", "MUST", "4.1.6", NEW, {"parts.0.url": "https://a.example"}, "has a part of two"),
+    ("MSG-22", "SHOULD", "4.1.6", NEW, {"parts": [{"raw": "no base64!"}]}, "has no base64 as raw"),
+    ("MSG-23", "SHOULD", "4.1.4", NEW, {"role": "ROLE_NOBODY"}, "has an unknown role"),
+)
+"""Messages that are wrong: id, level, section, versions, the members, and words for them."""
+
+for _id, _level, _section, _versions, _members, _what in WRONG:
+
+    @check(
+        *(_id, _level, _section, f"A message that {_what} is refused"),
+        versions=_versions,
+        bindings=OVER_HTTP,
+    )
+    async def _(probe: Probe, members: dict[str, Any] = _members, what: str = _what) -> None:
+        altered = {
+            f"message.{name.replace('parts', probe.parts)}": value
+            for name, value in members.items()
+        }
+        said = await probe.send(members=altered)
+        if said.wire is not None and (probe.binding, said.wire.status) == ("HTTP+JSON", 400):
+            return  # the status is all that this binding asks for
+        said.refused_with(InvalidParamsError, why=f"of a message that {what}")
+
+
+@check("MSG-24", "SHOULD", "9.1", "Numbers that JSON does not have are refused", bindings=OVER_HTTP)
 async def _(probe: Probe) -> None:
-    await _refused(probe, {"parts": []}, "parts is empty")
+    said = await probe.send(members={"message.metadata": {"n": float("nan")}})
+    said.refused(why="of a message with NaN in its metadata")
 
 
-@check("MSG-10", "MUST", "4.1.4", "A message without messageId is refused", bindings=OVER_HTTP)
+@check("MSG-25", "SHOULD", "9.5", "The fields that are wrong are named", bindings=OVER_HTTP)
 async def _(probe: Probe) -> None:
-    await _refused(probe, {"messageId": None}, "messageId is missing")
-
-
-@check("MSG-11", "MUST", "4.1.4", "Parts that are no list are refused", bindings=OVER_HTTP)
-async def _(probe: Probe) -> None:
-    await _refused(probe, {"parts": "Hello"}, "parts is a text")
+    wanted = {f"message.{probe.parts}", "message.messageId"}
+    said = await probe.send(members=dict.fromkeys(wanted, GONE))
+    error = said.refused_with(InvalidParamsError, why="of a message without an id and parts")
+    named = {each.field for each in error.violations}
+    plain = [{each.replace("_", "").lower() for each in some} for some in (named, wanted)]
+    fail_if(not plain[0] >= plain[1], f"the error names {sorted(named)}, not {sorted(wanted)}")
 
 
 @check("MSG-12", "SHOULD", "5.7", "Unknown members are ignored", versions=NEW, bindings=OVER_HTTP)
 async def _(probe: Probe) -> None:
-    exchange = await _raw_send(probe, {"someNewMember": {"of": "a later version"}})
-    if _error(probe, exchange) is not None:
-        raise ConformanceViolation("a message with a member that nobody knows was refused")
+    new = {"of": "a later version"}
+    for place in ("", "message.", "message.parts.0.", "configuration."):
+        said = await probe.send(members={f"{place}someNewMember": new})
+        fail_if(said.error, f"a request with the unknown {place}someNewMember was refused")
+
+
+@check("MSG-26", "MAY", "5.5", "Members may be named as in the proto", bindings=OVER_HTTP)
+async def _(probe: Probe) -> None:
+    members = {"message.messageId": GONE, "message.message_id": "spelled-otherwise"}
+    said = await probe.send(members=members | {"message.context_id": "spelled"})
+    fail_if(said.given().context_id != "spelled", "the context_id of the message was lost")
+    if not probe.is_old:
+        task = await probe.task(members={"configuration": {"history_length": 0}})
+        fail_if(task.history, "the history_length of the configuration was lost")
 
 
 @check("MSG-13", "MUST", "3.2.4", "With historyLength 0 the answer has no history", versions=NEW)
 async def _(probe: Probe) -> None:
-    await probe.finished()
-    value = (await probe.send(probe.texts.task or probe.texts.text, history=0)).given()
-    if isinstance(value, Task) and value.history:
-        raise ConformanceViolation(f"the task has {len(value.history)} messages of history")
+    task = await probe.task(history=0)
+    fail_if(task.history, f"the task has {len(task.history)} messages of history")
 
 
 @check("MSG-14", "MUST", "3.4.3", "An answer to a question continues its task")
 async def _(probe: Probe) -> None:
     task = await probe.asking()
     value = (await probe.send("Here it is", task=task.id)).given()
-    if not isinstance(value, Task) or value.id != task.id:
-        raise ConformanceViolation(f"the answer is not the task {task.id!r}")
-    if value.context_id != task.context_id:
-        raise ConformanceViolation(f"the contextId changed to {value.context_id!r}")
+    other = not isinstance(value, Task) or value.id != task.id
+    fail_if(other, f"the answer is not the task {task.id!r}")
+    changed = value.context_id != task.context_id
+    fail_if(changed, f"the contextId changed to {value.context_id!r}")
 
 
 @check("MSG-15", "MUST", "3.4.2", "Every new task has an id of its own")
 async def _(probe: Probe) -> None:
     first = await probe.finished()
-    value = (await probe.send(probe.texts.task or probe.texts.text)).given()
-    if isinstance(value, Task) and value.id == first.id:
-        raise ConformanceViolation(f"two messages without a task got the same one, {first.id!r}")
+    same = (await probe.task()).id == first.id
+    fail_if(same, f"two messages without a task got the same one, {first.id!r}")
+
+
+@check("MSG-16", "MUST", "3.2.2", "A message is answered when its task has ended or waits")
+async def _(probe: Probe) -> None:
+    _waited(await probe.task())
 
 
 @check(
-    "MSG-16",
-    "MUST",
-    "3.2.2",
-    "A message is answered when its task has ended or waits",
-    versions=NEW,
-)
-async def _(probe: Probe) -> None:
-    value = (await probe.send(probe.texts.task or probe.texts.text)).given()
-    if not isinstance(value, Task):
-        raise NotApplicable("the agent answers directly")
-    if not (value.state.is_terminal or value.state.is_interrupted):
-        raise ConformanceViolation(
-            f"the task is {value.state}, and nothing asked for an answer at once"
-        )
-
-
-@check("MSG-17", "MUST", "3.2.2", "With returnImmediately the answer does not wait", versions=NEW)
-async def _(probe: Probe) -> None:
-    if not probe.texts.slow:
-        raise NotApplicable("--slow names a text that the agent works on for some seconds")
-    value = (await probe.send(probe.texts.slow, at_once=True)).given()
-    if isinstance(value, Task) and value.state.is_terminal:
-        raise ConformanceViolation(f"the answer came when the task was {value.state} already")
-
-
-@check(
-    "VER-1",
-    "MUST",
-    "3.6.2",
-    "An unknown version is refused as VersionNotSupported",
+    *("MSG-27", "MUST", "3.2.2", "So is one that says nothing of waiting"),
     versions=NEW,
     bindings=OVER_HTTP,
 )
 async def _(probe: Probe) -> None:
-    exchange = await _raw_send(probe, {}, headers={"A2A-Version": "99.0"})
-    error = _error(probe, exchange)
-    if error is None:
-        raise ConformanceViolation("a request with A2A-Version: 99.0 was served")
-    if not isinstance(error, VersionNotSupportedError):
-        raise ConformanceViolation(
-            f"A2A-Version: 99.0 was answered with {error}, not with VersionNotSupportedError "
-            "(-32009)"
-        )
+    for configuration in (GONE, {}):
+        _waited(await probe.task(members={"configuration": configuration}))
 
 
 @check(
-    "VER-2",
-    "MUST",
-    "3.6.2",
-    "A request without a version is one of 0.3",
+    *("MSG-33", "SHOULD", "5.7", "The blocking of 0.3 is passed over"),
     versions=NEW,
-    bindings=("JSONRPC",),
+    bindings=OVER_HTTP,
 )
 async def _(probe: Probe) -> None:
-    exchange = await _raw_send(probe, {}, headers={"A2A-Version": ""})
-    answer = exchange.json
-    result = answer.get("result") if isinstance(answer, dict) else None
-    if isinstance(result, dict) and ("task" in result or "message" in result):
-        raise ConformanceViolation(
-            "SendMessage without A2A-Version, which means 0.3, was served in the form of 1.0"
-        )
+    _waited(await probe.task(members={"configuration": {"blocking": False}}))
 
 
-async def _refused(probe: Probe, members: dict[str, Any], what: str) -> None:
-    exchange = await _raw_send(probe, members)
-    error = _error(probe, exchange)
-    if error is None:
-        raise ConformanceViolation(f"a message whose {what} was accepted")
-    if probe.binding == "HTTP+JSON" and exchange.status == 400:
-        return  # the status is all that this binding asks for
-    if not isinstance(error, InvalidParamsError):
-        raise ConformanceViolation(
-            f"a message whose {what} was answered with {error}, not with InvalidParams"
-        )
+@check("MSG-28", "MAY", "0.3:7.1.1", "So is one of 0.3", versions=OLD, bindings=OVER_HTTP)
+async def _(probe: Probe) -> None:
+    _waited(await probe.task(members={"configuration": GONE}))
 
 
-async def _raw_send(
-    probe: Probe, members: dict[str, Any], headers: dict[str, str] | None = None
-) -> WireExchange:
-    """Send a message whose members are replaced; ``None`` takes one out."""
-    if probe.version == "0.3" and probe.binding != "JSONRPC":
-        raise NotApplicable("tried over JSON-RPC for this version")
-    whole = probe.message()
-    message: dict[str, Any] = {"messageId": whole.message.message_id}
-    text = whole.message.parts[0].text
-    if probe.version == "0.3":
-        parts = [{"kind": "text", "text": text}]
-        message |= {"kind": "message", "role": "user", "parts": parts}
-    else:
-        message |= {"role": "ROLE_USER", "parts": [{"text": text}]}
-    message |= members
-    message = {name: value for name, value in message.items() if value is not None}
-    params: dict[str, Any] = {"message": message}
-    if probe.interface.tenant:
-        params["tenant"] = probe.interface.tenant
-    if probe.binding == "JSONRPC":
-        method = "message/send" if probe.version == "0.3" else "SendMessage"
-        call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-        return await probe.post(json.dumps(call).encode(), headers=headers or {})
-    tenant = f"/{probe.interface.tenant}" if probe.interface.tenant else ""
-    body = json.dumps(params).encode()
-    return await probe.post(body, path=f"{tenant}/message:send", headers=headers or {})
+@check("MSG-17", "MUST", "3.2.2", "With returnImmediately the answer does not wait")
+async def _(probe: Probe) -> None:
+    await _at_once(probe, at_once=True)
 
 
-def _error(probe: Probe, exchange: WireExchange) -> Exception | None:
-    """Return the error of a raw answer, ``None`` for a success."""
-    answer = exchange.json
-    if probe.binding == "JSONRPC":
-        if not isinstance(answer, dict):
-            raise ConformanceViolation(f"the answer, {exchange.status}, is not a JSON-RPC response")
-        if "error" not in answer:
-            return None
-        return probe.dialect.jsonrpc.read_error(json.dumps(answer["error"]).encode())
-    if 200 <= exchange.status < 300:
-        return None
-    try:
-        return probe.dialect.http_json.read_error(exchange.status, exchange.body)
-    except InvalidAgentResponseError as error:
-        raise ConformanceViolation(
-            f"the answer, {exchange.status}, is no error of the protocol"
-        ) from error
+@check(
+    *("MSG-29", "MAY", "0.3:7.1.1", "A configuration without blocking does not wait"),
+    versions=OLD,
+    bindings=REST,
+)
+async def _(probe: Probe) -> None:
+    await _at_once(probe, members={"configuration": {}})
+
+
+@check("MSG-30", "MAY", "3.4.1", "A context may be named by the caller")
+async def _(probe: Probe) -> None:
+    value = (await probe.send(context="a-context-of-the-caller")).given()
+    fail_if(value.context_id != "a-context-of-the-caller", "the contextId is another one")
+
+
+@check("MSG-31", "MAY", "3.3.1", "A message with the id of an earlier one is a new message")
+async def _(probe: Probe) -> None:
+    ids = {(await probe.task(id="the-same-message")).id for _ in range(2)}
+    fail_if(len(ids) < 2, "the same task was returned")
+
+
+@check("MSG-32", "MAY", "3.7", "The history has what was asked and answered, each once")
+async def _(probe: Probe) -> None:
+    task = await probe.asking()
+    (await probe.send("Here it is", task=task.id)).given()
+    found = (await probe.get(task.id)).given()
+    said = [each.message_id for each in found.history]
+    fail_if(len(set(said)) < len(said), "a message is in the history twice")
+    texts = [part.text for each in found.history for part in each.parts]
+    fail_if("Here it is" not in texts, "the answer to the question is not in the history")
+    question = task.status.message
+    lost = question is not None and question.message_id not in said
+    fail_if(lost, "the question is not in the history")
+
+
+@check("EXT-4", "SHOULD", "4.6.3", "An extension that the agent does not know is passed over")
+async def _(probe: Probe) -> None:
+    (await probe.send(extensions=("urn:example:unknown:v9", *probe.required))).given()
+
+
+@check(*("EXT-5", "MAY", "4.6.1", "The answer names the extensions in force"), bindings=OVER_HTTP)
+async def _(probe: Probe) -> None:
+    declared = {each.uri for each in probe.card.capabilities.extensions}
+    if not declared:
+        raise NotApplicable("the card declares no extension")
+    wire = (await probe.send(extensions=tuple(declared))).wire
+    name = probe.dialect.extensions_header
+    fail_if(wire is None or not wire.headers.get(name), f"the answer has no header {name}")
+
+
+@check("VER-1", "MUST", "3.6.2", "Unknown versions are VersionNotSupported", versions=NEW)
+async def _(probe: Probe) -> None:
+    for version in ("99.0", "0.2", "nonsense"):
+        said = await probe.send(version=version)
+        said.refused_with(VersionNotSupportedError, why=f"with A2A-Version: {version}")
+
+
+@check(
+    *("VER-2", "MUST", "3.6.2", "A request without a version is one of 0.3"),
+    versions=NEW,
+    bindings=("JSONRPC", "GRPC"),
+)
+async def _(probe: Probe) -> None:
+    said = await probe.send(version="")
+    fail_if(
+        said.error is None,
+        "SendMessage without A2A-Version, which means 0.3, was served in the form of 1.0",
+    )
+
+
+@check("VER-3", "MUST", "3.6.2", "A request of 0.3 need not name its version", versions=OLD)
+async def _(probe: Probe) -> None:
+    (await probe.send(version="")).given()
+
+
+@check("VER-4", "MUST", "3.6", "The patch of a version does not count")
+async def _(probe: Probe) -> None:
+    (await probe.send(version=f"{probe.version}.7")).given()
+
+
+@check(
+    *("VER-5", "MAY", "3.6.1", "The version may be a parameter of the query"),
+    versions=NEW,
+    bindings=OVER_HTTP,
+)
+async def _(probe: Probe) -> None:
+    (await probe.send(version="", query="A2A-Version=1.0")).given()
+    said = await probe.send(query="A2A-Version=99.0")
+    fail_if(said.error, "a parameter counts before the header")
+
+
+@check("VER-6", "MAY", "3.3.2", "The refusal of a version says which there are")
+async def _(probe: Probe) -> None:
+    said = str((await probe.send(version="99.0")).refused(why="with A2A-Version: 99.0"))
+    fail_if(probe.version not in said, f"it says {said!r}")
+
+
+@check("VER-7", "MAY", "3.6.2", "The answer names its version", bindings=OVER_HTTP)
+async def _(probe: Probe) -> None:
+    wire = (await probe.send()).wire
+    named = wire.headers.get("a2a-version") if wire is not None else None
+    fail_if(named != probe.version, f"the header A2A-Version of the answer is {named!r}")
+
+
+def _waited(task: Task) -> None:
+    waits = task.state.is_terminal or task.state.is_interrupted
+    fail_if(not waits, f"the task is {task.state}, and nothing asked for an answer at once")
+
+
+async def _at_once(probe: Probe, **options: Any) -> None:
+    if not probe.texts.slow:
+        raise NotApplicable("--slow names a text that the agent works on for some seconds")
+    value = (await probe.send(probe.texts.slow, **options)).given()
+    ended = isinstance(value, Task) and value.state.is_terminal
+    fail_if(ended, "the answer came when the task had ended already")

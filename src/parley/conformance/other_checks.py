@@ -1,237 +1,144 @@
-"""Checks of errors on the wire, of push notifications, and of extended cards."""
+"""Checks of push notifications, extended cards, extensions, output modes, tenants, older names."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
+import msgspec
+
 from parley.client.errors import AuthenticationRequired
-from parley.conformance.probe import MISSING_TASK, Probe, WireExchange
-from parley.conformance.verdicts import Checks, ConformanceViolation, NotApplicable
+from parley.conformance.error_checks import PICTURE
+from parley.conformance.probe import MISSING_TASK, Probe, members_of
+from parley.conformance.verdicts import (
+    NEW,
+    OLD,
+    OVER_HTTP,
+    REST,
+    RPC,
+    Checks,
+    NotApplicable,
+    fail_if,
+)
 from parley.model.errors import (
     A2AError,
+    ContentTypeNotSupportedError,
     ExtendedAgentCardNotConfiguredError,
+    ExtensionSupportRequiredError,
+    InvalidParamsError,
     PushNotificationNotSupportedError,
     TaskNotFoundError,
     UnauthenticatedError,
     UnsupportedOperationError,
 )
-from parley.model.operations import (
-    DeleteTaskPushNotificationConfigRequest,
-    GetExtendedAgentCardRequest,
-    GetTaskPushNotificationConfigRequest,
-    ListTaskPushNotificationConfigsRequest,
-    TaskPushNotificationConfig,
-)
+from parley.model.operations import AuthenticationInfo, TaskPushNotificationConfig
+from parley.wire.sse import SseParser
 
 check = Checks()
-NEW = ("1.0",)
-RPC = ("JSONRPC",)
-REST = ("HTTP+JSON",)
 WEBHOOK = "https://conformance.example/webhook"
-ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
-
-
-@check("RPC-1", "MUST", "9.5", "A body that is no JSON is refused with -32700", bindings=RPC)
-async def _(probe: Probe) -> None:
-    _code(await probe.post(b'{"jsonrpc": "2.0", "id": 1,'), -32700, "a body that is no JSON")
-
-
-@check(
-    "RPC-2", "MUST", "9.3", "A call that is not JSON-RPC 2.0 is refused with -32600", bindings=RPC
+SECRET = "secret-of-the-conformance-run"
+CREATE, GET, LIST, DELETE = (
+    f"{verb}TaskPushNotificationConfig{'s' * (verb == 'List')}"
+    for verb in ("Create", "Get", "List", "Delete")
 )
-async def _(probe: Probe) -> None:
-    call = {"jsonrpc": "1.0", "id": 1, "method": "GetTask", "params": {"id": "x"}}
-    _code(await probe.post(json.dumps(call).encode()), -32600, 'a call with "jsonrpc": "1.0"')
-
-
-@check("RPC-3", "MUST", "9.5", "An unknown method is refused with -32601", bindings=RPC)
-async def _(probe: Probe) -> None:
-    _code(await probe.rpc("NoSuchMethod", {}), -32601, "the method NoSuchMethod")
-
-
-@check("RPC-4", "MUST", "9.5", "Parameters of the wrong type are refused with -32602", bindings=RPC)
-async def _(probe: Probe) -> None:
-    method = "tasks/get" if probe.version == "0.3" else "GetTask"
-    _code(await probe.rpc(method, {"id": {"not": "a text"}}), -32602, "an id that is no text")
-
-
-@check(
-    "RPC-5", "MUST", "9.3", "A response has the id of its request, of the same type", bindings=RPC
-)
-async def _(probe: Probe) -> None:
-    method = "tasks/get" if probe.version == "0.3" else "GetTask"
-    for id in ("a-text", 7):
-        answer = _response(await probe.rpc(method, {"id": MISSING_TASK}, id=id))
-        if answer.get("id") != id:
-            raise ConformanceViolation(
-                f"the request had the id {id!r}, the response has {answer.get('id')!r}"
-            )
-
-
-@check(
-    "RPC-6",
-    "MUST",
-    "9.5",
-    "An error has a code, a message and typed details",
-    versions=NEW,
-    bindings=RPC,
-)
-async def _(probe: Probe) -> None:
-    answer = _response(await probe.rpc("GetTask", {"id": MISSING_TASK}))
-    error = answer.get("error") or {}
-    if not isinstance(error.get("code"), int) or not isinstance(error.get("message"), str):
-        raise ConformanceViolation("the error has no code or no message")
-    data = error.get("data")
-    if data is None:
-        return
-    items = data if isinstance(data, list) else [data]
-    for item in items:
-        if not isinstance(item, dict) or "@type" not in item:
-            raise ConformanceViolation("an object of error.data has no @type")
-
-
-@check(
-    "RPC-7",
-    "SHOULD",
-    "9.5",
-    "An error carries ErrorInfo with its reason",
-    versions=NEW,
-    bindings=RPC,
-)
-async def _(probe: Probe) -> None:
-    error = _response(await probe.rpc("GetTask", {"id": MISSING_TASK})).get("error") or {}
-    _error_info(error.get("data"), "TASK_NOT_FOUND")
-
-
-@check(
-    "REST-1",
-    "MUST",
-    "11.6",
-    "An unknown task is 404, as an error of the protocol",
-    versions=NEW,
-    bindings=REST,
-)
-async def _(probe: Probe) -> None:
-    (await probe.get(MISSING_TASK)).refused(why="of a task that does not exist")
-    wire = probe.http.last
-    assert wire is not None
-    if wire.status != 404:
-        raise ConformanceViolation(f"the status is {wire.status}, not 404")
-    error = (wire.json or {}).get("error") if isinstance(wire.json, dict) else None
-    if not isinstance(error, dict):
-        raise ConformanceViolation("the body has no error object")
-    for name in ("code", "status", "message"):
-        if name not in error:
-            raise ConformanceViolation(f"error.{name} is missing")
-    if error["code"] != 404:
-        raise ConformanceViolation(f"error.code is {error['code']!r}, and the status 404")
-
-
-@check(
-    "REST-2",
-    "MUST",
-    "11.6",
-    "An error carries ErrorInfo with its reason",
-    versions=NEW,
-    bindings=REST,
-)
-async def _(probe: Probe) -> None:
-    (await probe.get(MISSING_TASK)).refused(why="of a task that does not exist")
-    wire = probe.http.last
-    body = wire.json if wire is not None else None
-    error = body.get("error") if isinstance(body, dict) else None
-    _error_info((error or {}).get("details"), "TASK_NOT_FOUND")
-
-
-@check("REST-3", "MUST", "11.6", "A body that is no JSON is 400", versions=NEW, bindings=REST)
-async def _(probe: Probe) -> None:
-    tenant = f"/{probe.interface.tenant}" if probe.interface.tenant else ""
-    wire = await probe.post(b'{"message": ', path=f"{tenant}/message:send")
-    if wire.status != 400:
-        raise ConformanceViolation(f"the status is {wire.status}, not 400")
-
-
-@check(
-    "REST-4",
-    "SHOULD",
-    "11.1",
-    "Answers are application/a2a+json or application/json",
-    bindings=REST,
-)
-async def _(probe: Probe) -> None:
-    (await probe.send()).given()
-    kind = probe.http.last.media_type if probe.http.last is not None else ""
-    if kind not in ("application/a2a+json", "application/json"):
-        raise ConformanceViolation(f"the Content-Type of an answer is {kind!r}")
+UNDECLARED = "the card does not declare capabilities."
 
 
 @check("PUSH-1", "MUST", "3.3.4", "Push notifications that the card does not declare are refused")
 async def _(probe: Probe) -> None:
     if probe.card.capabilities.push_notifications:
         raise NotApplicable("the card declares capabilities.pushNotifications")
-    said = await _create(probe, MISSING_TASK)
-    kinds = (PushNotificationNotSupportedError, UnsupportedOperationError)
-    said.refused_with(*kinds[: 1 if probe.version == "1.0" else 2], why="to an agent without push")
+    kinds = (PushNotificationNotSupportedError, UnsupportedOperationError)[: 1 + probe.is_old]
+    for operation in (CREATE, GET, LIST, DELETE):
+        said = await _push(probe, operation, MISSING_TASK)
+        said.refused_with(*kinds, why="to an agent without push")
 
 
 @check("PUSH-2", "MUST", "3.1.7", "A configuration is kept, found and listed")
 async def _(probe: Probe) -> None:
-    id, made = await _made(probe)
-    request = GetTaskPushNotificationConfigRequest(task_id=id, id=made.id)
-    found = (await probe.call("GetTaskPushNotificationConfig", request)).given()
-    if found.url != WEBHOOK:
-        raise ConformanceViolation(f"the configuration was for {WEBHOOK}, and is for {found.url}")
-    listing = ListTaskPushNotificationConfigsRequest(task_id=id)
-    page = (await probe.call("ListTaskPushNotificationConfigs", listing)).given()
-    configs = page.configs if hasattr(page, "configs") else page
-    if made.id not in [each.id for each in configs]:
-        raise ConformanceViolation(f"the list does not have the configuration {made.id!r}")
+    made = await _made(probe)
+    found = (await _push(probe, GET, made.task_id, made.id)).given()
+    fail_if(found.url != WEBHOOK, f"the configuration was for {WEBHOOK}, and is for {found.url}")
+    for size in (0, 10):
+        ids = [each.id for each in await _listed(probe, made.task_id, page_size=size)]
+        fail_if(made.id not in ids, f"the list does not have the configuration {made.id!r}")
 
 
 @check("PUSH-3", "MUST", "3.1.10", "A deleted configuration is gone, also when deleted twice")
 async def _(probe: Probe) -> None:
-    id, made = await _made(probe)
-    request = DeleteTaskPushNotificationConfigRequest(task_id=id, id=made.id)
-    (await probe.call("DeleteTaskPushNotificationConfig", request)).given()
-    getting = GetTaskPushNotificationConfigRequest(task_id=id, id=made.id)
-    (await probe.call("GetTaskPushNotificationConfig", getting)).refused(why="that was deleted")
-    if probe.version == "1.0":
-        (await probe.call("DeleteTaskPushNotificationConfig", request)).given()
+    made = await _made(probe)
+    (await _push(probe, DELETE, made.task_id, made.id)).given()
+    (await _push(probe, GET, made.task_id, made.id)).refused(why="that was deleted")
+    if not probe.is_old:
+        (await _push(probe, DELETE, made.task_id, made.id)).given()
 
 
-@check("PUSH-4", "MUST", "3.1.7", "A configuration for an unknown task is refused as TaskNotFound")
+@check("PUSH-4", "MUST", "3.1.7", "Configurations of an unknown task are refused as TaskNotFound")
 async def _(probe: Probe) -> None:
-    if not probe.card.capabilities.push_notifications:
-        raise NotApplicable("the card does not declare capabilities.pushNotifications")
-    said = await _create(probe, MISSING_TASK)
-    said.refused_with(TaskNotFoundError, why="for a task that does not exist")
+    _pushes(probe)
+    for operation in (CREATE, GET, LIST):
+        said = await _push(probe, operation, MISSING_TASK)
+        said.refused_with(TaskNotFoundError, why="for a task that does not exist")
+
+
+@check("PUSH-5", "MAY", "3.1.7", "The credentials of a configuration are told to nobody")
+async def _(probe: Probe) -> None:
+    made = await _made(probe)
+    found = (await _push(probe, GET, made.task_id, made.id)).given()
+    for each in (made, found, *await _listed(probe, made.task_id)):
+        told = each.authentication and each.authentication.credentials
+        fail_if(told, "the answer has the credentials in it")
+
+
+@check("PUSH-6", "MAY", "3.1.7", "A configuration without a URL of HTTP is refused")
+async def _(probe: Probe) -> None:
+    _pushes(probe)
+    said = await _push(probe, CREATE, (await probe.finished()).id, url="nonsense")
+    said.refused_with(InvalidParamsError, why="with the URL 'nonsense'")
+
+
+@check("PUSH-7", "MAY", "11.3", "A deletion is answered with an empty object", bindings=REST)
+async def _(probe: Probe) -> None:
+    made = await _made(probe)
+    wire = (await _push(probe, DELETE, made.task_id, made.id)).wire
+    found = (wire.status, wire.json) if wire is not None else None
+    fail_if(found != (200, {}), f"the answer is {found}")
+
+
+@check(
+    *("PUSH-8", "MAY", "0.3:7.5", "A configuration may be the whole body, or in it"),
+    versions=OLD,
+    bindings=REST,
+)
+async def _(probe: Probe) -> None:
+    inner = {"pushNotificationConfig": {"id": "inner", "url": WEBHOOK}}
+    task = (await _made(probe)).task_id
+    path = f"/v1/tasks/{task}/pushNotificationConfigs"
+    config = {"name": f"tasks/{task}/pushNotificationConfigs/inner", **inner}
+    whole = {"parent": f"tasks/{task}", "configId": "inner", "config": config}
+    for body in (inner, whole):
+        wire = await probe.raw(json.dumps(body).encode(), path=path)
+        fail_if(wire.status != 200, f"the status is {wire.status}")
+        ids = [each.id for each in await _listed(probe, task)]
+        fail_if("inner" not in ids, "the list does not have it")
 
 
 @check("EXT-1", "MUST", "3.1.11", "An extended card that is not declared is refused", versions=NEW)
 async def _(probe: Probe) -> None:
     if probe.card.capabilities.extended_agent_card:
         raise NotApplicable("the card declares capabilities.extendedAgentCard")
-    said = await probe.call("GetExtendedAgentCard", GetExtendedAgentCardRequest())
-    said.refused_with(
-        *(UnsupportedOperationError, ExtendedAgentCardNotConfiguredError),
-        why="of an agent without one",
-    )
+    said = await probe.call("GetExtendedAgentCard")
+    kinds = (UnsupportedOperationError, ExtendedAgentCardNotConfiguredError)
+    said.refused_with(*kinds, why="of an agent without one")
 
 
-@check(
-    "EXT-2",
-    "MUST",
-    "3.1.11",
-    "A declared extended card is served, to those who may see it",
-    versions=NEW,
-)
+@check("EXT-2", "MUST", "3.1.11", "A declared extended card is served, to those who may see it")
 async def _(probe: Probe) -> None:
     if not probe.card.capabilities.extended_agent_card:
-        raise NotApplicable("the card does not declare capabilities.extendedAgentCard")
-    said = await probe.call("GetExtendedAgentCard", GetExtendedAgentCardRequest())
+        raise NotApplicable(f"{UNDECLARED}extendedAgentCard")
+    said = await probe.call("GetExtendedAgentCard")
     allowed = (AuthenticationRequired, UnauthenticatedError, ExtendedAgentCardNotConfiguredError)
-    if said.error is not None and not isinstance(said.error, allowed):
+    if not isinstance(said.error, allowed):
         said.given()
 
 
@@ -239,49 +146,184 @@ async def _(probe: Probe) -> None:
     "EXT-3", "MUST", "4.6.1", "A required extension that is not requested is refused", versions=NEW
 )
 async def _(probe: Probe) -> None:
-    if not any(each.required for each in probe.card.capabilities.extensions):
+    if not probe.required:
         raise NotApplicable("the card requires no extension")
-    (await probe.send()).refused(why="without the extension that the card requires")
+    said = await probe.send(extensions=())
+    said.refused_with(ExtensionSupportRequiredError, why="without what the card requires")
+    (await probe.send()).given()
 
 
-async def _create(probe: Probe, task: str, id: str = "conformance") -> Any:
-    config = TaskPushNotificationConfig(task_id=task, id=id, url=WEBHOOK)
-    return await probe.call("CreateTaskPushNotificationConfig", config)
+@check("MODE-1", "MAY", "3.1.1", "Content that is not taken is refused, with what is")
+async def _(probe: Probe) -> None:
+    said = await probe.send(part=PICTURE)
+    if said.error is None:
+        raise NotApplicable("the agent takes any content")
+    error = said.refused_with(ContentTypeNotSupportedError, why=f"of {PICTURE.media_type}")
+    modes = probe.card.default_input_modes
+    fail_if(not any(mode in str(error) for mode in modes), f"it says {str(error)!r}")
 
 
-async def _made(probe: Probe) -> tuple[str, TaskPushNotificationConfig]:
-    if not probe.card.capabilities.push_notifications:
-        raise NotApplicable("the card does not declare capabilities.pushNotifications")
+@check("MODE-2", "MAY", "3.2.2", "Who accepts nothing that the agent gives is refused")
+async def _(probe: Probe) -> None:
+    said = await probe.send(probe.task_text, modes=("application/x-conformance",))
+    said.refused_with(ContentTypeNotSupportedError, why="for application/x-conformance")
+    for mode in probe.card.default_output_modes:
+        (await probe.send(probe.task_text, modes=(f"{mode.partition('/')[0]}/*",))).given()
+
+
+@check(
+    *("TENANT-1", "MAY", "4.4.6", "A tenant that there is not is refused"),
+    versions=NEW,
+    bindings=("JSONRPC", "GRPC"),
+)
+async def _(probe: Probe) -> None:
+    _tenants(probe)
+    said = await probe.call("GetTask", id=MISSING_TASK, tenant="no-such-tenant")
+    said.refused_with(InvalidParamsError, why="of a tenant that does not exist")
+
+
+@check(
+    *("TENANT-2", "MAY", "4.4.6", "A body that names another tenant than the path is refused"),
+    versions=NEW,
+    bindings=REST,
+)
+async def _(probe: Probe) -> None:
+    _tenants(probe)
+    said = await probe.send(members={"tenant": "no-such-tenant"})
+    said.refused_with(InvalidParamsError, why="whose body names another tenant")
+
+
+def _tenants(probe: Probe) -> None:
+    if not any(each.tenant for each in probe.card.supported_interfaces):
+        raise NotApplicable("the card names no tenant")
+
+
+# -- what clients of before 0.3 send -----------------------------------------------------------
+
+
+def _older(probe: Probe, text: str = "", **more: Any) -> dict[str, Any]:
+    """Return parameters as older texts have them."""
+    parts = [{"type": "text", "text": text or probe.task_text}]
+    return {"message": {"role": "user", "parts": parts}, **more}
+
+
+@check("OLDER-1", "MAY", "0.3:7.1", "tasks/send is message/send", versions=OLD, bindings=RPC)
+async def _(probe: Probe) -> None:
+    task = await _sent(probe, sessionId="a-session")
+    fail_if(task.get("contextId") != "a-session", "the sessionId is not the contextId")
+    asked = await probe.asking()
+    done = await _sent(probe, "Here it is", id=asked.id)
+    fail_if(done.get("id") != asked.id, "the id is not that of the task")
+
+
+@check(
+    "OLDER-2", "MAY", "0.3:7.2", "tasks/sendSubscribe is message/stream", versions=OLD, bindings=RPC
+)
+async def _(probe: Probe) -> None:
+    probe.need_streams()
+    events = _events((await probe.rpc("tasks/sendSubscribe", _older(probe), UNSAID)).body)
+    fail_if(not events or events[-1]["result"].get("final") is not True, "there is no such stream")
+
+
+@check("OLDER-3", "MAY", "0.3:7.9", "tasks/subscribe resubscribes", versions=OLD, bindings=RPC)
+async def _(probe: Probe) -> None:
+    task = await probe.asking()
+    (await probe.subscribe(task.id, events=1, members={"/method": "tasks/subscribe"})).given()
+
+
+@check("OLDER-4", "MAY", "0.3:7.3", "tasks/list lists tasks", versions=OLD, bindings=RPC)
+async def _(probe: Probe) -> None:
     task = await probe.finished()
-    said = await _create(probe, task.id)
+    for size in (0, 10):
+        params = {"contextId": task.context_id, "pageSize": size}
+        page = ((await probe.rpc("tasks/list", params, UNSAID)).json or {}).get("result") or {}
+        found = [(each.get("kind"), each.get("id")) for each in page.get("tasks", ())]
+        fail_if(("task", task.id) not in found, "the task is not in the list")
+
+
+@check("OLDER-5", "MAY", "0.3:3.5.3", "GET /v1/tasks lists tasks", versions=OLD, bindings=REST)
+async def _(probe: Probe) -> None:
+    task = await probe.finished()
+    wire = await probe.raw(None, verb="GET", path=f"/v1/tasks?contextId={task.context_id}")
+    ids = [each.get("id") for each in (wire.json or {}).get("tasks", ())]
+    fail_if(task.id not in ids, "the task is not in the list")
+
+
+@check("OLDER-6", "MAY", "0.3:3.5.3", "POST /tasks/send sends", versions=OLD, bindings=REST)
+async def _(probe: Probe) -> None:
+    wire = await probe.raw(json.dumps(_older(probe)).encode(), path="/tasks/send", headers=UNSAID)
+    fail_if(wire.status != 200, f"the status is {wire.status}")
+
+
+@check("OLDER-7", "MAY", "0.3:3.5.3", "POST /tasks/sendStream streams", versions=OLD, bindings=REST)
+async def _(probe: Probe) -> None:
+    probe.need_streams()
+    body = json.dumps(_older(probe)).encode()
+    events = _events((await probe.raw(body, path="/tasks/sendStream", headers=UNSAID)).body)
+    final = events and events[-1].get("statusUpdate", {}).get("final")
+    fail_if(final is not True, "there is no such stream")
+
+
+@check("OLDER-8", "MAY", "0.3:3.5.3", "POST /tasks/{id}/cancel too", versions=OLD, bindings=REST)
+async def _(probe: Probe) -> None:
+    path = f"/tasks/{(await probe.running()).id}/cancel"
+    status = (await probe.raw(b"", path=path, headers=UNSAID)).status
+    fail_if(status != 200, f"the status is {status}")
+
+
+@check("OLDER-9", "MAY", "3.6.2", "Older names are of 0.3 alone", versions=NEW, bindings=OVER_HTTP)
+async def _(probe: Probe) -> None:
+    if probe.binding == "JSONRPC":
+        error = (await probe.rpc("tasks/send", _older(probe))).json
+        fail_if("error" not in error, "tasks/send was served as 1.0")
+    else:
+        status = (await probe.raw(b"{}", path="/tasks/send")).status
+        fail_if(status < 400, "POST /tasks/send was served as 1.0")
+
+
+UNSAID = {"A2A-Version": ""}
+
+
+async def _sent(probe: Probe, text: str = "", **more: Any) -> dict[str, Any]:
+    """Return the task that tasks/send answers with."""
+    answer = await probe.rpc("tasks/send", _older(probe, text, **more), UNSAID)
+    return members_of((answer.json or {}).get("result"), "there is no such method")
+
+
+def _events(body: bytes) -> list[Any]:
+    return [json.loads(data) for _, _, data in SseParser().feed(body) if data]
+
+
+def _pushes(probe: Probe) -> None:
+    if not probe.card.capabilities.push_notifications:
+        raise NotApplicable(f"{UNDECLARED}pushNotifications")
+
+
+async def _push(
+    probe: Probe, operation: str, task: str, id: str = "conformance", url: str = WEBHOOK
+) -> Any:
+    """Do an operation on a configuration."""
+    fields: dict[str, Any] = {"task_id": task}
+    if operation != LIST:
+        fields["id"] = id
+    if operation == CREATE:
+        proof = AuthenticationInfo(scheme="Bearer", credentials=SECRET)
+        fields |= {"url": url, "authentication": proof}
+    return await probe.call(operation, **fields)
+
+
+async def _listed(
+    probe: Probe, task: str, **options: Any
+) -> tuple[TaskPushNotificationConfig, ...]:
+    page = (await probe.call(LIST, task_id=task, **options)).given()
+    return tuple(getattr(page, "configs", page))
+
+
+async def _made(probe: Probe) -> TaskPushNotificationConfig:
+    _pushes(probe)
+    task = await probe.finished()
+    said = await _push(probe, CREATE, task.id)
     if isinstance(said.error, A2AError) and WEBHOOK.split("/")[2] in str(said.error):
         raise NotApplicable(f"the agent takes no webhook at {WEBHOOK}: {said.error}")
-    return task.id, said.given()
-
-
-def _response(wire: WireExchange) -> dict[str, Any]:
-    if not isinstance(wire.json, dict) or wire.json.get("jsonrpc") != "2.0":
-        raise ConformanceViolation(f"the answer, {wire.status}, is not a JSON-RPC 2.0 response")
-    return wire.json
-
-
-def _code(wire: WireExchange, code: int, what: str) -> None:
-    answer = _response(wire)
-    if "error" not in answer:
-        raise ConformanceViolation(f"{what} was answered with a result")
-    found = answer["error"].get("code") if isinstance(answer["error"], dict) else None
-    if found != code:
-        raise ConformanceViolation(f"{what} was answered with {found}, not with {code}")
-
-
-def _error_info(details: Any, reason: str) -> None:
-    items = details if isinstance(details, list) else []
-    infos = [e for e in items if isinstance(e, dict) and e.get("@type") == ERROR_INFO]
-    if not infos:
-        raise ConformanceViolation(f"the error has no {ERROR_INFO}")
-    if infos[0].get("reason") != reason:
-        raise ConformanceViolation(f"the reason is {infos[0].get('reason')!r}, not {reason!r}")
-    if infos[0].get("domain") != "a2a-protocol.org":
-        raise ConformanceViolation(
-            f"the domain is {infos[0].get('domain')!r}, not 'a2a-protocol.org'"
-        )
+    made: TaskPushNotificationConfig = said.given()
+    return msgspec.structs.replace(made, task_id=task.id)

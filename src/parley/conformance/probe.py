@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, NamedTuple
@@ -13,33 +14,29 @@ import msgspec
 
 from parley.client.bindings.binding import binding_class
 from parley.client.bindings.http import Body, HttpTransport, OpenResponse, redacted
+from parley.client.bindings.request_auth import NOTHING, RequestAuth, RequestParameters, override
 from parley.client.errors import ClientError, Disconnected
-from parley.conformance.verdicts import ConformanceViolation, NotApplicable
+from parley.conformance.verdicts import ConformanceViolation, NotApplicable, fail_if
 from parley.model.cards import AgentCard, AgentInterface
 from parley.model.errors import A2AError, an
-from parley.model.operations import (
-    BY_NAME,
-    CancelTaskRequest,
-    GetTaskRequest,
-    SendMessageConfiguration,
-    SendMessageRequest,
-    SubscribeToTaskRequest,
-)
+from parley.model.operations import BY_NAME, SendMessageConfiguration
 from parley.model.parts import Message, Part, Role
 from parley.model.service import CallContext
-from parley.model.struct import A2AStruct
 from parley.model.tasks import Event, Task, TaskState, TaskStatusUpdateEvent
 from parley.wire import versions
+from parley.wire.sse import SseParser
+from parley.wire.versions import Dialect
 
 SHOWN = 700
 """The characters of a body that evidence shows."""
 
 
 class WireExchange(msgspec.Struct, kw_only=True):
-    """A request over HTTP and what came back."""
+    """A request over HTTP, with the headers that ``asked``, and what came back."""
 
     method: str
     url: str
+    asked: dict[str, str] = {}
     sent: bytes = b""
     status: int = 0
     headers: dict[str, str] = {}
@@ -68,12 +65,54 @@ class WireExchange(msgspec.Struct, kw_only=True):
         return "\n".join(lines)
 
 
+GONE = object()
+"""Stands for a member that a request has not."""
+
+
+class Alteration(NamedTuple):
+    """What a check makes of the requests of our own client, on their way.
+
+    ``members`` are values by their paths, such as ``message.parts.0.text``, or ``/method`` in the
+    envelope of JSON-RPC; ``verb`` is that of
+    HTTP, ``query`` is added to the address.
+    """
+
+    members: Mapping[str, Any] = {}
+    headers: Mapping[str, str] = {}
+    query: str = ""
+    verb: str = ""
+
+    def body(self, body: Body) -> Body:
+        """Return the body of a request with the members in it."""
+        if self.verb == "GET":
+            return None
+        if not self.members or not isinstance(body, bytes):
+            return body
+        whole = json.loads(body)
+        for path, value in self.members.items():
+            *way, last = path.removeprefix("/").split(".")
+            place = whole if path.startswith("/") else whole.get("params", whole)
+            for name in way:
+                place = place[int(name)] if isinstance(place, list) else place[name]
+            if value is GONE:
+                place.pop(last, None)
+            else:
+                place[last] = value
+        return json.dumps(whole).encode()
+
+
 class LoggedTransport(HttpTransport):
-    """An HTTP transport that keeps its latest exchanges."""
+    """An HTTP transport that keeps its latest exchanges, and alters requests."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.last: WireExchange | None = None
+        self.recent: deque[WireExchange] = deque(maxlen=8)
+        self.alteration = Alteration()
+
+    @property
+    def last(self) -> WireExchange | None:
+        """The latest exchange, if there is one."""
+        return self.recent[-1] if self.recent else None
 
     @asynccontextmanager
     async def open(
@@ -87,8 +126,13 @@ class LoggedTransport(HttpTransport):
         idle: float | None = None,
     ) -> AsyncIterator[OpenResponse]:
         """Send a request and yield the response, and keep both."""
+        how = self.alteration
+        method, headers, body = how.verb or method, override(headers, how.headers), how.body(body)
+        if how.query:
+            url += ("&" if "?" in url else "?") + how.query
         sent = body if isinstance(body, bytes) else b""
-        exchange = self.last = WireExchange(method=method, url=url, sent=sent)
+        exchange = WireExchange(method=method, url=url, asked=dict(headers), sent=sent)
+        self.recent.append(exchange)
         async with super().open(method, url, headers, body, timeout=timeout, idle=idle) as answer:
             exchange.status = answer.status
             exchange.headers = dict(answer.headers)
@@ -130,79 +174,93 @@ class ProbedTexts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Said(NamedTuple):
-    """The answer to a call: a value, or the error in its place. ``wire`` is none over gRPC."""
+    """The answer to a call: a value, or the error in its place. ``wire`` is none over gRPC.
+
+    The value of a stream are its events until it ended; it is not ``closed`` where it went on.
+    """
 
     operation: str
     value: Any = None
     error: Exception | None = None
     wire: WireExchange | None = None
+    closed: bool = True
 
     @property
-    def is_refused(self) -> bool:
-        """Whether the agent answered with an error of the protocol."""
-        return isinstance(self.error, A2AError)
+    def result(self) -> dict[str, Any]:
+        """The result as JSON, without a wrapper that says what it is."""
+        self.given()
+        answer = self.wire.json if self.wire is not None else None
+        found = answer.get("result") if isinstance(answer, dict) and "jsonrpc" in answer else answer
+        if isinstance(found, dict) and len(found) == 1:
+            found = found.get("task", found.get("message", found))
+        return members_of(found)
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The events of a stream as JSON."""
+        self.given()
+        assert self.wire is not None
+        if self.wire.media_type != "text/event-stream":
+            raise NotApplicable("the answer is no stream")
+        found = []
+        for _, _, data in SseParser().feed(self.wire.body):
+            try:
+                found.append(json.loads(data))
+            except ValueError:
+                raise ConformanceViolation(f"an event is not JSON: {data[:80]!r}") from None
+            members_of(found[-1], f"an event is no JSON object: {data[:80]!r}")
+        return found
 
     def given(self) -> Any:
-        """Return the value. Raises ``ConformanceViolation`` for an error."""
+        """Return the value. Raises ``ConformanceViolation`` for an error, and for no events."""
         if self.error is not None:
             raise ConformanceViolation(f"{self.operation} was answered with {named(self.error)}")
+        fail_if(self.value == (), "the stream ended without an event")
         return self.value
 
     def refused_with(self, *kinds: type[A2AError], why: str) -> A2AError:
         """Return the error. Raises ``ConformanceViolation`` for another, and for success."""
         wanted = " or ".join(f"{kind.__name__} ({kind.code})" for kind in kinds)
-        if self.error is None:
-            kind = type(self.value).__name__
-            raise ConformanceViolation(
-                f"{self.operation} {why} was answered with {an(kind)}, not with {wanted}"
-            )
-        if not isinstance(self.error, kinds):
-            raise ConformanceViolation(
-                f"{self.operation} {why} was answered with {named(self.error)}, not with {wanted}"
-            )
+        error = self.refused(why=why, wanted=wanted)
         # Readers go by the reason of an error, where it has one; the code has to be right too.
         answer = self.wire.json if self.wire is not None else None
         said = answer.get("error") if isinstance(answer, dict) and "jsonrpc" in answer else None
-        if isinstance(said, dict) and said.get("code") not in {kind.code for kind in kinds}:
-            raise ConformanceViolation(
-                f"{self.operation} {why} was answered with the code {said.get('code')!r}, not with "
-                f"{wanted}"
-            )
-        return self.error
+        found = ""
+        if not isinstance(error, kinds):
+            found = named(error)
+        elif isinstance(said, dict) and said.get("code") not in {kind.code for kind in kinds}:
+            found = f"the code {said.get('code')!r}"
+        fail_if(found, f"{self.operation} {why} was answered with {found}, not with {wanted}")
+        return error  # type: ignore[return-value]
 
-    def refused(self, *, why: str) -> Exception:
+    def refused(self, *, why: str, wanted: str = "an error") -> Exception:
         """Return the error, whichever it is. Raises ``ConformanceViolation`` without one."""
         if self.error is None:
-            kind = type(self.value).__name__
+            is_stream = isinstance(self.value, tuple)
+            kind = f"{len(self.value)} events" if is_stream else an(type(self.value).__name__)
             raise ConformanceViolation(
-                f"{self.operation} {why} was answered with {an(kind)}, not with an error"
+                f"{self.operation} {why} was answered with {kind}, not with {wanted}"
             )
         if isinstance(self.error, Disconnected):
             raise ConformanceViolation(f"{self.operation} {why} was not answered: {self.error}")
         return self.error
 
 
-class Streamed(NamedTuple):
-    """The events of a stream until it ended, and the error that it ended with."""
+class _OtherVersion:
+    """The dialect of one version, which says in requests that it is another."""
 
-    events: tuple[Event, ...]
-    error: Exception | None
-    wire: WireExchange | None
-    closed: bool
+    def __init__(self, real: Dialect, version: str) -> None:
+        self._real = real
+        self.version = version
 
-    def given(self) -> tuple[Event, ...]:
-        """Return the events. Raises ``ConformanceViolation`` for an error, and for no events."""
-        if self.error is not None:
-            raise ConformanceViolation(f"the stream was answered with {named(self.error)}")
-        if not self.events:
-            raise ConformanceViolation("the stream ended without an event")
-        return self.events
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
 
 
 class Probe:
-    """Asks one interface of an agent.
+    """Asks one interface of an agent. ``patience`` is how many seconds an answer may take.
 
-    ``raw_card`` is the card as it came, ``patience`` how many seconds an answer may take.
+    ``parameters`` are the credentials that the interface may have, and ``auth`` says others.
     """
 
     def __init__(
@@ -213,28 +271,25 @@ class Probe:
         binding: str,
         version: str,
         *,
-        headers: Mapping[str, str],
         texts: ProbedTexts,
         patience: float,
+        parameters: RequestParameters = NOTHING,
+        auth: RequestAuth | None = None,
     ) -> None:
         self.http = http
         self.card = card
         self.interface = interface
         self.binding = binding
         self.version = version
-        self.headers = dict(headers)
-        self.texts = texts
-        self.patience = patience
+        self.is_old = version == "0.3"
         self.dialect = versions.dialect(version)
-        self._caller = binding_class(binding)(
-            http,
-            interface.url,
-            dialect=self.dialect,
-            headers=self.headers,
-            timeout=patience,
-            idle=patience,
-            numbered=False,
-        )
+        self.texts = texts
+        self.task_text = texts.task or texts.text
+        self.required = tuple(e.uri for e in card.capabilities.extensions if e.required)
+        self.patience = patience
+        self._parameters = parameters
+        self._auth = auth
+        self._callers: dict[str, Any] = {}
         self._finished: Task | None = None
         self._left: set[str] = set()
 
@@ -244,78 +299,154 @@ class Probe:
         return f"{self.binding} {self.version}"
 
     @property
-    def is_http(self) -> bool:
-        """Whether exchanges can be read as they were on the wire."""
-        return self.binding != "GRPC"
+    def parts(self) -> str:
+        """The member of a message that has its parts; the proto of 0.3 has another name."""
+        return "content" if self.is_old and self.binding != "JSONRPC" else "parts"
+
+    def _caller(self, version: str) -> Any:
+        """Return what calls the interface, in the name of a version."""
+        if version not in self._callers:
+            dialect: Any = self.dialect
+            if version != self.version:
+                dialect = _OtherVersion(dialect, version)
+            self._callers[version] = binding_class(self.binding)(
+                self.http,
+                self._parameters.add_to(self.interface.url),
+                dialect=dialect,
+                headers=self._parameters.headers,
+                timeout=self.patience,
+                idle=self.patience,
+                numbered=False,
+                auth=self._auth,
+            )
+        return self._callers[version]
 
     async def aclose(self) -> None:
-        """Cancel the tasks that checks left at work, as far as that goes; close the connection."""
+        """Cancel the tasks that checks left at work, as far as that goes; close the connections."""
+        left = [self.call("CancelTask", id=each) for each in self._left]
         try:
             async with asyncio.timeout(self.patience):
-                await asyncio.gather(*map(self._cancel, self._left), return_exceptions=True)
+                await asyncio.gather(*left, return_exceptions=True)
         except TimeoutError:
             pass  # the agent under test need not be able to
         finally:
-            await self._caller.aclose()
-
-    async def _cancel(self, task_id: str) -> None:
-        request = self._with_tenant(CancelTaskRequest(id=task_id))
-        await self._caller.call(BY_NAME["CancelTask"], request, CallContext())
+            for caller in self._callers.values():
+                await caller.aclose()
 
     # -- calls ---------------------------------------------------------------------------------
 
-    async def call(self, operation: str, request: A2AStruct, *extensions: str) -> Said:
-        """Do an operation once."""
-        request = self._with_tenant(request)
-        context = CallContext(extensions=frozenset(extensions))
-        self.http.last = None
+    async def call(
+        self,
+        operation: str,
+        *,
+        extensions: tuple[str, ...] | None = None,
+        version: str | None = None,
+        events: int = 0,
+        begun: asyncio.Event | None = None,
+        members: Mapping[str, Any] = {},
+        headers: Mapping[str, str] = {},
+        query: str = "",
+        verb: str = "",
+        **fields: Any,
+    ) -> Said:
+        """Do an operation once; ``fields`` are those of its request.
+
+        ``version`` is said in place of the interface's, ``extensions`` in place of those that the
+        card requires. A stream is read to its end, or for so many ``events``, and has ``begun``
+        with its first one or its refusal. Requests over HTTP are altered: see ``Alteration``.
+        """
+        known = BY_NAME[operation]
+        request = known.request(**fields)
+        if self.interface.tenant and not getattr(request, "tenant", GONE):
+            request = msgspec.structs.replace(request, tenant=self.interface.tenant)
+        asked = self.required if extensions is None else extensions
+        context = CallContext(extensions=frozenset(asked))
+        caller = self._caller(self.version if version is None else version)
+        self.http.recent.clear()
+        self.http.alteration = Alteration(members, headers, query, verb)
+        found: list[Event] = []
+        value = error = None
+        closed = True
         try:
             async with asyncio.timeout(self.patience):
-                value = await self._caller.call(BY_NAME[operation], request, context)
+                if not known.streaming:
+                    value = await caller.call(known, request, context)
+                    self._note(value)
+                else:
+                    async with aclosing(caller.stream(known, request, context)) as items:
+                        async for item in items:
+                            found.append(item.event)
+                            if begun is not None:
+                                begun.set()
+                            self._note(item.event)
+                            if len(found) == events:
+                                closed = False
+                                break
         except TimeoutError:
-            raise ConformanceViolation(
-                f"{operation} was not answered within {self.patience:g} s"
-            ) from None
-        except (A2AError, ClientError) as error:
-            return Said(operation, None, error, self.http.last)
-        self._note(value)
-        return Said(operation, value, None, self.http.last)
+            closed = False
+            fail_if(not known.streaming, f"{operation} was not answered within {self.patience:g} s")
+        except (A2AError, ClientError) as caught:
+            error = caught
+        finally:
+            self.http.alteration = Alteration()
+            if begun is not None:
+                begun.set()
+        return Said(
+            operation, tuple(found) if known.streaming else value, error, self.http.last, closed
+        )
 
-    async def send(self, text: str | None = None, **options: Any) -> Said:
-        """Send a message: see ``message`` for the options."""
-        return await self.call("SendMessage", self.message(text, **options))
+    async def send(
+        self,
+        text: str | None = None,
+        *,
+        operation: str = "SendMessage",
+        id: str = "",
+        task: str = "",
+        context: str = "",
+        part: Part | None = None,
+        at_once: bool = False,
+        history: int | None = None,
+        modes: tuple[str, ...] = (),
+        **options: Any,
+    ) -> Said:
+        """Send a message: ``modes`` are the output modes that are accepted; see ``call``."""
+        said = Message(
+            message_id=id or uuid4().hex,
+            role=Role.USER,
+            parts=(part or Part(text=self.texts.text if text is None else text),),
+            task_id=task,
+            context_id=context,
+        )
+        how = SendMessageConfiguration(
+            return_immediately=at_once, history_length=history, accepted_output_modes=modes
+        )
+        return await self.call(operation, message=said, configuration=how, **options)
 
-    async def get(self, id: str, history: int | None = None) -> Said:
+    async def task(self, **options: Any) -> Task:
+        """Return the task that a message makes, which ends by itself."""
+        value = (await self.send(self.task_text, **options)).given()
+        if not isinstance(value, Task):
+            raise NotApplicable("the agent answers directly; --task names a text that makes a task")
+        return value
+
+    async def get(self, id: str, history: int | None = None, **options: Any) -> Said:
         """Get a task."""
-        return await self.call("GetTask", GetTaskRequest(id=id, history_length=history))
+        return await self.call("GetTask", id=id, history_length=history, **options)
 
-    async def stream(self, text: str | None = None, **options: Any) -> Streamed:
+    async def stream(self, text: str | None = None, **options: Any) -> Said:
         """Send a message and read the stream to its end."""
-        return await self._read("SendStreamingMessage", self.message(text, **options))
+        self.need_streams()
+        return await self.send(text, operation="SendStreamingMessage", **options)
 
-    async def subscribe(self, id: str, *, events: int = 0) -> Streamed:
-        """Subscribe to a task, to the end of the stream or for so many events."""
-        return await self._read("SubscribeToTask", SubscribeToTaskRequest(id=id), events)
+    async def subscribe(self, id: str, **options: Any) -> Said:
+        """Subscribe to a task."""
+        self.need_streams()
+        return await self.call("SubscribeToTask", id=id, **options)
 
-    async def _read(self, operation: str, request: A2AStruct, most: int = 0) -> Streamed:
+    def need_streams(self) -> None:
+        """Raise ``NotApplicable`` for an agent without streams."""
         if not self.card.capabilities.streaming:
             raise NotApplicable("the card does not declare capabilities.streaming")
-        request = self._with_tenant(request)
-        self.http.last = None
-        found: list[Event] = []
-        source = self._caller.stream(BY_NAME[operation], request, CallContext())
-        try:
-            async with asyncio.timeout(self.patience), aclosing(source) as items:
-                async for item in items:
-                    found.append(item.event)
-                    self._note(item.event)
-                    if most and len(found) >= most:
-                        return Streamed(tuple(found), None, self.http.last, closed=False)
-        except TimeoutError:
-            return Streamed(tuple(found), None, self.http.last, closed=False)
-        except (A2AError, ClientError) as error:
-            return Streamed(tuple(found), error, self.http.last, closed=True)
-        return Streamed(tuple(found), None, self.http.last, closed=True)
 
     def _note(self, answer: Any) -> None:
         """Note the task of an answer as long as it has not ended."""
@@ -324,64 +455,50 @@ class Probe:
             change = self._left.discard if answer.status.state.is_terminal else self._left.add
             change(task_id)
 
-    def message(
-        self,
-        text: str | None = None,
-        *,
-        task: str = "",
-        context: str = "",
-        at_once: bool = False,
-        history: int | None = None,
-    ) -> SendMessageRequest:
-        """Return the request for a message."""
-        part = Part(text=self.texts.text if text is None else text)
-        said = Message(
-            message_id=uuid4().hex, role=Role.USER, parts=(part,), task_id=task, context_id=context
-        )
-        how = SendMessageConfiguration(return_immediately=at_once, history_length=history)
-        return SendMessageRequest(message=said, configuration=how)
-
-    def _with_tenant(self, request: A2AStruct) -> A2AStruct:
-        if self.interface.tenant and hasattr(request, "tenant"):
-            return msgspec.structs.replace(request, tenant=self.interface.tenant)
-        return request
-
     # -- bytes ---------------------------------------------------------------------------------
 
-    async def post(
-        self, body: bytes, *, path: str = "", headers: Mapping[str, str] = {}
+    async def raw(
+        self,
+        body: bytes | None,
+        *,
+        verb: str = "POST",
+        path: str = "",
+        headers: Mapping[str, str] = {},
     ) -> WireExchange:
-        """Post bytes to the interface, and return what came."""
-        given = {
-            "Content-Type": "application/json",
-            "A2A-Version": self.version,
-            **self.headers,
-            **headers,
-        }
-        url = self.interface.url if not path else self.interface.url.rstrip("/") + path
+        """Send bytes to the interface, or to a path below it, and return what came."""
+        given = await self._auth.parameters(None) if self._auth else NOTHING
+        known = {"Content-Type": "application/json", "A2A-Version": self.version}
+        if self.required:
+            known[self.dialect.extensions_header] = ", ".join(self.required)
+        url = given.add_to(self._parameters.add_to(self.interface.url))
+        if path:
+            url = url.rstrip("/") + f"/{self.interface.tenant}" * bool(self.interface.tenant) + path
         try:
-            await self.http.send("POST", url, given, body, timeout=self.patience)
+            await self.http.send(
+                verb,
+                url,
+                {**known, **self._parameters.headers, **given.headers, **headers},
+                body,
+                timeout=self.patience,
+            )
         except ClientError as error:
-            raise ConformanceViolation(f"POST {path or '/'} was not answered: {error}") from None
+            raise ConformanceViolation(f"{verb} {path or '/'} was not answered: {error}") from None
         assert self.http.last is not None
         return self.http.last
 
-    async def rpc(self, method: str, params: Any, **more: Any) -> WireExchange:
+    async def rpc(
+        self, method: str, params: Any, headers: Mapping[str, str] = {}, **more: Any
+    ) -> WireExchange:
         """Post a JSON-RPC call that may be wrong."""
         call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params, **more}
-        return await self.post(json.dumps(call).encode())
+        return await self.raw(json.dumps(call).encode(), headers=headers)
 
     # -- tasks in a known state ----------------------------------------------------------------
 
     async def finished(self) -> Task:
         """Return a task that has ended; the same one for all checks of the interface."""
         if self._finished is None:
-            said = await self.send(self.texts.task or self.texts.text)
-            value = said.given()
-            if not isinstance(value, Task):
-                raise NotApplicable(
-                    "the agent answers directly; --task names a text that makes a task"
-                )
+            value = await self.task()
             until = asyncio.get_running_loop().time() + self.patience
             while not value.state.is_terminal:
                 if value.state.is_interrupted or asyncio.get_running_loop().time() > until:
@@ -403,11 +520,18 @@ class Probe:
 
     async def running(self) -> Task:
         """Return a task that has not ended."""
-        text = self.texts.slow or self.texts.ask or self.texts.task or self.texts.text
+        text = self.texts.slow or self.texts.ask or self.task_text
         value = (await self.send(text, at_once=True)).given()
         if not isinstance(value, Task) or value.state.is_terminal:
             raise NotApplicable("--slow names a text that the agent works on for some seconds")
         return value
+
+
+def members_of(value: Any, otherwise: str = "the answer is not a JSON object") -> dict[str, Any]:
+    """Return a JSON object. Raises ``ConformanceViolation`` for anything else."""
+    if not isinstance(value, dict):
+        raise ConformanceViolation(otherwise)
+    return value
 
 
 def named(error: BaseException) -> str:
@@ -418,11 +542,3 @@ def named(error: BaseException) -> str:
 
 def _short(state: TaskState) -> str:
     return str(state).removeprefix("TASK_STATE_")
-
-
-def last_state(events: tuple[Event, ...]) -> TaskState | None:
-    """Return the last state in the events of a stream."""
-    for event in reversed(events):
-        if isinstance(event, Task | TaskStatusUpdateEvent):
-            return event.status.state
-    return None

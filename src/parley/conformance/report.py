@@ -10,12 +10,12 @@ from typing import Literal
 
 import msgspec
 
-from parley.conformance.verdicts import Verdict, shown
+from parley.conformance.verdicts import Outcome, Verdict, shown
 from parley.model.distribution import VERSION
 
 Format = Literal["text", "json", "markdown", "html"]
 FORMATS: tuple[Format, ...] = ("text", "json", "markdown", "html")
-_MARKS = {"passed": "passed", "failed": "FAILED", "skipped": "skipped"}
+_MARKS = {"passed": "passed", "failed": "FAILED", "noted": "noted", "skipped": "skipped"}
 
 
 class ConformanceReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,10 +44,7 @@ class ConformanceReport(msgspec.Struct, frozen=True, kw_only=True):
         musts = sum(each.breaks for each in self.verdicts)
         ids = len({each.requirement.id for each in self.verdicts if each.outcome != "skipped"})
         word = "conforms" if self.conforms else "does not conform"
-        return (
-            f"{word}: {counts['passed']} passed, {counts['failed']} failed ({musts} MUST), "
-            f"{counts['skipped']} skipped, of {ids} requirements tried"
-        )
+        return f"{word}: {_counted(counts, f' ({musts} MUST)')}, of {ids} requirements tried"
 
     def written(self, format: Format) -> str:
         """Return the report in a format."""
@@ -72,8 +69,8 @@ class ConformanceReport(msgspec.Struct, frozen=True, kw_only=True):
         yield f"{self.kind} {self.subject}"
         for where in self._places():
             yield ""
-            counts: Counter[str] = Counter(each.outcome for each in self._at(where))
-            yield f"{where}: " + ", ".join(f"{counts[each]} {each}" for each in _MARKS)
+            counts = Counter(each.outcome for each in self._at(where))
+            yield f"{where}: {_counted(counts)}"
             if not whole and counts["skipped"] == counts.total():
                 reasons = Counter(each.reason for each in self._at(where))
                 yield f"          {reasons.most_common(1)[0][0]}"
@@ -167,6 +164,13 @@ class ConformanceReport(msgspec.Struct, frozen=True, kw_only=True):
 
     def _at(self, where: str) -> list[Verdict]:
         return [each for each in self.verdicts if each.where == where]
+
+
+def _counted(counts: Counter[Outcome], more: str = "") -> str:
+    """Return how many came out how, with words after the failed ones."""
+    noted = f"{counts['noted']} noted, " if counts["noted"] else ""
+    failed = f"{counts['passed']} passed, {counts['failed']} failed{more}, "
+    return f"{failed}{noted}{counts['skipped']} skipped"
 
 
 def _cell(text: str) -> str:

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
+from parley.client.auth.authorizer import Authorizer
+from parley.client.auth.credentials import Credential, Credentials
 from parley.client.bindings.binding import canonical, is_supported
 from parley.client.bindings.http import redacted
-from parley.client.errors import ClientError
+from parley.client.card.resolver import CardResolver, Reference, ResolvedCard, first_origin
+from parley.client.errors import CardInvalid, ClientError
 from parley.client.origin import Origin
-from parley.conformance import card_checks, message_checks, other_checks, stream_checks, task_checks
+from parley.conformance import (
+    card_checks,
+    error_checks,
+    message_checks,
+    other_checks,
+    stream_checks,
+    task_checks,
+)
 from parley.conformance.card_checks import CardProbe
-from parley.conformance.probe import LoggedTransport, Probe, ProbedTexts, WireExchange
+from parley.conformance.probe import LoggedTransport, Probe, ProbedTexts, named
 from parley.conformance.report import ConformanceReport
 from parley.conformance.verdicts import (
     ALL_BINDINGS,
@@ -28,16 +38,16 @@ from parley.conformance.verdicts import (
     chosen,
     in_version,
 )
-from parley.model.cards import AgentCard
+from parley.model.distribution import install_command
 from parley.model.errors import A2AError
 from parley.wire import versions
 
-CARD_PATH = "/.well-known/agent-card.json"
 CHECKS: tuple[ServerCheck, ...] = (
     *card_checks.check.all,
     *message_checks.check.all,
     *task_checks.check.all,
     *stream_checks.check.all,
+    *error_checks.check.all,
     *other_checks.check.all,
 )
 """All checks of servers, in the order of a run."""
@@ -50,15 +60,13 @@ _REACHED = ConformanceRequirement(
 )
 
 
-class CardNotRead(Exception):
-    """There is no card to begin with."""
-
-
 async def run_server(
-    url: str,
+    reference: Reference,
     *,
     texts: ProbedTexts | None = None,
-    headers: Mapping[str, str] | None = None,
+    credentials: Credentials | None = None,
+    auth: Sequence[Credential] | None = (),
+    http: LoggedTransport | None = None,
     only: tuple[str, ...] = (),
     skip: tuple[str, ...] = (),
     bindings: tuple[str, ...] = (),
@@ -68,10 +76,11 @@ async def run_server(
 ) -> ConformanceReport:
     """Try a server against the specification, and return what came of it.
 
-    ``url`` is the agent's address, or that of its card. ``texts`` is what it is told. ``headers``
-    go to the origin of ``url``, whatever the card says. ``only`` and ``skip`` choose checks by id,
-    or how ids begin; ``bindings`` and ``protocol_versions`` choose interfaces.
-    ``patience`` is how many seconds an answer may take. Raises ``CardNotRead`` where
+    ``reference`` leads to the agent's card, as for ``connect``. ``texts`` is what it is told.
+    ``credentials`` go to the origin of the reference, whatever the card says, and so does ``auth``:
+    with ``None`` it is the login there. ``only`` and ``skip`` choose checks by id, or how ids
+    begin; ``bindings`` and ``protocol_versions`` choose interfaces.
+    ``patience`` is how many seconds an answer may take. Raises ``ClientError`` where
     there is no agent card.
     """
     verdicts: list[Verdict] = []
@@ -81,16 +90,19 @@ async def run_server(
         if on_verdict is not None:
             on_verdict(verdict)
 
-    async with LoggedTransport() as http:
-        probe = await _card(http, url, dict(headers or {}))
+    async with AsyncExitStack() as stack:
+        if http is None:
+            http = await stack.enter_async_context(LoggedTransport())
+        shown = redacted(reference) if isinstance(reference, str) else "the given card"
+        authorizer = Authorizer(credentials or Credentials(), auth, http=http, address=shown)
+        http.certificate_for = authorizer.may_see_certificate
+        stack.push_async_callback(authorizer.aclose)
+        resolved, card_probe = await _card(http, reference, authorizer, patience)
         for check in CHECKS:
             if check.scope == "card" and chosen(check.requirement.id, only, skip):
-                add(await _tried(check, probe, "card", http))
-        card = _read(probe.members)
-        if card is None:
-            return ConformanceReport(kind="server", subject=redacted(url), verdicts=tuple(verdicts))
+                add(await _tried(check, card_probe, "card", http))
         found: set[str] = set()
-        for interface in card.supported_interfaces:
+        for interface in resolved.card.supported_interfaces if resolved else ():
             binding = canonical(interface.protocol_binding)
             version = versions.supported_for(interface.protocol_version)
             if binding not in ALL_BINDINGS or version is None:
@@ -100,42 +112,67 @@ async def run_server(
             if protocol_versions and version not in protocol_versions:
                 continue
             found |= {binding, version}
-            is_there = _is_of(url, interface.url, binding)
-            await _interface(
-                *(http, card, interface, binding, version, add),
-                headers=(headers or {}) if is_there else {},
+            where = f"{binding} {version}"
+            origin, reason = _origin(interface.url, http), ""
+            if not is_supported(binding):
+                reason = f"gRPC is not installed here: {install_command('grpc')}"
+            elif not authorizer.credentials.allows(origin):
+                reason = (
+                    f"the credentials are not for its origin; --trust-origin {origin} allows it"
+                )
+            if reason:
+                add(Verdict(requirement=_REACHED, where=where, outcome="skipped", reason=reason))
+                continue
+            assert resolved is not None
+            probe = Probe(
+                *(http, resolved.card, interface, binding, version),
                 texts=texts or ProbedTexts(),
                 patience=patience,
-                choose=lambda id: chosen(id, only, skip),
+                parameters=authorizer.credentials.agent_parameters(origin, resolved.card),
+                auth=authorizer.at(origin),
             )
-        for asked in (*bindings, *protocol_versions):
+            await _interface(probe, http, add, lambda id: chosen(id, only, skip))
+        for asked in (*bindings, *protocol_versions) if resolved else ():
             if asked not in found:
                 reason = "the card has no such interface"
                 add(Verdict(requirement=_REACHED, where=asked, outcome="skipped", reason=reason))
-    return ConformanceReport(kind="server", subject=redacted(url), verdicts=tuple(verdicts))
+    return ConformanceReport(kind="server", subject=shown, verdicts=tuple(verdicts))
+
+
+async def _card(
+    http: LoggedTransport, reference: Reference, auth: Authorizer, patience: float
+) -> tuple[ResolvedCard | None, CardProbe]:
+    """Return the card, unless it cannot be read at all, and what its checks get."""
+    resolver = CardResolver(http, credentials=auth.credentials, auth=auth, timeout=patience)
+    resolved = None
+    try:
+        resolved = await resolver.resolve(reference)
+        raw = resolved.raw
+        origin = resolved.given_origin or first_origin(resolved.card)
+        auth.for_card(resolved.bind(auth.credentials), lambda: resolved.card, origin)
+        await auth.prepare()
+    except CardInvalid as error:
+        raw = error.raw
+        if not raw:
+            raise
+    exchange = next((each for each in http.recent if each.body == raw), None)
+    return resolved, CardProbe(http=http, exchange=exchange, members=json.loads(raw))
+
+
+def _origin(url: str, http: LoggedTransport) -> Origin | None:
+    try:
+        return Origin.of_grpc(url, insecure=http.insecure)
+    except ValueError:
+        return None
 
 
 async def _interface(
+    probe: Probe,
     http: LoggedTransport,
-    card: AgentCard,
-    interface: Any,
-    binding: str,
-    version: str,
     add: Callable[[Verdict], None],
-    *,
-    headers: Mapping[str, str],
-    texts: ProbedTexts,
-    patience: float,
     choose: Callable[[str], bool],
 ) -> None:
-    where = f"{binding} {version}"
-    if not is_supported(binding):
-        reason = "gRPC is not installed here: pip install 'parley-a2a[grpc]'"
-        add(Verdict(requirement=_REACHED, where=where, outcome="skipped", reason=reason))
-        return
-    probe = Probe(
-        *(http, card, interface, binding, version), headers=headers, texts=texts, patience=patience
-    )
+    where = probe.where
     try:
         if choose(_REACHED.id):
             reached = await _verdict(_REACHED, where, http, lambda: _reach(probe))
@@ -143,22 +180,11 @@ async def _interface(
             if reached.outcome == "failed":
                 return
         for check in CHECKS:
-            fits = version in check.versions and binding in check.bindings
+            fits = probe.version in check.versions and probe.binding in check.bindings
             if check.scope == "interface" and fits and choose(check.requirement.id):
                 add(await _tried(check, probe, where, http))
     finally:
         await probe.aclose()
-
-
-def _is_of(url: str, interface: str, binding: str) -> bool:
-    """Return whether an interface is where the run was sent to, so that it may have its headers."""
-    try:
-        given = Origin.of(url)
-        if binding == "GRPC":
-            return Origin.of_grpc(interface, insecure=True).host == given.host
-        return Origin.of(interface) == given
-    except ValueError:
-        return False
 
 
 async def _reach(probe: Probe) -> None:
@@ -180,59 +206,19 @@ async def _tried(check: ServerCheck, probe: Any, where: str, http: LoggedTranspo
 async def _verdict(
     requirement: ConformanceRequirement, where: str, http: LoggedTransport, run: Callable[[], Any]
 ) -> Verdict:
-    http.last = None
+    http.recent.clear()
     outcome: Outcome = "passed"
     reason = evidence = ""
     try:
         await run()
     except NotApplicable as error:
         outcome, reason = "skipped", str(error)
-    except ConformanceViolation as error:
-        outcome, reason = "failed", str(error)
-    except (A2AError, ClientError) as error:
-        outcome, reason = "failed", f"{type(error).__name__}: {error}"
+    except (ConformanceViolation, A2AError, ClientError) as error:
+        is_ours = isinstance(error, ConformanceViolation)
+        outcome = "noted" if requirement.level == "MAY" else "failed"
+        reason = str(error) if is_ours else named(error)
     if outcome == "failed" and http.last is not None:
         evidence = str(http.last)
     return Verdict(
         requirement=requirement, where=where, outcome=outcome, reason=reason, evidence=evidence
     )
-
-
-async def _card(http: LoggedTransport, url: str, headers: dict[str, str]) -> CardProbe:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise CardNotRead(f"{url!r} is not an address of the form http://host:port")
-    path = parts.path.rstrip("/")
-    if path.endswith(".json"):
-        places = [path]
-    else:
-        places = list(dict.fromkeys([f"{path}{CARD_PATH}", CARD_PATH]))
-    first: WireExchange | None = None
-    for place in places:
-        address = parts._replace(path=place, fragment="").geturl()
-        try:
-            await http.send(
-                "GET", address, {**headers, "Accept": "application/json"}, None, timeout=10
-            )
-        except ClientError as error:
-            raise CardNotRead(f"there is no agent at {redacted(url)}: {error}") from None
-        exchange = http.last
-        assert exchange is not None
-        first = first or exchange
-        if exchange.status == 200 and isinstance(exchange.json, dict):
-            members = exchange.json
-            return CardProbe(
-                http=http, url=address, headers=headers, exchange=exchange, members=members
-            )
-    assert first is not None
-    raise CardNotRead(
-        f"there is no agent card at {redacted(first.url)}: the answer is {first.status} "
-        f"{first.media_type or 'without a content type'}"
-    )
-
-
-def _read(members: dict[str, Any]) -> AgentCard | None:
-    try:
-        return versions.read_card(json.loads(json.dumps(members)))
-    except A2AError:
-        return None  # what is wrong with it is in the verdicts on the card

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-import json
+import asyncio
 from typing import Any
 
-from parley.conformance.probe import MISSING_TASK, Probe, Streamed, last_state
-from parley.conformance.verdicts import OVER_HTTP, Checks, ConformanceViolation, NotApplicable
+from parley.conformance.probe import MISSING_TASK, Probe, Said
+from parley.conformance.verdicts import (
+    NEW,
+    OLD,
+    OVER_HTTP,
+    REST,
+    RPC,
+    Checks,
+    NotApplicable,
+    fail_if,
+)
 from parley.model.errors import TaskNotFoundError, UnsupportedOperationError, an
-from parley.model.operations import SubscribeToTaskRequest
 from parley.model.parts import Message
-from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
-from parley.wire.sse import SseParser
+from parley.model.tasks import (
+    Event,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatusUpdateEvent,
+)
 
 check = Checks()
-NEW = ("1.0",)
 
 
-async def _streamed(probe: Probe) -> Streamed:
-    streamed = await probe.stream(probe.texts.task or probe.texts.text)
+async def _streamed(probe: Probe) -> Said:
+    streamed = await probe.stream(probe.task_text)
     streamed.given()
     return streamed
 
@@ -27,178 +39,279 @@ async def _streamed(probe: Probe) -> Streamed:
     "STREAM-1", "MUST", "3.1.2", "A stream begins with the task, or is one message", versions=NEW
 )
 async def _(probe: Probe) -> None:
-    events = (await _streamed(probe)).events
-    if isinstance(events[0], Message):
-        if len(events) > 1:
-            raise ConformanceViolation(f"{len(events) - 1} events follow the message")
-    elif not isinstance(events[0], Task):
-        raise ConformanceViolation(f"the first event is {an(type(events[0]).__name__)}")
+    first, *others = (await _streamed(probe)).value
+    if isinstance(first, Message):
+        fail_if(others, f"{len(others)} events follow the message")
+    else:
+        _is_task(first)
 
 
 @check("STREAM-2", "MUST", "3.1.2", "A stream ends when its task has ended")
 async def _(probe: Probe) -> None:
     streamed = await _streamed(probe)
-    state = last_state(streamed.events)
-    if state is None:
-        raise NotApplicable("the agent answers directly")
+    state = _last_state(streamed.value)
     if state.is_interrupted:
         raise NotApplicable("the agent asked back; --task names a text whose task ends by itself")
-    if not state.is_terminal:
-        raise ConformanceViolation(f"the stream ended, and the last state in it is {state}")
-    if not streamed.closed:
-        raise ConformanceViolation(
-            f"the task is {state}, and the stream is still open after a while"
-        )
+    fail_if(not state.is_terminal, f"the stream ended, and the last state in it is {state}")
+    still_open = f"the task is {state}, and the stream is still open after a while"
+    fail_if(not streamed.closed, still_open)
 
 
 @check("STREAM-3", "MUST", "3.5.2", "All events of a stream are of one task and context")
 async def _(probe: Probe) -> None:
-    events = (await _streamed(probe)).events
+    events = (await _streamed(probe)).value
     tasks = {_ids(event)[0] for event in events if not isinstance(event, Message)}
     contexts = {_ids(event)[1] for event in events}
-    if len(tasks) > 1:
-        raise ConformanceViolation(f"the events have different taskIds: {sorted(tasks)}")
-    if len(contexts) > 1 or "" in contexts:
-        raise ConformanceViolation(f"the events have different contextIds: {sorted(contexts)}")
+    fail_if(len(tasks) > 1, f"the events have different taskIds: {sorted(tasks)}")
+    several = len(contexts) > 1 or "" in contexts
+    fail_if(several, f"the events have different contextIds: {sorted(contexts)}")
 
 
 @check("STREAM-4", "MUST", "9.4.2", "A stream is text/event-stream", bindings=OVER_HTTP)
 async def _(probe: Probe) -> None:
     wire = (await _streamed(probe)).wire
-    if wire is None or wire.media_type != "text/event-stream":
-        raise ConformanceViolation(
-            f"its Content-Type is {wire.media_type if wire else 'missing'!r}"
-        )
+    kind = wire.media_type if wire else "missing"
+    fail_if(kind != "text/event-stream", f"its Content-Type is {kind!r}")
 
 
-@check(
-    "STREAM-5",
-    "MUST",
-    "9.4.2",
-    "Every event is a JSON-RPC response to the request",
-    bindings=("JSONRPC",),
-)
+@check("STREAM-5", "MUST", "9.4.2", "Every event is a JSON-RPC response", bindings=RPC)
 async def _(probe: Probe) -> None:
-    for data in _raw_events(await _streamed(probe)):
-        if data.get("jsonrpc") != "2.0":
-            raise ConformanceViolation('an event has no "jsonrpc": "2.0"')
-        if "id" not in data:
-            raise ConformanceViolation("an event has no id")
-        if ("result" in data) == ("error" in data):
-            raise ConformanceViolation("an event has not exactly one of result and error")
+    for data in (await _streamed(probe)).events:
+        fail_if(data.get("jsonrpc") != "2.0", 'an event has no "jsonrpc": "2.0"')
+        fail_if("id" not in data, "an event has no id")
+        both = ("result" in data) == ("error" in data)
+        fail_if(both, "an event has not exactly one of result and error")
 
 
 @check(
-    "STREAM-6",
-    "MUST",
-    "3.5.2",
-    "Every event has exactly one of its four kinds",
+    *("STREAM-6", "MUST", "3.5.2", "Every event has exactly one of its four kinds"),
     versions=NEW,
     bindings=OVER_HTTP,
 )
 async def _(probe: Probe) -> None:
-    for data in _raw_events(await _streamed(probe)):
-        members = data.get("result", {}) if probe.binding == "JSONRPC" else data
+    for data in (await _streamed(probe)).events:
+        members = data.get("result", data)
         kinds = {"task", "message", "statusUpdate", "artifactUpdate"} & members.keys()
-        if len(kinds) != 1:
-            raise ConformanceViolation(f"an event has {sorted(kinds) or 'none'} of the four kinds")
+        fail_if(len(kinds) != 1, f"an event has {sorted(kinds) or 'none'} of the four kinds")
 
 
 @check("STREAM-7", "MUST", "3.1.2", "Nothing follows the end of the task")
 async def _(probe: Probe) -> None:
     ended = False
-    for event in (await _streamed(probe)).events:
-        if ended:
-            raise ConformanceViolation(f"{an(type(event).__name__)} follows the end of the task")
+    for event in (await _streamed(probe)).value:
+        fail_if(ended, f"{an(type(event).__name__)} follows the end of the task")
         ended = isinstance(event, Task | TaskStatusUpdateEvent) and event.status.state.is_terminal
 
 
 @check("STREAM-8", "MUST", "4.2.2", "The artifacts of a stream are those of the task")
 async def _(probe: Probe) -> None:
-    events = (await _streamed(probe)).events
-    ids = [_ids(event)[0] for event in events if not isinstance(event, Message)]
-    if not ids:
-        raise NotApplicable("the agent answers directly")
-    task = (await probe.get(ids[0])).given()
+    events = (await _streamed(probe)).value
+    _last_state(events)
+    task = (await probe.get(_ids(events[-1])[0])).given()
     told = _texts_of(events)
     kept = {a.artifact_id: "".join(p.text or "" for p in a.parts) for a in task.artifacts}
-    if task.state.is_terminal and told != kept:
-        raise ConformanceViolation(f"the stream told {told}, and the task has {kept}")
+    differ = task.state.is_terminal and told != kept
+    fail_if(differ, f"the stream told {told}, and the task has {kept}")
 
 
 @check("STREAM-9", "MUST", "3.1.6", "Subscribing to an ended task is refused", versions=NEW)
 async def _(probe: Probe) -> None:
-    task = await probe.finished()
-    _refused(await probe.subscribe(task.id), UnsupportedOperationError, "to an ended task")
+    said = await probe.subscribe((await probe.finished()).id)
+    said.refused_with(UnsupportedOperationError, why="to an ended task")
 
 
 @check("STREAM-10", "MUST", "3.1.6", "Subscribing to an unknown task is refused as TaskNotFound")
 async def _(probe: Probe) -> None:
-    _refused(await probe.subscribe(MISSING_TASK), TaskNotFoundError, "to an unknown task")
+    said = await probe.subscribe(MISSING_TASK)
+    said.refused_with(TaskNotFoundError, why="to an unknown task")
 
 
-@check(
-    "STREAM-11",
-    "MUST",
-    "3.3.4",
-    "Streaming that the card does not declare is refused",
-    versions=NEW,
-)
+@check("STREAM-11", "MUST", "3.3.4", "Streams that are not declared are refused", versions=NEW)
 async def _(probe: Probe) -> None:
     if probe.card.capabilities.streaming:
         raise NotApplicable("the card declares capabilities.streaming")
-    said = await probe.call("SubscribeToTask", SubscribeToTaskRequest(id=MISSING_TASK))
-    said.refused_with(UnsupportedOperationError, why="to an agent without streaming")
+    for said in (
+        await probe.call("SubscribeToTask", id=MISSING_TASK),
+        await probe.send(operation="SendStreamingMessage"),
+    ):
+        said.refused_with(UnsupportedOperationError, why="to an agent without streaming")
 
 
 @check("STREAM-12", "MUST", "3.1.6", "A subscription begins with the task", versions=NEW)
 async def _(probe: Probe) -> None:
     task = await probe.running()
-    streamed = await probe.subscribe(task.id, events=1)
-    if isinstance(streamed.error, UnsupportedOperationError):
+    said = await probe.subscribe(task.id, events=1)
+    if isinstance(said.error, UnsupportedOperationError):
         raise NotApplicable("the task ended first; --slow names a text for longer work")
-    first = streamed.given()[0]
-    if not isinstance(first, Task) or first.id != task.id:
-        raise ConformanceViolation(f"the first event is {an(type(first).__name__)}")
+    first = said.given()[0]
+    _is_task(first)
+    fail_if(first.id != task.id, f"it is the task {first.id!r}")
+
+
+@check("STREAM-13", "MUST", "3.1.2", "A stream for an ended task is refused", versions=NEW)
+async def _(probe: Probe) -> None:
+    said = await probe.stream(task=(await probe.finished()).id)
+    said.refused_with(UnsupportedOperationError, why="for a task that has ended")
+
+
+@check("STREAM-14", "MUST", "3.1.2", "A stream for an unknown task is refused as TaskNotFound")
+async def _(probe: Probe) -> None:
+    said = await probe.stream(task=MISSING_TASK)
+    said.refused_with(TaskNotFoundError, why="for a task that does not exist")
 
 
 @check(
-    "OLD-3",
-    "MUST",
-    "0.3:7.2.2",
-    "The last status of a stream is final",
-    versions=("0.3",),
-    bindings=("JSONRPC",),
+    *("STREAM-15", "MAY", "11.7", "A stream is refused with a plain error, and not in a stream"),
+    bindings=OVER_HTTP,
 )
 async def _(probe: Probe) -> None:
-    told = [data.get("result", {}) for data in _raw_events(await _streamed(probe))]
-    updates = [each for each in told if each.get("kind") == "status-update"]
-    if not updates:
+    for said in (await probe.subscribe(MISSING_TASK), await probe.stream(task=MISSING_TASK)):
+        said.refused(why="for a task that does not exist")
+        wire = said.wire
+        fail_if(wire and wire.media_type == "text/event-stream", "the error came in a stream")
+        status = wire.status if wire and probe.binding == "HTTP+JSON" else 404
+        fail_if(status != 404, f"the status of the refusal is {status}, not 404")
+
+
+@check("STREAM-16", "MUST", "3.2.4", "A stream heeds historyLength", versions=NEW)
+async def _(probe: Probe) -> None:
+    for most in (0, 1):
+        for event in (await probe.stream(probe.task_text, history=most)).given():
+            found = len(event.history) if isinstance(event, Task) else 0
+            fail_if(found > most, f"historyLength {most}, and a task has {found} messages")
+
+
+@check("STREAM-17", "MAY", "3.1.2", "The stream of a message ends when the agent asks back")
+async def _(probe: Probe) -> None:
+    await probe.asking()
+    streamed = await probe.stream(probe.texts.ask or probe.texts.text)
+    state = _last_state(streamed.given())
+    asked = state is TaskState.INPUT_REQUIRED and streamed.closed
+    fail_if(not asked, f"the last state in it is {state}, and it is {_open(streamed)}")
+
+
+@check("STREAM-18", "MUST", "3.1.6", "A subscription lasts until the task ends", versions=NEW)
+async def _(probe: Probe) -> None:
+    (told,) = await _watched(probe, 1)
+    state = _last_state(told.given())
+    ended = state.is_terminal and told.closed
+    fail_if(not ended, f"the last state in it is {state}, and it is {_open(told)}")
+
+
+@check("STREAM-19", "MUST", "3.5.2", "All streams of a task tell the same, in order", versions=NEW)
+async def _(probe: Probe) -> None:
+    first, second = (said.given() for said in await _watched(probe, 2))
+    fail_if(first != second, f"one told {_kinds(first)}, and another {_kinds(second)}")
+
+
+@check("STREAM-20", "MUST", "3.5.2", "A stream that is closed ends no other", versions=NEW)
+async def _(probe: Probe) -> None:
+    told, _ = await _watched(probe, 2, closes=True)
+    fail_if(len(told.given()) < 2, "nothing came after another stream was closed")
+
+
+@check("STREAM-21", "MAY", "11.3", "A task is subscribed to by GET and by POST", bindings=REST)
+async def _(probe: Probe) -> None:
+    task = await probe.asking()
+    for verb in ("GET", "POST"):
+        _is_task((await probe.subscribe(task.id, events=1, verb=verb)).given()[0])
+
+
+@check(
+    *("OLD-3", "MUST", "0.3:7.2.2", "The last status of a stream is final, and no other"),
+    versions=OLD,
+    bindings=OVER_HTTP,
+)
+async def _(probe: Probe) -> None:
+    await _final(probe, probe.task_text)
+
+
+@check(
+    *("OLD-5", "MAY", "0.3:7.2.2", "So is the status in which the agent asks back"),
+    versions=OLD,
+    bindings=OVER_HTTP,
+)
+async def _(probe: Probe) -> None:
+    await probe.asking()
+    await _final(probe, probe.texts.ask or probe.texts.text)
+
+
+@check("OLD-6", "MAY", "0.3:7.9", "A subscription of 0.3 begins with the task", versions=OLD)
+async def _(probe: Probe) -> None:
+    said = await probe.subscribe((await probe.asking()).id, events=1)
+    _is_task(said.given()[0])
+
+
+@check("OLD-4", "MAY", "0.3:7.9", "A subscription of 0.3 ends with its final update", versions=OLD)
+async def _(probe: Probe) -> None:
+    (told,) = await _watched(probe, 1)
+    _last_state(told.given())
+    fail_if(not told.closed, "the stream is still open after a while")
+
+
+async def _final(probe: Probe, text: str) -> None:
+    """Require that the last status of a message's stream alone is final."""
+    told = [data.get("result", data) for data in (await probe.stream(text)).events]
+    told = [each.get("statusUpdate", each) for each in told]
+    finals = [each.get("final", False) for each in told if "status" in each and "taskId" in each]
+    if not finals:
         raise NotApplicable("the stream has no status update")
-    if updates[-1].get("final") is not True:
-        raise ConformanceViolation(
-            f"the last status update has final: {updates[-1].get('final')!r}"
+    fail_if(finals[-1] is not True, f"the last status update has final: {finals[-1]!r}")
+    fail_if(True in finals[:-1], "a status update before the last one is final")
+
+
+async def _watched(probe: Probe, count: int, *, closes: bool = False) -> list[Said]:
+    """Return the streams of a task that asked, and got its answer.
+
+    ``closes``: the last stream is closed at its first event, before the answer.
+    """
+    probe.need_streams()
+    task = await probe.asking()
+    begun = [asyncio.Event() for _ in range(count)]
+    streams = [
+        asyncio.ensure_future(
+            probe.subscribe(task.id, begun=each, events=int(closes and each is begun[-1]))
         )
+        for each in begun
+    ]
+    try:
+        for each in begun:
+            await each.wait()
+        if closes:
+            await streams[-1]
+        (await probe.send("Here it is", task=task.id)).given()
+        told = list(await asyncio.gather(*streams))
+    finally:
+        for stream in streams:
+            stream.cancel()
+    if not told[0].closed and not (await probe.get(task.id)).given().state.is_terminal:
+        raise NotApplicable("the answer to the question did not end the task")
+    return told
 
 
-def _refused(streamed: Streamed, kind: type[Exception], what: str) -> None:
-    if streamed.error is None:
-        raise ConformanceViolation(
-            f"SubscribeToTask {what} was answered with {len(streamed.events)} events"
-        )
-    if not isinstance(streamed.error, kind):
-        raise ConformanceViolation(
-            f"SubscribeToTask {what} was answered with {type(streamed.error).__name__}: "
-            f"{str(streamed.error)[:200]}, not with {kind.__name__}"
-        )
+def _open(streamed: Said) -> str:
+    return "closed" if streamed.closed else "still open"
 
 
-def _ids(event: Event) -> tuple[str, str]:
-    if isinstance(event, Task):
-        return event.id, event.context_id
-    if isinstance(event, Message):
-        return event.task_id, event.context_id
-    return event.task_id, event.context_id
+def _kinds(events: tuple[Event, ...]) -> list[str]:
+    return [type(event).__name__ for event in events]
+
+
+def _is_task(event: Event) -> None:
+    what = f"the first event is {an(type(event).__name__)}"
+    fail_if(not isinstance(event, Task), what)
+
+
+def _last_state(events: tuple[Event, ...]) -> TaskState:
+    """Return the last state in the events of a stream."""
+    for event in reversed(events):
+        if isinstance(event, Task | TaskStatusUpdateEvent):
+            return event.status.state
+    raise NotApplicable("the agent answers directly")
+
+
+def _ids(event: Any) -> tuple[str, str]:
+    return event.id if isinstance(event, Task) else event.task_id, event.context_id
 
 
 def _texts_of(events: tuple[Event, ...]) -> dict[str, str]:
@@ -213,20 +326,3 @@ def _texts_of(events: tuple[Event, ...]) -> dict[str, str]:
             before = told.get(artifact.artifact_id, "") if event.append else ""
             told[artifact.artifact_id] = before + text
     return told
-
-
-def _raw_events(streamed: Streamed) -> list[dict[str, Any]]:
-    if streamed.wire is None:
-        return []
-    if streamed.wire.media_type != "text/event-stream":
-        raise NotApplicable("the answer is no stream")
-    found = []
-    for _, _, data in SseParser().feed(streamed.wire.body):
-        try:
-            members = json.loads(data)
-        except ValueError:
-            raise ConformanceViolation(f"an event is not JSON: {data[:80]!r}") from None
-        if not isinstance(members, dict):
-            raise ConformanceViolation(f"an event is no JSON object: {data[:80]!r}")
-        found.append(members)
-    return found

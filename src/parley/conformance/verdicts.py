@@ -32,17 +32,21 @@ _LATEST = {
     "3.4.3": "343-multi-turn-conversation-patterns",
     "3.5.2": "352-streaming-event-delivery",
     "3.5.3": "353-push-notification-delivery",
+    "3.6": "36-versioning",
     "3.6.1": "361-client-responsibilities",
     "3.6.2": "362-server-responsibilities",
+    "3.7": "37-messages-and-artifacts",
     "4.1.1": "411-task",
     "4.1.3": "413-taskstate",
     "4.1.4": "414-message",
+    "4.1.6": "416-part",
     "4.1.7": "417-artifact",
     "4.2.2": "422-taskartifactupdateevent",
     "4.4.1": "441-agentcard",
     "4.4.5": "445-agentskill",
     "4.4.6": "446-agentinterface",
     "4.6.1": "461-extension-declaration",
+    "4.6.3": "463-extension-versioning-and-compatibility",
     "5.2": "52-protocol-selection-and-negotiation",
     "5.4": "54-error-code-mappings",
     "5.5": "55-json-field-naming-convention",
@@ -59,6 +63,7 @@ _LATEST = {
     "9.3": "93-base-request-structure",
     "9.4.2": "942-sendstreamingmessage",
     "9.5": "95-error-handling",
+    "10.6": "106-error-handling",
     "11.1": "111-protocol-requirements",
     "11.3": "113-url-patterns-and-http-methods",
     "11.6": "116-error-handling",
@@ -79,6 +84,7 @@ _OLD = {
     "6.4": "64-message-object",
     "6.5": "65-part-union-type",
     "7.1": "71-messagesend",
+    "7.1.1": "711-messagesendparams-object",
     "7.2": "72-messagestream",
     "7.2.2": "722-taskstatusupdateevent-object",
     "7.3": "73-tasksget",
@@ -89,6 +95,7 @@ _OLD = {
     "6.7": "67-artifact-object",
     "6.11": "611-json-rpc-structures",
     "8.1": "81-standard-json-rpc-errors",
+    "8.2": "82-a2a-specific-errors",
 }
 _SAME_IN_OLD = {
     "3.1.1": "7.1",
@@ -101,10 +108,13 @@ _SAME_IN_OLD = {
     "3.2.4": "7.3",
     "3.4.1": "6.1",
     "3.4.2": "6.1",
+    "3.2.2": "7.1.1",
     "3.5.2": "7.2",
     "4.1.1": "6.1",
     "4.1.4": "6.4",
+    "4.1.6": "6.5",
     "4.1.7": "6.7",
+    "5.4": "8.2",
     "9.3": "6.11",
     "9.4.2": "3.3.1",
     "9.5": "8.1",
@@ -135,7 +145,8 @@ def shown(section: str) -> str:
 
 
 Level = Literal["MUST", "SHOULD", "MAY"]
-Outcome = Literal["passed", "failed", "skipped"]
+Outcome = Literal["passed", "failed", "noted", "skipped"]
+"""``noted`` is a MAY that is not so: the specification leaves it to the server."""
 
 
 class ConformanceViolation(Exception):
@@ -144,6 +155,12 @@ class ConformanceViolation(Exception):
 
 class NotApplicable(Exception):
     """A requirement cannot be tried here; says why, and how it could be."""
+
+
+def fail_if(broken: object, what: str) -> None:
+    """Raise ``ConformanceViolation`` if a requirement is broken."""
+    if broken:
+        raise ConformanceViolation(what)
 
 
 class ConformanceRequirement(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,7 +201,11 @@ def chosen(id: str, only: tuple[str, ...], skip: tuple[str, ...]) -> bool:
     return wanted and not any(id.upper().startswith(each.upper()) for each in skip)
 
 
+NEW = ("1.0",)
+OLD = ("0.3",)
 ALL_VERSIONS = ("1.0", "0.3")
+RPC = ("JSONRPC",)
+REST = ("HTTP+JSON",)
 ALL_BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC")
 OVER_HTTP = ("JSONRPC", "HTTP+JSON")
 

@@ -234,6 +234,7 @@ def _explain(body: bytes) -> RpcRequest:
         raise InvalidRequestError('jsonrpc must be the string "2.0"')
     method = _value(members.get("method", _ABSENT))
     if not isinstance(method, str):
+        _check_syntax(body)
         raise InvalidRequestError("method must be a string: the name of an operation")
     return RpcRequest(
         jsonrpc="2.0",

@@ -31,7 +31,7 @@ def test_a_server_is_tried(parley, url):
     ran = parley("conformance", "server", url, *ONLY)
     assert ran.status == 0, ran
     assert ran.stdout.splitlines()[0] == f"server {url}"
-    assert "JSONRPC 1.0: 7 passed, 0 failed, 0 skipped" in ran.stdout
+    assert "JSONRPC 1.0: 11 passed, 0 failed, 0 skipped" in ran.stdout
     assert ran.stdout.splitlines()[-1].startswith("conforms: ")
     whole = parley("conformance", "server", url, *ONLY, "--verbose").stdout
     assert "passed  RPC-1      MUST   A body that is no JSON is refused with -32700" in whole
@@ -86,4 +86,35 @@ def test_what_cannot_be_is_wrong_usage(parley, words, message):
 def test_no_agent_is_out_of_reach(parley):
     ran = parley("conformance", "server", "http://127.0.0.1:1")
     assert ran.status == 3
-    assert "there is no agent at http://127.0.0.1:1" in ran.stderr
+    assert "cannot connect to http://127.0.0.1:1" in ran.stderr
+
+
+def test_the_agent_is_named_as_for_every_command(parley, url, tmp_path):
+    card = tmp_path / "card.json"
+    card.write_text(parley("card", "get", url, "-o", "json").stdout)
+    for words in ((url,), ("-a", url), (url.removeprefix("http://"),), ("-a", str(card))):
+        ran = parley("conformance", "server", *words, *ONLY)
+        assert ran.status == 0, ran
+        assert "JSONRPC 1.0: 11 passed" in ran.stdout
+    # A card that was given and not fetched is not asked how it was sent.
+    assert (
+        "the card was given, and not fetched"
+        in parley("conformance", "server", str(card), *ONLY, "--verbose").stdout
+    )
+
+
+def test_the_agent_gets_the_credentials_of_every_command(parley, monkeypatch):
+    heard = []
+
+    def listening(app):
+        async def heeding(scope, receive, send):
+            heard.append(dict(scope.get("headers", ())).get(b"authorization"))
+            await app(scope, receive, send)
+
+        return heeding
+
+    monkeypatch.setenv("A2ACLI_BEARER", "token-of-ada")
+    with running(house.asgi(agent, drain=0.0, middleware=[listening])) as address:
+        assert parley("conformance", "server", address, *ONLY).status == 0
+    assert b"Bearer token-of-ada" in heard
+    assert heard[0] != b"Bearer token-of-ada"  # nobody asks for it before the card is read

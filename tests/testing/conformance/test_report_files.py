@@ -8,7 +8,7 @@ import pytest
 
 from parley.cli.output.redaction import Redactor
 from parley.cli.output.streams import Output
-from parley.conformance.commands import _finish
+from parley.conformance.commands import Trial, _finish
 from parley.conformance.report import ConformanceReport
 from parley.conformance.verdicts import ConformanceRequirement, Verdict
 
@@ -29,5 +29,5 @@ def test_a_token_that_a_server_repeats_is_in_no_report(
         evidence="< secret-token-of-ada",
     )
     made = ConformanceReport(kind="server", subject="secret-token-of-ada", verdicts=(verdict,))
-    _finish(output, made, str(file), verbose=True, strict=False)
+    _finish(output, made, Trial(report=file), verbose=True)
     assert "secret-token" not in file.read_text() + capsys.readouterr().out

@@ -175,11 +175,11 @@ class AgentCall:
         return given if isinstance(given, str) else self.settings.agent_card
 
     @asynccontextmanager
-    async def http(self) -> AsyncIterator[HttpTransport]:
-        """Open an HTTP transport with the settings."""
+    async def http(self, kind: type[Any] = HttpTransport) -> AsyncIterator[Any]:
+        """Open an HTTP transport of a kind with the settings."""
         settings = self.settings
         with wrong_usage():
-            transport = HttpTransport(
+            transport = kind(
                 insecure=settings.insecure, tls=self.tls, proxy=settings.proxy, egress=self.egress
             )
         try:

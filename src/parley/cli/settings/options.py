@@ -237,19 +237,6 @@ def flags_of(struct: type[msgspec.Struct]) -> list[CommandFlag]:
     ]
 
 
-def text_option(panel: str, flag: str, metavar: str, text: str, variable: str | None = None) -> str:
-    """Return the default of a parameter that is an option, shown in a panel of the help page.
-
-    ``variable`` is the environment variable that has its value too.
-    """
-    default: str = (
-        CommandFlag("value", Option(text, metavar, panel, flag, variable or ""), "")
-        .parameter()
-        .default
-    )
-    return default
-
-
 class GroupedCommand(TyperCommand):
     """A command with grouped options in its help, which keeps its words and the order of parts.
 
