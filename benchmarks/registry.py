@@ -29,9 +29,16 @@ from pathlib import Path
 import machine
 import services
 from parley.registry.index.registry_index import RegistryIndex
-from parley.registry.index.selections import Constraint, EntrySelection, Order, Viewer
 from parley.registry.index.urls import open_index
-from parley.registry.records import Authority, EntryDraft, EntryStanding
+from parley.registry.records import (
+    Authority,
+    Constraint,
+    EntryDraft,
+    EntrySelection,
+    EntryStanding,
+    Order,
+    Viewer,
+)
 
 WORDS = Path(__file__).parent / "registry_words"
 BATCH = 1_000

@@ -129,10 +129,7 @@ async def measured(
         found["both"] = await rankings(both, asked)
         identifiers = {entry.key: entry.identifier for entry in await index.changes(0, 1_000)}
         found["meaning"] = [
-            [
-                identifiers[near.key]
-                for near in await meaning.nearest(meaning.read(need.text), DEPTH)
-            ]
+            [identifiers[key] for key, _ in await meaning.nearest(meaning.read(need.text), DEPTH)]
             for need in asked
         ]
     return found

@@ -8,7 +8,7 @@ import pytest
 
 import parley
 from parley import Agent
-from parley.registry.served.publication import Publication, log_publication, read_publication
+from parley.registry.served.catalog import Publication, log_publication, read_publication
 from parley.server.run import serving
 
 

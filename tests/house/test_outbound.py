@@ -65,7 +65,7 @@ OUTBOUND = {
     "registry/client/remote_registry.py": GIVEN,
     "registry/federation/federated.py": OPERATOR,
     "registry/ingest/fetching.py": CRAWL,
-    "registry/ingest/names.py": OPERATOR,
+    "registry/ingest/addresses.py": OPERATOR,
     "registry/health/probing.py": CRAWL,
     "llm/openai_model.py": OPERATOR,
     "conformance/faults/proxy.py": TEST,

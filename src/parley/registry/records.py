@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -68,7 +68,7 @@ class Authority(StrEnum):
     NONE = "none"
 
 
-AUTHORITIES = (Authority.OPERATOR, Authority.PROVED, Authority.DOMAIN, Authority.NONE)
+AUTHORITIES = tuple(Authority)
 """From the strongest to the weakest."""
 
 
@@ -152,6 +152,11 @@ class IndexedEntry(EntryDraft, frozen=True, kw_only=True):
     change: int = 0
     observed: Observed = Observed()
 
+    @property
+    def draft(self) -> EntryDraft:
+        """The draft that it was put as, with its standing now."""
+        return EntryDraft(**{name: getattr(self, name) for name in EntryDraft.__struct_fields__})
+
 
 class Match(msgspec.Struct, frozen=True, kw_only=True):
     """A result of a search. ``relevance`` is between 0 and 1, larger for a better match."""
@@ -223,3 +228,71 @@ class DomainClaim(msgspec.Struct, frozen=True):
     method: str
     token: str
     expires_at: int
+
+
+# Which entries a caller asks for, and in which order.
+
+PUBLIC: tuple[str, ...] = ()
+"""The tokens of a viewer that proved nothing: sees entries without an audience."""
+
+
+class Viewer(msgspec.Struct, frozen=True, kw_only=True):
+    """Who looks: entries without an audience, or with one of the ``tokens``; all of them for an
+    operator (``sees_all``), who sees other standings than ``LISTED`` too.
+    """
+
+    tokens: tuple[str, ...] = PUBLIC
+    sees_all: bool = False
+
+
+Operator = Literal["eq", "contains", "gt", "ge", "lt", "le"]
+
+
+class Constraint(msgspec.Struct, frozen=True, kw_only=True):
+    """A condition on the values of a field path: one of ``values``, by ``operator``.
+
+    ``eq`` compares without regard to case; ``contains`` looks for a part; ``gt``, ``ge``, ``lt``
+    and ``le`` compare numbers with numbers, times (ISO 8601) with times, and texts with texts.
+    ``negated`` entries have no such value. ``registry.createdAt`` and ``registry.updatedAt`` are
+    when the index got the entry, and when it last changed there; they can be compared only.
+    """
+
+    field: str
+    values: tuple[str, ...]
+    operator: Operator = "eq"
+    negated: bool = False
+
+
+class EntrySelection(msgspec.Struct, frozen=True, kw_only=True):
+    """Which entries: all constraints hold, and the viewer may see them."""
+
+    viewer: Viewer = Viewer()
+    constraints: tuple[Constraint, ...] = ()
+    standings: tuple[EntryStanding, ...] = (EntryStanding.LISTED,)
+    words: str = ""
+    """A need in natural language; empty selects whatever it says."""
+    keys: tuple[int, ...] | None = None
+    """Only entries of these keys, which another index found; ``None`` for any."""
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """A field to order by: ``displayName``, ``identifier``, ``publisher``, ``type``, ``version``,
+    ``createdAt``, ``updatedAt``.
+    """
+
+    field: str
+    descending: bool = False
+
+
+COMPARISONS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+
+ORDERS = {
+    "displayName": "name",
+    "identifier": "identifier",
+    "publisher": "publisher",
+    "type": "type",
+    "version": "version",
+    "createdAt": "created_at",
+    "updatedAt": "updated_at",
+}
+"""What lists can be ordered by, and the columns."""

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 import parley
-from parley.registry.catalog.reading import read_entry
 from parley.registry.catalog.searching import SearchRequest, SearchResponse, SearchResult
-from parley.registry.client.local_catalog import is_misspelling, match, need_of, words_of
 from parley.registry.client.places import AgentNotFound, NotARegistry, RegistryRefused
+from parley.registry.index.words import is_misspelling
 
 pytestmark = pytest.mark.anyio
 
@@ -60,6 +59,7 @@ def names(found: list[parley.FoundAgent]) -> list[str]:
         ("TRAVEL", ["travel"]),
         ("curency convertion", ["fx"]),
         ("quantum physics", []),
+        ("exchange dollars", ["fx"]),
     ],
 )
 async def test_words_find_what_is_needed(need: str, expected: list[str]) -> None:
@@ -166,8 +166,15 @@ async def test_a_catalog_shows_entries_counts_facets_and_takes_no_expressions() 
         first = await registry.browse(page_size=3)
         rest = await registry.browse(page_size=3, page_token=first.page_token)
         assert (len(first.entries), len(rest.entries), rest.page_token) == (3, 1, "")
-        with pytest.raises(RegistryRefused, match="without a filter expression"):
-            await registry.browse(filter="type = 'x'")
+        finance = await registry.browse(filter="tags = 'finance'", order_by="displayName DESC")
+        assert ([each.display_name for each in finance.entries], finance.total) == (
+            ["Currency converter"],
+            1,
+        )
+        with pytest.raises(RegistryRefused, match="the filter is wrong at the end"):
+            await registry.browse(filter="type =")
+        with pytest.raises(RegistryRefused, match="not filtered by 'description'"):
+            await registry.explore(facets=["type"], filter={"description": "x"})
         with pytest.raises(NotARegistry, match="takes no requests"):
             await registry.send("POST", "publish", {})
 
@@ -198,13 +205,6 @@ def test_find_sync_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_find_sync_works_where_a_loop_runs() -> None:
     assert parley.find_sync("currency", registry=CATALOG)
-
-
-def test_words_are_compared_without_endings_and_filler() -> None:
-    assert words_of("converts CurrencyRates") == words_of("convert currency rate")
-    assert need_of("find me an agent that converts money") == need_of("convert money")
-    assert need_of("an agent") == words_of("an agent")
-    assert match(frozenset(), read_entry(CATALOG["entries"][0])) == 0.0
 
 
 @pytest.mark.parametrize(

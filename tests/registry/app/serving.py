@@ -11,8 +11,7 @@ import parley
 from parley import Agent
 from parley.model.service import Caller
 from parley.registry.app.registry import Registry
-from parley.registry.index.selections import EntrySelection, Viewer
-from parley.registry.records import Authority, EntryDraft, EntryStanding
+from parley.registry.records import Authority, EntryDraft, EntrySelection, EntryStanding, Viewer
 from parley.security import ApiKey
 from parley.security.api_keys import digest_of
 from parley.server.run import serving

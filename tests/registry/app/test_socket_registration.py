@@ -9,7 +9,7 @@ import pytest
 import parley
 from parley import Agent, CardDetails
 from parley.envelope.declared import EnvelopeSettings
-from parley.registry.app.agent import PATH
+from parley.registry.app.searching import PATH
 from parley.registry.health.settings import HealthSettings
 from parley.security import anonymous
 from parley.server.run import serving

@@ -117,7 +117,7 @@ async def registries(
             count = len(entries)
 
             async def is_read(registry: Registry = registry, count: int = count) -> bool:
-                from parley.registry.index.selections import EntrySelection
+                from parley.registry.records import EntrySelection
 
                 return await registry.index.count(EntrySelection()) == count
 

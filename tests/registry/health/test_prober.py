@@ -62,15 +62,13 @@ async def test_due_agents_are_probed_and_can_be_filtered(index: RegistryIndex) -
     await index.put(
         [draft("good", url="https://a.example/"), draft("bad", url="https://b.example/")]
     )
-    changed: list[tuple[str, str]] = []
-    prober = Prober(
-        index,
-        probe,
-        SETTINGS,
-        changed=lambda entry, seen: changed.append((entry.identifier, seen.health.value)),
-    )
+    prober = Prober(index, probe, SETTINGS)
+
+    async def are_probed() -> bool:
+        return AgentHealth.UNKNOWN not in (await health(index, "good"), await health(index, "bad"))
+
     await prober.start()
-    await until(lambda: len(changed) == 2, seconds=10)
+    await until(are_probed, seconds=10)
     await prober.stop()
     assert await listed(index, where("observed.health", "healthy")) == {"good"}
     assert await listed(index, where("observed.health", "unreachable")) == {"bad"}

@@ -5,8 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from parley.registry.index.registry_index import RegistryIndex
-from parley.registry.index.selections import Constraint, EntrySelection, Viewer
-from parley.registry.records import Authority, EntryDraft, EntryStanding
+from parley.registry.records import (
+    Authority,
+    Constraint,
+    EntryDraft,
+    EntrySelection,
+    EntryStanding,
+    Viewer,
+)
 
 A2A = "application/a2a-agent-card+json"
 CATALOG = "https://example.com/.well-known/ai-catalog.json"

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from parley.registry.index import selections
+from parley.registry import records
 from parley.registry.index.entry_search import EntrySearch, SearchTables
-from parley.registry.index.selections import Order
 from parley.registry.index.sqlite import SqliteRegistryIndex
+from parley.registry.records import Order
 from tests.registry.index.making import EVERYBODY, draft
 
 pytestmark = pytest.mark.anyio
@@ -27,7 +27,7 @@ class Explaining(SearchTables):
         return super().ask(statement, values)
 
 
-@pytest.mark.parametrize("field", selections.ORDERS)
+@pytest.mark.parametrize("field", records.ORDERS)
 async def test_every_order_of_a_list_has_an_index(
     monkeypatch: pytest.MonkeyPatch, field: str
 ) -> None:

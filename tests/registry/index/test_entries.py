@@ -9,8 +9,14 @@ import msgspec
 import pytest
 
 from parley.registry.index.registry_index import RegistryIndex
-from parley.registry.index.selections import EntrySelection, Viewer
-from parley.registry.records import Authority, EntryDraft, EntryStanding, Trust
+from parley.registry.records import (
+    Authority,
+    EntryDraft,
+    EntrySelection,
+    EntryStanding,
+    Trust,
+    Viewer,
+)
 from tests.registry.index.conftest import Clock
 from tests.registry.index.making import (
     CATALOG,

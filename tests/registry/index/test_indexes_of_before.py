@@ -9,9 +9,8 @@ import pytest
 
 from parley.registry.index.postgres import PostgresRegistryIndex
 from parley.registry.index.registry_index import RegistryIndex
-from parley.registry.index.selections import EntrySelection, Order, Viewer
 from parley.registry.index.sqlite import SqliteRegistryIndex
-from parley.registry.records import EntryStanding
+from parley.registry.records import EntrySelection, EntryStanding, Order, Viewer
 from tests.registry.index.making import OPERATOR, found, listed, short, where
 from tests.services.postgres import PostgresServer
 

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from parley.registry.index.selections import EntrySelection
 from parley.registry.index.urls import open_index
-from parley.registry.records import EntryDraft
+from parley.registry.records import EntryDraft, EntrySelection
 from tests.polling import let_time_pass
 from tests.registry.index.making import draft, found, where
 

@@ -13,10 +13,10 @@ import pytest
 
 from parley.database.postgres.connection import Address
 from parley.registry.index.postgres import PostgresRegistryIndex
-from parley.registry.index.selections import EntrySelection
 from parley.registry.records import (
     AgentHealth,
     Authority,
+    EntrySelection,
     EntryStanding,
     Liveness,
     Observed,

@@ -9,8 +9,8 @@ import pytest
 from parley.registry.index import entry_search
 from parley.registry.index.entry_search import SearchTables
 from parley.registry.index.registry_index import RegistryIndex
-from parley.registry.index.selections import EntrySelection, Viewer
 from parley.registry.index.sqlite import SqliteRegistryIndex
+from parley.registry.records import EntrySelection, Viewer
 from tests.registry.index.making import OPERATOR, draft, found, identifier, where
 
 pytestmark = pytest.mark.anyio

@@ -7,15 +7,17 @@ from typing import Any
 
 import msgspec
 
-from parley.registry.index.selections import EntrySelection, Order, Viewer
 from parley.registry.records import (
     CardVersion,
     EntryDraft,
+    EntrySelection,
     EntryStanding,
     IndexedEntry,
     Match,
+    Order,
     Source,
     SourceState,
+    Viewer,
 )
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
+from parley.registry.ingest.addresses import DnsNames
 from parley.registry.ingest.crawler import Crawler
 from parley.registry.ingest.examiner import Examiner
 from parley.registry.ingest.fetching import IngestLimits, WebFetcher
-from parley.registry.ingest.names import DnsNames
 from parley.registry.records import Source, SourceKind
 from parley.security.egress import Egress
 from tests.certificates import Authority
@@ -118,7 +118,6 @@ class Reader:
         egress: Egress = HERE_ONLY,
         names: DnsNames | None = None,
         tls: ssl.SSLContext | None = None,
-        attestations: bool = False,
         plain_http: tuple[str, ...] = (),
         index: Any = None,
         poll_seconds: float = 5.0,
@@ -129,7 +128,7 @@ class Reader:
         self.fetcher = WebFetcher(
             egress, limits=self.limits, lookup=names, tls=tls, plain_http=plain_http
         )
-        self.examiner = Examiner(self.fetcher, attestations=attestations)
+        self.examiner = Examiner(self.fetcher)
         self.crawler = Crawler(
             self.index, self.examiner, self.fetcher, names=names, poll_seconds=poll_seconds
         )

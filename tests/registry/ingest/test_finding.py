@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from parley.registry.ingest.addresses import is_same_site, speaks_for
-from parley.registry.ingest.names import DnsNames, DnsUnavailable
+from parley.registry.ingest.addresses import DnsNames, DnsUnavailable, is_same_site, speaks_for
 from parley.registry.ingest.sites import (
     CatalogFinder,
     links_of_header,

@@ -11,7 +11,7 @@ import parley
 from parley import Agent
 from parley.registry.catalog.entries import AirUrn
 from parley.registry.commands.dns import DnsAgent, records_of
-from parley.registry.ingest.names import DnsNames
+from parley.registry.ingest.addresses import DnsNames
 from parley.registry.records import SourceKind, Trust
 from parley.server.app import Settings
 from parley.server.run import serving

@@ -12,9 +12,17 @@ import msgspec
 import pytest
 
 from parley.registry.index.registry_index import RegistryIndex
-from parley.registry.index.selections import Constraint, EntrySelection, Viewer
 from parley.registry.index.urls import open_index
-from parley.registry.records import EntryStanding, IndexedEntry, Source, SourceKind, SourceState
+from parley.registry.records import (
+    Constraint,
+    EntrySelection,
+    EntryStanding,
+    IndexedEntry,
+    Source,
+    SourceKind,
+    SourceState,
+    Viewer,
+)
 from tests.client.card.signer import new_keys
 from tests.client.scripted_server import Exchange, card
 from tests.polling import until

@@ -497,27 +497,6 @@ async def test_keys_of_a_did_document_verify(publisher: Publisher) -> None:
         assert found.has(kid)
 
 
-async def test_attestations_are_compared_with_their_digests_if_the_operator_wants(
-    publisher: Publisher,
-) -> None:
-    publisher.web.pages["/soc2.pdf"] = b"all is well"
-    digest = hashlib.sha256(b"all is well").hexdigest()
-    attestation = {
-        "type": "SOC2-Type2",
-        "uri": f"{publisher.web.url}/soc2.pdf",
-        "mediaType": "application/pdf",
-        "digest": f"sha256:{digest}",
-    }
-    publisher.entry["trustManifest"] = manifest(attestations=[attestation])
-    async with reader(attestations=True) as strict:
-        publisher.reads = strict
-        assert (await publisher.visit(msgspec.json.encode(publisher.made))).standing == "listed"
-        publisher.web.pages["/soc2.pdf"] = b"all is not well"
-        found = await publisher.visit()
-    assert (found.standing, found.trust) == (EntryStanding.REJECTED, Trust.FAILED)
-    assert "another digest" in found.reason
-
-
 async def test_what_documents_say_is_bounded_and_on_one_line(publisher: Publisher) -> None:
     publisher.made["provider"] = {
         "organization": "x\n" * 1000,

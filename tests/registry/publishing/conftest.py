@@ -8,9 +8,9 @@ import pytest
 
 from parley.model.service import Caller
 from parley.registry.index.registry_index import RegistryIndex
+from parley.registry.ingest.addresses import DnsNames
 from parley.registry.ingest.examiner import Examiner
 from parley.registry.ingest.fetching import WebFetcher
-from parley.registry.ingest.names import DnsNames
 from parley.registry.publishing.callers import CallerRates, PublishingLimits
 from parley.registry.publishing.proofs import DomainProofs
 from parley.registry.publishing.pushing import EntryPublishing

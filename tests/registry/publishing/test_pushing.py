@@ -9,7 +9,6 @@ import pytest
 
 from parley.database.errors import StoreUnavailable
 from parley.model.errors import InvalidParamsError, PermissionDeniedError, TooManyRequestsError
-from parley.registry.index.selections import PUBLIC, EntrySelection, Viewer
 from parley.registry.publishing.callers import (
     ConflictError,
     NotFoundError,
@@ -17,7 +16,7 @@ from parley.registry.publishing.callers import (
     tokens_of,
 )
 from parley.registry.publishing.pushing import PublishOptions, source_of
-from parley.registry.records import Authority, EntryStanding
+from parley.registry.records import PUBLIC, Authority, EntrySelection, EntryStanding, Viewer
 from parley.store.audit.trail import verify
 from tests.client.scripted_server import card
 from tests.registry.ingest.sites import WebSite, catalog, entry, nested
@@ -283,7 +282,7 @@ async def test_a_release_that_was_killed_is_finished(publishing: Publishing) -> 
     publishing.clock.now += 121_000
     await publishing.proofs.renew()
     assert await found(publishing, Viewer()) == []
-    assert await publishing.proofs.held(ADA.owner) == {}  # though its text is still in DNS
+    assert await publishing.index.claims(ADA.owner) == {}  # though its text is still in DNS
 
 
 async def test_a_card_that_cannot_be_read_waits(publishing: Publishing, web: WebSite) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from parley.model.errors import InvalidParamsError
 from parley.registry.catalog.entries import A2A_CARD, A2A_CARD_TYPES, MCP_CARD
-from parley.registry.index.selections import Constraint
+from parley.registry.records import Constraint
 from parley.registry.search.filters import constraints_of_expression as read
 
 CREATED, UPDATED = "registry.createdAt", "registry.updatedAt"

@@ -13,7 +13,7 @@ from parley.registry.catalog.searching import (
     FacetRequest,
     QueryModel,
 )
-from parley.registry.index.selections import Constraint, Order
+from parley.registry.records import Constraint, Order
 from parley.registry.search.filters import constraints_of, facets_of, order_of
 
 

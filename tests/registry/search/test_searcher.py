@@ -18,9 +18,8 @@ from parley.registry.catalog.searching import (
     SearchResult,
 )
 from parley.registry.index.registry_index import RegistryIndex
-from parley.registry.index.selections import Viewer
-from parley.registry.records import EntryStanding, Trust
-from parley.registry.search.searcher import NearEntry, Searcher
+from parley.registry.records import EntryStanding, Trust, Viewer
+from parley.registry.search.searcher import Searcher
 from tests.registry.search.making import A2A, SOURCE, draft, names
 
 pytestmark = pytest.mark.anyio
@@ -190,7 +189,7 @@ async def test_lists_are_filtered_ordered_and_counted(index: RegistryIndex) -> N
     then = await searcher.browse(msgspec.structs.replace(request, page_token=first.page_token))
     assert (names(then.items), then.total, then.page_token) == (["marine"], 3, "")
     none = await searcher.browse(ListRequest(filter="createdAfter > '2999-01-01'"))
-    assert (none.items, none.total) == ((), 0)
+    assert (none.items, none.total) == ([], 0)
     assert (
         await searcher.browse(ListRequest(filter="NOT updatedBefore = '2020-01-01'"))
     ).total == 4
@@ -258,11 +257,11 @@ class NearByName:
     def read(self, need: str) -> str:
         return need
 
-    async def nearest(self, text: str, limit: int) -> list[NearEntry]:
+    async def nearest(self, text: str, limit: int) -> list[tuple[int, float]]:
         changed = await self.index.changes(0, 1_000)
         keys = {each.identifier.rpartition(":")[2]: each.key for each in changed}
-        found = [NearEntry(keys[name], match) for name, match in self.matches.items()]
-        return sorted(found, key=lambda each: -each.match)[:limit]
+        found = [(keys[name], match) for name, match in self.matches.items()]
+        return sorted(found, key=lambda each: -each[1])[:limit]
 
 
 def meaning_of(index: RegistryIndex, **matches: float) -> Any:

@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from parley.model.cards import AgentCapabilities, AgentCard, AgentProvider, AgentSkill
-from parley.registry.served.catalog import agent_entry, host_of, queries_of
-from parley.registry.served.publication import Publication, agent_name
+from parley.registry.served.catalog import Publication, agent_entry, agent_name, host_of, queries_of
 
 URN, URL = "urn:air:example.com:agent:time", "https://example.com/.well-known/agent-card.json"
 

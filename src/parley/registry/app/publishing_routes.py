@@ -13,11 +13,17 @@ import msgspec
 from msgspec import Meta
 
 from parley.model.errors import InvalidParamsError, PermissionDeniedError
-from parley.registry.app.routes import Needs, Operation, RestAnswer, RestRequest, is_operator
+from parley.registry.app.routes import Needs, RestRequest, is_operator, operation
+from parley.registry.catalog.entries import MAX_URN
 from parley.registry.health.prober import MAX_BEATS, BeatAnswer, Heartbeats, Identifier
 from parley.registry.index.registry_index import MAX_DETAIL, MAX_DETAILS
-from parley.registry.publishing.callers import MAX_AUDIENCE, read_audience
-from parley.registry.publishing.decisions import DECIDED, MAX_REASON, OperatorDecisions
+from parley.registry.publishing.callers import (
+    DECIDED,
+    MAX_AUDIENCE,
+    MAX_REASON,
+    OperatorDecisions,
+    read_audience,
+)
 from parley.registry.publishing.proofs import (
     METHODS,
     DomainChallenge,
@@ -34,6 +40,13 @@ from parley.registry.publishing.pushing import (
 from parley.registry.records import EntryStanding, IndexedEntry
 
 _Audience = list[str | dict[str, str]]
+
+MAX_PAGE = 500
+
+_TEXT = {"type": "string"}
+_IDENTIFIER = {"type": "string", "maxLength": MAX_URN}
+_FROM_ONE = {"type": "integer", "minimum": 1}
+_LIMIT = {**_FROM_ONE, "maximum": MAX_PAGE}
 
 
 class PublishBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -73,137 +86,136 @@ class DomainProof(msgspec.Struct, forbid_unknown_fields=True):
     ] = ""
 
 
-class PublishingRoutes:
-    """The operations of publishers."""
+class HeartbeatBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Agents of the caller that are alive."""
 
-    def __init__(self, publishing: EntryPublishing, proofs: DomainProofs) -> None:
+    identifiers: Annotated[
+        list[Identifier], Meta(extra_json_schema={"minItems": 1, "maxItems": MAX_BEATS})
+    ]
+    details: Annotated[
+        dict[str, Annotated[str, Meta(extra_json_schema={"maxLength": MAX_DETAIL})]],
+        Meta(extra_json_schema={"maxProperties": MAX_DETAILS}),
+    ] = {}
+
+
+class PublishingRoutes:
+    """The operations of publishers and their agents."""
+
+    def __init__(
+        self, publishing: EntryPublishing, proofs: DomainProofs, heartbeats: Heartbeats
+    ) -> None:
         self._publishing = publishing
         self._proofs = proofs
+        self._heartbeats = heartbeats
 
-    async def publish(self, request: RestRequest) -> RestAnswer:
-        """Answer ``POST /publish``."""
-        catalog, options = read_publish(request)
-        report = await self._publishing.publish(
+    @operation(
+        "POST",
+        "/publish",
+        needs=Needs.CALLER,
+        responses={403: "The domain is not proved.", 429: "A quota is used up."},
+        is_large=True,
+    )
+    async def publish_entries(self, request: RestRequest, body: PublishBody) -> PublishReport:
+        """Publish entries.
+
+        Entries of publishers whose domains the caller has proved. They are the caller's own;
+        publishing them again replaces them.
+        """
+        catalog, options = read_publish(body)
+        return await self._publishing.publish(
             request.caller, catalog, options, address=request.address
         )
-        return RestAnswer(body=report)
 
-    async def withdraw(self, request: RestRequest) -> RestAnswer:
-        """Answer ``DELETE /entries/{identifier}``."""
+    @operation("GET", "/publish", needs=Needs.CALLER)
+    async def list_published(self, request: RestRequest) -> OwnEntries:
+        """What the caller has published and proved."""
+        entries = await self._publishing.own(request.caller)
+        domains = await self._proofs.domains(request.caller)
+        own = [OwnDomain(domain=name, expires_at=end) for name, end in domains.items()]
+        return OwnEntries([shown(each) for each in entries], own)
+
+    @operation(
+        "DELETE",
+        "/entries/{identifier}",
+        needs=Needs.CALLER,
+        path_parameters={"identifier": _IDENTIFIER},
+        responses={403: "Another caller published it.", 404: "There is none."},
+    )
+    async def withdraw_entry(self, request: RestRequest) -> dict[str, int]:
+        """Withdraw an entry of the caller."""
         count = await self._publishing.withdraw(
             request.caller,
             request.path["identifier"],
             is_operator=is_operator(request.caller),
             address=request.address,
         )
-        return RestAnswer(body={"withdrawn": count})
+        return {"withdrawn": count}
 
-    async def own(self, request: RestRequest) -> RestAnswer:
-        """Answer ``GET /publish``."""
-        entries = await self._publishing.own(request.caller)
-        domains = await self._proofs.domains(request.caller)
-        own = [OwnDomain(domain=name, expires_at=end) for name, end in domains.items()]
-        return RestAnswer(body=OwnEntries([shown(each) for each in entries], own))
+    @operation(
+        "POST",
+        "/publish/challenges",
+        needs=Needs.CALLER,
+        what="the request for a challenge",
+        responses={201: "A new challenge; one that was given before counts no more."},
+    )
+    async def challenge_domain(self, request: RestRequest, body: DomainProof) -> DomainChallenge:
+        """Ask for what proves a domain.
 
-    async def challenge(self, request: RestRequest) -> RestAnswer:
-        """Answer ``POST /publish/challenges``."""
-        given = request.read(DomainProof, "the request for a challenge")
-        found = await self._proofs.challenge(
-            request.caller, given.domain, origin=given.origin, address=request.address
+        The answer has the text to show, as a TXT record or in a document.
+        """
+        return await self._proofs.challenge(
+            request.caller, body.domain, origin=body.origin, address=request.address
         )
-        return RestAnswer(body=found, status=201)
 
-    async def prove(self, request: RestRequest) -> RestAnswer:
-        """Answer ``POST /publish/domains``."""
-        given = request.read(DomainProof, "the proof")
-        found = await self._proofs.prove(
-            request.caller, given.domain, given.method, origin=given.origin, address=request.address
+    @operation(
+        "POST",
+        "/publish/domains",
+        needs=Needs.CALLER,
+        what="the proof",
+        responses={403: "The text is not there.", 404: "There is no challenge."},
+    )
+    async def prove_domain(self, request: RestRequest, body: DomainProof) -> ProvedDomain:
+        """Prove a domain.
+
+        Looks for the text of the challenge in DNS and in the document.
+        """
+        return await self._proofs.prove(
+            request.caller, body.domain, body.method, origin=body.origin, address=request.address
         )
-        return RestAnswer(body=found)
 
-    async def release(self, request: RestRequest) -> RestAnswer:
-        """Answer ``DELETE /publish/domains/{domain}``."""
+    @operation(
+        "DELETE",
+        "/publish/domains/{domain}",
+        needs=Needs.CALLER,
+        path_parameters={"domain": {"type": "string", "maxLength": 253}},
+        responses={204: "It is no longer the caller's.", 404: "It was not."},
+    )
+    async def release_domain(self, request: RestRequest) -> None:
+        """Give a domain up."""
         await self._proofs.release(request.caller, request.path["domain"], address=request.address)
-        return RestAnswer(status=204)
 
-    @property
-    def operations(self) -> tuple[Operation, ...]:
-        """The rows of the table."""
-        return (
-            Operation(
-                name="publishEntries",
-                method="POST",
-                path="/publish",
-                handler=self.publish,
-                needs=Needs.CALLER,
-                summary="Publish entries",
-                description="Entries of publishers whose domains the caller has proved. They are "
-                "the caller's own; publishing them again replaces them.",
-                request=PublishBody,
-                response=PublishReport,
-                responses={403: "The domain is not proved.", 429: "A quota is used up."},
-                max_body=self._publishing.limits.document_bytes,
-            ),
-            Operation(
-                name="listPublished",
-                method="GET",
-                path="/publish",
-                handler=self.own,
-                needs=Needs.CALLER,
-                summary="What the caller has published and proved",
-                response=OwnEntries,
-            ),
-            Operation(
-                name="withdrawEntry",
-                method="DELETE",
-                path="/entries/{identifier}",
-                handler=self.withdraw,
-                needs=Needs.CALLER,
-                summary="Withdraw an entry of the caller",
-                path_parameters={"identifier": {"type": "string", "maxLength": 512}},
-                response=dict[str, int],
-                responses={403: "Another caller published it.", 404: "There is none."},
-            ),
-            Operation(
-                name="challengeDomain",
-                method="POST",
-                path="/publish/challenges",
-                handler=self.challenge,
-                needs=Needs.CALLER,
-                summary="Ask for what proves a domain",
-                description="The answer has the text to show, as a TXT record or in a document.",
-                request=DomainProof,
-                response=DomainChallenge,
-                responses={201: "A new challenge; one that was given before counts no more."},
-            ),
-            Operation(
-                name="proveDomain",
-                method="POST",
-                path="/publish/domains",
-                handler=self.prove,
-                needs=Needs.CALLER,
-                summary="Prove a domain",
-                description="Looks for the text of the challenge in DNS and in the document.",
-                request=DomainProof,
-                response=ProvedDomain,
-                responses={403: "The text is not there.", 404: "There is no challenge."},
-            ),
-            Operation(
-                name="releaseDomain",
-                method="DELETE",
-                path="/publish/domains/{domain}",
-                handler=self.release,
-                needs=Needs.CALLER,
-                summary="Give a domain up",
-                path_parameters={"domain": {"type": "string", "maxLength": 253}},
-                responses={204: "It is no longer the caller's.", 404: "It was not."},
-            ),
-        )
+    @operation(
+        "POST",
+        "/heartbeats",
+        needs=Needs.CALLER,
+        what="the heartbeat",
+        responses={403: "The caller has published none of them."},
+    )
+    async def send_heartbeat(self, request: RestRequest, body: HeartbeatBody) -> BeatAnswer:
+        """Say that agents of the caller are alive.
+
+        After two missed heartbeats an agent is suspect, after four gone. The answer says when the
+        next one is wanted.
+        """
+        found = await self._heartbeats.beat(request.caller, body.identifiers, body.details)
+        if not found.alive:
+            names = ", ".join(each[:200] for each in found.unknown[:5])
+            raise PermissionDeniedError(f"this caller has published no {names}: publish it first")
+        return found
 
 
-def read_publish(request: RestRequest) -> tuple[Mapping[str, Any], PublishOptions]:
+def read_publish(given: PublishBody) -> tuple[Mapping[str, Any], PublishOptions]:
     """Return the catalog of a body and the options beside it. Raises ``InvalidParamsError``."""
-    given = request.read(PublishBody, "the body")
     if (given.catalog is None) == (given.entries is None):
         raise InvalidParamsError('the body has either "catalog" or "entries"')
     catalog = given.catalog
@@ -257,7 +269,6 @@ class OwnEntries(msgspec.Struct):
 
 # What operators do over REST: decide on entries, import, choose sources, read the audit.
 
-MAX_PAGE = 500
 WAITING = (EntryStanding.HELD, EntryStanding.REJECTED, EntryStanding.PENDING)
 """The standings that an operator looks at, unless others are named."""
 
@@ -293,8 +304,15 @@ class OperatorRoutes:
         self._decisions = decisions
         self._publishing = publishing
 
-    async def entries(self, request: RestRequest) -> RestAnswer:
-        """Answer ``GET /operator/entries``."""
+    @operation(
+        "GET",
+        "/operator/entries",
+        needs=Needs.OPERATOR,
+        is_open_here=True,
+        parameters={"standing": _TEXT, "limit": _LIMIT, "offset": _FROM_ONE},
+    )
+    async def list_entries_for_operators(self, request: RestRequest) -> dict[str, list[Any]]:
+        """Entries by standing, with the reasons."""
         names = [each for each in request.query.get("standing", "").split(",") if each]
         try:
             standings = tuple(EntryStanding(each) for each in names) or WAITING
@@ -305,65 +323,121 @@ class OperatorRoutes:
         limit = request.number("limit", 100, most=MAX_PAGE)
         offset = request.number("offset", 1, most=1_000_000) - 1
         found = await self._decisions.entries(standings, limit, offset)
-        return RestAnswer(body={"entries": [shown(each) for each in found]})
+        return {"entries": [shown(each) for each in found]}
 
-    async def decide(self, request: RestRequest) -> RestAnswer:
-        """Answer ``POST /operator/entries/{identifier}``."""
-        given = request.read(EntryDecision, "the decision")
+    @operation(
+        "POST",
+        "/operator/entries/{identifier}",
+        needs=Needs.OPERATOR,
+        what="the decision",
+        path_parameters={"identifier": _IDENTIFIER},
+        responses={404: "There is none.", 409: "Several sources have it."},
+    )
+    async def decide_entry(self, request: RestRequest, body: EntryDecision) -> dict[str, Any]:
+        """List, hold or reject an entry."""
         found = await self._decisions.decide(
             request.caller,
             request.path["identifier"],
-            given.standing,
-            given.reason,
-            source=given.source,
+            body.standing,
+            body.reason,
+            source=body.source,
             address=request.address,
         )
-        return RestAnswer(body=shown(found))
+        return shown(found)
 
-    async def bring_in(self, request: RestRequest) -> RestAnswer:
-        """Answer ``POST /operator/import/{name}``."""
-        catalog, options = read_publish(request)
-        report = await self._publishing.bring_in(
+    @operation(
+        "POST",
+        "/operator/import/{name}",
+        needs=Needs.OPERATOR,
+        path_parameters={"name": {"type": "string", "maxLength": 500}},
+        is_large=True,
+    )
+    async def import_entries(self, request: RestRequest, body: PublishBody) -> PublishReport:
+        """Import a catalog that the operator vouches for."""
+        catalog, options = read_publish(body)
+        return await self._publishing.bring_in(
             request.caller, catalog, request.path["name"], options, address=request.address
         )
-        return RestAnswer(body=report)
 
-    async def sources(self, request: RestRequest) -> RestAnswer:
-        """Answer ``GET /operator/sources``."""
-        found = await self._decisions.sources(request.number("limit", 1_000, most=10_000))
-        return RestAnswer(body={"sources": [msgspec.to_builtins(each) for each in found]})
+    @operation(
+        "GET",
+        "/operator/sources",
+        needs=Needs.OPERATOR,
+        is_open_here=True,
+        parameters={"limit": {"type": "integer", "minimum": 1, "maximum": 10_000}},
+    )
+    async def list_sources(self, request: RestRequest) -> dict[str, list[Any]]:
+        """What is read, and what the last visits found."""
+        limit = request.number("limit", 1_000, most=10_000)
+        return {"sources": [*await self._decisions.index.sources(limit=limit)]}
 
-    async def add_source(self, request: RestRequest) -> RestAnswer:
-        """Answer ``POST /operator/sources``."""
-        given = request.read(NewSource, "the source")
-        audience = read_audience(given.audience, request.caller)
+    @operation(
+        "POST",
+        "/operator/sources",
+        needs=Needs.OPERATOR,
+        what="the source",
+        responses={201: "It is read soon.", 409: "It is read already."},
+    )
+    async def add_source(self, request: RestRequest, body: NewSource) -> dict[str, Any]:
+        """Read a site or a catalog from now on."""
         source = await self._decisions.add_source(
             request.caller,
-            given.url,
-            vouches=given.vouches,
-            audience=audience,
+            body.url,
+            vouches=body.vouches,
+            audience=read_audience(body.audience, request.caller),
             address=request.address,
         )
-        return RestAnswer(body=msgspec.to_builtins(source), status=201)
+        return msgspec.structs.asdict(source)
 
-    async def refresh(self, request: RestRequest) -> RestAnswer:
-        """Answer ``POST /operator/refresh``."""
-        given = request.read(RefreshBody, "the source")
-        found = await self._decisions.refresh(request.caller, given.url, address=request.address)
-        return RestAnswer(body={"sources": [msgspec.to_builtins(each) for each in found]})
+    @operation(
+        "POST",
+        "/operator/refresh",
+        needs=Needs.OPERATOR,
+        is_open_here=True,
+        what="the source",
+        responses={404: "There is none."},
+    )
+    async def refresh_source(self, request: RestRequest, body: RefreshBody) -> dict[str, list[Any]]:
+        """Read a source again now, and what it leads to, with all cards.
 
-    async def remove_source(self, request: RestRequest) -> RestAnswer:
-        """Answer ``DELETE /operator/sources``."""
+        Waits a while for the visits; a source with `refresh` in its settings is still being read.
+        """
+        found = await self._decisions.refresh(request.caller, body.url, address=request.address)
+        return {"sources": [*found]}
+
+    @operation(
+        "DELETE",
+        "/operator/sources",
+        needs=Needs.OPERATOR,
+        parameters={"url": _TEXT},
+        responses={204: "It is gone.", 404: "There is none."},
+    )
+    async def remove_source(self, request: RestRequest) -> None:
+        """Read a source no more, and withdraw its entries."""
         url = request.query.get("url", "")
         if not url:
             raise InvalidParamsError("name the source: ?url=https://...")
         await self._decisions.remove_source(request.caller, url, address=request.address)
-        return RestAnswer(status=204)
 
-    async def acts(self, request: RestRequest) -> RestAnswer:
-        """Answer ``GET /operator/audit``."""
+    @operation(
+        "GET",
+        "/operator/audit",
+        needs=Needs.OPERATOR,
+        parameters={
+            "after": _FROM_ONE,
+            "limit": _LIMIT,
+            "kind": _TEXT,
+            "actor": _TEXT,
+            "subject": _TEXT,
+        },
+    )
+    async def read_audit(self, request: RestRequest) -> dict[str, list[Any]]:
+        """Who did what: the lines of the audit.
+
+        Without `after` the last lines; with it those that follow.
+        """
         after = request.query.get("after")
-        lines = await self._decisions.acts(
+        lines = await self._decisions.index.acts(
             after=0 if after is None else request.number("after", 1, most=10**9 - 1),
             limit=request.number("limit", 100, most=MAX_PAGE),
             kind=request.query.get("kind", ""),
@@ -371,165 +445,4 @@ class OperatorRoutes:
             subject=request.query.get("subject", ""),
             newest=after is None,
         )
-        return RestAnswer(body={"lines": [msgspec.to_builtins(each) for each in lines]})
-
-    @property
-    def operations(self) -> tuple[Operation, ...]:
-        """The rows of the table."""
-        text = {"type": "string"}
-        limit = {"type": "integer", "minimum": 1, "maximum": MAX_PAGE}
-        listed = dict[str, list[Any]]
-        return (
-            Operation(
-                name="listEntriesForOperators",
-                method="GET",
-                path="/operator/entries",
-                handler=self.entries,
-                needs=Needs.OPERATOR,
-                is_open_here=True,
-                summary="Entries by standing, with the reasons",
-                parameters={
-                    "standing": text,
-                    "limit": limit,
-                    "offset": {"type": "integer", "minimum": 1},
-                },
-                response=listed,
-            ),
-            Operation(
-                name="decideEntry",
-                method="POST",
-                path="/operator/entries/{identifier}",
-                handler=self.decide,
-                needs=Needs.OPERATOR,
-                summary="List, hold or reject an entry",
-                path_parameters={"identifier": {"type": "string", "maxLength": 512}},
-                request=EntryDecision,
-                response=dict[str, Any],
-                responses={404: "There is none.", 409: "Several sources have it."},
-            ),
-            Operation(
-                name="importEntries",
-                method="POST",
-                path="/operator/import/{name}",
-                handler=self.bring_in,
-                needs=Needs.OPERATOR,
-                summary="Import a catalog that the operator vouches for",
-                path_parameters={"name": {"type": "string", "maxLength": 500}},
-                request=PublishBody,
-                response=PublishReport,
-                max_body=self._publishing.limits.document_bytes,
-            ),
-            Operation(
-                name="listSources",
-                method="GET",
-                path="/operator/sources",
-                handler=self.sources,
-                needs=Needs.OPERATOR,
-                is_open_here=True,
-                summary="What is read, and what the last visits found",
-                parameters={"limit": {"type": "integer", "minimum": 1, "maximum": 10_000}},
-                response=listed,
-            ),
-            Operation(
-                name="addSource",
-                method="POST",
-                path="/operator/sources",
-                handler=self.add_source,
-                needs=Needs.OPERATOR,
-                summary="Read a site or a catalog from now on",
-                request=NewSource,
-                response=dict[str, Any],
-                responses={201: "It is read soon.", 409: "It is read already."},
-            ),
-            Operation(
-                name="refreshSource",
-                method="POST",
-                path="/operator/refresh",
-                handler=self.refresh,
-                needs=Needs.OPERATOR,
-                is_open_here=True,
-                summary="Read a source again now, and what it leads to, with all cards",
-                description="Waits a while for the visits; a source with `refresh` in its settings "
-                "is still being read.",
-                request=RefreshBody,
-                response=listed,
-                responses={404: "There is none."},
-            ),
-            Operation(
-                name="removeSource",
-                method="DELETE",
-                path="/operator/sources",
-                handler=self.remove_source,
-                needs=Needs.OPERATOR,
-                summary="Read a source no more, and withdraw its entries",
-                parameters={"url": text},
-                responses={204: "It is gone.", 404: "There is none."},
-            ),
-            Operation(
-                name="readAudit",
-                method="GET",
-                path="/operator/audit",
-                handler=self.acts,
-                needs=Needs.OPERATOR,
-                summary="Who did what: the lines of the audit",
-                description="Without `after` the last lines; with it those that follow.",
-                parameters={
-                    "after": {"type": "integer", "minimum": 1},
-                    "limit": limit,
-                    "kind": text,
-                    "actor": text,
-                    "subject": text,
-                },
-                response=listed,
-            ),
-        )
-
-
-# Heartbeats over REST.
-
-
-class HeartbeatBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Agents of the caller that are alive."""
-
-    identifiers: Annotated[
-        list[Identifier], Meta(extra_json_schema={"minItems": 1, "maxItems": MAX_BEATS})
-    ]
-    details: Annotated[
-        dict[str, Annotated[str, Meta(extra_json_schema={"maxLength": MAX_DETAIL})]],
-        Meta(extra_json_schema={"maxProperties": MAX_DETAILS}),
-    ] = {}
-
-
-class HeartbeatRoutes:
-    """The operation that agents say with that they are alive."""
-
-    def __init__(self, heartbeats: Heartbeats) -> None:
-        self._heartbeats = heartbeats
-
-    async def beat(self, request: RestRequest) -> RestAnswer:
-        """Answer ``POST /heartbeats``."""
-        given = request.read(HeartbeatBody, "the heartbeat")
-        found = await self._heartbeats.beat(request.caller, given.identifiers, given.details)
-        if not found.alive:
-            names = ", ".join(each[:200] for each in found.unknown[:5])
-            raise PermissionDeniedError(f"this caller has published no {names}: publish it first")
-        return RestAnswer(body=found)
-
-    @property
-    def operations(self) -> tuple[Operation, ...]:
-        """The rows of the table."""
-        return (
-            Operation(
-                name="sendHeartbeat",
-                method="POST",
-                path="/heartbeats",
-                handler=self.beat,
-                needs=Needs.CALLER,
-                summary="Say that agents of the caller are alive",
-                description="After two missed heartbeats an agent is suspect, after four gone. The "
-                "answer says when the next one is wanted.",
-                request=HeartbeatBody,
-                response=BeatAnswer,
-                responses={403: "The caller has published none of them."},
-            ),
-        )
+        return {"lines": [*lines]}

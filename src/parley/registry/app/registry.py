@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from uuid import uuid4
 
@@ -22,22 +22,24 @@ from parley.host.egress import read_egress
 from parley.host.options import is_of_this_machine
 from parley.host.store_urls import open_store
 from parley.model.concurrency import Periodic
-from parley.registry.app.agent import PATH as AGENT_PATH
-from parley.registry.app.agent import IndexRegistrar, finding_agent
-from parley.registry.app.publishing_routes import HeartbeatRoutes, OperatorRoutes, PublishingRoutes
+from parley.registry.app.publishing_routes import OperatorRoutes, PublishingRoutes
 from parley.registry.app.routes import (
-    Operation,
-    RestAnswer,
+    RestOperation,
     RestRequest,
     RestRoutes,
     Rules,
     openapi_document,
+    operation,
+    operations_of,
 )
+from parley.registry.app.searching import PATH as AGENT_PATH
 from parley.registry.app.searching import (
     EntryOperations,
+    IndexRegistrar,
     RegistryItem,
     RegistryPage,
     SearchOperations,
+    finding_agent,
 )
 from parley.registry.catalog.entries import CATALOG, CATALOG_PATH, CATALOG_PATHS, AirUrn
 from parley.registry.federation.federated import Federated
@@ -49,29 +51,40 @@ from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.urls import open_index
 from parley.registry.ingest.addresses import (
     AUDIENCE,
+    DnsNames,
     UnfitAddress,
     checked_address,
     is_this_machine,
 )
 from parley.registry.ingest.crawler import Crawler
 from parley.registry.ingest.examiner import Examiner
-from parley.registry.ingest.fetching import IngestLimits, WebFetcher
-from parley.registry.ingest.names import DnsNames
+from parley.registry.ingest.fetching import WebFetcher
 from parley.registry.ingest.sites import site_address
-from parley.registry.publishing.callers import CallerRates, PublishingLimits
-from parley.registry.publishing.decisions import OperatorDecisions, file_source
+from parley.registry.options import INDEX, RegistryKeywords, RegistryOptions
+from parley.registry.publishing.callers import (
+    CallerRates,
+    OperatorDecisions,
+    PublishingLimits,
+    file_source,
+)
 from parley.registry.publishing.proofs import DomainProofs
 from parley.registry.publishing.pushing import EntryPublishing
 from parley.registry.records import Source, SourceKind, SourceState
+from parley.registry.search.meaning import Meaning
 from parley.registry.search.searcher import Searcher
 from parley.registry.served.binding import CatalogBinding
-from parley.registry.served.catalog import RELATION, CatalogItem, CatalogPage, ManifestSigner
-from parley.registry.served.publication import read_publication
+from parley.registry.served.catalog import (
+    RELATION,
+    CatalogItem,
+    CatalogPage,
+    ManifestSigner,
+    read_publication,
+)
 from parley.security.egress import Egress
 from parley.security.limits.agent_limits import AgentLimits
 from parley.security.limits.counters import LocalCounters, shared_by
 from parley.security.limits.declaration import Rate, parse_limits
-from parley.security.schemes.scheme import Scheme, Security, anonymous
+from parley.security.schemes.scheme import anonymous
 from parley.security.signing.keys import SigningKeys
 from parley.server.app import App, Settings
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
@@ -123,11 +136,6 @@ class RegistryCare:
             log=log,
             expected=StoreUnavailable,
         )
-
-    @property
-    def operations(self) -> tuple[Operation, ...]:
-        """The rows of REST."""
-        return HeartbeatRoutes(self.heartbeats).operations
 
     async def start(self) -> None:
         """Begin the background work. Idempotent."""
@@ -195,8 +203,6 @@ def places_of_this_machine(sources: Iterable[str]) -> list[str]:
 
 log = logging.getLogger("parley.registry")
 
-INDEX = "sqlite:///registry.db"
-NAME = "Registry of agents"
 NAMESPACE = "registry"
 DRAIN_SECONDS = 5.0
 
@@ -215,92 +221,51 @@ class Registry:
     """A registry. ``app`` is its ASGI app, which starts it and stops it.
 
     ``index`` is where it keeps what it knows: ``sqlite:///registry.db``, ``postgresql://...`` (for
-    many processes at a time), ``memory:``. ``tasks`` is the store of its A2A agent, which has the
-    API keys too (``parley keys create``): by default beside the index.
-
-    ``url`` is its public address; without one, ``address`` is where other registries reach it.
-    ``publisher`` is the domain of who runs it: with that it publishes a catalog of itself.
-
-    ``sources`` are sites and catalogs to read, ``entries`` catalogs in files, for which the
-    operator vouches, ``upstreams`` other registries to ask too. With ``meaning`` it searches by
-    meaning too.
-
-    ``auth`` is what callers prove themselves with; without it everyone may search, and nobody may
-    publish or operate. With ``public_search`` everyone may search beside it. Operators have the
-    scope ``registry:operate``.
-
-    ``egress`` is where requests to addresses of others may go, to which ``allow_private`` adds
-    networks and hosts. Sources on this machine are read if the registry serves this machine alone.
-    ``limits`` are how much callers may take: ``["60/minute per caller on searchAgents"]``; REST and
-    the A2A agent count apart, and limits on operations are for REST. ``operations`` are further
-    rows of the REST interface.
+    many processes at a time), ``memory:``. Its keywords are the fields of ``RegistryOptions``.
 
     Raises ``ValueError`` for what cannot be served.
     """
 
     def __init__(
-        self,
-        index: str | RegistryIndex = INDEX,
-        *,
-        url: str | None = None,
-        publisher: str | None = None,
-        name: str = NAME,
-        sources: Iterable[str] = (),
-        entries: Iterable[str | Path] = (),
-        upstreams: Iterable[str | Upstream] = (),
-        meaning: bool = False,
-        address: str | None = None,
-        auth: Scheme | Security | None = None,
-        public_search: bool = False,
-        egress: Egress | None = None,
-        allow_private: Iterable[str] = (),
-        limits: Iterable[str] = (),
-        ingest: IngestLimits | None = None,
-        nameservers: Iterable[str] = (),
-        settings: Settings | None = None,
-        tasks: str | TaskStore | None = None,
-        signing_keys: SigningKeys | str | Path | None = None,
-        migrate: bool = True,
-        publishing: PublishingLimits | None = None,
-        health: HealthSettings | None = None,
-        operations: Callable[[Registry], Iterable[Operation]] | None = None,
+        self, index: str | RegistryIndex = INDEX, **given: Unpack[RegistryKeywords]
     ) -> None:
-        settings = settings or Settings()
-        if public_search and auth is None:
-            raise ValueError(
-                "public_search= lets everyone search beside those with credentials (auth=); "
-                "without auth= everyone may search anyway"
-            )
-        named, private = list(sources), list(allow_private)
-        policy = (egress or read_egress()).adding(private, option="allow_private")
-        if is_of_this_machine(settings, url):
+        options = RegistryOptions(index=index, **given)  # type: ignore[arg-type]
+        settings = options.settings or Settings()
+        url, name, migrate, ingest = options.url, options.name, options.migrate, options.ingest
+        named, private = list(options.sources), list(options.allow_private)
+        is_here = is_of_this_machine(settings, url)
+        policy = (options.egress or read_egress()).adding(private, option="allow_private")
+        if is_here:
             policy = policy.adding(places_of_this_machine(named), option="sources")
         self.name = name
         self.index = open_index(index, migrate=migrate) if isinstance(index, str) else index
-        known = url or address
+        known = url or options.address
         # Without an address, results have the address that their caller asked at.
         self.source = f"urn:uuid:{uuid4()}" if known is None else f"{known.rstrip('/')}/"
-        given = tuple(nameservers) if not isinstance(nameservers, str) else nameservers
-        self.names = DnsNames(given)
+        self.names = DnsNames(options.nameservers)
         self.fetcher = WebFetcher(
-            policy, limits=ingest, plain_http=private, lookup=self.names if given else None
+            policy,
+            limits=ingest,
+            plain_http=private,
+            lookup=self.names if self.names.are_named else None,
         )
         self.examiner = Examiner(self.fetcher)
         self.crawler = Crawler(self.index, self.examiner, self.fetcher, names=self.names)
         self._meaning = None
-        if meaning:
-            from parley.registry.search.meaning import Meaning
-
+        if options.meaning:
             self._meaning = Meaning.load(self.index)
         self.searcher = Searcher(self.index, source=self.source, meaning=self._meaning)
         self.federated = Federated(
             self.searcher,
-            [each if isinstance(each, Upstream) else Upstream(url=each) for each in upstreams],
+            [
+                each if isinstance(each, Upstream) else Upstream(url=each)
+                for each in options.upstreams
+            ],
             index=self.index,
             source=self.source,
             egress=policy,
         )
-        limits_of_publishing = publishing or PublishingLimits()
+        limits_of_publishing = options.publishing or PublishingLimits()
         rates = CallerRates(limits_of_publishing)
         self.proofs = DomainProofs(
             self.index,
@@ -313,38 +278,40 @@ class Registry:
         self.publishing = EntryPublishing(
             self.index, self.examiner, self.proofs, ingest=ingest, rates=rates
         )
-        self.care = RegistryCare(self.index, rates, egress=self.fetcher.egress, settings=health)
+        self.care = RegistryCare(
+            self.index, rates, egress=self.fetcher.egress, settings=options.health
+        )
         self.decisions = OperatorDecisions(
             self.index, plain=self.fetcher.plain, begin_due=self.crawler.begin_due
         )
         self._sources = [source_of(each, self.fetcher) for each in named]
-        self._files = [file_source(each) for each in entries]
+        self._files = [file_source(each) for each in options.entries]
         self._shares: Periodic | None = None
-        self._security = None if auth is None else auth.security
-        self._rules = Rules(
-            self._security, is_public=public_search, is_here=is_of_this_machine(settings, url)
-        )
+        self._security = None if options.auth is None else options.auth.security
+        self._rules = Rules(self._security, is_public=options.public_search, is_here=is_here)
         self.searching = SearchOperations(self.federated, self.searcher, source=self.source)
-        store = open_store(tasks_url(index) if tasks is None else tasks, None, migrate=migrate)
+        store = open_store(
+            tasks_url(index) if options.tasks is None else options.tasks, None, migrate=migrate
+        )
         self._agent = finding_agent(name, self.searching, self._running)
-        rest = [
-            *self.searching.operations,
-            *EntryOperations(self.index).operations,
-            *PublishingRoutes(self.publishing, self.proofs).operations,
-            *OperatorRoutes(self.decisions, self.publishing).operations,
-            *self.care.operations,
-            *(operations(self) if operations is not None else ()),
-        ]
-        rest += [self._document_operation(), RegistryPage(name, self.searching).operation]
-        self._rest = rest
-        counted = parse_limits(limits, operations=[each.name for each in rest])
-        publication = read_publication(publisher)
-        keys = SigningKeys.load(signing_keys)
+        self._rest = rest = operations_of(
+            self.searching,
+            EntryOperations(self.index),
+            PublishingRoutes(self.publishing, self.proofs, self.care.heartbeats),
+            OperatorRoutes(self.decisions, self.publishing),
+            RegistryPage(name, self.searching),
+            self,
+        )
+        counted = parse_limits(options.limits, operations=[each.name for each in rest])
+        publication = read_publication(options.publisher)
+        keys = SigningKeys.load(options.signing_keys)
         self.app: App = asgi(
             {AGENT_PATH: self._agent},
             store=store,
             url=url,
-            auth=self._agent_auth(public_search),
+            auth=self._security | anonymous
+            if self._security is not None and options.public_search
+            else self._security,
             settings=settings,
             drain=DRAIN_SECONDS,
             signing_keys=keys,
@@ -355,7 +322,11 @@ class Registry:
             ],
         )
         routes = RestRoutes(
-            rest, lambda: self.app, self._rules, limits=self._limits(counted, store)
+            rest,
+            lambda: self.app,
+            self._rules,
+            catalog_bytes=self.publishing.limits.document_bytes,
+            limits=self._limits(counted, store),
         )
         for path in routes.paths:
             self.app.serve_at(path, routes, restrict="docs" if path == OPENAPI_PATH else "")
@@ -432,11 +403,6 @@ class Registry:
 
     # -- its parts ------------------------------------------------------------------------------
 
-    def _agent_auth(self, public_search: bool) -> Security | None:
-        if self._security is None or not public_search:
-            return self._security
-        return self._security | anonymous
-
     def _limits(self, counted: Iterable[Any], store: TaskStore) -> AgentLimits | None:
         rates = [each for each in counted if isinstance(each, Rate)]
         if not rates:
@@ -455,25 +421,16 @@ class Registry:
             now=store.now,
         )
 
-    def _document_operation(self) -> Operation:
-        return Operation(
-            name="showDocument",
-            method="GET",
-            path=OPENAPI_PATH,
-            handler=self._document,
-            summary="The OpenAPI document",
-            is_documented=False,
-        )
-
-    async def _document(self, request: RestRequest) -> RestAnswer:
-        document = openapi_document(
+    @operation("GET", OPENAPI_PATH, is_documented=False, max_age=300)
+    async def show_document(self, request: RestRequest) -> dict[str, Any]:
+        """Show the OpenAPI document."""
+        return openapi_document(
             self._rest,
             title=self.name,
             base=request.base,
             security=self._security,
             public=self._rules.is_public,
         )
-        return RestAnswer(body=document, max_age=300)
 
     def _publish(
         self,
@@ -555,7 +512,7 @@ def tasks_url(index: str | RegistryIndex) -> str:
     return urlunsplit(parts._replace(query=urlencode(query)))
 
 
-def _is_on(limit: Any, operations: Iterable[Operation]) -> bool:
+def _is_on(limit: Any, operations: Iterable[RestOperation]) -> bool:
     """Return whether a limit names operations of REST, which the agent does not have."""
     applies = getattr(limit, "applies", None)
     named: tuple[str, ...] = () if applies is None else applies.operations

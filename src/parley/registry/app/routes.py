@@ -1,7 +1,7 @@
 """The REST interface: rows of operations, from which routes and the OpenAPI document are made.
 
-Other parts of the registry give rows of their own (``Registry(operations=...)`` puts them beside
-these). A handler gets a ``RestRequest`` and returns a ``RestAnswer``, or raises an ``A2AError``.
+An operation is a method of a part of the registry, which gets a ``RestRequest``, and raises an
+``A2AError``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_type_hints
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -32,8 +32,8 @@ from parley.model.errors import (
 from parley.model.ids import log_incident
 from parley.model.service import ANONYMOUS, Caller
 from parley.registry.catalog.entries import CatalogEntry
-from parley.registry.index.selections import Viewer
 from parley.registry.publishing.callers import NotFoundError, tokens_of
+from parley.registry.records import Viewer
 from parley.security.authentication import Authenticator
 from parley.security.authorization import refusal
 from parley.security.evidence import Evidence
@@ -79,8 +79,6 @@ def viewer_of(caller: Caller) -> Viewer:
 
 MAX_BODY = 64 * 1024
 
-T = TypeVar("T")
-
 ERROR_CODES = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",
@@ -119,23 +117,10 @@ class RestRequest(msgspec.Struct, frozen=True, kw_only=True):
     path: Mapping[str, str] = {}
     query: Mapping[str, str] = {}
     headers: Mapping[str, str] = {}
-    body: bytes = b""
     caller: Caller = ANONYMOUS
     viewer: Viewer = Viewer()
     base: str = ""
     address: str = ""
-
-    def read(self, type: type[T], what: str = "the request") -> T:
-        """Return the body, read as a type that forbids members it does not know.
-
-        Raises ``InvalidParamsError``.
-        """
-        try:
-            return msgspec.json.decode(without_bom(self.body), type=type)
-        except msgspec.ValidationError as error:
-            raise InvalidParamsError(f"{what} is not as it should be: {error}") from None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise InvalidParamsError(f"{what} is a JSON object; this body is no JSON") from None
 
     def number(self, name: str, default: int, *, most: int) -> int:
         """Return a whole number of the query, from 1 to ``most``. Raises ``InvalidParamsError``."""
@@ -163,44 +148,91 @@ class RestAnswer(msgspec.Struct, frozen=True, kw_only=True):
     max_age: int | None = None
 
 
-Handler = Callable[[RestRequest], Awaitable[RestAnswer]]
-
-
 def ref(name: str) -> dict[str, str]:
     """Return a reference to a component of the OpenAPI document."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 
 class RestOperation(msgspec.Struct, frozen=True, kw_only=True):
-    """One operation.
+    """One operation: a method with ``operation`` above it.
 
-    ``name`` is the operationId, and what limits are ``on``. ``path`` is below the registry, such as
-    ``/agents/{identifier}``: a parameter is a whole segment. ``parameters`` are those of the query
-    that it takes, by name, with their JSON Schema; ``request`` and ``response`` are the types of
-    the bodies. An operation with ``request`` takes a JSON body of at most ``max_body`` bytes.
+    ``name`` is the operationId, and what limits are ``on``: ``publish_entries`` is publishEntries.
+    ``path`` is below the registry, such as ``/agents/{identifier}``: a parameter is a whole
+    segment. ``parameters`` are those of the query that it takes, by name, with their JSON Schema.
+    The docstring is the summary and the description. An operation with a parameter ``body`` takes a
+    JSON body of its type; ``what`` names that in errors. What the method returns is the body of the
+    answer, with the status that ``responses`` says: 200, unless one of 201 and 204 is there.
     """
 
-    name: str
     method: str
     path: str
-    handler: Handler
-    summary: str
+    handler: Callable[..., Awaitable[Any]]
+    name: str = ""
+    summary: str = ""
     description: str = ""
     needs: Needs = Needs.SEARCHER
     parameters: Mapping[str, Mapping[str, Any]] = {}
     path_parameters: Mapping[str, Mapping[str, Any]] = {}
+    what: str = "the body"
     request: Any = None
     response: Any = None
     responses: Mapping[int, str] = {}
     """Further statuses with what they mean: 201, 404, 409."""
-    max_body: int = MAX_BODY
+    max_age: int | None = None
+    is_large: bool = False
+    """Whether the body may be a catalog, and not only ``MAX_BODY`` bytes."""
     is_documented: bool = True
     is_open_here: bool = False
     """Whether a registry that verifies no credentials, and serves this machine alone, allows it."""
 
+    @property
+    def status(self) -> int:
+        """The status of an answer."""
+        return next((status for status in self.responses if status < 300), 200)
 
-Operation = RestOperation
-"""The name that rows are written with."""
+    @property
+    def segments(self) -> list[str]:
+        """The path in its parts."""
+        return self.path.split("/")[1:]
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def operation(method: str, path: str, **more: Any) -> Callable[[F], F]:
+    """Declare a method as an operation; see ``RestOperation``."""
+
+    def declared(function: F) -> F:
+        row = RestOperation(method=method, path=path, handler=function, **more)
+        function.operation = row  # type: ignore[attr-defined]
+        return function
+
+    return declared
+
+
+def operations_of(*parts: object) -> list[RestOperation]:
+    """Return the operations that the methods of some objects are."""
+    found = []
+    for part in parts:
+        for name, function in vars(type(part)).items():
+            row = getattr(function, "operation", None)
+            if row is None:
+                continue
+            hints = get_type_hints(function, include_extras=True)
+            summary, _, description = str(function.__doc__).partition("\n\n")
+            first, *others = name.split("_")
+            found.append(
+                msgspec.structs.replace(
+                    row,
+                    handler=getattr(part, name),
+                    name=first + "".join(map(str.capitalize, others)),
+                    summary=summary.removesuffix("."),
+                    description=" ".join(description.split()),
+                    request=hints.get("body"),
+                    response=None if row.status == 204 else hints["return"],
+                )
+            )
+    return found
 
 
 # The OpenAPI 3.1 document of a registry, made from its operations and the types of their bodies.
@@ -226,7 +258,7 @@ _MEANINGS = {
 
 
 def openapi_document(
-    operations: Iterable[Operation],
+    operations: Iterable[RestOperation],
     *,
     title: str,
     base: str,
@@ -273,7 +305,7 @@ NOT_WRITTEN = ("more", "trustDocument")
 """Fields of an entry that are written as other members of it."""
 
 
-def _operation(operation: Operation, schema_of: Mapping[Any, Any]) -> dict[str, Any]:
+def _operation(operation: RestOperation, schema_of: Mapping[Any, Any]) -> dict[str, Any]:
     document: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
@@ -297,14 +329,13 @@ def _operation(operation: Operation, schema_of: Mapping[Any, Any]) -> dict[str, 
     return document
 
 
-def _responses(operation: Operation, schema_of: Mapping[Any, Any]) -> dict[str, Any]:
+def _responses(operation: RestOperation, schema_of: Mapping[Any, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    done = [status for status in operation.responses if 200 <= status < 300] or [200]
-    for status in done:
-        found[str(status)] = {"description": operation.responses.get(status, "Done.")}
-        if operation.response is not None:
-            content = {"application/json": {"schema": schema_of[operation.response]}}
-            found[str(status)]["content"] = content
+    status = operation.status
+    found[str(status)] = {"description": operation.responses.get(status, "Done.")}
+    if operation.response is not None:
+        content = {"application/json": {"schema": schema_of[operation.response]}}
+        found[str(status)]["content"] = content
     errors = {400, 401, 403, 429, 500, 503}
     if operation.request is not None:
         errors |= {413, 415}
@@ -378,7 +409,7 @@ class Rules:
         self.is_public = is_public or own is None
         self.is_here = is_here
 
-    def check(self, operation: Operation, caller: Caller, challenges: Sequence[str]) -> None:
+    def check(self, operation: RestOperation, caller: Caller, challenges: Sequence[str]) -> None:
         """Raise ``UnauthenticatedError`` or ``PermissionDeniedError`` for who may not."""
         needs = operation.needs
         if needs is Needs.SEARCHER and self.is_public:
@@ -405,46 +436,33 @@ class RestRoutes:
 
     def __init__(
         self,
-        operations: Iterable[Operation],
+        operations: Iterable[RestOperation],
         app: Callable[[], App],
         rules: Rules,
         *,
+        catalog_bytes: int,
         limits: AgentLimits | None = None,
     ) -> None:
-        self._exact: dict[str, dict[str, Operation]] = {}
-        self._patterns: dict[str, list[tuple[tuple[str, ...], dict[str, Operation]]]] = {}
         self.operations = tuple(operations)
-        for each in self.operations:
-            self._methods_of(each.path)[each.method] = each
         self._app = app
         self._rules = rules
+        self._catalog_bytes = catalog_bytes
         self._limits = limits
         self._varies: bytes | None = None
-
-    def _methods_of(self, path: str) -> dict[str, Operation]:
-        if "{" not in path:
-            return self._exact.setdefault(path, {})
-        segments = tuple(path.split("/")[1:])
-        patterns = self._patterns.setdefault(segments[0], [])
-        for known, methods in patterns:
-            if known == segments:
-                return methods
-        patterns.append((segments, {}))
-        return patterns[-1][1]
 
     @property
     def paths(self) -> tuple[str, ...]:
         """The paths without parameters."""
-        return tuple(self._exact)
+        return tuple({each.path: None for each in self.operations if "{" not in each.path})
 
     @property
     def roots(self) -> tuple[str, ...]:
         """The paths below which there are paths with parameters."""
-        return tuple(f"/{each}" for each in self._patterns)
+        return tuple({f"/{each.segments[0]}": None for each in self.operations if "{" in each.path})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        operation: Operation | None = None
+        operation: RestOperation | None = None
         try:
             operation, parameters = self._find(scope)
             answer = await self._answer(operation, parameters, scope, receive)
@@ -464,32 +482,28 @@ class RestRoutes:
         else:
             await self._send(scope, send, answer)
 
-    def _find(self, scope: Scope) -> tuple[Operation, dict[str, str]]:
+    def _find(self, scope: Scope) -> tuple[RestOperation, dict[str, str]]:
         """Return the operation of a request and the path's parameters. Raises ``A2AError``."""
         path, method = route_path(scope), scope["method"]
         segments: Sequence[str] = path.split("/")[1:]
-        methods, parameters = self._exact.get(path), dict[str, str]()
         if b"%" in (scope.get("raw_path") or b""):
             segments = segments_of(scope, scope["path"].removesuffix(path))
-            methods = methods if segments == tuple(path.split("/")[1:]) else None
-        if methods is None and segments:
-            for pattern, found in self._patterns.get(segments[0], ()):
-                matched = _matched(pattern, segments)
-                if matched is not None:
-                    methods, parameters = found, matched
-                    break
-        if methods is None:
+        methods: dict[str, tuple[RestOperation, dict[str, str]]] = {}
+        for each in self.operations:
+            if (parameters := _matched(each.segments, segments)) is not None:
+                methods[each.method] = each, parameters
+        if not methods:
             raise NotFoundError(f"nothing is at {path[:200]}; /openapi.json says what there is")
-        operation = methods.get("GET" if method == "HEAD" else method)
-        if operation is None:
+        found = methods.get("GET" if method == "HEAD" else method)
+        if found is None:
             allowed = ", ".join(sorted({*methods, *(["HEAD"] if "GET" in methods else [])}))
             raise MethodNotAllowed(
                 f"{path[:200]} takes {allowed}, not {method[:20]}", metadata={"allow": allowed}
             )
-        return operation, parameters
+        return found
 
     async def _answer(
-        self, operation: Operation, path: dict[str, str], scope: Scope, receive: Receive
+        self, operation: RestOperation, path: dict[str, str], scope: Scope, receive: Receive
     ) -> RestAnswer:
         app = self._app()
         if not app.lifecycle.started:
@@ -516,23 +530,24 @@ class RestRoutes:
                 shown = declared[:60].decode("latin-1") or "none"
                 raise NotJson(f"the body is JSON (application/json), and this is {shown}")
             length = headers.get(b"content-length")
-            body = await read_body(receive, scope, length, operation.max_body, app.request_bytes)
+            most = self._catalog_bytes if operation.is_large else MAX_BODY
+            body = await read_body(receive, scope, length, most, app.request_bytes)
         request = RestRequest(
             path=path,
             query=_query(operation, scope.get("query_string", b"")),
             headers={
                 name.decode("latin-1"): value.decode("latin-1") for name, value in headers.items()
             },
-            body=body,
             caller=caller,
             viewer=viewer_of(caller),
             base=(app.url or server_address(scope, trust_proxy=trusts)).rstrip("/"),
             address=client_address(scope, trust_proxy=trusts),
         )
-        answer = await operation.handler(request)
-        if fields:
-            answer = msgspec.structs.replace(answer, headers=(*answer.headers, *fields))
-        return answer
+        given = [] if operation.request is None else [_read(body, operation)]
+        answer = await operation.handler(request, *given)
+        if not isinstance(answer, RestAnswer):
+            answer = RestAnswer(body=answer, status=operation.status, max_age=operation.max_age)
+        return msgspec.structs.replace(answer, headers=fields)
 
     async def _caller(self, app: App, scope: Scope) -> tuple[Caller, tuple[str, ...]]:
         identify = app.identify
@@ -592,6 +607,20 @@ class RestRoutes:
         return self._varies
 
 
+def _read(body: bytes, operation: RestOperation) -> Any:
+    """Return a body, read as a type that forbids members it does not know.
+
+    Raises ``InvalidParamsError``.
+    """
+    what = operation.what
+    try:
+        return msgspec.json.decode(without_bom(body), type=operation.request)
+    except msgspec.ValidationError as error:
+        raise InvalidParamsError(f"{what} is not as it should be: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise InvalidParamsError(f"{what} is a JSON object; this body is no JSON") from None
+
+
 def _matched(pattern: Sequence[str], segments: Sequence[str]) -> dict[str, str] | None:
     """Return the parameters of a path, ``None`` if it is not of a pattern."""
     if len(pattern) != len(segments):
@@ -607,7 +636,7 @@ def _matched(pattern: Sequence[str], segments: Sequence[str]) -> dict[str, str] 
     return found
 
 
-def _query(operation: Operation, raw: bytes) -> Mapping[str, str]:
+def _query(operation: RestOperation, raw: bytes) -> Mapping[str, str]:
     """Return the query, whose parameters an operation knows. Raises ``InvalidParamsError``."""
     if not raw:
         return {}

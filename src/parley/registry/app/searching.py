@@ -1,23 +1,29 @@
 """``POST /search``, ``POST /explore`` and ``GET /agents`` (ARD §7), strict in what they accept; one
-entry with all that a viewer may know of it; and the page for people.
+entry with all that a viewer may know of it; the page for people, and the A2A agent.
 
 What the page shows of entries was written by others: it is bounded and escaped, without links to
-their places.
+their places. The agent answers a need in words with catalog entries (ARD §5.3.6). Who registers
+over a socket has the rights of publishing over REST.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from html import escape
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import Meta
 from starlette.types import Scope
 
-from parley.model.errors import InvalidParamsError
-from parley.registry.app.routes import Operation, RestAnswer, RestRequest, ref
+from parley.agent.agent import Agent
+from parley.agent.turn import Turn
+from parley.engine.agent_options import Execution
+from parley.model.errors import InvalidParamsError, PermissionDeniedError
+from parley.model.parts import Part
+from parley.model.service import Caller
+from parley.registry.app.routes import RestAnswer, RestRequest, operation, viewer_of
 from parley.registry.catalog.entries import (
     MAX_URN,
     REGISTRY,
@@ -25,12 +31,15 @@ from parley.registry.catalog.entries import (
     CatalogEntry,
     CatalogStruct,
     InvalidUrn,
+    one_line,
 )
 from parley.registry.catalog.searching import (
+    ENTRY_SCHEMA,
     MAX_FACETS,
     MAX_OWN_TOKEN,
     MAX_PAGE,
     MAX_QUERY_TEXT,
+    EntryPage,
     ExploreRequest,
     Facet,
     FacetRequest,
@@ -42,12 +51,21 @@ from parley.registry.catalog.searching import (
 )
 from parley.registry.federation.federated import Federated
 from parley.registry.federation.upstream import Hops, hops_of
+from parley.registry.health.prober import Heartbeats
 from parley.registry.index.registry_index import RegistryIndex
-from parley.registry.index.selections import Viewer
 from parley.registry.publishing.callers import NotFoundError
-from parley.registry.records import Authority, CardVersion, EntryStanding, IndexedEntry, Trust
-from parley.registry.search.searcher import Searcher, answered
+from parley.registry.publishing.pushing import EntryPublishing, PublishOptions
+from parley.registry.records import (
+    Authority,
+    CardVersion,
+    EntryStanding,
+    IndexedEntry,
+    Trust,
+    Viewer,
+)
+from parley.registry.search.searcher import Searcher, answered, moment
 from parley.registry.served.catalog import CatalogItem, manifest_of
+from parley.registry.served.registration import outcome_of
 
 LIST_AGE = 60
 """How long callers may keep a list, in seconds."""
@@ -55,13 +73,10 @@ LIST_AGE = 60
 MAX_EXPRESSION = 4_096
 
 
-Entry = Annotated[dict[str, Any], Meta(extra_json_schema=ref("CatalogEntry"))]
-"""An entry as it was published. Its member ``registry`` has what this registry found out."""
-
 Result = Annotated[
     dict[str, Any],
     Meta(
-        extra_json_schema=ref("CatalogEntry")
+        extra_json_schema=ENTRY_SCHEMA
         | {
             "required": ["score", "source"],
             "properties": {
@@ -103,28 +118,23 @@ class FacetCounts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     facets: Mapping[str, Facet]
 
 
-class EntryPage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A page of a list, and how many entries it has in all."""
-
-    items: list[Entry]
-    total: int
-    page_token: str = ""
-
-
 class SearchOperations:
     """The operations that find entries. ``source`` is what results of this registry have as it."""
 
     def __init__(self, federated: Federated, searcher: Searcher, *, source: str) -> None:
         self._federated = federated
-        self._searcher = searcher
+        self.searcher = searcher
         self._source = source
 
-    async def search(self, request: RestRequest) -> RestAnswer:
-        """Answer ``POST /search``."""
-        asked = request.read(SearchRequest, "the search")
-        _bounded("pageToken", asked.page_token, MAX_OWN_TOKEN)
-        hops = hops_of(request.headers)
-        return RestAnswer(body=await self.found(asked, request.viewer, request.base, hops))
+    @operation("POST", "/search", what="the search")
+    async def search_agents(self, request: RestRequest, body: SearchRequest) -> FoundEntries:
+        """Search for a need.
+
+        Entries that meet a need in words, the best first (ARD §7.2). The score says how well an
+        entry matches, and nothing about trust.
+        """
+        _bounded("pageToken", body.page_token, MAX_OWN_TOKEN)
+        return await self.found(body, request.viewer, request.base, hops_of(request.headers))
 
     async def found(
         self, asked: SearchRequest, viewer: Viewer, base: str, hops: Hops | None = None
@@ -143,88 +153,49 @@ class SearchOperations:
             results=results, referrals=response.referrals, page_token=response.page_token
         )
 
-    async def explore(self, request: RestRequest) -> RestAnswer:
-        """Answer ``POST /explore``."""
-        given = request.read(Exploration, "the exploration")
-        asked = ExploreRequest(query=given.query, facets=given.result_type.facets)
-        return RestAnswer(
-            body=FacetCounts(facets=await self._searcher.explore(asked, request.viewer))
-        )
+    @operation("POST", "/explore", what="the exploration")
+    async def explore_registry(self, request: RestRequest, body: Exploration) -> FacetCounts:
+        """Count the values of fields.
 
-    async def browse(self, request: RestRequest) -> RestAnswer:
-        """Answer ``GET /agents``."""
+        The values of fields over all entries that a search with the same query matches, with how
+        many have them (ARD §7.3). It asks no other registry.
+        """
+        asked = ExploreRequest(query=body.query, facets=body.result_type.facets)
+        return FacetCounts(facets=await self.searcher.explore(asked, request.viewer))
+
+    @operation(
+        "GET",
+        "/agents",
+        parameters={
+            "filter": {
+                "type": "string",
+                "maxLength": MAX_EXPRESSION,
+                "description": "An expression, such as type = 'application/a2a-agent-card"
+                "+json' AND tags = 'finance'",
+            },
+            "orderBy": {
+                "type": "string",
+                "maxLength": MAX_EXPRESSION,
+                "description": "A field and a direction, such as updatedAt DESC",
+            },
+            "pageSize": {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": 20},
+            "pageToken": {"type": "string", "maxLength": MAX_OWN_TOKEN},
+        },
+        responses={304: "Nothing changed since the ETag of If-None-Match."},
+        max_age=LIST_AGE,
+    )
+    async def list_agents(self, request: RestRequest) -> EntryPage:
+        """List entries.
+
+        Entries in an order, without ranking (ARD §7.4).
+        """
         asked = ListRequest(
             filter=_bounded("filter", request.query.get("filter", ""), MAX_EXPRESSION),
             order_by=_bounded("orderBy", request.query.get("orderBy", ""), MAX_EXPRESSION),
             page_size=request.number("pageSize", 20, most=MAX_PAGE),
             page_token=_bounded("pageToken", request.query.get("pageToken", ""), MAX_OWN_TOKEN),
         )
-        return RestAnswer(body=await self.listed(asked, request.viewer), max_age=LIST_AGE)
-
-    async def listed(self, asked: ListRequest, viewer: Viewer) -> EntryPage:
-        """Return a list. Raises ``InvalidParamsError``."""
-        found = await self._searcher.browse(asked, viewer)
-        return EntryPage(
-            items=[*map(dict, found.items)], total=found.total, page_token=found.page_token
-        )
-
-    @property
-    def operations(self) -> tuple[Operation, ...]:
-        """The rows of the table."""
-        return (
-            Operation(
-                name="searchAgents",
-                method="POST",
-                path="/search",
-                handler=self.search,
-                summary="Search for a need",
-                description="Entries that meet a need in words, the best first (ARD §7.2). The "
-                "score says how well an entry matches, and nothing about trust.",
-                request=SearchRequest,
-                response=FoundEntries,
-            ),
-            Operation(
-                name="exploreRegistry",
-                method="POST",
-                path="/explore",
-                handler=self.explore,
-                summary="Count the values of fields",
-                description="The values of fields over all entries that a search with the same "
-                "query matches, with how many have them (ARD §7.3). It asks no other registry.",
-                request=Exploration,
-                response=FacetCounts,
-            ),
-            Operation(
-                name="listAgents",
-                method="GET",
-                path="/agents",
-                handler=self.browse,
-                summary="List entries",
-                description="Entries in an order, without ranking (ARD §7.4).",
-                parameters={
-                    "filter": {
-                        "type": "string",
-                        "maxLength": MAX_EXPRESSION,
-                        "description": "An expression, such as type = 'application/a2a-agent-card"
-                        "+json' AND tags = 'finance'",
-                    },
-                    "orderBy": {
-                        "type": "string",
-                        "maxLength": MAX_EXPRESSION,
-                        "description": "A field and a direction, such as updatedAt DESC",
-                    },
-                    "pageSize": {
-                        "type": "integer",
-                        "minimum": 1,
-                        "maximum": MAX_PAGE,
-                        "default": 20,
-                    },
-                    "pageToken": {"type": "string", "maxLength": MAX_OWN_TOKEN},
-                },
-                response=EntryPage,
-                responses={304: "Nothing changed since the ETag of If-None-Match."},
-            ),
-        )
+        return await self.searcher.browse(asked, request.viewer)
 
 
 def _bounded(name: str, text: str, most: int) -> str:
@@ -247,8 +218,30 @@ class EntryOperations:
     def __init__(self, index: RegistryIndex) -> None:
         self._index = index
 
-    async def show(self, request: RestRequest) -> RestAnswer:
-        """Answer ``GET /agents/{identifier}``."""
+    @operation(
+        "GET",
+        "/agents/{identifier}",
+        path_parameters={
+            "identifier": {
+                "type": "string",
+                "maxLength": MAX_URN,
+                "description": "urn:air:<publisher>:<namespace>:<name>",
+                "example": "urn:air:agent.localhost:agent:currency",
+            }
+        },
+        responses={
+            304: "Nothing changed since the ETag of If-None-Match.",
+            404: "There is no such entry, or it is not for this caller.",
+        },
+        max_age=ENTRY_AGE,
+    )
+    async def show_agent(self, request: RestRequest) -> KnownEntry:
+        """Show one entry.
+
+        The entry itself (ARD §5.3.4). `registry.details` has its card, the versions of that, and
+        what was measured. Its owner and operators see the state of it from every source, with the
+        reasons.
+        """
         identifier = identifier_of(request)
         viewer, owner = request.viewer, request.caller.owner if request.caller.authenticated else ""
         listed = await self._index.entry(identifier, viewer)
@@ -269,37 +262,7 @@ class EntryOperations:
         details.entries = [described(each, insider=True, document=answered(each)) for each in own]
         entry = answered(shown)
         known = {**entry["registry"], "details": details}
-        return RestAnswer(body={**entry, "registry": known}, max_age=ENTRY_AGE)
-
-    @property
-    def operations(self) -> tuple[Operation, ...]:
-        """The rows of the table."""
-        return (
-            Operation(
-                name="showAgent",
-                method="GET",
-                path="/agents/{identifier}",
-                handler=self.show,
-                summary="Show one entry",
-                description="The entry itself (ARD §5.3.4). `registry.details` has its card, the "
-                "versions of that, and what was measured. Its owner and operators see the state of "
-                "it from every source, with the reasons.",
-                path_parameters={"identifier": IDENTIFIER},
-                response=KnownEntry,
-                responses={
-                    304: "Nothing changed since the ETag of If-None-Match.",
-                    404: "There is no such entry, or it is not for this caller.",
-                },
-            ),
-        )
-
-
-IDENTIFIER = {
-    "type": "string",
-    "maxLength": MAX_URN,
-    "description": "urn:air:<publisher>:<namespace>:<name>",
-    "example": "urn:air:agent.localhost:agent:currency",
-}
+        return cast("KnownEntry", {**entry, "registry": known})
 
 
 def identifier_of(request: RestRequest) -> str:
@@ -314,6 +277,9 @@ def not_found(identifier: str) -> NotFoundError:
     """Return the error for an entry that is missing or not for the caller: both look the same."""
     return NotFoundError(f"there is no entry {identifier[:MAX_URN]} for you here")
 
+
+MEASURED = ("probes", "availability", "error_rate", "latency_p50", "latency_p95")
+"""Fields of observations that are shown as they are."""
 
 Moment = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 
@@ -399,11 +365,7 @@ def described(
         health=KnownHealth(
             health=observed.health.value,
             liveness=observed.liveness.value,
-            probes=observed.probes,
-            availability=observed.availability,
-            error_rate=observed.error_rate,
-            latency_p50=observed.latency_p50,
-            latency_p95=observed.latency_p95,
+            **{name: getattr(observed, name) for name in MEASURED},
             probed_at=None if observed.probed_at is None else moment(observed.probed_at),
             last_beat=None if observed.last_beat is None else moment(observed.last_beat),
             reason=observed.reason if insider else "",
@@ -420,12 +382,6 @@ def described(
         found.owner = entry.owner.replace("\x1f", " ")
         found.audience = [each.replace("\x1f", " ") for each in entry.audience]
     return found
-
-
-def moment(ms: int) -> str:
-    """Return a time as text (ISO 8601)."""
-    text = datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
-    return text.replace("+00:00", "Z")
 
 
 def _version(version: CardVersion) -> KnownVersion:
@@ -484,8 +440,14 @@ class RegistryPage:
         self._name = name
         self._searching = searching
 
-    async def show(self, request: RestRequest) -> RestAnswer:
-        """Answer ``GET /``."""
+    @operation(
+        "GET",
+        "/",
+        parameters={"q": {"type": "string", "maxLength": MAX_QUERY_TEXT}},
+        is_documented=False,
+    )
+    async def show_page(self, request: RestRequest) -> RestAnswer:
+        """Show the page for people."""
         words = request.query.get("q", "").strip()
         if len(words) > MAX_QUERY_TEXT:
             raise InvalidParamsError(f"q has at most {MAX_QUERY_TEXT} characters")
@@ -494,27 +456,15 @@ class RegistryPage:
                 query=QueryModel(text=words), federation=FederationMode.NONE, page_size=SHOWN
             )
             found = await self._searching.found(asked, request.viewer, request.base)
-            entries = found.results
+            entries: Sequence[Mapping[str, Any]] = found.results
             said = f"{len(entries)} for {words!r}, the best first" if entries else "nothing found"
         else:
-            listed = await self._searching.listed(ListRequest(page_size=SHOWN), request.viewer)
+            asked_for = ListRequest(page_size=SHOWN)
+            listed = await self._searching.searcher.browse(asked_for, request.viewer)
             entries, total = listed.items, listed.total
             said = f"{total} entr{'y' if total == 1 else 'ies'}" if total else "no entries yet"
         page = _page(self._name, words, said, entries)
         return RestAnswer(body=page.encode(), media_type="text/html; charset=utf-8")
-
-    @property
-    def operation(self) -> Operation:
-        """The row of the table."""
-        return Operation(
-            name="showPage",
-            method="GET",
-            path="/",
-            handler=self.show,
-            summary="The page for people",
-            parameters={"q": {"type": "string", "maxLength": MAX_QUERY_TEXT}},
-            is_documented=False,
-        )
 
 
 def _page(name: str, words: str, said: str, entries: Sequence[Mapping[str, Any]]) -> str:
@@ -562,9 +512,7 @@ def _item(entry: Mapping[str, Any]) -> str:
 
 def _shown(text: Any) -> str:
     """Return a text of others, bounded and escaped."""
-    given = text if isinstance(text, str) else ""
-    line = "".join(char if char.isprintable() else " " for char in given)
-    return escape(line if len(line) <= MAX_SHOWN_TEXT else f"{line[:MAX_SHOWN_TEXT]}…")
+    return escape(one_line(text, MAX_SHOWN_TEXT)) if isinstance(text, str) else ""
 
 
 class RegistryItem(CatalogItem, frozen=True):
@@ -588,3 +536,128 @@ class RegistryItem(CatalogItem, frozen=True):
             trust_manifest=manifest_of(self.identifier, publisher),
             more={"mediaType": REGISTRY},
         )
+
+
+# The registry as an A2A agent: a need in words is answered with catalog entries (ARD §5.3.6).
+
+PATH = "/a2a"
+KEY = "find-agents"
+FOUND = 5
+SECONDS = 15.0
+"""How long a search may take before its answer becomes a task."""
+
+
+class _Asked(SearchRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The data part that a caller may send beside its words, or in their place."""
+
+    query: QueryModel = QueryModel()
+    page_size: int = FOUND
+
+
+def finding_agent(
+    name: str,
+    searching: SearchOperations,
+    running: Callable[[Agent], AbstractAsyncContextManager[Any]],
+) -> Agent:
+    """Return the agent. ``running`` is entered when it starts, and left when it stops."""
+    agent = Agent(
+        name,
+        description="Finds agents by what they can do. Say what you need; the answer has a data "
+        "part for each agent found, an entry of a catalog with the address of its card.",
+        version="1.0.0",
+        key=KEY,
+        input_modes=("text/plain", "application/json"),
+        output_modes=("application/json", "text/plain"),
+        execution=Execution(direct_reply_timeout=SECONDS),
+        lifespan=running,
+    )
+
+    @agent.skill(
+        id=KEY,
+        name="Find agents",
+        description="Finds agents by what they can do: say what you need. A data part may have "
+        "the filter of a search by REST.",
+        tags=["registry", "discovery", "search"],
+        examples=["find me an agent that converts currencies", "which agents can book a flight?"],
+    )
+    async def find_agents(turn: Turn) -> list[Part]:
+        asked = _asked(turn)
+        base = turn.base_url.removesuffix(PATH)
+        try:
+            found = await searching.found(asked, viewer_of(turn.caller), base)
+        except InvalidParamsError as error:
+            turn.reject(error.message)
+        results = found.results
+        said = {0: "No agent matches.", 1: "One agent matches."}
+        words = said.get(len(results), f"{len(results)} agents match, the best first.")
+        parts = [Part(text=words)]
+        parts += [Part(data=each, media_type="application/json") for each in results]
+        more = msgspec.to_builtins(found)
+        del more["results"]
+        if more:
+            parts.append(Part(data=more, media_type="application/json"))
+        return parts
+
+    return agent
+
+
+def _asked(turn: Turn) -> SearchRequest:
+    """Return the search that a message asks for."""
+    given = _Asked()
+    for part in turn.parts:
+        if part.has_data:
+            try:
+                given = msgspec.convert(part.data, _Asked)
+            except msgspec.ValidationError as error:
+                turn.reject(f"the data part is no search: {error}")
+    words = " ".join(each for each in (turn.text.strip(), given.query.text.strip()) if each)
+    if not words:
+        turn.reject("say what you need, such as: find me an agent that converts currencies")
+    if not 1 <= given.page_size <= MAX_PAGE:
+        turn.reject(f"pageSize is between 1 and {MAX_PAGE}")
+    return msgspec.structs.replace(given, query=msgspec.structs.replace(given.query, text=words))
+
+
+# Registration over sockets of the registry itself: with the rights of publishing over REST.
+
+
+class IndexRegistrar:
+    """Publishes what agents register in the index of this registry (``AgentRegistrar``)."""
+
+    def __init__(self, publishing: EntryPublishing, heartbeats: Heartbeats) -> None:
+        self._publishing = publishing
+        self._heartbeats = heartbeats
+
+    def identifier_of(self, agent_id: str, given: str) -> str:
+        """Return the identifier that the agent gives. Raises ``InvalidParamsError``."""
+        if not given:
+            raise InvalidParamsError(
+                "an agent is listed under an identifier of a domain that it has proved: give "
+                '"identifier": "urn:air:<your domain>:agent:<name>" beside "card"'
+            )
+        return given
+
+    async def publish(
+        self, entry: Mapping[str, Any], audience: Any, caller: Caller, address: str
+    ) -> Mapping[str, Any]:
+        """Publish an entry of the caller's."""
+        if audience is not None and not isinstance(audience, list):
+            raise InvalidParamsError("audience is a list, such as ['public']")
+        options = PublishOptions(audience=None if audience is None else tuple(audience))
+        catalog = {"specVersion": "1.0", "entries": [entry]}
+        report = await self._publishing.publish(caller, catalog, options, address=address)
+        return outcome_of(msgspec.to_builtins(report))
+
+    async def withdraw(self, identifier: str, caller: Caller, address: str) -> None:
+        """Withdraw an entry of the caller's."""
+        await self._publishing.withdraw(caller, identifier, address=address)
+
+    async def beat(self, identifiers: Sequence[str], caller: Caller) -> Mapping[str, Any]:
+        """Note that agents of the caller are alive."""
+        answer = await self._heartbeats.beat(caller, identifiers)
+        if not answer.alive:
+            raise PermissionDeniedError("this caller has published none of these: register first")
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in msgspec.to_builtins(answer).items()
+        }

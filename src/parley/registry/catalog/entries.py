@@ -36,30 +36,12 @@ class CatalogStruct(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """A value of a catalog. Lists are tuples; fields that equal their defaults are not written."""
 
 
-class Attestation(CatalogStruct, frozen=True, kw_only=True):
-    """A claim that can be verified, such as an audit (ARD §4.5)."""
-
-    type: str
-    uri: str
-    media_type: str = ""
-    digest: str = ""
-
-
 class ProvenanceLink(CatalogStruct, frozen=True, kw_only=True):
     """Where an artifact comes from (ARD §4.5)."""
 
     relation: str
     source_id: str
     source_digest: str = ""
-
-
-class TrustSchema(CatalogStruct, frozen=True, kw_only=True):
-    """The trust framework that applies to an artifact."""
-
-    identifier: str = ""
-    version: str = ""
-    governance_uri: str = ""
-    verification_methods: tuple[str, ...] = ()
 
 
 class TrustManifest(CatalogStruct, frozen=True, kw_only=True):
@@ -71,8 +53,8 @@ class TrustManifest(CatalogStruct, frozen=True, kw_only=True):
 
     identity: str
     identity_type: str = ""
-    trust_schema: TrustSchema | None = None
-    attestations: tuple[Attestation, ...] = ()
+    trust_schema: Mapping[str, Any] = {}
+    attestations: tuple[Mapping[str, Any], ...] = ()
     provenance: tuple[ProvenanceLink, ...] = ()
     signature: str = ""
 
@@ -239,6 +221,11 @@ def domain(text: str) -> str:
     return name
 
 
+def media_type(text: str) -> str:
+    """Return a media type in lower case, without parameters."""
+    return text.partition(";")[0].strip().lower()
+
+
 def one_line(text: str, most: int) -> str:
     """Return a text of others on one line, cut to a length."""
     line = "".join(char if char.isprintable() else " " for char in text[: most + 1])
@@ -256,6 +243,15 @@ def all_positive(limits: msgspec.Struct, *but: str) -> None:
 def segment(text: str) -> str:
     """Return a text as a segment of an identifier: ``Trip planner`` becomes ``trip-planner``."""
     return _NOT_A_SEGMENT.sub("-", text.lower()).strip("-.") or "agent"
+
+
+def identifier_at(host: str, namespace: str, name: str) -> str:
+    """Return an identifier for a name at a host, which need not be a domain."""
+    try:
+        publisher = domain(host)
+    except InvalidUrn:
+        publisher = f"{segment(host).replace('.', '-')}.localhost"
+    return f"urn:air:{publisher}:{namespace}:{segment(name)}"
 
 
 def is_within(host: str, publisher: str) -> bool:

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Self, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -146,6 +146,12 @@ class Facet(CatalogStruct, frozen=True, kw_only=True):
     buckets: tuple[FacetBucket, ...]
     other_count: int
 
+    @classmethod
+    def of(cls, counts: Iterable[tuple[str, int]], others: int) -> Self:
+        """Return a facet from values with their counts."""
+        buckets = tuple([FacetBucket(value=value, count=count) for value, count in counts])
+        return cls(buckets=buckets, other_count=others)
+
 
 class ListRequest(CatalogStruct, frozen=True, kw_only=True):
     """``GET /agents``: an expression to filter by, and fields to order by."""
@@ -156,13 +162,18 @@ class ListRequest(CatalogStruct, frozen=True, kw_only=True):
     page_token: str = ""
 
 
-class ListResponse(CatalogStruct, frozen=True, kw_only=True):
-    """The answer to ``GET /agents``; entries are JSON."""
+ENTRY_SCHEMA = {"$ref": "#/components/schemas/CatalogEntry"}
 
-    items: tuple[Mapping[str, Any], ...] = ()
-    total: int = 0
+
+class EntryPage(CatalogStruct, frozen=True, kw_only=True):
+    """The answer to ``GET /agents``: a page of a list, and how many entries it has in all."""
+
+    items: list[Annotated[Mapping[str, Any], Meta(extra_json_schema=ENTRY_SCHEMA)]]
+    total: int
     page_token: str = ""
 
+
+T = TypeVar("T")
 
 MAX_REFERRALS = 50
 MAX_TOKEN = 4_096
@@ -254,23 +265,12 @@ def read_search(body: bytes, *, max_results: int) -> SearchAnswer:
     Results beyond ``max_results`` are rejected as one.
     """
     document = _object(body)
-    listed = _listed(document, ("results", "items"))
-    results: list[ListedResult] = []
-    rejected: list[RejectedEntry] = []
-    for each in listed[:max_results]:
-        try:
-            results.append(_result(each))
-        except InvalidEntry as error:
-            if (partial := _partial(each)) is not None:
-                results.append(partial)
-            else:
-                rejected.append(_rejected(each, str(error)))
-    rejected += _beyond(listed, max_results)
+    results, rejected = _read_all(document, ("results", "items"), max_results, _result)
     return SearchAnswer(
-        results=tuple(results),
+        results=results,
         referrals=tuple(_referrals(document.get("referrals"))),
         page_token=_token(document),
-        rejected=tuple(rejected),
+        rejected=rejected,
     )
 
 
@@ -285,21 +285,14 @@ def read_explore(body: bytes) -> dict[str, Facet]:
 def read_list(body: bytes, *, max_items: int) -> BrowseAnswer:
     """Read the answer to a list request. Raises ``InvalidAnswer``."""
     document = _object(body)
-    listed = _listed(document, ("items", "results", "agents"))
-    entries: list[CatalogEntry] = []
-    rejected: list[RejectedEntry] = []
-    for each in listed[:max_items]:
-        try:
-            entries.append(read_entry(each))
-        except InvalidEntry as error:
-            rejected.append(_rejected(each, str(error)))
-    rejected += _beyond(listed, max_items)
+    names = ("items", "results", "agents")
+    entries, rejected = _read_all(document, names, max_items, read_entry)
     total = document.get("total")
     return BrowseAnswer(
-        entries=tuple(entries),
+        entries=entries,
         total=total if isinstance(total, int) and total >= 0 else None,
         page_token=_token(document),
-        rejected=tuple(rejected),
+        rejected=rejected,
     )
 
 
@@ -352,9 +345,15 @@ def clamped(score: float | None) -> int:
 
 
 def _result(given: Any) -> ListedResult:
+    """Return a result, whole or partial. Raises ``InvalidEntry``."""
     if isinstance(given, Mapping) and isinstance(given.get("entry"), Mapping):
         given = {**given["entry"], **{n: given[n] for n in ("score", "source") if n in given}}
-    entry = read_entry(given)
+    try:
+        entry = read_entry(given)
+    except InvalidEntry:
+        if (partial := _partial(given)) is not None:
+            return partial
+        raise
     score, source = given.get("score"), given.get("source")
     more = {name: each for name, each in entry.more.items() if name not in ("score", "source")}
     return ListedResult(
@@ -455,24 +454,29 @@ def _is_deeper(value: Any, levels: int) -> bool:
     return any(isinstance(each, Mapping | list) for each in level)
 
 
-def _listed(document: Mapping[str, Any], names: tuple[str, ...]) -> list[Any]:
-    for name in names:
-        if isinstance(document.get(name), list):
-            found: list[Any] = document[name]
-            return found
-    raise InvalidAnswer(f"the answer has no list of {names[0]}")
+def _read_all(
+    document: Mapping[str, Any], names: tuple[str, ...], most: int, read: Callable[[Any], T]
+) -> tuple[tuple[T, ...], tuple[RejectedEntry, ...]]:
+    """Return what a list has that can be read, and what is rejected: all beyond ``most`` as one.
 
-
-def _beyond(listed: list[Any], limit: int) -> list[RejectedEntry]:
-    if len(listed) <= limit:
-        return []
-    more = f"{len(listed) - limit} entries beyond the {limit} that were asked for are not read"
-    return [RejectedEntry(identifier="", reason=more)]
-
-
-def _rejected(given: Any, reason: str) -> RejectedEntry:
-    named = given.get("identifier") if isinstance(given, Mapping) else ""
-    return RejectedEntry(identifier=named[:512] if isinstance(named, str) else "", reason=reason)
+    Raises ``InvalidAnswer`` for an answer without a list of one of the names.
+    """
+    listed = next((document[n] for n in names if isinstance(document.get(n), list)), None)
+    if listed is None:
+        raise InvalidAnswer(f"the answer has no list of {names[0]}")
+    found: list[T] = []
+    rejected: list[RejectedEntry] = []
+    for each in listed[:most]:
+        try:
+            found.append(read(each))
+        except InvalidEntry as error:
+            named = each.get("identifier") if isinstance(each, Mapping) else ""
+            name = named[:512] if isinstance(named, str) else ""
+            rejected.append(RejectedEntry(identifier=name, reason=str(error)))
+    if len(listed) > most:
+        more = f"{len(listed) - most} entries beyond the {most} that were asked for are not read"
+        rejected.append(RejectedEntry(identifier="", reason=more))
+    return tuple(found), tuple(rejected)
 
 
 def _token(document: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from parley.client.card.resolver import CatalogReference, ForeignCard, Reference
 from parley.client.errors import CardNotFound
 from parley.client.origin import Origin
-from parley.registry.catalog.entries import A2A_CARD_TYPES, CatalogEntry
+from parley.registry.catalog.entries import A2A_CARD_TYPES, CatalogEntry, media_type
 from parley.security.egress import LOOPBACK, Egress
 
 
@@ -91,7 +91,7 @@ class FoundAgent(CatalogReference, frozen=True, kw_only=True):
         The address is one of the web: a file or a program of this machine is never named by a
         registry.
         """
-        if self.entry.type.partition(";")[0].strip().lower() not in A2A_CARD_TYPES:
+        if media_type(self.entry.type) not in A2A_CARD_TYPES:
             raise CardNotFound(
                 f"{self.identifier} is of the type {self.entry.type[:100]!r}, and not an A2A agent "
                 f"({A2A_CARD_TYPES[0]})"

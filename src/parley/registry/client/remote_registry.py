@@ -7,7 +7,17 @@ import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal, Protocol, Self, TypedDict, TypeVar, Unpack, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    Protocol,
+    Self,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    runtime_checkable,
+)
 
 import msgspec
 
@@ -20,7 +30,7 @@ from parley.client.errors import ClientError, ConnectionClosed
 from parley.client.origin import Origin
 from parley.client.retry import Retry
 from parley.client.sync import run_in_thread
-from parley.registry.catalog.entries import A2A_CARD_TYPES, REGISTRY_TYPES, CatalogEntry
+from parley.registry.catalog.entries import A2A_CARD_TYPES, REGISTRY_TYPES, CatalogEntry, media_type
 from parley.registry.catalog.reading import InvalidEntry, read_entry
 from parley.registry.catalog.searching import (
     MAX_FACETS,
@@ -42,7 +52,6 @@ from parley.registry.catalog.searching import (
     clamped,
 )
 from parley.registry.client.found import FoundAgent
-from parley.registry.client.local_catalog import MAX_FILE, LocalCatalog, read_entries, read_file
 from parley.registry.client.places import (
     NotARegistry,
     PlaceKind,
@@ -56,6 +65,9 @@ from parley.registry.client.places import (
 from parley.registry.client.rest import RestRegistry
 from parley.security.egress import Egress
 from parley.security.networks import is_loopback
+
+if TYPE_CHECKING:
+    from parley.registry.client.local_catalog import LocalCatalog
 
 logger = logging.getLogger(__name__)
 
@@ -153,6 +165,8 @@ class RemoteRegistry:
         """Close the connections. Idempotent."""
         self._closed = True
         await self._auth.aclose()
+        if self._backend is not None:
+            await self._backend.aclose()
         if self._guarded is not None:
             await self._guarded.close()
         if self._owns_http:
@@ -163,7 +177,7 @@ class RemoteRegistry:
         """What is asked, without credentials: an address, a file, or ``the given catalog``."""
         if isinstance(self._backend, RestRegistry):
             return redacted(self._backend.base)
-        if isinstance(self._backend, LocalCatalog):
+        if self._backend is not None:
             return self._backend.source
         return redacted(self._place.url) or str(self._place.path or "the given catalog")
 
@@ -186,7 +200,7 @@ class RemoteRegistry:
             query = QueryModel(text=query.text, filter={**query.filter, "type": A2A_CARD_TYPES})
         found: dict[str, FoundAgent] = {}
         async for each in self._pages(query, limit, mode_of(federation)):
-            kind = each.entry.type.partition(";")[0].strip().lower()
+            kind = media_type(each.entry.type)
             if has_type or kind in A2A_CARD_TYPES:
                 found.setdefault(each.identifier, each)
             if len(found) >= limit:
@@ -341,6 +355,8 @@ class RemoteRegistry:
     async def _find_backend(self, place: RegistryPlace) -> RestRegistry | LocalCatalog:
         match place.kind:
             case PlaceKind.FILE:
+                from parley.registry.client.local_catalog import read_file
+
                 assert place.path is not None
                 body = await asyncio.to_thread(read_file, place.path)
                 return self._from_own(body, str(place.path))
@@ -395,6 +411,8 @@ class RemoteRegistry:
 
     def _from_own(self, document: Any, where: str) -> RestRegistry | LocalCatalog:
         """Return what a catalog of the caller's own leads to: it vouches for addresses in it."""
+        from parley.registry.client.local_catalog import LocalCatalog, read_entries
+
         entries = read_entries(document, where)
         if entries and all(entry.type in REGISTRY_TYPES for entry in entries):
             base = _base(entries[0])
@@ -414,6 +432,7 @@ class RemoteRegistry:
 
     async def _from_web(self, url: str) -> RestRegistry | LocalCatalog:
         """Return the registry that a catalog names, or the catalog if it names none."""
+        from parley.registry.client.local_catalog import MAX_FILE, LocalCatalog, read_entries
 
         def attach(target: str) -> dict[str, str]:
             return self._auth.credentials.card_headers(target, challenged=True)
@@ -517,7 +536,7 @@ def _answer_of(response: SearchResponse | SearchAnswer) -> SearchAnswer:
     )
 
 
-class RegistryOptions(TypedDict, total=False):
+class RemoteRegistryOptions(TypedDict, total=False):
     """The options of ``RemoteRegistry``, which ``find`` takes too."""
 
     auth: Credential | Sequence[Credential] | Literal[False] | None
@@ -542,7 +561,7 @@ async def find(
     filter: Mapping[str, FilterValues] | None = None,
     limit: int = 10,
     federation: str = "auto",
-    **options: Unpack[RegistryOptions],
+    **options: Unpack[RemoteRegistryOptions],
 ) -> list[FoundAgent]:
     """Return agents that meet a need, the best first: ``parley.find("currency conversion")``.
 

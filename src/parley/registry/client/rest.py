@@ -78,6 +78,9 @@ class RestRegistry:
         self._limit = limit
         self._got: dict[str, str] = {}
 
+    async def aclose(self) -> None:
+        """Do nothing: nothing is its own."""
+
     async def search(
         self, request: SearchRequest, *, headers: Mapping[str, str] | None = None
     ) -> SearchAnswer:

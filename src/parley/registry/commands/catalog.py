@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import typer
 
+from parley.cli.command import Commands
 from parley.cli.output.failures import UsageFailure
 from parley.cli.output.streams import Output
-from parley.cli.settings.options import settings_command
+from parley.cli.settings.options import Argument, CommandOption
 from parley.cli.settings.table import CommandSettings
 
 FETCHING = (
@@ -48,114 +50,120 @@ Exit status:
 CHECKED = EXITS.replace("1  failed", "1  not valid")
 
 
-def _text(flag: str, metavar: str, text: str, variable: str | None = None) -> Any:
-    return typer.Option(
-        "",
-        flag,
-        envvar=variable,
-        metavar=metavar,
-        help=text,
-        show_default=False,
-        rich_help_panel="Catalog",
-    )
+def _option(text: str, metavar: str = "", panel: str = "Catalog", **more: Any) -> CommandOption:
+    return CommandOption(text, metavar, panel, **more)
 
 
-def _reference() -> Any:
-    words = "A host, an address, or a file; - is standard input."
-    return typer.Argument(..., metavar="URL|FILE", help=words)
+class Named(msgspec.Struct, frozen=True, kw_only=True):
+    """The catalog to look at."""
+
+    reference: Annotated[
+        str, Argument("A host, an address, or a file; - is standard input.", "URL|FILE")
+    ]
+
+
+class Checked(Named, frozen=True, kw_only=True):
+    """The options of ``parley catalog check``."""
+
+    cards: Annotated[bool, _option("Fetch the cards that it names, too.")] = False
+
+
+class DnsOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of ``parley catalog dns``."""
+
+    targets: Annotated[
+        tuple[str, ...], Argument("Agents in files, as parley serve takes them.", "[TARGET]...")
+    ] = ()
+    url: Annotated[
+        str,
+        _option(
+            "The public address of the server. Without targets, it is asked for its catalog.", "URL"
+        ),
+    ] = ""
+    publisher: Annotated[
+        str,
+        _option(
+            "The domain that the records are for.",
+            "DOMAIN",
+            variable="PARLEY_PUBLISHER",
+            default="that of the catalog",
+        ),
+    ] = ""
+    namespace: Annotated[
+        str,
+        _option(
+            "What is between the publisher and the name in identifiers.",
+            "NAME",
+            variable="PARLEY_NAMESPACE",
+            default="agent",
+        ),
+    ] = ""
+    ttl: Annotated[
+        int,
+        _option(
+            "How long resolvers may keep the records.",
+            "SECONDS",
+            "Records",
+            least=0,
+            most=2**31 - 1,
+        ),
+    ] = 3600
+    alpn: Annotated[
+        str,
+        _option(
+            "What the server, or the proxy in front of it, speaks, such as h2,http/1.1.",
+            "NAMES",
+            "Records",
+        ),
+    ] = "http/1.1"
+
+
+COMMANDS = Commands("catalog", "Look at catalogs of agents, and publish one in DNS.")
 
 
 def register(app: typer.Typer) -> None:
     """Add the command group."""
-    group = typer.Typer(rich_markup_mode=None)
-    app.add_typer(group, name="catalog", help="Look at catalogs of agents, and publish one in DNS.")
+    COMMANDS.register(app)
 
-    @settings_command(group, "show", *FETCHING, epilog=f"{SHOW_EXAMPLES}\n\n{EXITS}")
-    def show(settings: CommandSettings, output: Output, reference: str = _reference()) -> int:
-        """Show what a catalog lists, and the catalogs in it that are at the same server."""
-        from parley.cli.calls.agent_call import AgentCall
-        from parley.registry.commands.documents import show
 
-        return show(AgentCall(settings, output), output, reference)
+@COMMANDS.add("show", *FETCHING, epilog=f"{SHOW_EXAMPLES}\n\n{EXITS}")
+def show(settings: CommandSettings, output: Output, options: Named) -> int:
+    """Show what a catalog lists, and the catalogs in it that are at the same server."""
+    from parley.cli.calls.agent_call import AgentCall
+    from parley.registry.commands.documents import show
 
-    @settings_command(group, "check", *FETCHING, epilog=f"{CHECK_EXAMPLES}\n\n{CHECKED}")
-    def check(
-        settings: CommandSettings,
-        output: Output,
-        reference: str = _reference(),
-        cards: bool = typer.Option(
-            False,
-            "--cards",
-            help="Fetch the cards that it names, too.",
-            show_default=False,
-            rich_help_panel="Catalog",
-        ),
-    ) -> int:
-        """Check a catalog against its schema and the rules of registries, and say what is wrong.
+    return show(AgentCall(settings, output), output, options.reference)
 
-        An error is what registries may refuse; a warning is what makes an agent hard to find.
-        """
-        from parley.cli.calls.agent_call import AgentCall
-        from parley.registry.commands.checked import check
 
-        return check(AgentCall(settings, output), output, reference, cards=cards)
+@COMMANDS.add("check", *FETCHING, epilog=f"{CHECK_EXAMPLES}\n\n{CHECKED}")
+def check(settings: CommandSettings, output: Output, options: Checked) -> int:
+    """Check a catalog against its schema and the rules of registries, and say what is wrong.
 
-    @settings_command(group, "dns", *FETCHING, epilog=f"{DNS_EXAMPLES}\n\n{EXITS}")
-    def dns(
-        settings: CommandSettings,
-        output: Output,
-        targets: list[str] = typer.Argument(  # noqa: B008
-            None, metavar="[TARGET]...", help="Agents in files, as parley serve takes them."
-        ),
-        url: str = _text(
-            "--url",
-            "URL",
-            "The public address of the server. Without targets, it is asked for its catalog.",
-        ),
-        publisher: str = _text(
-            "--publisher",
-            "DOMAIN",
-            "The domain that the records are for.  [default: that of the catalog]",
-            "PARLEY_PUBLISHER",
-        ),
-        namespace: str = _text(
-            "--namespace",
-            "NAME",
-            "What is between the publisher and the name in identifiers.  [default: agent]",
-            "PARLEY_NAMESPACE",
-        ),
-        ttl: int = typer.Option(
-            3600,
-            "--ttl",
-            metavar="SECONDS",
-            min=0,
-            max=2**31 - 1,
-            help="How long resolvers may keep the records.",
-            rich_help_panel="Records",
-        ),
-        alpn: str = typer.Option(
-            "http/1.1",
-            "--alpn",
-            metavar="NAMES",
-            help="What the server, or the proxy in front of it, speaks, such as h2,http/1.1.",
-            rich_help_panel="Records",
-        ),
-    ) -> int | None:
-        """Print the DNS records that lead to a catalog and its agents (DNS-AID), to be set.
+    An error is what registries may refuse; a warning is what makes an agent hard to find.
+    """
+    from parley.cli.calls.agent_call import AgentCall
+    from parley.registry.commands.documents import check
 
-        They are lines of a zone file: SVCB records, and TXT records that say the same.
-        """
-        from parley.cli.calls.agent_call import AgentCall
-        from parley.registry.commands.dns import of_server, of_targets, read_publisher
+    return check(AgentCall(settings, output), output, options.reference, cards=options.cards)
 
-        publisher = read_publisher(publisher)
-        if targets:
-            of_targets(output, url, publisher, namespace, targets, ttl=ttl, alpn=alpn)
-            return None
-        if not url:
-            raise UsageFailure(
-                "name the server with --url, or agents in files",
-                hint="parley catalog dns --url https://agents.example.com",
-            )
-        call = AgentCall(settings, output)
-        return of_server(call, output, url, publisher, ttl=ttl, alpn=alpn)
+
+@COMMANDS.add("dns", *FETCHING, epilog=f"{DNS_EXAMPLES}\n\n{EXITS}")
+def dns(settings: CommandSettings, output: Output, options: DnsOptions) -> int | None:
+    """Print the DNS records that lead to a catalog and its agents (DNS-AID), to be set.
+
+    They are lines of a zone file: SVCB records, and TXT records that say the same.
+    """
+    from parley.cli.calls.agent_call import AgentCall
+    from parley.registry.commands.dns import of_server, of_targets, read_publisher
+
+    publisher, url = read_publisher(options.publisher), options.url
+    records: dict[str, Any] = {"ttl": options.ttl, "alpn": options.alpn}
+    if options.targets:
+        of_targets(output, url, publisher, options.namespace, options.targets, **records)
+        return None
+    if not url:
+        raise UsageFailure(
+            "name the server with --url, or agents in files",
+            hint="parley catalog dns --url https://agents.example.com",
+        )
+    return of_server(AgentCall(settings, output), output, url, publisher, **records)

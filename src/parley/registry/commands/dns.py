@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -15,7 +15,7 @@ from parley.cli.output.streams import Output, print_line
 from parley.registry.catalog.entries import A2A_CARD_TYPES, CATALOG_PATH, AirUrn, InvalidUrn, domain
 from parley.registry.catalog.reading import InvalidCatalog, read_catalog
 from parley.registry.commands.documents import read_document
-from parley.registry.ingest.names import INDEX_LABELS
+from parley.registry.ingest.addresses import INDEX_LABELS
 
 CAP, BAP, WELL_KNOWN = "key65400", "key65402", "key65409"
 """Parameters of DNS-AID that have no number yet: these are the ones for private use that its
@@ -116,14 +116,14 @@ def of_targets(
     url: str,
     publisher: str,
     namespace: str,
-    targets: list[str],
+    targets: Sequence[str],
     *,
     ttl: int,
     alpn: str,
 ) -> None:
     """Write the records for agents in files, as they will be served at ``url``."""
     from parley.cli.loading import load
-    from parley.registry.served.publication import checked_identifiers, read_publication
+    from parley.registry.served.catalog import checked_identifiers, read_publication
 
     if not url or not publisher:
         raise UsageFailure(

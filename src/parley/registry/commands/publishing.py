@@ -14,9 +14,10 @@ from parley.cli.calls.agent_call import AgentCall
 from parley.cli.output.failures import CommandFailure
 from parley.cli.output.streams import Output
 from parley.cli.output.text import TextWriter, one_line
-from parley.registry.catalog.entries import CatalogEntry
+from parley.cli.settings.table import CommandSettings
 from parley.registry.client.found import FoundAgent
-from parley.registry.commands.documents import catalog_address, read_document
+from parley.registry.commands.documents import catalog_address, read_document, write_facts
+from parley.registry.commands.registry_call import RegistryCall
 from parley.registry.served.registration import RegistryPublisher
 
 # Agents that were found, as a table of 80 columns, and one entry as labelled text.
@@ -25,8 +26,8 @@ WIDTH = 80
 _NAME = 24
 _INDENT = 7
 _VERSIONS = 5
-_READ = ("ok", "unchanged", "new")
 _ZERO_WIDTH = ("Mn", "Me", "Cf")
+_READ = ("ok", "unchanged", "new")
 
 
 def agent_table(agents: Sequence[FoundAgent]) -> list[str]:
@@ -44,7 +45,7 @@ def agent_table(agents: Sequence[FoundAgent]) -> list[str]:
         lines.append(f"{each.score:5d}  {padded}  {one_line(each.identifier)}")
         if each.description.strip():
             lines.append(" " * _INDENT + fitted(each.description, WIDTH - _INDENT))
-        known = " ".join(filter(None, (_state(each.known), _origin(each))))
+        known = " ".join(filter(None, (_state(each.known), each.via and f"via {each.via}")))
         if known:
             lines.append(" " * _INDENT + fitted(known, WIDTH - _INDENT))
         if each.marks:
@@ -65,15 +66,7 @@ def write_entry_text(text: TextWriter, found: FoundAgent) -> None:
         text.content("Description", entry.description)
     text.field("Type", entry.type)
     text.field("Address", entry.url or "in the entry")
-    for label, value in _facts(entry):
-        if value:
-            text.field(label, value)
-    for query in entry.representative_queries:
-        text.field("Query", query)
-    manifest = entry.trust_manifest
-    if manifest is not None:
-        signed = "signed" if manifest.signature else "not signed"
-        text.field("Identity", f"{manifest.identity} ({signed}, not verified here)")
+    write_facts(text, entry)
     if found.via:
         text.field("Via", found.via)
     for name, value in found.known.items():
@@ -139,28 +132,15 @@ def _state(known: Mapping[str, Any]) -> str:
     return ", ".join(word[:40] for word in words)
 
 
-def _origin(found: FoundAgent) -> str:
-    return f"via {found.via}" if found.via else ""
-
-
-def _facts(entry: CatalogEntry) -> list[tuple[str, str]]:
-    return [
-        ("Version", entry.version),
-        ("Updated", entry.updated_at),
-        ("Tags", ", ".join(entry.tags)),
-        ("Capabilities", ", ".join(entry.capabilities)),
-    ]
-
-
 def _label(name: str) -> str:
     """Return the name of a member as a label: ``latencyP50`` becomes ``Latency p50``."""
     words = "".join(f" {sign.lower()}" if sign.isupper() else sign for sign in str(name)[:60])
     return words.strip().capitalize()
 
 
-async def catalog_at(call: AgentCall, reference: str) -> dict[str, Any]:
+async def catalog_at(settings: CommandSettings, output: Output, reference: str) -> dict[str, Any]:
     """Return the catalog that a file or an address has. Raises ``CommandFailure``."""
-    document = await read_document(call, reference)
+    document = await read_document(AgentCall(settings, output), reference)
     try:
         found = msgspec.json.decode(document.body)
     except (ValueError, RecursionError):
@@ -175,8 +155,7 @@ async def catalog_at(call: AgentCall, reference: str) -> dict[str, Any]:
 
 
 async def bring_in(
-    call: AgentCall,
-    output: Output,
+    call: RegistryCall,
     publisher: RegistryPublisher,
     reference: str,
     *,
@@ -184,10 +163,12 @@ async def bring_in(
     replace: bool,
 ) -> int:
     """Import a file's catalog, or add an address as a source; return the exit status."""
+    output = call.output
     if is_file(reference):
-        catalog = await catalog_at(call, reference)
+        catalog = await catalog_at(call.settings, output, reference)
         name = "standard-input" if reference == "-" else Path(reference).name
-        return show_report(output, await publisher.bring_in(name, catalog, replace=replace))
+        report = await publisher.bring_in(name, catalog, replace=replace)
+        return show_report(output, report)
     url = catalog_address(reference)
     is_site = not reference.partition("?")[0].endswith(".json") and not vouches
     given = reference if is_site and "://" in reference else url

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,15 +14,14 @@ from parley.cli.output.failures import UsageFailure
 from parley.cli.output.streams import log_to_stderr, print_line
 from parley.cli.output.text import shell_words
 from parley.host.program import invocation
+from parley.model.option import Option
+from parley.registry.options import CALLERS, RegistryFlags
 
 if TYPE_CHECKING:
     from parley.cli.settings.server import ServeCommand
     from parley.host.options import ServerOptions
     from parley.security.schemes.scheme import Scheme, Security
 
-INDEX = "sqlite:///registry.db"
-STORE_VARIABLE = "PARLEY_REGISTRY_STORE"
-TASKS_VARIABLE = "PARLEY_REGISTRY_TASKS"
 PORT = 9010
 
 OPTIONS = (
@@ -44,12 +45,27 @@ OPTIONS = (
 )
 """The options of a server that a registry has."""
 
-_READS = "What it reads"
-_CALLERS = "Who may call"
 
+class RegistryServe(RegistryFlags, frozen=True, kw_only=True):
+    """The flags of the command, beside those of a server."""
 
-def _many(panel: str, metavar: str, text: str) -> Any:
-    return typer.Option(help=text, metavar=metavar, rich_help_panel=panel, show_default=False)
+    port: Annotated[int, Option("Port to listen on; 0 takes a free one.", "PORT")] = PORT
+    api_keys: Annotated[
+        bool,
+        Option(
+            "Callers have API keys (X-API-Key) of its store: parley keys create.", panel=CALLERS
+        ),
+    ] = False
+    oidc: Annotated[
+        tuple[str, ...],
+        Option("Callers have tokens of this OpenID Connect issuer; repeat it.", "ISSUER", CALLERS),
+    ] = ()
+    audience: Annotated[
+        str, Option("Whom these tokens are for.", "TEXT", CALLERS, default="--url")
+    ] = ""
+    mtls: Annotated[
+        bool, Option("Callers have certificates of an authority of --tls-client-ca.", panel=CALLERS)
+    ] = False
 
 
 EPILOG = """\b
@@ -74,118 +90,13 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="registry", help="Serve a registry: agents, found by need.")
 
     @server_command(group, *OPTIONS, epilog=EPILOG)
-    def serve(
-        command: ServeCommand,
-        store: Annotated[
-            str,
-            typer.Option(
-                help="Where it keeps what it knows: sqlite:///PATH, "
-                "postgresql://USER@HOST/DATABASE (for many processes at a time), or memory: (gone "
-                "with the process).",
-                envvar=STORE_VARIABLE,
-                metavar="URL",
-            ),
-        ] = INDEX,
-        tasks: Annotated[
-            str,
-            typer.Option(
-                help="The store of its API keys and of its agent's tasks.  [default: beside "
-                "--store]",
-                envvar=TASKS_VARIABLE,
-                metavar="URL",
-                show_default=False,
-            ),
-        ] = "",
-        port: Annotated[
-            int, typer.Option(help="Port to listen on; 0 takes a free one.", metavar="PORT")
-        ] = PORT,
-        name: Annotated[
-            str, typer.Option(help="What it is called.", metavar="TEXT", show_default=False)
-        ] = "",
-        crawl: Annotated[
-            list[str] | None,
-            _many(
-                _READS,
-                "URL",
-                "A domain whose catalogs are looked for (example.com), or the address of a "
-                "catalog (.json); repeat it.",
-            ),
-        ] = None,
-        entries: Annotated[
-            list[str] | None,
-            _many(_READS, "FILE", "A catalog in a file, for whose entries you vouch; repeat it."),
-        ] = None,
-        allow_private: Annotated[
-            list[str] | None,
-            _many(
-                _READS,
-                "PLACE",
-                "A private host or network that may be read, over http too, such as "
-                "10.1.0.0/16 or agents.internal; repeat it.",
-            ),
-        ] = None,
-        nameserver: Annotated[
-            list[str] | None,
-            _many(_READS, "ADDRESS", "A DNS server to ask, in place of the system's; repeat it."),
-        ] = None,
-        upstream: Annotated[
-            list[str] | None,
-            _many(_READS, "URL", "The address of another registry to ask too; repeat it."),
-        ] = None,
-        by_meaning: Annotated[
-            bool,
-            typer.Option(
-                "--by-meaning",
-                help="Search by meaning too, with a small model (the extra meaning).",
-                rich_help_panel=_READS,
-            ),
-        ] = False,
-        api_keys: Annotated[
-            bool,
-            typer.Option(
-                "--api-keys",
-                help="Callers have API keys (X-API-Key) of its store: parley keys create.",
-                rich_help_panel=_CALLERS,
-            ),
-        ] = False,
-        oidc: Annotated[
-            list[str] | None,
-            _many(
-                _CALLERS, "ISSUER", "Callers have tokens of this OpenID Connect issuer; repeat it."
-            ),
-        ] = None,
-        audience: Annotated[
-            str,
-            typer.Option(
-                help="Whom these tokens are for.  [default: --url]",
-                metavar="TEXT",
-                rich_help_panel=_CALLERS,
-                show_default=False,
-            ),
-        ] = "",
-        mtls: Annotated[
-            bool,
-            typer.Option(
-                "--mtls",
-                help="Callers have certificates of an authority of --tls-client-ca.",
-                rich_help_panel=_CALLERS,
-            ),
-        ] = False,
-        public_search: Annotated[
-            bool,
-            typer.Option(
-                "--public-search",
-                help="Let everyone search; credentials are for the rest.",
-                rich_help_panel=_CALLERS,
-            ),
-        ] = False,
-    ) -> None:
+    def serve(command: ServeCommand, flags: RegistryServe) -> None:
         """Serve a registry: it reads catalogs, and answers searches for agents by what they do.
 
         It answers by REST (Agentic Resource Discovery) and as an A2A agent, until Ctrl-C.
         """
-        given = {**command.options, "port": port}
-        if mtls and "tls_client_ca" not in given:
+        given = {**command.options, "port": flags.port}
+        if flags.mtls and "tls_client_ca" not in given:
             raise UsageFailure("--mtls: name the authorities of the certificates: --tls-client-ca")
         log_to_stderr(command.log_level)
         if command.log_level == "info":
@@ -193,23 +104,16 @@ def register(app: typer.Typer) -> None:
             logging.getLogger("parley.client").setLevel(logging.WARNING)
         from parley.host.app import run_app
         from parley.host.options import ServerOptions, shown
-        from parley.registry.app.registry import NAME, Registry
+        from parley.registry.app.registry import Registry
 
-        callers = credentials(api_keys, oidc or (), audience or given.get("url", ""), mtls)
+        audience = flags.audience or given.get("url", "")
+        callers = credentials(flags.api_keys, flags.oidc, audience, flags.mtls)
+        own = {each: getattr(flags, each) for each in RegistryFlags.__struct_fields__}
         try:
             options = ServerOptions(**given)
             registry = Registry(
-                store,
-                name=name or NAME,
-                tasks=tasks or None,
+                **own,
                 auth=callers,
-                public_search=public_search,
-                sources=crawl or (),
-                entries=entries or (),
-                upstreams=tuple(upstream or ()),
-                meaning=by_meaning,
-                allow_private=allow_private or (),
-                nameservers=nameserver or (),
                 address=reached_at(options),
                 url=options.url,
                 egress=options.egress,
@@ -225,13 +129,13 @@ def register(app: typer.Typer) -> None:
             f"everyone who can reach {options.host} could use this registry: require credentials "
             "(--api-keys, --oidc ISSUER or --mtls), without --public-search"
         )
-        with reporting(store, anonymous):
+        with reporting(flags.index, anonymous):
             run_app(
                 registry.app,
                 options,
                 access_log=command.log_level == "debug",
                 on_listening=lambda address: print_line(
-                    banner(registry.name, options.url or address, shown(store))
+                    banner(registry.name, options.url or address, shown(flags.index))
                 ),
             )
 
@@ -266,10 +170,7 @@ def credentials(
         schemes.append(OpenIdConnect(issuer, audience=audience, name=own))
     if mtls:
         schemes.append(MutualTls())
-    found: Scheme | Security | None = None
-    for each in schemes:
-        found = each if found is None else found | each
-    return found
+    return reduce(or_, schemes) if schemes else None
 
 
 def banner(name: str, address: str, store: str) -> str:

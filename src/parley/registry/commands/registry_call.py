@@ -55,10 +55,8 @@ class RegistryCall:
         self._api_key = api_key
         output.redact = Redactor((bearer, api_key, settings.bearer, settings.api_key))
 
-    def run(self, work: Callable[[RemoteRegistry], Awaitable[None]]) -> int:
-        """Run ``work`` within ``--timeout`` and return the exit status. Raises
-        ``CommandFailure``.
-        """
+    def run(self, work: Callable[[RemoteRegistry], Awaitable[int]]) -> int:
+        """Return the exit status of ``work``, within ``--timeout``. Raises ``CommandFailure``."""
         settings = self.settings
         if settings.credential_redirect is not None:
             redirect = settings.credential_redirect
@@ -69,18 +67,17 @@ class RegistryCall:
             )
         with debug_log(self.output):
             try:
-                asyncio.run(self._bounded(work))
+                return asyncio.run(self._bounded(work))
             except KeyboardInterrupt:
                 self.output.note("interrupted")
                 return INTERRUPTED
-        return 0
 
-    async def _bounded(self, work: Callable[[RemoteRegistry], Awaitable[None]]) -> None:
+    async def _bounded(self, work: Callable[[RemoteRegistry], Awaitable[int]]) -> int:
         limit = self.settings.timeout
         try:
             async with asyncio.timeout(limit) as deadline, self.opened() as registry:
                 try:
-                    await work(registry)
+                    return await work(registry)
                 except ClientError as error:
                     raise self._failure(error, registry.name) from error
         except TimeoutError:

@@ -12,8 +12,6 @@ one that was changed, a caller gets another part of what it may see anyway.
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import secrets
 import time
 from collections import Counter
@@ -31,30 +29,34 @@ from parley.registry.catalog.searching import (
     MAX_PAGE,
     FederationMode,
     RegistryReferral,
+    SearchAnswer,
     SearchRequest,
     SearchResponse,
     SearchResult,
 )
-from parley.registry.federation.checking import (
-    CheckedResult,
-    LocalKnowledge,
-    ResultChecks,
-    not_ours,
-)
 from parley.registry.federation.upstream import (
     MAX_HOPS,
     MAX_UPSTREAMS,
+    CheckedResult,
     Hops,
+    ResultChecks,
     Upstream,
-    UpstreamPage,
     UpstreamRegistry,
     UpstreamState,
+    not_ours,
     registry_id,
 )
 from parley.registry.index.registry_index import RegistryIndex
-from parley.registry.index.selections import Constraint, EntrySelection, Viewer
+from parley.registry.records import Constraint, EntrySelection, Viewer
 from parley.registry.search.filters import constraints_of
-from parley.registry.search.searcher import Searcher, asked_digest
+from parley.registry.search.searcher import (
+    PUBLIC_VIEWER,
+    Searcher,
+    TokenPlace,
+    asked_digest,
+    page_token,
+    read_token,
+)
 from parley.security.egress import Egress
 
 # Searches under way: a search that comes back is not passed on again.
@@ -69,7 +71,7 @@ class SharedSearch:
     """The answers of other registries to one search, as they come."""
 
     def __init__(self) -> None:
-        self.pages: dict[str, UpstreamPage] = {}
+        self.pages: dict[str, SearchAnswer] = {}
         self.ended = asyncio.Event()
 
     async def wait(self, seconds: float) -> None:
@@ -84,7 +86,7 @@ class RunningQueries:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._running: dict[str, SharedSearch] = {}
+        self.running: dict[str, SharedSearch] = {}
         self._known: Bounded[str, float] = Bounded(MAX_REMEMBERED)
 
     def is_new(self, query: str) -> bool:
@@ -96,18 +98,14 @@ class RunningQueries:
         self._known[query] = now
         return True
 
-    def running(self, asked: str) -> SharedSearch | None:
-        """Return the same search, if it is under way."""
-        return self._running.get(asked)
-
     def begin(self, asked: str) -> SharedSearch:
         """Note that a search is passed on. It must be given to ``end``."""
-        shared = self._running[asked] = SharedSearch()
+        shared = self.running[asked] = SharedSearch()
         return shared
 
     def end(self, asked: str) -> None:
         """Note that all have answered, or that the time is over."""
-        shared = self._running.pop(asked, None)
+        shared = self.running.pop(asked, None)
         if shared is not None:
             shared.ended.set()
 
@@ -123,7 +121,6 @@ FIRST, MOST_OF_ONE = 10, 3
 """Among the first places of a page, how many one other registry may have."""
 
 OWN = "own"
-_VERSION = 1
 _DIGEST = 4
 
 
@@ -134,7 +131,7 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True):
     used: int = 0
 
 
-class MergedPlace(msgspec.Struct, frozen=True, array_like=True):
+class MergedPlace(TokenPlace, frozen=True, array_like=True):
     """Where a page begins. A registry without a cursor is read to its end. ``size`` is that of the
     pages that are asked for; ``seen`` has digests of identifiers.
     """
@@ -143,11 +140,17 @@ class MergedPlace(msgspec.Struct, frozen=True, array_like=True):
     cursors: dict[str, Cursor]
     seen: bytes = b""
 
-
-class _Token(msgspec.Struct, frozen=True, array_like=True):
-    version: int
-    asked: str
-    place: MergedPlace
+    @property
+    def is_sound(self) -> bool:
+        """Whether it may be the place of a page."""
+        return (
+            1 <= self.size <= MAX_PAGE
+            and len(self.seen) <= MAX_SEEN * _DIGEST
+            and all(
+                0 <= each.used <= MAX_PAGE and len(each.token) < MAX_TOKEN
+                for each in self.cursors.values()
+            )
+        )
 
 
 class SourcePage:
@@ -228,14 +231,9 @@ def merged(
 
 def write_token(asked: str, place: MergedPlace) -> str:
     """Return the token of a page; empty at the end of all registries."""
-    if not place.cursors:
-        return ""
     cursors = dict(place.cursors)
     while cursors:
-        encoded = msgspec.msgpack.encode(
-            _Token(_VERSION, asked, MergedPlace(place.size, cursors, place.seen))
-        )
-        token = PREFIX + base64.urlsafe_b64encode(encoded).decode().rstrip("=")
+        token = PREFIX + page_token(asked, MergedPlace(place.size, cursors, place.seen))
         if len(token) <= MAX_TOKEN:
             return token
         # The registry with the longest token ends here.
@@ -243,32 +241,9 @@ def write_token(asked: str, place: MergedPlace) -> str:
     return ""
 
 
-def read_token(token: str, asked: str) -> MergedPlace:
+def place_of_token(token: str, asked: str) -> MergedPlace:
     """Return where the page of a token begins. Raises ``InvalidParamsError``."""
-    wrong = InvalidParamsError(
-        "pageToken is none of this registry's; send the one of the page before as it was, or none "
-        "for the first page"
-    )
-    if len(token) > MAX_TOKEN or not token.isascii():
-        raise wrong
-    text = token.removeprefix(PREFIX)
-    try:
-        encoded = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-        read = msgspec.msgpack.decode(encoded, type=_Token)
-    except (binascii.Error, msgspec.DecodeError, ValueError):
-        raise wrong from None
-    place = read.place
-    is_sound = 1 <= place.size <= 100 and all(
-        0 <= each.used <= 100 and len(each.token) < MAX_TOKEN for each in place.cursors.values()
-    )
-    if read.version != _VERSION or not is_sound or len(place.seen) > MAX_SEEN * _DIGEST:
-        raise wrong
-    if read.asked != asked:
-        raise InvalidParamsError(
-            "pageToken is of another question; ask for its next page with the same query and "
-            "filter, or begin without a token"
-        )
-    return place
+    return read_token(token.removeprefix(PREFIX), asked, MergedPlace, MAX_TOKEN)
 
 
 def _digest(identifier: str) -> bytes:
@@ -290,7 +265,6 @@ LEAST_SECONDS = 0.05
 
 MAX_REFERRALS = 50
 _START = Cursor()
-PUBLIC_VIEWER = Viewer()
 
 
 class Federated:
@@ -330,7 +304,6 @@ class Federated:
         self._seconds = seconds
         self._hops = hops
         self._egress = egress or Egress()
-        self._knowledge = LocalKnowledge(index)
         self._owns_http = http is None
         self._http = http or HttpTransport(
             connect_timeout=CONNECT_SECONDS, max_connections=256, bound_to_turns=False
@@ -421,7 +394,7 @@ class Federated:
         constraints = constraints_of(query)
         asked = asked_digest("federated", " ".join(query.text.split()).casefold(), constraints)
         if request.page_token:
-            place = read_token(request.page_token, asked)
+            place = place_of_token(request.page_token, asked)
         else:
             size = min(MAX_PAGE, 2 * request.page_size)
             place = MergedPlace(
@@ -443,8 +416,13 @@ class Federated:
             if len(found) == request.page_size or not place.cursors:
                 break
             hops = msgspec.structs.replace(hops, query=Hops.begin(0, 0).query)
-        results = await asyncio.to_thread(_answered, found)
-        return SearchResponse(results=results, page_token=write_token(asked, place))
+        results = await asyncio.to_thread(
+            lambda: [
+                SearchResult(entry=each.answered, score=each.score, source=each.source)
+                for each in found
+            ]
+        )
+        return SearchResponse(results=tuple(results), page_token=write_token(asked, place))
 
     async def _sources(
         self,
@@ -466,10 +444,12 @@ class Federated:
         every: list[CheckedResult] = []
         for number, each in enumerate(self._upstreams, 1):
             if each.id in pages:
-                checked = await asyncio.to_thread(checks.check, pages[each.id], each, number)
-                each.count(checked.refused)
-                every += checked.results
-        kept = await not_ours(every, self._upstreams, self._knowledge)
+                results, refused = await asyncio.to_thread(
+                    checks.check, pages[each.id], each, number
+                )
+                each.refused.update(refused)
+                every += results
+        kept = await not_ours(every, self._upstreams, self._index)
         by_place: dict[int, list[CheckedResult]] = {}
         for result in kept:
             by_place.setdefault(result.place, []).append(result)
@@ -477,7 +457,7 @@ class Federated:
         for number, upstream in enumerate(self._upstreams, 1):
             if upstream.id in pages:
                 cursor, page = place.cursors[upstream.id], pages[upstream.id]
-                more = page.token if page.results else ""  # an empty page is the last
+                more = page.page_token if page.results else ""  # an empty page is the last
                 sources.append(SourcePage(upstream.id, by_place.get(number, ()), cursor, more))
         return sources
 
@@ -522,17 +502,17 @@ class Federated:
 
     async def _ask_all(
         self, request: SearchRequest, place: MergedPlace, hops: Hops, deadline: float
-    ) -> Mapping[str, UpstreamPage]:
+    ) -> Mapping[str, SearchAnswer]:
         """Return the pages of the registries that answered in time, by their ids."""
         asking = [each for each in self._asked(hops) if each.id in place.cursors]
         query = request.query
         words = " ".join(query.text.split()).casefold()
         key = asked_digest("running", words, query.filter, place.cursors, hops.left)
         left = deadline - self._clock()
-        shared = self._queries.running(key)
+        shared = self._queries.running.get(key)
         if shared is not None:
             await shared.wait(PATIENCE * max(left, 0.0))
-            return _for_size(shared, place)
+            return {id: page for id, page in shared.pages.items() if id in place.cursors}
         if left < LEAST_SECONDS:
             return {}
         # A caller that gives little time must neither shut a registry out nor answer for others.
@@ -544,7 +524,13 @@ class Federated:
         ids = (self.id, *(each.id for each in asking))
         tasks = {
             each: asyncio.create_task(
-                self._ask(each, request, place, hops.onward(_but(ids, each.id), left), shared)
+                self._ask(
+                    each,
+                    request,
+                    place,
+                    hops.onward(tuple([id for id in ids if id != each.id]), left),
+                    shared,
+                )
             )
             for each in asking
         }
@@ -584,18 +570,3 @@ class Federated:
         page = await upstream.ask(asked, onward)
         if page is not None:
             shared.pages[upstream.id] = page
-
-
-def _answered(found: Sequence[CheckedResult]) -> tuple[SearchResult, ...]:
-    return tuple(
-        SearchResult(entry=each.answered, score=each.score, source=each.source) for each in found
-    )
-
-
-def _but(ids: tuple[str, ...], one: str) -> tuple[str, ...]:
-    return tuple(each for each in ids if each != one)
-
-
-def _for_size(shared: SharedSearch, place: MergedPlace) -> Mapping[str, UpstreamPage]:
-    """Return the pages of another search that is the same, as far as this one asks for them."""
-    return {name: page for name, page in shared.pages.items() if name in place.cursors}

@@ -1,8 +1,13 @@
-"""Another registry that searches are passed on to: its settings, its connection, its circuit.
+"""Another registry that searches are passed on to: its settings, its connection, its circuit; and
+which of its results count.
 
 A header bounds the way of a search from registry to registry, and shows loops:
 ``Parley-Registry-Path: query=<id>; left=<hops>; ms=<time>; path=<ids of registries>``.
 Registries of others neither read nor send it; ``federated.RunningQueries`` is for those.
+
+Nothing that another registry says is believed as such. A result has an entry that is valid, an
+address that may be called, and matches the filter. What is said of trust, health and marks is left
+out, and so are scores. The order counts; scores are made here, by the words of the entries.
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ import re
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from typing import Any
@@ -28,10 +33,39 @@ from parley.client.errors import AuthenticationRequired, ClientError
 from parley.client.origin import Origin
 from parley.client.retry import Retry
 from parley.model.errors import InvalidParamsError
-from parley.registry.catalog.entries import REGISTRY, InvalidUrn, domain, is_within, segment
-from parley.registry.catalog.searching import ListedResult, RegistryReferral, SearchRequest
+from parley.registry.catalog.entries import (
+    REGISTRY,
+    AirUrn,
+    InvalidUrn,
+    domain,
+    identifier_at,
+    is_within,
+)
+from parley.registry.catalog.reading import write_entry
+from parley.registry.catalog.searching import (
+    ListedResult,
+    RegistryReferral,
+    SearchAnswer,
+    SearchRequest,
+)
 from parley.registry.client.places import RegistryRefused, base_of
 from parley.registry.client.rest import RestRegistry
+from parley.registry.index.entry_search import asked_of, rank_all, words_by_weight
+from parley.registry.index.prepared import normalized
+from parley.registry.index.registry_index import RegistryIndex
+from parley.registry.ingest.reading import fields_of
+from parley.registry.records import (
+    Authority,
+    Constraint,
+    EntrySelection,
+    EntryStanding,
+    IndexedEntry,
+    Viewer,
+)
+from parley.registry.search.searcher import BEST, as_score
+from parley.registry.search.searcher import REGISTRY as REGISTRY_MEMBER
+from parley.registry.search.texts import marks_of, texts_of
+from parley.security.egress import Egress, ForbiddenAddress
 from parley.security.networks import is_loopback
 
 # The way of a search from registry to registry: a header that bounds it and shows loops.
@@ -45,8 +79,11 @@ MAX_SECONDS = 10.0
 MARGIN = 0.8
 """The part of the time left that another registry gets; the rest is for its answer's way back."""
 
-_ID = re.compile(r"[0-9a-f]{12}")
-_QUERY = re.compile(r"[0-9a-f]{16}")
+_HOPS = re.compile(
+    r"query=([0-9a-f]{16}); *left=(\d{1,8}); *ms=(\d{1,8})"
+    r"(?:; *path=([0-9a-f]{12}(?:\.[0-9a-f]{12})*)?)?",
+    re.ASCII,
+)
 _FORM = f"{HEADER} has the form query=<16 hex>; left=<hops>; ms=<time>; path=<12 hex>.<12 hex>"
 
 
@@ -94,22 +131,15 @@ def hops_of(headers: Mapping[str, str]) -> Hops | None:
         return None
     if len(text) > MAX_PATH * 13 + 200:
         raise InvalidParamsError(f"{HEADER} is longer than {MAX_PATH} registries need")
-    fields = dict(part.strip().partition("=")[::2] for part in text.split(";"))
-    path = tuple(filter(None, fields.get("path", "").split(".")))
-    left, ms = fields.get("left", ""), fields.get("ms", "")
-    is_sound = (
-        _QUERY.fullmatch(fields.get("query", ""))
-        and len(path) <= MAX_PATH
-        and all(map(_ID.fullmatch, path))
-        and all(each.isascii() and each.isdigit() and len(each) < 9 for each in (left, ms))
-    )
-    if not is_sound:
+    match = _HOPS.fullmatch(text.strip())
+    path = tuple(match[4].split(".")) if match and match[4] else ()
+    if match is None or len(path) > MAX_PATH:
         raise InvalidParamsError(_FORM)
     return Hops(
-        query=fields["query"],
+        query=match[1],
         path=path,
-        left=min(int(left), MAX_HOPS),
-        seconds=min(int(ms) / 1000, MAX_SECONDS),
+        left=min(int(match[2]), MAX_HOPS),
+        seconds=min(int(match[3]) / 1000, MAX_SECONDS),
     )
 
 
@@ -177,13 +207,6 @@ class UpstreamState(msgspec.Struct, frozen=True, kw_only=True):
     refused: dict[str, int] = {}
 
 
-class UpstreamPage(msgspec.Struct, frozen=True, kw_only=True):
-    """One page of an upstream registry, as it was read, and the token of the next."""
-
-    results: tuple[ListedResult, ...] = ()
-    token: str = ""
-
-
 class UpstreamRegistry:
     """An upstream registry with its connection. Raises ``ValueError`` for settings that are wrong.
 
@@ -235,10 +258,16 @@ class UpstreamRegistry:
         self.refused: Counter[str] = Counter()
 
     @property
+    def _identifier(self) -> str:
+        parts = urlsplit(self.base)
+        name = parts.path.strip("/") or str(parts.port or "registry")
+        return identifier_at(parts.hostname or "", "registry", name)
+
+    @property
     def referral(self) -> RegistryReferral:
         """Its referral for clients."""
         return RegistryReferral(
-            identifier=self.settings.identifier or _identifier(self.base),
+            identifier=self.settings.identifier or self._identifier,
             display_name=self.name,
             type=REGISTRY,
             url=f"{self.url}search",
@@ -276,7 +305,7 @@ class UpstreamRegistry:
         self._running += 1
         return True
 
-    async def ask(self, request: SearchRequest, hops: Hops) -> UpstreamPage | None:
+    async def ask(self, request: SearchRequest, hops: Hops) -> SearchAnswer | None:
         """Return a page; ``None`` if there is none, which the state says why.
 
         A page token comes from a caller, who may have made it up: what it causes does not open the
@@ -301,7 +330,7 @@ class UpstreamRegistry:
         self._reason = ""
         self.refused["not an entry"] += len(answer.rejected)
         self.refused += Counter()  # drops zeros
-        return UpstreamPage(results=answer.results, token=answer.page_token)
+        return answer
 
     def release(self, *, is_late: bool = False) -> None:
         """Note that a search is over; ``is_late``: it did not answer in time."""
@@ -309,10 +338,6 @@ class UpstreamRegistry:
             self._note("it did not answer in time", is_failure=True)
         self._running -= 1
         self._is_trying = False
-
-    def count(self, refused: Mapping[str, int]) -> None:
-        """Count what did not count of an answer, for the operator."""
-        self.refused.update(refused)
 
     async def aclose(self) -> None:
         """Close the connections to its issuers. Idempotent."""
@@ -345,11 +370,217 @@ class UpstreamRegistry:
         _log.warning("the registry %s is not asked for %.0f s: %s", self.url, pause, self._reason)
 
 
-def _identifier(base: str) -> str:
-    parts = urlsplit(base)
-    host = parts.hostname or ""
-    name = segment(parts.path.strip("/") or str(parts.port or "registry"))
+MAX_ENTRY = 64 * 1024
+MAX_SCORED = 2_000
+"""How many characters of each weight of an entry are looked at for its score."""
+
+MAX_CLAIMS = 2_000
+"""How many entries of the index are compared with the results of a search, of each standing."""
+
+_UNSEEN = ("card", "host", "registry")
+"""Field paths below these are derived by registries: an entry alone does not show them."""
+
+_EVERYTHING = Viewer(sees_all=True)
+_KNOWN = ((EntryStanding.LISTED, EntryStanding.HELD), (EntryStanding.REJECTED,))
+
+
+class CheckedResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A result that counts. ``place`` is that of its registry among those asked, 0 for our own."""
+
+    identifier: str
+    publisher: str
+    entry: Mapping[str, Any]
+    score: int
+    source: str
+    place: int
+    texts: Mapping[str, str] = {}
+
+    @property
+    def answered(self) -> Mapping[str, Any]:
+        """The entry as it is answered: with the marks of its texts, which take time to find."""
+        marks = marks_of(self.texts)
+        if not marks:
+            return self.entry
+        known = {**self.entry[REGISTRY_MEMBER], "marks": list(marks)}
+        return {**self.entry, REGISTRY_MEMBER: known}
+
+
+async def _known_identifiers(index: RegistryIndex, among: Collection[str]) -> Collection[str]:
+    """Return the identifiers that an index lists, holds or rejected, whatever their case.
+
+    A claim that was rejected because its source may not speak for the publisher does not count:
+    anybody could make one, and so hide what others list.
+    """
+    values = tuple(among)
+    named = Constraint(field="identifier", values=values)
+    found: set[str] = set()
+    # Several sources may have one identifier. Claims that anybody makes are read apart, so that
+    # many of them leave the others out of no page.
+    for standings in _KNOWN:
+        selection = EntrySelection(viewer=_EVERYTHING, constraints=(named,), standings=standings)
+        entries = await index.browse(selection, (), MAX_CLAIMS, 0)
+        found.update(each.identifier.casefold() for each in entries if _counts(each))
+    return {each for each in values if each.casefold() in found}
+
+
+async def _known_publishers(index: RegistryIndex, among: Collection[str]) -> Collection[str]:
+    """Return the publishers that an index lists entries of."""
+    named = Constraint(field="publisher", values=tuple(among))
+    selection = EntrySelection(viewer=_EVERYTHING, constraints=(named,))
+    found, _ = await index.facet(selection, "publisher", len(among), 1)
+    return {value.lower() for value, _ in found}
+
+
+class ResultChecks:
+    """Checks results for one search.
+
+    ``own_source`` is the address of this registry, ``others`` those of all that are asked.
+    ``egress`` judges the addresses of entries, by name.
+    """
+
+    def __init__(
+        self,
+        need: str,
+        constraints: Sequence[Constraint],
+        *,
+        own_source: str,
+        others: Collection[str],
+        egress: Egress,
+    ) -> None:
+        self._need = asked_of(need)
+        self._constraints = constraints
+        self._own_source = _normal(own_source)
+        self._others = frozenset(others)
+        self._egress = egress
+
+    def check(
+        self, page: SearchAnswer, upstream: UpstreamRegistry, place: int
+    ) -> tuple[list[CheckedResult], Counter[str]]:
+        """Return the results of a page that count, in the order of its registry but for those
+        without a word of the need, which come last; and the refusals by reason. It may be called in
+        a thread: texts may be long.
+        """
+        refused: Counter[str] = Counter()
+        kept: list[CheckedResult] = []
+        for each in page.results:
+            try:
+                kept.append(self._checked(each, upstream, place))
+            except _Refused as error:
+                refused[str(error)] += 1
+        words = {
+            number: words_by_weight({at: text[:MAX_SCORED] for at, text in each.texts.items()})
+            for number, each in enumerate(kept)
+        }
+        matches = rank_all(self._need, words)
+        found = []
+        score = BEST
+        for number in sorted(words, key=lambda each: each not in matches):
+            score = as_score(matches.get(number, 0.0), score)
+            found.append(msgspec.structs.replace(kept[number], score=score))
+        return found, refused
+
+    def _checked(
+        self, given: ListedResult, upstream: UpstreamRegistry, place: int
+    ) -> CheckedResult:
+        entry = given.entry
+        try:
+            urn = AirUrn.parse(entry.identifier)
+        except InvalidUrn:
+            raise _Refused("the identifier is no urn:air") from None
+        if entry.url:
+            self._check_url(entry.url, upstream)
+        own = {name: each for name, each in entry.more.items() if name != REGISTRY_MEMBER}
+        entry = msgspec.structs.replace(entry, more=own)
+        document = write_entry(entry)
+        if len(msgspec.json.encode(document)) > MAX_ENTRY:
+            raise _Refused("the entry is too large")
+        fields = fields_of(entry, publisher=urn.publisher, source="")
+        if not all(_fulfils(fields, constraint) for constraint in self._constraints):
+            raise _Refused("it does not match the filter")
+        known = {
+            "trust": "unproved",
+            "trustReason": f"{upstream.url} lists it; it was not verified here",
+            "via": upstream.url,
+        }
+        return CheckedResult(
+            identifier=str(urn),
+            publisher=urn.publisher,
+            entry={**document, REGISTRY_MEMBER: known},
+            score=0,
+            source=self._source(given.source, upstream),
+            place=place,
+            texts=texts_of(entry),
+        )
+
+    def _check_url(self, url: str, upstream: UpstreamRegistry) -> None:
+        try:
+            origin = Origin.of(url)
+        except ValueError:
+            raise _Refused("the address is none of the web") from None
+        if "@" in url.partition("://")[2].partition("/")[0]:
+            raise _Refused("the address has a user or a password")
+        # A registry on this machine may list agents of this machine.
+        is_here = upstream.is_near and is_loopback(origin.host)
+        if origin.scheme != "https" and not is_here and not self._egress.trusts(origin.host):
+            raise _Refused("the address is not encrypted")
+        if not is_here:
+            try:
+                self._egress.check_host(origin.host, origin.port)
+            except ForbiddenAddress:
+                raise _Refused("the address leads into a private network") from None
+
+    def _source(self, claimed: str, upstream: UpstreamRegistry) -> str:
+        """Return the registry that indexed an entry: who is asked directly speaks for itself."""
+        source = _normal(claimed)
+        if source and source == self._own_source:
+            raise _Refused("it came from here")
+        is_usable = source and source not in self._others and "@" not in source
+        return source if is_usable else upstream.url
+
+
+class _Refused(Exception):
+    """A result does not count. The message says why, in words that are counted."""
+
+
+async def not_ours(
+    results: Sequence[CheckedResult], upstreams: Sequence[UpstreamRegistry], index: RegistryIndex
+) -> list[CheckedResult]:
+    """Return the results without those that this registry knows better.
+
+    What it has indexed itself, it ranks itself; what it holds or rejected is not let in by another
+    way. Of publishers whose entries it has by a proof of theirs, it takes more only from registries
+    that may speak for them.
+    """
+    if not results:
+        return []
+    known = await _known_identifiers(index, {each.identifier for each in results})
+    publishers = await _known_publishers(index, {each.publisher for each in results})
+    found = []
+    for each in results:
+        upstream = upstreams[each.place - 1]
+        if each.identifier in known:
+            upstream.refused["this registry has it"] += 1
+        elif each.publisher in publishers and not upstream.may_speak_for(each.publisher):
+            upstream.refused["this registry knows the publisher, by a proof of its own"] += 1
+        else:
+            found.append(each)
+    return found
+
+
+def _counts(entry: IndexedEntry) -> bool:
+    is_rejected = entry.standing is EntryStanding.REJECTED
+    return not is_rejected or entry.authority is not Authority.NONE
+
+
+def _fulfils(fields: Mapping[str, Sequence[str]], constraint: Constraint) -> bool:
+    if constraint.operator != "eq" or constraint.field.partition(".")[0] in _UNSEEN:
+        return True
+    found = {normalized(each) for each in fields.get(constraint.field, ())}
+    return found.isdisjoint(map(normalized, constraint.values)) == constraint.negated
+
+
+def _normal(url: str) -> str:
     try:
-        return f"urn:air:{domain(host)}:registry:{name}"
-    except InvalidUrn:
-        return f"urn:air:{segment(host).replace('.', '-')}.localhost:registry:{name}"
+        return base_of(url) if len(url) <= 512 else ""
+    except ValueError:
+        return ""

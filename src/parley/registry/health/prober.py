@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -21,7 +21,14 @@ from parley.model.concurrency import Periodic
 from parley.model.errors import InvalidParamsError
 from parley.model.service import Caller
 from parley.registry.catalog.entries import MAX_URN
-from parley.registry.health.probing import AgentProbe, ProbePostponed, host_of_agent
+from parley.registry.claims import ClaimedWork
+from parley.registry.health.probing import (
+    MAX_HOSTS,
+    AgentProbe,
+    HostTurns,
+    ProbePostponed,
+    host_of_agent,
+)
 from parley.registry.health.settings import (
     HealthSettings,
     ProbeFinding,
@@ -168,10 +175,7 @@ class Heartbeats:
 
 log = logging.getLogger("parley.registry")
 
-MAX_HOSTS = 10_000
 POSTPONED_SECONDS = 5.0
-ROUNDS = 8
-"""How often in a row probes are claimed before others get a turn."""
 
 
 class Prober:
@@ -179,44 +183,33 @@ class Prober:
 
     A probe is claimed: of several processes one makes it, and another one if that is killed. An
     agent whose host is probed already is put off, so that a host that does not answer holds up its
-    own agents alone. ``changed`` is called with an agent whose health is another one now.
+    own agents alone.
     """
 
     def __init__(
-        self,
-        index: RegistryIndex,
-        probe: AgentProbe,
-        settings: HealthSettings | None = None,
-        *,
-        changed: Callable[[IndexedEntry, Observed], None] | None = None,
+        self, index: RegistryIndex, probe: AgentProbe, settings: HealthSettings | None = None
     ) -> None:
         self._index = index
         self._probe = probe
         self._settings = settings or HealthSettings()
-        self._changed = changed
-        self._running: set[asyncio.Task[None]] = set()
-        self._hosts: Counter[str] = Counter()
+        self._turns = HostTurns(self._settings.per_host, self._settings.per_host_seconds)
         self._waiting: Bounded[str, int] = Bounded(MAX_HOSTS)
-        self._begun: Bounded[str, float] = Bounded(MAX_HOSTS)
-        self._rounds = 0
-        self._claims = Periodic(
-            "claiming probes", self._step, self._settings.poll, log=log, expected=StoreUnavailable
+        self._probes = ClaimedWork(
+            partial(index.claim_probes, lease=self._settings.lease),
+            self._admit,
+            self._one,
+            lambda entry: f"the probe of {entry.identifier:.200}",
+            most=self._settings.at_once,
+            seconds=self._settings.poll,
         )
-        self.probes = 0
 
     async def start(self) -> None:
         """Begin to probe. Idempotent."""
-        self._claims.start()
+        self._probes.start()
 
     async def stop(self) -> None:
         """End all probes; their claims expire. Idempotent."""
-        if not self._claims.is_running:
-            return
-        await self._claims.stop()
-        running = [*self._running]
-        for each in running:
-            each.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await self._probes.stop()
         await self._probe.close()
 
     async def probe(self, entry: IndexedEntry) -> Observed:
@@ -228,7 +221,6 @@ class Prober:
         now = self._index.now()
         wait = round(self._settings.message_seconds * 1000)
         may_message = before.messaged_at is None or now - before.messaged_at >= wait
-        self.probes += 1
         try:
             found = await self._probe.probe(entry, may_message=may_message)
         except ProbePostponed:
@@ -249,8 +241,6 @@ class Prober:
                 observed.health.value,
                 f": {observed.reason}" if observed.reason else "",
             )
-            if self._changed is not None:
-                self._changed(entry, observed)
         return observed
 
     def _wait(self, observed: Observed, found: ProbeFinding) -> int:
@@ -266,65 +256,29 @@ class Prober:
         seconds = max(seconds, min(found.retry_after or 0.0, settings.longest))
         return round(seconds * uniform(*settings.jitter) * 1000)
 
-    async def _step(self) -> bool:
-        """Begin probes; return whether to look for more at once."""
-        if len(self._running) >= self._settings.at_once:
-            await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
-        self._rounds = self._rounds + 1 if await self._begin() else 0
-        if self._rounds == ROUNDS:
-            self._rounds = 0
-        return self._rounds > 0 or len(self._running) >= self._settings.at_once
-
-    async def _begin(self) -> bool:
-        """Begin the probes of agents that are due; return whether there may be more."""
-        free = self._settings.at_once - len(self._running)
-        if free <= 0:
-            return False
-        claimed = await self._index.claim_probes(free, self._settings.lease)
-        for entry in claimed:
-            host = host_of_agent(entry)
-            begins = self._turn(host)
-            if begins:
-                await self._index.postpone_probe(entry.key, self._index.now() + begins)
-                continue
-            self._hosts[host] += 1
-            task = asyncio.create_task(self._one(entry, host), name=f"parley-probe {host[:80]}")
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
-        return len(claimed) == free and len(self._running) < self._settings.at_once
-
-    def _turn(self, host: str) -> int:
-        """Return in how many ms a host may be probed again, 0 for now.
+    async def _admit(self, entry: IndexedEntry) -> bool:
+        """Return whether an agent is probed now: its host may be called enough already.
 
         The more agents of a host are waiting, the later each of them asks again.
         """
-        now = asyncio.get_running_loop().time()
-        is_full = self._hosts[host] >= self._settings.per_host
-        begun = self._begun.get(host)
-        if is_full or (begun is not None and now < begun + self._settings.per_host_seconds):
-            waiting = self._waiting[host] = self._waiting.get(host, 0) + 1
-            seconds = POSTPONED_SECONDS * (1 + waiting / 20)
-            return round(uniform(0.5, 1.5) * min(seconds, self._settings.interval / 2) * 1000)
-        self._begun[host] = now
-        if (waiting := self._waiting.pop(host, 0) - 1) > 0:
-            self._waiting[host] = waiting
-        return 0
+        host = host_of_agent(entry)
+        is_turn = self._turns.begin([host])
+        waiting = max(0, self._waiting.get(host, 0) + (-1 if is_turn else 1))
+        self._waiting[host] = waiting
+        if not waiting:
+            del self._waiting[host]
+        if not is_turn:
+            await self._postpone(entry, POSTPONED_SECONDS * (1 + waiting / 20))
+        return is_turn
 
-    async def _probe_or_postpone(self, entry: IndexedEntry) -> None:
+    async def _postpone(self, entry: IndexedEntry, seconds: float) -> None:
+        wait = uniform(0.5, 1.5) * min(seconds, self._settings.interval / 2)
+        await self._index.postpone_probe(entry.key, self._index.now() + round(wait * 1000))
+
+    async def _one(self, entry: IndexedEntry) -> None:
         try:
             await self.probe(entry)
         except ProbePostponed:
-            seconds = min(POSTPONED_SECONDS, self._settings.interval / 2) * uniform(0.5, 1.5)
-            await self._index.postpone_probe(entry.key, self._index.now() + round(seconds * 1000))
-
-    async def _one(self, entry: IndexedEntry, host: str) -> None:
-        try:
-            await self._probe_or_postpone(entry)
-        except StoreUnavailable as error:
-            log.warning("the probe of %.200s could not be stored: %s", entry.identifier, error)
-        except Exception:
-            log.exception("storing the probe of %.200s failed", entry.identifier)
+            await self._postpone(entry, POSTPONED_SECONDS)
         finally:
-            self._hosts[host] -= 1
-            if not self._hosts[host]:
-                del self._hosts[host]
+            self._turns.end([host_of_agent(entry)])

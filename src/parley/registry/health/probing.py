@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -46,7 +45,7 @@ from parley.model.errors import (
 )
 from parley.model.parts import Message
 from parley.model.tasks import Task, TaskState
-from parley.registry.catalog.entries import is_within
+from parley.registry.catalog.entries import is_within, one_line
 from parley.registry.health.settings import HealthSettings, ProbeFinding, ProbeOutcome
 from parley.registry.ingest.addresses import domain_of, speaks_for
 from parley.registry.publishing.pushing import MAX_PROBE_TEXT, PROBE
@@ -110,23 +109,23 @@ class HostTurns:
         self._running: Counter[str] = Counter()
         self._free_at: Bounded[str, float] = Bounded(MAX_HOSTS)
 
-    @contextmanager
-    def at(self, hosts: Collection[str]) -> Iterator[None]:
-        """Have a turn at hosts, each as often as it is called. Raises ``ProbePostponed``."""
+    def begin(self, hosts: Collection[str]) -> bool:
+        """Return whether there is a turn at all hosts, each as often as it is called. It must be
+        given to ``end``.
+        """
         calls, now = Counter(hosts), self._clock()
         for host in calls:
             if self._running[host] >= self._most or now < self._free_at.get(host, now):
-                raise ProbePostponed(host)
+                return False
         for host, count in calls.items():
             self._running[host] += 1
             self._free_at[host] = now + self._seconds * count
-        try:
-            yield
-        finally:
-            for host in calls:
-                self._running[host] -= 1
-                if not self._running[host]:
-                    del self._running[host]
+        return True
+
+    def end(self, hosts: Collection[str]) -> None:
+        """Note that a turn at hosts is over."""
+        self._running.subtract(set(hosts))
+        self._running = +self._running  # without those that nobody calls
 
 
 _NO_RETRY = Retry(calls=0, streams=0)
@@ -216,8 +215,13 @@ class AgentProbe:
         # A card names whom it likes: many of them must not lead many probes to one host.
         own = _host(host_of_agent(entry))
         hosts = [_host(each.interface.url) for each in candidates]
-        with self._turns.at([each for each in hosts if each != own]):
+        others = [each for each in hosts if each != own]
+        if not self._turns.begin(others):
+            raise ProbePostponed
+        try:
             found = await asyncio.gather(*(self._call(resolved, each) for each in candidates))
+        finally:
+            self._turns.end(others)
         answering = [each for each in found if each.outcome is not ProbeOutcome.FAILED]
         notes += [
             f"{_name(candidate)}: {each.reason}"
@@ -374,5 +378,4 @@ def _name(candidate: Candidate) -> str:
 
 def _line(error: Exception) -> str:
     """Return an error on one line, bounded: peers choose some of its words."""
-    text = str(error) or type(error).__name__
-    return "".join(char if char.isprintable() else " " for char in text)[:200]
+    return one_line(str(error) or type(error).__name__, 200)

@@ -22,7 +22,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from parley.database.sqlite.file import undone_on_error
-from parley.registry.client.local_catalog import MISSPELLED_FROM, is_misspelling
 from parley.registry.index.prepared import (
     HEALTH_FIELD,
     LIVENESS_FIELD,
@@ -37,9 +36,24 @@ from parley.registry.index.prepared import (
     term_id,
     terms_of,
 )
-from parley.registry.index.selections import COMPARISONS, ORDERS, Constraint, EntrySelection, Order
-from parley.registry.index.words import MAX_ASKED, asked_words, is_beginning, synonyms, words_of
-from parley.registry.records import EntryDraft, EntryStanding
+from parley.registry.index.words import (
+    MAX_ASKED,
+    MISSPELLED_FROM,
+    asked_words,
+    is_beginning,
+    is_misspelling,
+    synonyms,
+    words_of,
+)
+from parley.registry.records import (
+    COMPARISONS,
+    ORDERS,
+    Constraint,
+    EntryDraft,
+    EntrySelection,
+    EntryStanding,
+    Order,
+)
 from parley.registry.sql import SQL_FILES
 
 TIMES = {"registry.createdAt": "is_created", "registry.updatedAt": "is_updated"}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -12,7 +13,7 @@ from parley.database.postgres.connection import Address, BoundedConnection
 from parley.database.postgres.database import PostgresDatabase, PostgresSchema
 from parley.database.sql import filled
 from parley.registry.index.registry_index import RegistryIndex
-from parley.registry.index.writing import NOTHING, QUERIES, Row, Values, as_json
+from parley.registry.index.writing import OWN, SHARED, WORDS, Session, Values, as_json
 from parley.registry.sql import SQL_FILES
 
 logger = logging.getLogger(__name__)
@@ -69,16 +70,23 @@ class PostgresRegistryIndex(RegistryIndex):
         await super().open()
         self._offset = await self._database.read(_offset)
 
-    def _session(self, connection: BoundedConnection) -> PostgresSession:
+    def _session(self, connection: BoundedConnection) -> Session:
         if time.monotonic() > self._set_at + CLOCK_SECONDS:
             self._set_at = time.monotonic()
             self._offset = _offset(connection)
-        return PostgresSession(connection, self._sql)
+
+        def execute(name: str, values: Values) -> Any:
+            return connection.execute(self._sql[name], values)
+
+        return Session(execute, lambda name, rows: execute(name, {"rows": as_json(rows)}), list)
 
 
 @cache
 def _statements(schema: str) -> dict[str, str]:
-    return filled(SQL_FILES.queries("postgres", *QUERIES), {"schema": schema})
+    words = SQL_FILES.pieces("postgres", WORDS)
+    shared = SQL_FILES.queries("shared", *SHARED)
+    named = {name: re.sub(r":(\w+)", r"%(\1)s", sql) for name, sql in shared.items()}
+    return filled(SQL_FILES.queries("postgres", OWN) | named, {**words, "schema": schema})
 
 
 def _offset(connection: BoundedConnection) -> float:
@@ -86,31 +94,3 @@ def _offset(connection: BoundedConnection) -> float:
     asked_at = time.time()
     [(now,)] = connection.rows(_SESSION["now"])
     return float(now) - (asked_at + time.time()) / 2
-
-
-class PostgresSession:
-    """A ``Session`` of a connection to PostgreSQL."""
-
-    def __init__(self, connection: BoundedConnection, sql: Mapping[str, str]) -> None:
-        self._connection = connection
-        self._sql = sql
-
-    def rows(self, name: str, values: Values = NOTHING) -> list[Row]:
-        """Return the rows of a statement."""
-        return self._connection.rows(self._sql[name], values)
-
-    def change(self, name: str, values: Values) -> int:
-        """Execute a statement; return how many rows it changed."""
-        return self._connection.execute(self._sql[name], values).rowcount
-
-    def many(self, name: str, rows: Sequence[Values]) -> None:
-        """Execute a statement for some rows, which are one JSON parameter."""
-        self._connection.execute(self._sql[name], {"rows": as_json(rows)})
-
-    def texts(self, texts: Sequence[str]) -> Any:
-        """Return texts as one value."""
-        return list(texts)
-
-    def keys(self, keys: Sequence[int]) -> Any:
-        """Return integers as one value."""
-        return list(keys)

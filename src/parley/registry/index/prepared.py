@@ -176,14 +176,13 @@ def prepare(draft: EntryDraft) -> Prepared:
         document=document,
         standing=standing,
         reason=clean(reason),
-        card_digest=_card_digest(draft, card),
+        card_digest="" if card is None else draft.card_digest or digest_of(card),
     )
 
 
-def _card_digest(draft: EntryDraft, card: bytes | None) -> str:
-    if card is None:
-        return ""
-    return draft.card_digest or f"sha256:{sha256(card).hexdigest()}"
+def digest_of(raw: bytes) -> str:
+    """Return the digest of a card, as a registry keeps it."""
+    return f"sha256:{sha256(raw).hexdigest()}"
 
 
 def place_of(identifier: str, source: str) -> bytes:

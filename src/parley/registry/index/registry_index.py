@@ -19,27 +19,22 @@ from parley.database.database import Database
 from parley.registry.index import writing
 from parley.registry.index.entry_search import ChangedEntry, EntrySearch, SearchTables
 from parley.registry.index.prepared import MAX_SOURCE_BYTES, clean, cleaned, prepare
-from parley.registry.index.selections import (
-    EntrySelection,
-    Order,
-    Viewer,
-    check_order,
-    check_selection,
-)
 from parley.registry.index.writing import Row, Session, Values
 from parley.registry.records import (
     AgentHealth,
     CardVersion,
     DomainClaim,
     EntryDraft,
+    EntrySelection,
     EntryStanding,
     IndexedEntry,
     Liveness,
     Match,
     Observed,
+    Order,
     Source,
-    SourceState,
     Trust,
+    Viewer,
 )
 from parley.store.audit.trail import AuditEntry, AuditLine, line_columns, line_of, lines_after
 
@@ -99,11 +94,6 @@ class RegistryIndex(ABC):
         """The migrations that ``open`` ran."""
         return self._database.migrated
 
-    @property
-    def unavailable_reason(self) -> str:
-        """Why nothing can be written now, as far as known; empty while it can."""
-        return self._database.unavailable_reason
-
     async def open(self) -> None:
         """Open it, with its schema up to date."""
         await self._database.open()
@@ -122,10 +112,12 @@ class RegistryIndex(ABC):
         )
 
     async def _rows(self, statement: str, **values: Any) -> list[Row]:
-        return await self._read(lambda session: session.rows(statement, values))
+        row = cleaned(values)
+        return await self._read(lambda session: session.rows(statement, row))
 
     async def _change(self, statement: str, **values: Any) -> int:
-        return await self._write(lambda session: session.change(statement, values))
+        row = cleaned(values)
+        return await self._write(lambda session: session.change(statement, row))
 
     async def _claim(self, statement: str, limit: int, lease: float, **values: Any) -> list[Row]:
         now = self.now()
@@ -192,7 +184,6 @@ class RegistryIndex(ABC):
 
     async def search(self, selection: EntrySelection, limit: int, offset: int) -> list[Match]:
         """Return the entries that match words, the best first, then by key."""
-        check_selection(selection)
         limit, offset = _limited(limit), max(0, offset)
         found: dict[int, float] = {}
 
@@ -205,7 +196,6 @@ class RegistryIndex(ABC):
 
     async def count(self, selection: EntrySelection) -> int:
         """Return how many entries match. With words, those within the cutoff of ``search``."""
-        check_selection(selection)
         await self.catch_up()
         return await self._search.run(lambda tables: tables.count(selection))
 
@@ -215,7 +205,6 @@ class RegistryIndex(ABC):
         """Return the values of a field with their counts, the most frequent first, and how many
         entries are in those left out.
         """
-        check_selection(selection)
         least = max(1, min_count)
         await self.catch_up()
         return await self._search.run(
@@ -226,8 +215,6 @@ class RegistryIndex(ABC):
         self, selection: EntrySelection, order: Sequence[Order], limit: int, offset: int
     ) -> list[IndexedEntry]:
         """Return entries in an order, and by key where that leaves it open."""
-        check_selection(selection)
-        check_order(order)
         limit, offset = _limited(limit), max(0, offset)
         return await self._found(lambda tables: tables.browse(selection, order, limit, offset))
 
@@ -377,14 +364,9 @@ class RegistryIndex(ABC):
         """Return the source at an address."""
         return await self._read(lambda session: _source_at(session, clean(url)))
 
-    async def sources(
-        self, state: SourceState | None = None, limit: int = 1000
-    ) -> Sequence[Source]:
+    async def sources(self, limit: int = 1000) -> Sequence[Source]:
         """Return sources by their addresses, for the operator."""
-        if state is None:
-            rows = await self._rows("sources", limit=_limited(limit))
-        else:
-            rows = await self._rows("sources_in_state", state=state.value, limit=_limited(limit))
+        rows = await self._rows("sources", limit=_limited(limit))
         return [_SOURCE.decode(source) for (source,) in rows]
 
     async def remove_source(self, url: str) -> bool:
@@ -520,12 +502,12 @@ class RegistryIndex(ABC):
 
     async def challenge(self, domain: str, owner: str) -> tuple[str, int] | None:
         """Return the token of a challenge and when it expires (ms)."""
-        rows = await self._rows("challenge", domain=clean(domain), owner=clean(owner))
+        rows = await self._rows("challenge", domain=domain, owner=owner)
         return (rows[0][0], rows[0][1]) if rows else None
 
     async def remove_challenge(self, domain: str, owner: str) -> None:
         """Remove a challenge: its token was shown."""
-        await self._change("remove_challenge", domain=clean(domain), owner=clean(owner))
+        await self._change("remove_challenge", domain=domain, owner=owner)
 
     async def put_claim(
         self,
@@ -543,10 +525,10 @@ class RegistryIndex(ABC):
         """
         await self._change(
             "put_claim",
-            domain=clean(domain),
-            owner=clean(owner),
-            method=clean(method),
-            token=clean(token),
+            domain=domain,
+            owner=owner,
+            method=method,
+            token=token,
             expires_at=expires_at,
             due_at=expires_at if due_at is None else due_at,
         )
@@ -557,17 +539,15 @@ class RegistryIndex(ABC):
 
     async def schedule_proof(self, domain: str, owner: str, due_at: int) -> None:
         """Say when the proof of a claim is looked for again (ms)."""
-        await self._change(
-            "schedule_proof", domain=clean(domain), owner=clean(owner), due_at=due_at
-        )
+        await self._change("schedule_proof", domain=domain, owner=owner, due_at=due_at)
 
     async def remove_claim(self, domain: str, owner: str) -> bool:
         """Remove a claim; return whether there was one."""
-        return await self._change("remove_claim", domain=clean(domain), owner=clean(owner)) > 0
+        return await self._change("remove_claim", domain=domain, owner=owner) > 0
 
     async def claims(self, owner: str) -> Mapping[str, int]:
         """Return the domains that a caller has proved, and until when (ms)."""
-        return {domain: until for domain, until in await self._rows("claims", owner=clean(owner))}
+        return {domain: until for domain, until in await self._rows("claims", owner=owner)}
 
     # The audit: what callers and operators did, as one chain over all processes.
 
@@ -579,7 +559,7 @@ class RegistryIndex(ABC):
 
         def work(session: Session) -> list[AuditLine]:
             session.rows("lock_acts")
-            ids = {"ids": session.texts([each.id for each in entries])}
+            ids = {"ids": session.listed([each.id for each in entries])}
             known = {id for (id,) in session.rows("known_acts", ids)}
             rows = session.rows("last_act")
             head = (int(rows[0][0]), str(rows[0][1])) if rows else None
@@ -630,7 +610,7 @@ def _load(session: Session, keys: Sequence[int]) -> list[IndexedEntry]:
     """Return entries in the order of their keys in ``keys``; those that are gone are left out."""
     if not keys:
         return []
-    rows = session.rows("entries", {"keys": session.keys(list(dict.fromkeys(keys)))})
+    rows = session.rows("entries", {"keys": session.listed(list(dict.fromkeys(keys)))})
     found = {int(row[0]): _entry(row) for row in rows}
     return [found[key] for key in keys if key in found]
 

@@ -7,20 +7,23 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
+from parley.database.sql import filled
 from parley.database.sqlite.database import SqliteDatabase
 from parley.database.sqlite.file import SqliteSchema, Synchronous
 from parley.registry.index.registry_index import RegistryIndex
-from parley.registry.index.writing import NOTHING, QUERIES, Row, Values, as_json
+from parley.registry.index.writing import OWN, SHARED, WORDS, Session, as_json
 from parley.registry.sql import SQL_FILES
 
 APPLICATION_ID = 0x50415247  # "PARG": a registry of Parley's
 
-_SQL = SQL_FILES.queries("sqlite", *QUERIES)
+_SQL = filled(
+    SQL_FILES.queries("sqlite", OWN) | SQL_FILES.queries("shared", *SHARED),
+    {**SQL_FILES.pieces("sqlite", WORDS), "schema": "main"},
+)
 _SCHEMA = SqliteSchema(APPLICATION_ID, SQL_FILES)
 
 
@@ -69,32 +72,9 @@ class SqliteRegistryIndex(RegistryIndex):
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _session(self, connection: sqlite3.Connection) -> SqliteSession:
-        return SqliteSession(connection)
-
-
-class SqliteSession:
-    """A ``Session`` of a connection to SQLite."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    def rows(self, name: str, values: Values = NOTHING) -> list[Row]:
-        """Return the rows of a statement."""
-        return self._connection.execute(_SQL[name], dict(values)).fetchall()
-
-    def change(self, name: str, values: Values) -> int:
-        """Execute a statement; return how many rows it changed."""
-        return self._connection.execute(_SQL[name], dict(values)).rowcount
-
-    def many(self, name: str, rows: Sequence[Values]) -> None:
-        """Execute a statement for each of some rows."""
-        self._connection.executemany(_SQL[name], rows)
-
-    def texts(self, texts: Sequence[str]) -> Any:
-        """Return texts as one value: a JSON array."""
-        return as_json(texts)
-
-    def keys(self, keys: Sequence[int]) -> Any:
-        """Return integers as one value: a JSON array."""
-        return as_json(keys)
+    def _session(self, connection: sqlite3.Connection) -> Session:
+        return Session(
+            lambda name, values: connection.execute(_SQL[name], dict(values)),
+            lambda name, rows: connection.executemany(_SQL[name], rows),
+            as_json,
+        )

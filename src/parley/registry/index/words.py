@@ -19,8 +19,6 @@ from importlib.resources import files
 from itertools import pairwise
 from typing import Any
 
-from parley.model.distribution import install_command
-
 MAX_WORDS = 1_500
 """How many words of an entry's texts are indexed, of each weight."""
 
@@ -32,6 +30,9 @@ MAX_ASKED = 32
 
 MAX_READ = 400
 """How many words of a need are read."""
+
+MISSPELLED_FROM = 5
+"""How many letters a word has for which others stand that differ in one."""
 
 _UNSPACED = (
     "\u0e00-\u0e7f\u0e80-\u0eff\u1000-\u109f\u1780-\u17ff\u1100-\u11ff\u3040-\u30ff\u3130-\u318f"
@@ -78,6 +79,21 @@ def is_beginning(word: str, entries: int) -> bool:
     if re.fullmatch(f"[{_UNSPACED}]", word):
         return True
     return not entries and len(word) > 2 and not re.match(f"[{_UNSPACED}]", word)
+
+
+def is_misspelling(one: str, other: str) -> bool:
+    """Return whether two words of five letters or more differ in one letter, or in the order of two
+    neighbours, after the first two letters.
+    """
+    if min(len(one), len(other)) < MISSPELLED_FROM or one[:2] != other[:2] or one == other:
+        return False
+    if not (one.isalpha() and other.isalpha()):
+        return False
+    shared = min(len(one), len(other))
+    at = next((n for n in range(shared) if one[n] != other[n]), shared)
+    mine, theirs = one[at:], other[at:]
+    is_swapped = mine[:2] == theirs[:2][::-1] and mine[2:] == theirs[2:]
+    return is_swapped or theirs[1:] in (mine, mine[1:]) or mine[1:] == theirs
 
 
 def folded(text: str) -> str:
@@ -158,12 +174,8 @@ def synonyms() -> Mapping[str, Sequence[str]]:
 
 @cache
 def _stemmer() -> Any:
-    try:
-        import snowballstemmer
-    except ModuleNotFoundError:
-        raise ValueError(
-            f"searching a registry needs snowballstemmer: {install_command('registry')}"
-        ) from None
+    import snowballstemmer  # it takes a tenth of a second
+
     return snowballstemmer.stemmer("english")
 
 

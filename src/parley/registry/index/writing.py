@@ -7,9 +7,9 @@ identifier, and lists the strongest, then oldest, of those that may be.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -21,32 +21,40 @@ Values: TypeAlias = Mapping[str, Any]
 
 NOTHING: Values = MappingProxyType({})
 
-QUERIES = ("entries.sql", "sources.sql", "health.sql", "domains.sql", "acts.sql")
-"""The files of named statements; each database has them all."""
+OWN = "entries.sql"
+"""The file of named statements that each database spells in its way, with many rows at a time."""
+
+SHARED = ("sources.sql", "health.sql", "domains.sql", "acts.sql")
+"""The files of statements that all databases have, with words of each in braces."""
+
+WORDS = "words.sql"
 
 
-class Session(Protocol):
-    """Runs named statements of ``registry/sql/``, with named values."""
+class Session:
+    """Runs named statements of ``registry/sql/``, with named values, in a transaction.
 
-    def rows(self, name: str, values: Values = ...) -> list[Row]:
+    ``execute`` runs one and returns its cursor; ``many`` runs one for each of some rows, which have
+    the same names. ``listed`` makes one value of several.
+    """
+
+    def __init__(
+        self,
+        execute: Callable[[str, Values], Any],
+        many: Callable[[str, Sequence[Values]], object],
+        listed: Callable[[Sequence[Any]], Any],
+    ) -> None:
+        self._execute = execute
+        self.many = many
+        self.listed = listed
+
+    def rows(self, name: str, values: Values = NOTHING) -> list[Row]:
         """Return the rows of a statement."""
-        ...
+        found: list[Row] = self._execute(name, values).fetchall()
+        return found
 
     def change(self, name: str, values: Values) -> int:
         """Execute a statement; return how many rows it changed."""
-        ...
-
-    def many(self, name: str, rows: Sequence[Values]) -> None:
-        """Execute a statement for each of some rows, which have the same names."""
-        ...
-
-    def texts(self, texts: Sequence[str]) -> Any:
-        """Return texts as one value."""
-        ...
-
-    def keys(self, keys: Sequence[int]) -> Any:
-        """Return integers as one value."""
-        ...
+        return int(self._execute(name, values).rowcount)
 
 
 def as_json(value: Any) -> str:
@@ -199,19 +207,19 @@ class EntryState(msgspec.Struct):
     place: bytes
     identifier: str
     source: str
-    authority: int
-    standing: str
-    reason: str
-    trust: str
-    is_probed: bool
-    decided: str
-    decided_reason: str
-    decided_card: str
-    digest: bytes
-    card_digest: str
-    card_number: int
-    created_at: int
-    revision: int
+    authority: int = 0
+    standing: str = ""
+    reason: str = ""
+    trust: str = ""
+    is_probed: bool = False
+    decided: str = ""
+    decided_reason: str = ""
+    decided_card: str = ""
+    digest: bytes = b""
+    card_digest: str = ""
+    card_number: int = 0
+    created_at: int = 0
+    revision: int = 0
 
 
 class _Put(msgspec.Struct):
@@ -239,7 +247,7 @@ def put(
     by_place = {prepared.place: (prepared, card) for prepared, card in drafts}
     identifiers = {prepared.draft.identifier for prepared, _ in by_place.values()}
     states = _states(
-        session.rows("states_of_identifiers", {"identifiers": session.texts(sorted(identifiers))})
+        session.rows("states_of_identifiers", {"identifiers": session.listed(sorted(identifiers))})
     )
     before = {state.key: state.standing for state in states.values()}
     [(last_key,)] = session.rows("counter", {"name": "key"})
@@ -254,7 +262,10 @@ def put(
         is_new = state is None
         if state is None:
             last_key += 1
-            state = states[place] = _new_state(last_key, prepared, now)
+            draft = prepared.draft
+            state = states[place] = EntryState(
+                last_key, place, draft.identifier, draft.source, created_at=now
+            )
         _apply(state, prepared)
         puts.append(_Put(prepared, state, card, is_new))
     if last_key != first_key:
@@ -263,7 +274,7 @@ def put(
     put_keys = {each.key for each in puts}
     moved = [s for s in states.values() if s.key not in put_keys and s.standing != before[s.key]]
     if seen:
-        session.change("see_entries", {"keys": session.keys(seen), "now": now})
+        session.change("see_entries", {"keys": session.listed(seen), "now": now})
     if not puts and not moved:
         return {place: states[place].key for place in by_place}
     # The index of listed identifiers must hold after each row: first those that go, then the rest.
@@ -278,7 +289,7 @@ def withdraw(session: Session, source: str, keep: Sequence[str], reason: str, no
     """Withdraw the entries of a source without some identifiers; return how many."""
     session.rows("lock_changes")
     gone = _states(
-        session.rows("states_of_source", {"source": source, "keep": session.texts(list(keep))})
+        session.rows("states_of_source", {"source": source, "keep": session.listed(list(keep))})
     )
     _stand(session, {state.key: state for state in gone.values()}, WITHDRAWN, reason, now)
     return len(gone)
@@ -325,7 +336,7 @@ def forget(session: Session, before: int, limit: int) -> int:
     found = [key for (key,) in session.rows("forgettable", {"before": before, "limit": limit})]
     if not found:
         return 0
-    keys = {"keys": session.keys(found)}
+    keys = {"keys": session.listed(found)}
     session.many("remove_probes", [{"key": key} for key in found])
     for what in ("documents", "cards", "observations", "entries"):
         session.change(f"forget_{what}", keys)
@@ -347,28 +358,6 @@ def _states(rows: Iterable[Sequence[object]]) -> dict[bytes, EntryState]:
     return {state.place: state for state in states}
 
 
-def _new_state(key: int, prepared: Prepared, now: int) -> EntryState:
-    return EntryState(
-        key=key,
-        place=prepared.place,
-        identifier=prepared.draft.identifier,
-        source=prepared.draft.source,
-        authority=0,
-        standing="",
-        reason="",
-        trust="",
-        is_probed=False,
-        decided="",
-        decided_reason="",
-        decided_card="",
-        digest=b"",
-        card_digest="",
-        card_number=0,
-        created_at=now,
-        revision=0,
-    )
-
-
 def _apply(state: EntryState, prepared: Prepared) -> None:
     """Make the state that of a draft, within what an operator decided before."""
     state.authority = AUTHORITIES.index(prepared.draft.authority)
@@ -380,13 +369,9 @@ def _apply(state: EntryState, prepared: Prepared) -> None:
     state.standing, state.reason = prepared.standing.value, prepared.reason
     if state.decided in (REJECTED, HELD):
         state.standing, state.reason = state.decided, state.decided_reason
-    elif state.decided == LISTED and state.standing == HELD and _is_as_decided(state):
+    is_let_through = state.decided == LISTED and state.card_digest == state.decided_card
+    if is_let_through and state.standing == HELD and state.trust != Trust.FAILED.value:
         state.standing, state.reason = LISTED, ""
-
-
-def _is_as_decided(state: EntryState) -> bool:
-    """Return whether an operator let this very card through."""
-    return state.card_digest == state.decided_card and state.trust != Trust.FAILED.value
 
 
 def _choose_listed(states: Iterable[EntryState]) -> None:
@@ -417,7 +402,7 @@ def _stand(
     identifiers = sorted({state.identifier for state in changed.values()})
     states = list(
         _states(
-            session.rows("states_of_identifiers", {"identifiers": session.texts(identifiers)})
+            session.rows("states_of_identifiers", {"identifiers": session.listed(identifiers)})
         ).values()
     )
     before = {state.key: state.standing for state in states}
@@ -490,7 +475,9 @@ def _put_cards(session: Session, puts: Sequence[_Put], now: int) -> None:
     widened = _widened(session, puts)
     last = {}
     if known:
-        for key, number, digest, card in session.rows("last_cards", {"keys": session.keys(known)}):
+        for key, number, digest, card in session.rows(
+            "last_cards", {"keys": session.listed(known)}
+        ):
             last[key] = (number, digest, bytes(card))
     rows = []
     ends = []
@@ -531,7 +518,7 @@ def _widened(session: Session, puts: Sequence[_Put]) -> set[int]:
     are stored.
     """
     known = [each.key for each in puts if not each.is_new]
-    rows = session.rows("documents_of", {"keys": session.keys(known)}) if known else ()
+    rows = session.rows("documents_of", {"keys": session.listed(known)}) if known else ()
     before = {key: _AUDIENCE.decode(document).audience for key, document in rows}
     return {
         each.key

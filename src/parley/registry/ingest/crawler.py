@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
@@ -17,19 +18,26 @@ from urllib.parse import unquote, urljoin, urlsplit
 import msgspec
 
 from parley.database.errors import StoreUnavailable
+from parley.model.backoff import seconds_of
 from parley.model.bounded import Bounded
 from parley.model.concurrency import Periodic
 from parley.registry.catalog.entries import A2A_CARD_TYPES, CatalogEntry, one_line
-from parley.registry.catalog.reading import InvalidCatalog, InvalidEntry, RejectedEntry, read_entry
+from parley.registry.catalog.reading import InvalidCatalog, InvalidEntry, read_entry
+from parley.registry.claims import ClaimedWork
+from parley.registry.index.prepared import digest_of
 from parley.registry.index.registry_index import RegistryIndex
-from parley.registry.ingest.addresses import AUDIENCE, authority_of, domains_of
-from parley.registry.ingest.examiner import Examiner, RefusalLog, rejected
+from parley.registry.ingest.addresses import AUDIENCE, DnsNames, authority_of, domains_of
+from parley.registry.ingest.examiner import (
+    NOT_YET,
+    Examiner,
+    RefusalLog,
+    SourceExamination,
+    rejected,
+)
 from parley.registry.ingest.fetching import IngestLimits, PageUnavailable, WebFetcher
-from parley.registry.ingest.names import DnsNames
 from parley.registry.ingest.reading import (
     CatalogReading,
     ListedEntry,
-    digest_of,
     host_known,
     is_catalog,
     one_form,
@@ -59,11 +67,7 @@ from parley.registry.records import (
 BATCH = 50
 """How many entries are put into the index at once, and at most are lost when a crawl is killed."""
 
-EXAMINATION_CONCURRENCY = 8
-"""How many entries of a source are examined at once."""
-
 ENTRY_SECONDS = 60.0
-NOT_YET = "its card has not been read yet"
 
 
 class ExaminedBatches:
@@ -73,14 +77,12 @@ class ExaminedBatches:
         self, index: RegistryIndex, examiner: Examiner, limits: IngestLimits, source: Source
     ) -> None:
         self._index = index
-        self._examiner = examiner
         self._source = source
-        self._authority = authority_of(source)
         self._domains = domains_of(source)
-        visit_seconds = limits.visit_seconds
-        self._entry_seconds = min(ENTRY_SECONDS, visit_seconds / 2)
-        now = asyncio.get_running_loop().time()
-        self._until = now + visit_seconds - self._entry_seconds
+        seconds = min(ENTRY_SECONDS, limits.visit_seconds / 2)
+        self._examination = SourceExamination(
+            index, examiner, source.url, limits.visit_seconds - seconds, seconds
+        )
         self._fresh = REFRESH in source.settings
         self._refusals = RefusalLog(source.url)
         self._pushed: dict[str, tuple[int, EntryStanding]] = {}
@@ -99,8 +101,10 @@ class ExaminedBatches:
             name = one_form(each.identifier)
             if name and name not in known:
                 # With the keys that it is pinned to: it may come back.
-                before, elsewhere = await self._known(name)
-                drafts[name] = draft = self._unreadable(each, before, elsewhere)
+                before, elsewhere = await self._examination.known(name)
+                entry = CatalogEntry(identifier=each.identifier, display_name="", type="", data={})
+                draft = rejected(entry, self._source.url, each.reason, before, elsewhere)
+                drafts[name] = draft
                 self._refusals.tell(name, draft.standing, draft.reason, before)
             else:
                 self._refusals.tell(name or "an entry", "rejected", each.reason, None)
@@ -115,7 +119,12 @@ class ExaminedBatches:
         """
         for begin in range(0, len(entries), BATCH):
             batch = entries[begin : begin + BATCH]
-            await self._put(await self._examined(batch))
+            drafts = await self._examination.of_all(batch, self._examined)
+            for each in drafts:
+                self.pending += each.standing is EntryStanding.PENDING
+                if each.standing is EntryStanding.REJECTED:
+                    self._note(f"{each.identifier[:100]}: {each.reason}")
+            await self._put(drafts)
         self._refusals.end()
         return self.left
 
@@ -145,92 +154,39 @@ class ExaminedBatches:
         now = [(each.change, each.standing) for each in known if each.source == self._source.url]
         return state in now
 
-    async def _examined(self, batch: Sequence[ListedEntry]) -> list[EntryDraft]:
-        turns = asyncio.Semaphore(EXAMINATION_CONCURRENCY)
-
-        async def one(listed: ListedEntry) -> EntryDraft | None:
-            async with turns:
-                if asyncio.get_running_loop().time() < self._until:
-                    return await self._told(listed)
-                return await self._later(listed)
-
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one(each)) for each in batch]
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        drafts = [draft for task in tasks if (draft := task.result()) is not None]
-        for each in drafts:
-            self.pending += each.standing is EntryStanding.PENDING
-            if each.standing is EntryStanding.REJECTED:
-                self._note(f"{each.identifier[:100]}: {each.reason}")
-        return drafts
-
-    async def _told(self, listed: ListedEntry) -> EntryDraft | None:
-        before, elsewhere = await self._known(listed.identifier)
-        draft = await self._one(listed, before, elsewhere)
+    async def _examined(self, listed: ListedEntry) -> EntryDraft | None:
+        """Return the draft of an entry; none for one that the index has, if there is no time."""
+        before, elsewhere = await self._examination.known(listed.identifier)
+        if listed.problem:
+            url = self._source.url
+            draft: EntryDraft | None = rejected(
+                listed.entry, url, listed.problem, before, elsewhere
+            )
+        else:
+            draft = await self._examination.one(
+                listed, before, elsewhere, **self._terms(before), fresh=self._fresh
+            )
         if draft is not None:
             self._refusals.tell(draft.identifier, draft.standing, draft.reason, before)
-        return draft
-
-    async def _one(
-        self, listed: ListedEntry, before: IndexedEntry | None, elsewhere: list[IndexedEntry]
-    ) -> EntryDraft | None:
-        source = self._source
-        if listed.problem:
-            return rejected(listed.entry, source.url, listed.problem, before, elsewhere)
-        is_pushed = source.kind is SourceKind.PUSH and before is not None
-        authority = before.authority if is_pushed and before else self._authority
-        if is_pushed and before:
-            self._pushed[before.identifier] = (before.change, before.standing)
-        if source.kind is SourceKind.FILE:
-            authority = Authority.OPERATOR
-        try:
-            async with asyncio.timeout(self._entry_seconds):
-                return await self._examiner.examine(
-                    listed.entry,
-                    source=source.url,
-                    authority=authority,
-                    owner=before.owner if before else "",
-                    audience=before.audience if is_pushed and before else _audience(source),
-                    before=before,
-                    elsewhere=elsewhere,
-                    domains=self._domains,
-                    host=listed.host,
-                    fresh=self._fresh,
-                )
-        except TimeoutError:
-            return await self._later(listed)
-        except StoreUnavailable:
-            raise
-        except Exception as error:
-            log.exception("the entry %.200s of %.200s", listed.identifier, source.url)
-            words = f"its examination failed: {type(error).__name__}, see the log of the registry"
-            return rejected(listed.entry, source.url, words, before, elsewhere)
-
-    async def _later(self, listed: ListedEntry) -> EntryDraft | None:
-        """Return the draft of an entry that the next visit examines; none if the index has it."""
-        before, elsewhere = await self._known(listed.identifier)
+            return draft
         self.left += 1
         self.unread += before is None or before.reason == NOT_YET
-        if before is not None:
-            return None
-        words = listed.problem or NOT_YET
-        draft = rejected(listed.entry, self._source.url, words, None, elsewhere)
-        standing = EntryStanding.REJECTED if listed.problem else EntryStanding.PENDING
-        return msgspec.structs.replace(draft, standing=standing)
+        return self._examination.pending(listed, elsewhere) if before is None else None
 
-    async def _known(self, identifier: str) -> tuple[IndexedEntry | None, list[IndexedEntry]]:
-        """Return the entry that this source had of an identifier, and the entries of others."""
-        known = await self._index.entries_of(identifier)
-        own = next((each for each in known if each.source == self._source.url), None)
-        return own, [each for each in known if each is not own]
-
-    def _unreadable(
-        self, wrong: RejectedEntry, before: IndexedEntry | None, elsewhere: list[IndexedEntry]
-    ) -> EntryDraft:
-        entry = CatalogEntry(identifier=wrong.identifier, display_name="", type="", data={})
-        return rejected(entry, self._source.url, wrong.reason, before, elsewhere)
+    def _terms(self, before: IndexedEntry | None) -> dict[str, Any]:
+        """Return whose an entry is, and who sees it; of a pushed one, as its owner said."""
+        found: dict[str, Any] = {
+            "domains": self._domains,
+            "authority": authority_of(self._source),
+            "owner": before.owner if before else "",
+            "audience": _audience(self._source),
+        }
+        if self._source.kind is SourceKind.FILE:
+            found["authority"] = Authority.OPERATOR
+        elif self._source.kind is SourceKind.PUSH and before:
+            self._pushed[before.identifier] = (before.change, before.standing)
+            found |= {"authority": before.authority, "audience": before.audience}
+        return found
 
     def _note(self, reason: str) -> None:
         self._wrong += 1
@@ -336,7 +292,7 @@ class SourceVisitor:
                 words, is_refused=report.is_refused, retry_after=report.retry_after
             )
         sources = SiteSources(self._index, self._limits, source, self._fetcher.plain)
-        await sources.announce(report.found)
+        sources.announce(report.found)
         source = _with(source, await sources.store(is_whole=report.is_whole))
         ended = self._ended(source, SourceState.OK, self._limits.refresh_default)
         how = "; ".join(f"{each.url} ({each.how})" for each in report.found)
@@ -359,7 +315,7 @@ class SourceVisitor:
             raise PageUnavailable(
                 f"{source.url} answered {answer.status}",
                 status=answer.status,
-                retry_after=_retry_after(answer.headers),
+                retry_after=seconds_of(answer.headers.get("retry-after")),
             )
         source = msgspec.structs.replace(
             source,
@@ -520,12 +476,6 @@ def _with(source: Source, settings: Mapping[str, Any]) -> Source:
     return msgspec.structs.replace(source, settings={**source.settings, **settings})
 
 
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    from parley.model.backoff import seconds_of
-
-    return seconds_of(headers.get("retry-after"))
-
-
 log = logging.getLogger("parley.registry")
 
 VISITORS = 4
@@ -564,10 +514,13 @@ class Crawler:
         finder = CatalogFinder(fetcher, names=names)
         self._visitor = SourceVisitor(index, examiner, fetcher, finder, self._limits)
         self._visitors = visitors
-        self._poll_seconds = poll_seconds
-        self._visiting: dict[asyncio.Task[None], Source] = {}
-        self._claims = Periodic(
-            "claiming sources", self._step, poll_seconds, log=log, expected=StoreUnavailable
+        self._visits = ClaimedWork(
+            partial(index.claim_sources, lease=self._limits.lease_seconds),
+            self._admit,
+            self.visit,
+            lambda source: f"the visit of {source.url:.200}",
+            most=visitors,
+            seconds=poll_seconds,
         )
         self._renewals = Periodic(
             "renewing the claims of sources",
@@ -578,34 +531,27 @@ class Crawler:
             waits_first=True,
         )
         self._told: Bounded[str, SourceState] = Bounded(MAX_TOLD)
-        self.visits = 0
 
     async def start(self) -> None:
         """Begin to visit sources. Idempotent."""
-        self._claims.start()
+        self._visits.start()
         self._renewals.start()
 
     async def stop(self) -> None:
         """End all visits, and leave their sources to others. Idempotent."""
-        await self._claims.stop()
+        cancelled = await self._visits.stop()
         await self._renewals.stop()
-        visiting = dict(self._visiting)
-        for each in visiting:
-            each.cancel()
-        await asyncio.gather(*visiting, return_exceptions=True)
         now = self._index.now()
         with suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
-                for each, source in visiting.items():
-                    if each.cancelled():
-                        await self._end(msgspec.structs.replace(source, due_at=now), source)
+                for source in cancelled:
+                    await self._end(msgspec.structs.replace(source, due_at=now), source)
 
     async def visit(self, source: Source) -> Source:
         """Visit a source now, and store what was found; return it as it is stored.
 
         Raises ``StoreUnavailable``.
         """
-        self.visits += 1
         try:
             async with asyncio.timeout(self._limits.visit_seconds):
                 ended = await self._visitor.visit(source)
@@ -633,10 +579,10 @@ class Crawler:
 
     async def begin_due(self) -> None:
         """Begin visits of sources that are due now, without waiting for the next look."""
-        await self._claim()
+        await self._visits.begin()
 
     async def _renew(self) -> None:
-        urls = [each.url for each in self._visiting.values()]
+        urls = [each.url for each in self._visits.running.values()]
         if urls:
             await self._index.renew_sources(urls, self._limits.lease_seconds)
 
@@ -646,40 +592,11 @@ class Crawler:
             await self._index.withdraw(ended.url, (), "its source was removed")
             await remove_source(self._index, ended.url)
 
-    async def _step(self) -> bool:
-        """Begin visits; return whether to look for more at once."""
-        is_found = await self._claim()
-        if self._visiting and not (is_found and len(self._visiting) < self._visitors):
-            await asyncio.wait(
-                self._visiting, timeout=self._poll_seconds, return_when=asyncio.FIRST_COMPLETED
-            )
+    async def _admit(self, source: Source) -> bool:
+        """Return whether a source is visited now: half of the visitors may be at its site."""
+        visited = map(root_of, self._visits.running.values())
+        if list(visited).count(root_of(source)) < max(1, self._visitors // 2):
             return True
-        return is_found
-
-    async def _claim(self) -> bool:
-        """Begin the visits of sources that are due; return whether there was one."""
-        free = self._visitors - len(self._visiting)
-        if free <= 0:
-            return False
-        claimed = await self._index.claim_sources(free, self._limits.lease_seconds)
-        for source in claimed:
-            of_site = sum(root_of(each) == root_of(source) for each in self._visiting.values())
-            if of_site >= max(1, self._visitors // 2):
-                later = self._index.now() + round(SITE_SECONDS * 1000)
-                await self._end(msgspec.structs.replace(source, due_at=later), source)
-                continue
-            task = asyncio.create_task(self._visit(source), name=f"parley-visit {source.url[:80]}")
-            self._visiting[task] = source
-            task.add_done_callback(self._ended)
-        return bool(claimed)
-
-    async def _visit(self, source: Source) -> None:
-        try:
-            await self.visit(source)
-        except StoreUnavailable as error:
-            log.warning("the visit of %.200s could not be stored: %s", source.url, error)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._visiting.pop(task, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("the visit of a source failed", exc_info=error)
+        later = self._index.now() + round(SITE_SECONDS * 1000)
+        await self._end(msgspec.structs.replace(source, due_at=later), source)
+        return False

@@ -5,12 +5,14 @@ Judgements are ordered by their costs: form, authority, identity, then fetched d
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from parley.database.errors import StoreUnavailable
 from parley.model.cards import AgentCard
 from parley.registry.catalog.entries import (
     A2A_CARD_TYPES,
@@ -20,9 +22,11 @@ from parley.registry.catalog.entries import (
     CatalogHost,
     InvalidUrn,
     is_within,
+    media_type,
     one_line,
 )
 from parley.registry.catalog.reading import write_entry
+from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.ingest.addresses import (
     UnfitAddress,
     any_speaks_for,
@@ -39,8 +43,8 @@ from parley.registry.ingest.reading import (
     SOURCE,
     CardFinding,
     CardReader,
+    ListedEntry,
     fields_of,
-    media_type,
     one_form,
 )
 from parley.registry.ingest.signatures import (
@@ -59,8 +63,14 @@ MAX_REASON = 1_000
 MAX_TOLD = 100
 """How many entries of one visit or publication the log names with what is wrong with them."""
 MAX_TYPE = 200
+EXAMINATION_CONCURRENCY = 8
+"""How many entries of a source are examined at once."""
+
+NOT_YET = "its card has not been read yet"
 MAX_KEPT_ENTRY_BYTES = 320 * 1024
 """The bytes, with its card, of an entry that is kept whole before it is examined."""
+
+REFERRAL = "a registry, which searches may be referred to"
 
 _FOUND = (EntryStanding.LISTED, EntryStanding.SHADOWED)
 """The standings of entries that nothing is wrong with."""
@@ -78,18 +88,15 @@ class Rejection(Exception):
 
 
 class Examiner:
-    """Examines entries. Every document that it needs is fetched by ``fetcher``.
+    """Examines entries. Every document that it needs is fetched by ``fetcher``."""
 
-    With ``attestations``, attestations that have a digest are fetched and compared with it.
-    """
-
-    def __init__(self, fetcher: WebFetcher, *, attestations: bool = False) -> None:
+    def __init__(self, fetcher: WebFetcher) -> None:
         self._fetcher = fetcher
         self._limits = fetcher.limits
         self._cards = CardReader(fetcher)
         keys = PublishedKeySets(fetcher)
         self._signatures = CardSignatures(fetcher, keys)
-        self._manifests = ManifestVerifier(fetcher, keys, attestations=attestations)
+        self._manifests = ManifestVerifier(fetcher, keys)
 
     async def examine(
         self,
@@ -143,7 +150,7 @@ class Examiner:
         if finding.is_passing and before is not None and before.card and before.url == entry.url:
             # What is known of the card stays: that it cannot be had now proves nothing against it.
             if before.standing not in _FOUND:
-                return _draft_of(before)
+                return before.draft
             finding = _as_before(finding, before.card)
             signing = _signing_before(before)
         elif finding.card is not None:
@@ -243,7 +250,7 @@ class Examiner:
             if each.trust is Trust.FAILED:
                 return EntryStanding.REJECTED, each.reason
         if draft.type not in A2A_CARD_TYPES:
-            return EntryStanding.LISTED, _referral(draft)
+            return EntryStanding.LISTED, REFERRAL * (draft.type in REGISTRY_TYPES)
         if finding.card is None:
             waits = EntryStanding.PENDING if finding.is_passing else EntryStanding.REJECTED
             return waits, finding.problem
@@ -271,7 +278,7 @@ class _Pins:
             before is not None
             and before.standing in _FOUND
             and before.card_digest == draft.card_digest
-            and _same_manifest(before.entry, draft.entry)
+            and before.entry.get("trustManifest") == draft.entry.get("trustManifest")
         )
         if is_decided and Trust.FAILED not in (manifest.trust, signing.trust):
             return ""
@@ -335,14 +342,6 @@ def _broken(what: str, pinned: tuple[str, ...], found: Signing) -> str:
         new = found.signers[0][:16]
         return f"its {what} was signed by the key {key}..., and is by another now: {new}..."
     return f"its {what} was signed by the key {key}..., and is not any more"
-
-
-def _same_manifest(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return bool(one.get("trustManifest") == other.get("trustManifest"))
-
-
-def _draft_of(before: IndexedEntry) -> EntryDraft:
-    return EntryDraft(**{name: getattr(before, name) for name in EntryDraft.__struct_fields__})
 
 
 def _signing_before(before: IndexedEntry) -> Signing:
@@ -412,15 +411,6 @@ def _is_near(host: str, publisher: str) -> bool:
     return is_within(host, publisher) or speaks_for(domain_of(f"https://{host}/"), publisher)
 
 
-def _referral(draft: EntryDraft) -> str:
-    return "a registry, which searches may be referred to" if is_referral(draft.type) else ""
-
-
-def is_referral(kind: str) -> bool:
-    """Return whether a type is that of another registry."""
-    return kind in REGISTRY_TYPES
-
-
 def rejected(
     entry: CatalogEntry,
     source: str,
@@ -485,6 +475,88 @@ def _cut(entry: Mapping[str, Any]) -> dict[str, Any]:
     """
     names = ("identifier", "displayName", "type")
     return {name: entry[name] for name in names if name in entry}
+
+
+class SourceExamination:
+    """Examines entries of one source, a few at a time, for ``seconds`` in all and ``entry_seconds``
+    for each.
+    """
+
+    def __init__(
+        self,
+        index: RegistryIndex,
+        examiner: Examiner,
+        source: str,
+        seconds: float,
+        entry_seconds: float,
+    ) -> None:
+        self._index = index
+        self._examiner = examiner
+        self._source = source
+        self._until = asyncio.get_running_loop().time() + seconds
+        self._entry_seconds = entry_seconds
+
+    async def of_all(
+        self,
+        entries: Iterable[ListedEntry],
+        examine: Callable[[ListedEntry], Awaitable[EntryDraft | None]],
+    ) -> list[EntryDraft]:
+        """Return the drafts of entries, without those that have none."""
+        turns = asyncio.Semaphore(EXAMINATION_CONCURRENCY)
+
+        async def one(listed: ListedEntry) -> EntryDraft | None:
+            async with turns:
+                return await examine(listed)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one(each)) for each in entries]
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return [draft for task in tasks if (draft := task.result()) is not None]
+
+    async def known(self, identifier: str) -> tuple[IndexedEntry | None, list[IndexedEntry]]:
+        """Return the entry that the source had of an identifier, and the entries of others."""
+        known = await self._index.entries_of(identifier)
+        own = next((each for each in known if each.source == self._source), None)
+        return own, [each for each in known if each is not own]
+
+    async def one(
+        self,
+        listed: ListedEntry,
+        before: IndexedEntry | None,
+        elsewhere: Sequence[IndexedEntry],
+        **terms: Any,
+    ) -> EntryDraft | None:
+        """Return the draft of an entry, ``None`` if there was no time for it.
+
+        ``terms`` are further keywords of ``Examiner.examine``. An examination that fails rejects
+        the entry.
+        """
+        left = self._until - asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(min(left, self._entry_seconds)):
+                return await self._examiner.examine(
+                    listed.entry,
+                    source=self._source,
+                    before=before,
+                    elsewhere=elsewhere,
+                    host=listed.host,
+                    **terms,
+                )
+        except TimeoutError:
+            return None
+        except StoreUnavailable:
+            raise
+        except Exception as error:
+            log.exception("the entry %.200s of %.200s", listed.identifier, self._source)
+            words = f"its examination failed: {type(error).__name__}, see the log of the registry"
+            return rejected(listed.entry, self._source, words, before, elsewhere)
+
+    def pending(self, listed: ListedEntry, elsewhere: Sequence[IndexedEntry] = ()) -> EntryDraft:
+        """Return the draft of an entry that is examined later."""
+        draft = rejected(listed.entry, self._source, NOT_YET, None, elsewhere)
+        return msgspec.structs.replace(draft, standing=EntryStanding.PENDING)
 
 
 class RefusalLog:

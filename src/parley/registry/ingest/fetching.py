@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import aiohttp
 
-    from parley.registry.ingest.names import DnsNames
+    from parley.registry.ingest.addresses import DnsNames
 
 # The limits of ingestion, and when a source is visited again.
 
@@ -48,7 +48,6 @@ class IngestLimits(msgspec.Struct, frozen=True, kw_only=True):
     page_bytes: int = 1024 * 1024
     robots_bytes: int = 512 * 1024
     key_bytes: int = 256 * 1024
-    attestation_bytes: int = 4 * 1024 * 1024
     entries_per_catalog: int = 10_000
     entries_per_site: int = 100_000
     catalogs_per_site: int = 200

@@ -6,7 +6,6 @@ at its address, in version 1.0 or 0.3.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
@@ -26,6 +25,7 @@ from parley.registry.catalog.entries import (
     CatalogHost,
     InvalidUrn,
     context_of,
+    media_type,
     term_of,
 )
 from parley.registry.catalog.reading import (
@@ -35,8 +35,8 @@ from parley.registry.catalog.reading import (
     read_catalog,
     write_entry,
 )
+from parley.registry.index.prepared import digest_of
 from parley.registry.index.registry_index import RegistryIndex
-from parley.registry.index.selections import Constraint, EntrySelection, Order, Viewer
 from parley.registry.ingest.addresses import UnfitAddress, checked_address
 from parley.registry.ingest.fetching import (
     IngestLimits,
@@ -45,7 +45,14 @@ from parley.registry.ingest.fetching import (
     WebFetcher,
     freshness,
 )
-from parley.registry.records import EntryStanding, IndexedEntry
+from parley.registry.records import (
+    Constraint,
+    EntrySelection,
+    EntryStanding,
+    IndexedEntry,
+    Order,
+    Viewer,
+)
 from parley.wire.json.syntax import without_bom
 
 # The values of an entry and its card that entries are filtered by.
@@ -338,11 +345,6 @@ class CardReader:
         )
 
 
-def digest_of(raw: bytes) -> str:
-    """Return the digest of a card."""
-    return f"sha256:{hashlib.sha256(raw).hexdigest()}"
-
-
 def _candidates(url: str) -> list[str]:
     """Return where the card of an address may be: there, or at a well-known place below."""
     path = url.partition("?")[0]
@@ -482,11 +484,6 @@ def one_form(identifier: str) -> str:
     except InvalidUrn:
         cut = identifier[:MAX_URN]
         return "".join(char if char.isprintable() else "\ufffd" for char in cut)
-
-
-def media_type(text: str) -> str:
-    """Return a media type in lower case, without parameters."""
-    return text.partition(";")[0].strip().lower()
 
 
 def host_known(entry: IndexedEntry) -> CatalogHost | None:

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from parley.model.concurrency import KeyedLocks
-from parley.registry.catalog.entries import Attestation, CatalogEntry, TrustManifest
+from parley.registry.catalog.entries import CatalogEntry, TrustManifest
 from parley.registry.catalog.reading import identity_domain
 from parley.registry.ingest.addresses import UnfitAddress, checked_address, domain_of, speaks_for
 from parley.registry.ingest.fetching import PageUnavailable, WebFetcher, freshness
@@ -161,12 +161,9 @@ def _of_did(document: dict[str, Any]) -> dict[str, Any]:
     return {"keys": keys}
 
 
-# Verifies the trust manifest of an entry: its identity, its signature, its attestations.
+# Verifies the trust manifest of an entry: its identity, and its signature.
 
 MAX_SIGNATURE = 16 * 1024
-MAX_ATTESTATIONS = 8
-"""How many attestations of an entry are fetched for the sake of their digests."""
-
 MAX_LINKS = 64
 
 _MAX_HEADER = 8 * 1024
@@ -179,14 +176,11 @@ class _Broken(Exception):
 
 
 class ManifestVerifier:
-    """Verifies trust manifests. With ``attestations``, documents that have a digest are fetched."""
+    """Verifies trust manifests."""
 
-    def __init__(
-        self, fetcher: WebFetcher, keys: PublishedKeySets, *, attestations: bool = False
-    ) -> None:
+    def __init__(self, fetcher: WebFetcher, keys: PublishedKeySets) -> None:
         self._fetcher = fetcher
         self._keys = keys
-        self._attestations = attestations
 
     async def check(self, entry: CatalogEntry, publisher: str, near: str) -> Signing:
         """Return the proof of an entry's manifest for a publisher.
@@ -200,18 +194,13 @@ class ManifestVerifier:
         wrong = wrong or _of_another(manifest, entry.identifier)
         if wrong:
             return Signing(trust=Trust.FAILED, reason=wrong)
-        signing = Signing(reason="its trust manifest is not signed")
-        if manifest.signature:
-            try:
-                signing = await self._signature(entry, publisher, near)
-            except _Broken as error:
-                words = f"the signature of its trust manifest does not hold: {error}"
-                return Signing(trust=Trust.FAILED, reason=words, is_signed=True)
-        if self._attestations and signing.trust is not Trust.FAILED:
-            wrong = await self._wrong_attestation(manifest.attestations)
-            if wrong:
-                return Signing(trust=Trust.FAILED, reason=wrong, is_signed=signing.is_signed)
-        return signing
+        if not manifest.signature:
+            return Signing(reason="its trust manifest is not signed")
+        try:
+            return await self._signature(entry, publisher, near)
+        except _Broken as error:
+            words = f"the signature of its trust manifest does not hold: {error}"
+            return Signing(trust=Trust.FAILED, reason=words, is_signed=True)
 
     async def _signature(self, entry: CatalogEntry, publisher: str, near: str) -> Signing:
         """Return the proof of the signature. Raises ``_Broken``."""
@@ -260,23 +249,6 @@ class ManifestVerifier:
         places.add_origin(near)
         places.add_publisher()
         return places, problem
-
-    async def _wrong_attestation(self, attestations: tuple[Attestation, ...]) -> str:
-        """Return the fault of an attestation; empty if none is wrong or can be had."""
-        with_digest = [each for each in attestations if each.digest]
-        for each in with_digest[:MAX_ATTESTATIONS]:
-            made, expected = _digest(each.digest)
-            if made is None:
-                return f"the digest of its attestation {each.type[:60]!r} is {_DIGEST_FORM}"
-            try:
-                url = checked_address(each.uri, plain=self._fetcher.plain)
-                limit = self._fetcher.limits.attestation_bytes
-                answer = await self._fetcher.get(url, accept="*/*", limit=limit)
-            except (PageUnavailable, UnfitAddress):
-                continue
-            if answer.status == 200 and made(answer.body).hexdigest() != expected:
-                return f"its attestation {each.type[:60]!r} has another digest than {each.digest}"
-        return ""
 
 
 def misaligned(identity: str, identifier: str, publisher: str) -> str:

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from html import unescape
 from typing import Any
@@ -31,6 +31,8 @@ from parley.registry.ingest.addresses import (
     AUTHORITY,
     DOMAINS,
     ROOT,
+    DnsNames,
+    DnsUnavailable,
     PlainHosts,
     UnfitAddress,
     announcers_of,
@@ -50,7 +52,6 @@ from parley.registry.ingest.fetching import (
     PageUnavailable,
     WebFetcher,
 )
-from parley.registry.ingest.names import DnsNames, DnsUnavailable
 from parley.registry.records import Authority, Source, SourceKind
 from parley.security.networks import is_loopback, literal_address
 
@@ -90,26 +91,37 @@ def links_of_page(body: bytes) -> list[str]:
     What stands in comments, scripts and titles is text, and what comes after the head is not read:
     the users of a site may have written it. It takes time in proportion to the page.
     """
-    text = body.decode("utf-8", "replace")
     found: list[str] = []
-    at = 0
-    while (match := _MARK.search(text, at)) and len(found) < MAX_LINKS:
-        mark, at = match[0].lower(), match.end()
-        if mark in _ENDS:
+    for mark, named, _ in _elements(body, _MARK):
+        if mark in _ENDS or len(found) >= MAX_LINKS:
             break
-        if mark == "<link":
-            if (tag := _TAG.match(text, at)) is None:
-                continue
-            named = _attributes(tag[0])
-            if _is_of_catalog(named.get("rel", "")) and named.get("href", "").strip():
-                found.append(unescape(named["href"]).strip())
-            continue
-        end = "-->" if mark == "<!--" else f"</{mark[1:]}"
-        close = re.compile(re.escape(end), re.IGNORECASE).search(text, at)
-        if close is None:
-            break
-        at = close.end()
+        if _is_of_catalog(named.get("rel", "")) and named.get("href", "").strip():
+            found.append(unescape(named["href"]).strip())
     return found
+
+
+def _elements(
+    body: bytes, opening: re.Pattern[str]
+) -> Iterator[tuple[str, Mapping[str, str], str]]:
+    """Yield what a pattern finds in a page: the mark that begins it, the attributes of a tag, and
+    what stands before the end of an element or a comment. One without an end is the last.
+    """
+    text = body.decode("utf-8", "replace")
+    at = 0
+    while match := opening.search(text, at):
+        mark, at = match[0].lower(), match.end()
+        tag = None if mark == "<!--" else _TAG.match(text, at)
+        named, inner = {}, ""
+        if tag is not None:
+            named, at = _attributes(tag[0]), tag.end()
+        if mark != "<link" and mark not in _ENDS:
+            named = {} if mark != "<script" else named
+            end = "-->" if mark == "<!--" else f"</{mark[1:]}"
+            close = re.compile(re.escape(end), re.IGNORECASE).search(text, at)
+            if close is None:
+                return
+            inner, at = text[at : close.start()], close.end()
+        yield mark, named, inner
 
 
 def _is_of_catalog(relations: str) -> bool:
@@ -133,27 +145,14 @@ def entries_of_page(body: bytes) -> list[Any]:
 
     Comments, templates and text areas are no markup. It takes time in proportion to the page.
     """
-    text = body.decode("utf-8", "replace")
     found: list[Any] = []
-    at = scripts = 0
-    while (match := _OPENING.search(text, at)) and scripts < _MAX_SCRIPTS:
-        mark, at = match[0].lower(), match.end()
-        kind = ""
-        if mark != "<!--":
-            if (tag := _TAG.match(text, at)) is None:
-                continue
-            at = tag.end()
-            kind = _attributes(tag[0]).get("type", "").partition(";")[0].strip().lower()
-        end = "-->" if mark == "<!--" else f"</{mark[1:]}"
-        close = re.compile(re.escape(end), re.IGNORECASE).search(text, at)
-        if close is None:
-            break
-        if mark == "<script" and kind == "application/ld+json":
+    scripts = 0
+    for _, named, inner in _elements(body, _OPENING):
+        kind = named.get("type", "").partition(";")[0].strip().lower()
+        if kind == "application/ld+json" and scripts < _MAX_SCRIPTS:
             scripts += 1
             with suppress(msgspec.DecodeError, RecursionError):
-                document = msgspec.json.decode(text[at : close.start()].encode())
-                found += _nodes(document, None, _MAX_NODES - len(found))
-        at = close.end()
+                found += _nodes(msgspec.json.decode(inner.encode()), None, _MAX_NODES - len(found))
     return found
 
 
@@ -373,7 +372,8 @@ class CatalogFinder:
         self.robots.forget(page)
         robots = await self.robots.of(page)
         domain = domain_of(page)
-        found, notes = self._agentmaps(robots, page, domain), []
+        found = self._catalogs(robots.agentmaps, page, "Agentmap of robots.txt", (domain,))
+        notes: list[str] = []
         failures: list[PageUnavailable] = []
         is_whole = robots is not NO_PAGES
         for step in await asyncio.gather(
@@ -407,9 +407,6 @@ class CatalogFinder:
             is_refused=bool(failures) and all(each.is_refused for each in failures),
             is_whole=is_whole,
         )
-
-    def _agentmaps(self, robots: Robots, page: str, domain: str) -> list[FoundCatalog]:
-        return self._catalogs(robots.agentmaps, page, "Agentmap of robots.txt", (domain,))
 
     async def _from_page(self, page: str, robots: Robots, domain: str) -> list[FoundCatalog] | str:
         """Return the catalogs that a page links to, or why there are none."""
@@ -544,38 +541,37 @@ class SiteSources:
             return f"it is nested deeper than {self._limits.depth} catalogs"
         if url not in self._found and await self._is_full(url):
             return f"its site has {self._limits.catalogs_per_site} catalogs, which is the limit"
-        settings: dict[str, Any] = {
-            ROOT: self.root,
-            PATH: path[-self._limits.depth - 1 :],
-            DOMAINS: {source.url: list(domains_of_nested(domains_of(source), url))},
-            **_audience(source),
-        }
-        is_vouched = authority_of(source) is Authority.OPERATOR
-        if is_vouched and is_same_site(domain_of(url), domain_of(source.url)):
-            settings[AUTHORITY] = Authority.OPERATOR.value
-        self._found[url] = Source(
-            url=url,
-            kind=SourceKind.CATALOG,
-            found_by=source.url,
-            depth=depth + 1,
-            settings=settings,
+        self._note(
+            url,
+            domains_of_nested(domains_of(source), url),
+            depth + 1,
+            is_vouched=is_same_site(domain_of(url), domain_of(source.url)),
+            **{PATH: path[-self._limits.depth - 1 :]},
         )
         return ""
 
-    async def announce(self, found: Iterable[FoundCatalog]) -> None:
+    def announce(self, found: Iterable[FoundCatalog]) -> None:
         """Note the catalogs that a site announces; its finder bounds how many."""
-        source = self._source
         for each in found:
-            settings: dict[str, Any] = {
-                ROOT: self.root,
-                DOMAINS: {source.url: list(each.domains)},
-                **_audience(source),
-            }
-            if authority_of(source) is Authority.OPERATOR:
-                settings[AUTHORITY] = Authority.OPERATOR.value
-            self._found[each.url] = Source(
-                url=each.url, kind=SourceKind.CATALOG, found_by=source.url, settings=settings
-            )
+            self._note(each.url, each.domains)
+
+    def _note(
+        self,
+        url: str,
+        domains: Iterable[str],
+        depth: int = 0,
+        *,
+        is_vouched: bool = True,
+        **settings: Any,
+    ) -> None:
+        """Note a catalog; with ``is_vouched`` the operator vouches for it, too."""
+        source = self._source
+        settings |= {ROOT: self.root, DOMAINS: {source.url: list(domains)}, **_audience(source)}
+        if is_vouched and authority_of(source) is Authority.OPERATOR:
+            settings[AUTHORITY] = Authority.OPERATOR.value
+        self._found[url] = Source(
+            url=url, kind=SourceKind.CATALOG, found_by=source.url, depth=depth, settings=settings
+        )
 
     async def store(self, *, is_whole: bool) -> dict[str, Any]:
         """Add what was found. If the visit saw all of it, leave what is not there any more.
@@ -635,28 +631,21 @@ class SiteSources:
 
     async def _left(self, before: Source) -> None:
         """Note that this source does not announce one any more, if it did."""
-        announcers = announcers_of(before)
-        is_ours = before.found_by == self._source.url
-        if not is_ours and self._source.url not in announcers:
+        known = await self._sources()
+        url = self._source.url
+        if before.found_by != url and url not in announcers_of(before):
             return
-        announcers.pop(self._source.url, None)
-        if is_ours and not announcers:
-            # A well-known catalog ends by itself, if it is not there: unless another one took its
-            # place, which has been read.
-            after = (await self._sources()).get(urljoin(before.url, CATALOG_PATH))
-            is_replaced = before.url.endswith(PREDECESSOR_PATH) and after is not None
-            if is_replaced and after is not None and after.fetched_at is None:
-                self._waits = True
-            elif is_replaced or not is_well_known_catalog(before.url):
-                await remove_source(self._index, before.url)
+        if (left := _without(before, url, known)) is not None:
+            await self._index.change_source(left)
             return
-        await self._again(
-            msgspec.structs.replace(
-                before,
-                found_by=next(iter(announcers)) if is_ours else before.found_by,
-                settings={**before.settings, DOMAINS: announcers},
-            )
-        )
+        # A well-known catalog ends by itself, if it is not there: unless another one took its
+        # place, which has been read.
+        after = known.get(urljoin(before.url, CATALOG_PATH))
+        is_replaced = before.url.endswith(PREDECESSOR_PATH) and after is not None
+        if is_replaced and after is not None and after.fetched_at is None:
+            self._waits = True
+        elif is_replaced or not is_well_known_catalog(before.url):
+            await remove_source(self._index, before.url)
 
     async def _again(self, source: Source) -> None:
         """Have a source read again, whole: who vouches for its entries has changed."""
@@ -685,6 +674,25 @@ class SiteSources:
         return False
 
 
+def _without(source: Source, left: str, known: Container[str]) -> Source | None:
+    """Return a source that another one does not announce any more, to be read again, whole: who
+    vouches for its entries has changed. ``None`` if no other one leads to it.
+    """
+    announcers = announcers_of(source)
+    announcers.pop(left, None)
+    others = [name for name in announcers if name in known and name != source.url]
+    if source.found_by == left and not others:
+        return None
+    return msgspec.structs.replace(
+        source,
+        found_by=others[0] if source.found_by == left else source.found_by,
+        etag="",
+        last_modified="",
+        due_at=0,
+        settings={**source.settings, DOMAINS: announcers},
+    )
+
+
 async def remove_source(index: RegistryIndex, url: str) -> bool:
     """Remove a source, and those that it alone led to; return whether it was known.
 
@@ -696,24 +704,14 @@ async def remove_source(index: RegistryIndex, url: str) -> bool:
     while removed:
         left = removed.pop()
         for each in list(known.values()):
-            announcers = announcers_of(each)
-            if each.found_by != left and left not in announcers:
+            if each.found_by != left and left not in announcers_of(each):
                 continue
-            announcers.pop(left, None)
-            others = [name for name in announcers if name in known and name != each.url]
-            if each.found_by == left and not others:
+            if (again := _without(each, left, known)) is None:
                 del known[each.url]
                 await index.remove_source(each.url)
                 removed.append(each.url)
                 continue
-            known[each.url] = again = msgspec.structs.replace(
-                each,
-                found_by=others[0] if each.found_by == left else each.found_by,
-                etag="",
-                last_modified="",
-                due_at=0,
-                settings={**each.settings, DOMAINS: announcers},
-            )
+            known[each.url] = again
             await index.change_source(again)
     return is_known
 

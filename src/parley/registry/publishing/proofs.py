@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from hmac import compare_digest
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -22,9 +22,14 @@ from parley.model.service import Caller, caller_of
 from parley.registry.catalog.entries import InvalidUrn
 from parley.registry.catalog.entries import domain as read_domain
 from parley.registry.index.registry_index import RegistryIndex
-from parley.registry.ingest.addresses import host_of, is_public_suffix, is_this_machine
+from parley.registry.ingest.addresses import (
+    DnsNames,
+    DnsUnavailable,
+    host_of,
+    is_public_suffix,
+    is_this_machine,
+)
 from parley.registry.ingest.fetching import PageUnavailable, WebFetcher
-from parley.registry.ingest.names import DnsNames, DnsUnavailable
 from parley.registry.publishing.callers import (
     SYSTEM,
     CallerRates,
@@ -232,10 +237,6 @@ class DomainProofs:
         now = self._index.now()
         held = await self._index.claims(owner_of(caller))
         return {name: until for name, until in held.items() if until > now}
-
-    async def held(self, owner: str) -> Mapping[str, int]:
-        """Return the domains of an owner, those whose proof has ended too, and until when (ms)."""
-        return await self._index.claims(owner)
 
     async def renew(self) -> bool:
         """Look for the proofs that are due; return whether there were any."""

@@ -6,7 +6,6 @@ under a source of the caller, so that no other caller replaces or removes them.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -17,10 +16,17 @@ import msgspec
 from parley.model.concurrency import KeyedLocks
 from parley.model.errors import InvalidParamsError, PermissionDeniedError, TooManyRequestsError
 from parley.model.service import Caller
-from parley.registry.catalog.entries import A2A_CARD_TYPES, MAX_URN, AirUrn, InvalidUrn, is_within
+from parley.registry.catalog.entries import (
+    A2A_CARD_TYPES,
+    MAX_URN,
+    AirUrn,
+    InvalidUrn,
+    is_within,
+    media_type,
+)
 from parley.registry.catalog.reading import InvalidCatalog
 from parley.registry.index.registry_index import RegistryIndex
-from parley.registry.ingest.examiner import Examiner, RefusalLog, rejected
+from parley.registry.ingest.examiner import Examiner, RefusalLog, SourceExamination
 from parley.registry.ingest.fetching import IngestLimits
 from parley.registry.ingest.reading import ListedEntry, host_known, one_form, pages_of, read_whole
 from parley.registry.publishing.callers import (
@@ -51,11 +57,9 @@ probed with. See ``registry/health/probing.py``.
 
 MAX_PROBE_TEXT = 200
 BATCH = 50
-EXAMINATION_CONCURRENCY = 8
 SHOWN = 100
 """How many identifiers a line of the audit names."""
 
-_NOT_YET = "its card has not been read yet"
 _ALL = tuple(EntryStanding)
 
 
@@ -70,6 +74,10 @@ class PublishOptions(msgspec.Struct, frozen=True, kw_only=True):
     audience: tuple[str | Mapping[str, Any], ...] | None = None
     probe: str | None = None
     replace: bool = False
+
+    def tokens(self, caller: Caller) -> tuple[str, ...] | None:
+        """Return the tokens of the audience. Raises ``InvalidParamsError``."""
+        return None if self.audience is None else read_audience(self.audience, caller)
 
 
 class PublishedEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -152,7 +160,7 @@ class EntryPublishing:
         options: PublishOptions,
         address: str,
     ) -> PublishReport:
-        audience = _audience(options, caller)
+        audience = options.tokens(caller)
         listed, refused = self._read(document, options)
         source = source_of(owner)
         async with self._turns.of(owner):
@@ -182,16 +190,8 @@ class EntryPublishing:
                     refused.append(_refused(draft.identifier, words))
                 else:
                     proved.append(draft)
-            drafts = proved
-            await self._keep_source(source)
-            entries = await self._put(drafts, known)
-            withdrawn = 0
-            if options.replace:
-                keep = _named(listed, refused)
-                words = "its owner pushed a catalog without it"
-                withdrawn = await self._index.withdraw(source, keep, words)
-            await self._look_after(source, drafts)
-        return PublishReport(entries=tuple(entries), refused=tuple(refused), withdrawn=withdrawn)
+            words = "its owner pushed a catalog without it" * options.replace
+            return await self._taken(source, proved, known, listed, refused, words)
 
     def _check_room(self, count: int, every: int) -> None:
         """Check that a caller may have so many entries, and so many with the withdrawn ones."""
@@ -222,7 +222,7 @@ class EntryPublishing:
         Raises ``A2AError``, ``StoreUnavailable``.
         """
         options = options or PublishOptions()
-        audience = _audience(options, caller)
+        audience = options.tokens(caller)
         listed, refused = self._read(document, options)
         refused += [
             _refused(each.entry.identifier, each.problem) for each in listed if each.problem
@@ -233,15 +233,8 @@ class EntryPublishing:
             known = {each.identifier: each async for each in self._kept(source)}
             await self._record(caller, "entry.imported", taken, refused, address, source=source)
             drafts = await self._examined(taken, source, Authority.OPERATOR, "", audience, known)
-            await self._keep_source(source)
-            entries = await self._put(drafts, known)
-            withdrawn = 0
-            if options.replace:
-                keep = _named(listed, refused)
-                words = "the operator imported a catalog without it"
-                withdrawn = await self._index.withdraw(source, keep, words)
-            await self._look_after(source, drafts)
-        return PublishReport(entries=tuple(entries), refused=tuple(refused), withdrawn=withdrawn)
+            words = "the operator imported a catalog without it" * options.replace
+            return await self._taken(source, drafts, known, listed, refused, words)
 
     async def withdraw(
         self, caller: Caller, identifier: str, *, is_operator: bool = False, address: str = ""
@@ -291,7 +284,14 @@ class EntryPublishing:
             async for each in self._kept(source):
                 if each.authority is not Authority.PROVED or not _rests_on(each, claim, others):
                     continue
-                drafts.append(_draft(each, Authority.NONE, EntryStanding.PENDING, words))
+                drafts.append(
+                    msgspec.structs.replace(
+                        each.draft,
+                        authority=Authority.NONE,
+                        standing=EntryStanding.PENDING,
+                        reason=words,
+                    )
+                )
             for begin in range(0, len(drafts), BATCH):
                 count += len(await self._index.put(drafts[begin : begin + BATCH]))
             if count:
@@ -308,7 +308,7 @@ class EntryPublishing:
             known: dict[str, IndexedEntry] = {}
             async for each in self._kept(source):
                 is_waiting = each.authority is Authority.NONE
-                if is_waiting and _is_of(each.publisher, claim.domain):
+                if is_waiting and is_within(each.publisher, claim.domain):
                     listed = _again(each)
                     if listed is not None:
                         known[each.identifier] = each
@@ -352,48 +352,26 @@ class EntryPublishing:
         known: Mapping[str, IndexedEntry],
     ) -> list[EntryDraft]:
         """Return drafts of entries. Entries whose cards take too long are pending."""
-        turns = asyncio.Semaphore(EXAMINATION_CONCURRENCY)
-        loop = asyncio.get_running_loop()
-        until = loop.time() + self.limits.publish_seconds
+        seconds = self.limits.publish_seconds
+        examination = SourceExamination(self._index, self._examiner, source, seconds, seconds)
 
         async def one(each: ListedEntry) -> EntryDraft:
             before = known.get(each.identifier)
-            seen_by = before.audience if audience is None and before else audience or ()
-            later = msgspec.structs.replace(
-                rejected(each.entry, source, _NOT_YET, before),
-                standing=EntryStanding.PENDING,
-                authority=authority,
-                owner=owner,
-                audience=seen_by,
-            )
-            async with turns:
-                left = until - loop.time()
-                if left <= 0:
-                    return later
-                try:
-                    async with asyncio.timeout(left):
-                        # Imports are decisions of the operator.
-                        is_decided = authority is Authority.OPERATOR
-                        entries = () if is_decided else await self._others(each, source)
-                        return await self._examiner.examine(
-                            each.entry,
-                            source=source,
-                            authority=authority,
-                            owner=owner,
-                            audience=seen_by,
-                            before=before,
-                            elsewhere=entries,
-                            host=each.host,
-                        )
-                except TimeoutError:
-                    return later
+            elsewhere: list[IndexedEntry] = []
+            if authority is not Authority.OPERATOR:  # whose imports are decisions
+                _, elsewhere = await examination.known(each.identifier)
+            terms: dict[str, Any] = {
+                "authority": authority,
+                "owner": owner,
+                "audience": before.audience if audience is None and before else audience or (),
+            }
+            draft = await examination.one(each, before, elsewhere, **terms)
+            if draft is None:
+                pending = examination.pending(each, elsewhere if before is None else [before])
+                draft = msgspec.structs.replace(pending, **terms)
+            return draft
 
-        return list(await asyncio.gather(*(one(each) for each in listed)))
-
-    async def _others(self, listed: ListedEntry, source: str) -> list[IndexedEntry]:
-        """Return the entries of other sources with the identifier of one."""
-        known = await self._index.entries_of(listed.identifier)
-        return [each for each in known if each.source != source]
+        return await examination.of_all(listed, one)
 
     async def _put(
         self, drafts: Sequence[EntryDraft], known: Mapping[str, IndexedEntry]
@@ -417,24 +395,32 @@ class EntryPublishing:
         told.end()
         return entries
 
-    async def _look_after(self, source: str, drafts: Sequence[EntryDraft]) -> None:
-        """Let the crawler read the cards of a source again: soon if one is missing."""
-        if not drafts:
-            return
-        kept = self._push_source(source)
+    async def _taken(
+        self,
+        source: str,
+        drafts: Sequence[EntryDraft],
+        known: Mapping[str, IndexedEntry],
+        listed: Iterable[ListedEntry],
+        refused: Sequence[PublishedEntry],
+        words: str,
+    ) -> PublishReport:
+        """Put drafts; with ``words``, withdraw the other entries of their source for that reason.
+
+        The crawler knows of the source before, so that what is killed then is read again all the
+        same. It reads the cards again: soon if one is missing.
+        """
+        due_at = self._index.now() + round(self.limits.refresh_seconds * 1000)
+        kept = Source(url=source, kind=SourceKind.PUSH, due_at=due_at)
+        await self._index.add_sources([kept])
+        entries = await self._put(drafts, known)
+        withdrawn = 0
+        if words:
+            withdrawn = await self._index.withdraw(source, _named(listed, refused), words)
         if any(each.standing is EntryStanding.PENDING for each in drafts):
             kept = msgspec.structs.replace(kept, due_at=self._index.now() + 1_000)
-        await self._index.end_visit(kept)
-
-    async def _keep_source(self, source: str) -> None:
-        """Have the crawler know of a source before its entries are put: what is killed then is
-        read again all the same.
-        """
-        await self._index.add_sources([self._push_source(source)])
-
-    def _push_source(self, source: str) -> Source:
-        due_at = self._index.now() + round(self.limits.refresh_seconds * 1000)
-        return Source(url=source, kind=SourceKind.PUSH, due_at=due_at)
+        if drafts:
+            await self._index.end_visit(kept)
+        return PublishReport(entries=tuple(entries), refused=tuple(refused), withdrawn=withdrawn)
 
     async def _kept(self, source: str, *, withdrawn: bool = False) -> AsyncIterator[IndexedEntry]:
         """Yield the entries of a source in the index."""
@@ -472,7 +458,7 @@ class EntryPublishing:
     async def _proofs_of(self, claim: DomainClaim) -> list[str]:
         """Return the domains that an owner has proved beside that of a claim."""
         now = self._index.now()
-        held = await self._proofs.held(claim.owner)
+        held = await self._index.claims(claim.owner)
         return [name for name, until in held.items() if until > now and name != claim.domain]
 
 
@@ -491,12 +477,6 @@ def imported(name: str) -> str:
     return IMPORTED + shown
 
 
-def _audience(options: PublishOptions, caller: Caller) -> tuple[str, ...] | None:
-    if options.audience is None:
-        return None
-    return read_audience(options.audience, caller)
-
-
 def _named(listed: Iterable[ListedEntry], refused: Iterable[PublishedEntry]) -> list[str]:
     """Return the identifiers that a catalog names: what is refused of it is in it, too."""
     names = [each.identifier for each in listed]
@@ -505,7 +485,7 @@ def _named(listed: Iterable[ListedEntry], refused: Iterable[PublishedEntry]) -> 
 
 def _with_probe(listed: ListedEntry, text: str | None) -> ListedEntry:
     """Return an entry with the text of a probe in its metadata. Raises ``InvalidParamsError``."""
-    if text is None or listed.entry.type.partition(";")[0].strip().lower() not in A2A_CARD_TYPES:
+    if text is None or media_type(listed.entry.type) not in A2A_CARD_TYPES:
         return listed
     if len(text) > MAX_PROBE_TEXT or not text.isprintable():
         raise InvalidParamsError(
@@ -525,7 +505,7 @@ def _not_proved(identifier: str, domains: Iterable[str]) -> str:
         publisher = AirUrn.parse(identifier).publisher
     except InvalidUrn as error:
         return f"its identifier is wrong: {error}"
-    if any(_is_of(publisher, each) for each in domains):
+    if any(is_within(publisher, each) for each in domains):
         return ""
     return (
         f"{publisher} is not proved to be this caller's: prove it first "
@@ -533,22 +513,9 @@ def _not_proved(identifier: str, domains: Iterable[str]) -> str:
     )
 
 
-def _is_of(publisher: str, domain: str) -> bool:
-    """Return whether who proved a domain may publish as a publisher: it, and those below it."""
-    return is_within(publisher, domain)
-
-
 def _rests_on(entry: IndexedEntry, claim: DomainClaim, others: Iterable[str]) -> bool:
-    is_its = _is_of(entry.publisher, claim.domain)
-    return is_its and not any(_is_of(entry.publisher, each) for each in others)
-
-
-def _draft(
-    entry: IndexedEntry, authority: Authority, standing: EntryStanding, reason: str
-) -> EntryDraft:
-    fields = {each.name: getattr(entry, each.name) for each in msgspec.structs.fields(EntryDraft)}
-    changed = {"authority": authority, "standing": standing, "reason": reason}
-    return EntryDraft(**{**fields, **changed})
+    is_its = is_within(entry.publisher, claim.domain)
+    return is_its and not any(is_within(entry.publisher, each) for each in others)
 
 
 def _again(entry: IndexedEntry) -> ListedEntry | None:

@@ -20,9 +20,8 @@ type or publisher. ``OR`` joins conditions of one field: the index keeps no othe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
-from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -42,7 +41,7 @@ from parley.registry.catalog.searching import (
     FacetRequest,
     QueryModel,
 )
-from parley.registry.index.selections import Constraint, Order
+from parley.registry.records import ORDERS, Constraint, Operator, Order
 
 # Field paths of entries: what filters, facets and orders may name.
 
@@ -182,7 +181,7 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE,
 )
-_SIGNS = {
+_SIGNS: Mapping[str, Operator] = {
     "=": "eq", "==": "eq", "!=": "eq", "<>": "eq", ":": "contains", "~": "contains",
     ">": "gt", ">=": "ge", "<": "lt", "<=": "le",
 }  # fmt: skip
@@ -193,7 +192,7 @@ _NAMES = {
     "createdAt": _CREATED, "created_at": _CREATED,
     "updatedAt": _UPDATED, "updated_at": _UPDATED,
 }  # fmt: skip
-_SINCE = {
+_SINCE: Mapping[str, tuple[str, Mapping[str, Operator]]] = {
     "createdAfter": (_CREATED, {"eq": "gt", "gt": "gt", "ge": "ge"}),
     "updatedAfter": (_UPDATED, {"eq": "gt", "gt": "gt", "ge": "ge"}),
     "createdBefore": (_CREATED, {"eq": "lt", "lt": "lt", "le": "le"}),
@@ -208,29 +207,22 @@ Clause = tuple[Constraint, ...]
 """Constraints of which one must hold."""
 
 
-class FilterTokenKind(StrEnum):
-    """The kind of a piece of an expression."""
-
-    QUOTED = "quoted"
-    SIGN = "sign"
-    MARK = "mark"
-    BARE = "bare"
-    END = "end"
-
-
 class FilterToken(msgspec.Struct, frozen=True):
-    """A piece of an expression; ``at`` counts characters from 1."""
+    """A piece of an expression; ``at`` counts characters from 1.
 
-    kind: FilterTokenKind
+    Its ``kind`` is ``quoted``, ``sign``, ``mark``, ``bare`` or ``end``.
+    """
+
+    kind: str
     text: str
     at: int
 
     def is_word(self, *words: str) -> bool:
         """Return whether it is one of some keywords."""
-        return self.kind is FilterTokenKind.BARE and self.text.upper() in words
+        return self.kind == "bare" and self.text.upper() in words
 
     def __str__(self) -> str:
-        if self.kind is FilterTokenKind.END:
+        if self.kind == "end":
             return "at the end"
         return f"at character {self.at} ({self.text[:40]!r})"
 
@@ -246,7 +238,7 @@ def constraints_of_expression(text: str) -> tuple[Constraint, ...]:
         raise InvalidParamsError(f"the filter is longer than {MAX_EXPRESSION} characters")
     parser = _Parser(_tokens(text))
     clauses = parser.expression(False, 0)
-    if parser.token.kind is not FilterTokenKind.END:
+    if parser.token.kind != "end":
         raise _wrong(
             parser.token,
             "AND or OR is missing here (a value with spaces stands in quotation marks, and + is "
@@ -274,13 +266,11 @@ def _tokens(text: str) -> list[FilterToken]:
             at += len(text[at:]) - len(text[at:].lstrip())
             odd = text[at]
             what = "a quotation mark is not closed" if odd in "'\"" else f"{odd!r} has no meaning"
-            raise _wrong(FilterToken(FilterTokenKind.SIGN, text[at:], at + 1), what)
+            raise _wrong(FilterToken("sign", text[at:], at + 1), what)
         piece = match[match.lastgroup]
-        tokens.append(
-            FilterToken(FilterTokenKind(match.lastgroup), piece, match.start(match.lastgroup) + 1)
-        )
+        tokens.append(FilterToken(match.lastgroup, piece, match.start(match.lastgroup) + 1))
         at = match.end()
-    tokens.append(FilterToken(FilterTokenKind.END, "", end + 1))
+    tokens.append(FilterToken("end", "", end + 1))
     return tokens
 
 
@@ -327,7 +317,7 @@ class _Parser:
             if depth >= MAX_NESTED:
                 raise _wrong(self.token, f"parentheses and NOT are nested deeper than {MAX_NESTED}")
             return self._part(not negated, depth + 1)
-        if self.token.text == "(" and self.token.kind is FilterTokenKind.MARK:
+        if self.token.text == "(" and self.token.kind == "mark":
             self.take()
             found = self.expression(negated, depth + 1)
             self._expect(")")
@@ -335,13 +325,13 @@ class _Parser:
         return [(self._condition(negated),)]
 
     def _expect(self, mark: str) -> None:
-        if self.token.kind is not FilterTokenKind.MARK or self.token.text != mark:
+        if self.token.kind != "mark" or self.token.text != mark:
             raise _wrong(self.token, f"{mark!r} is missing")
         self.take()
 
     def _condition(self, negated: bool) -> Constraint:
         name = self.take()
-        if name.kind is not FilterTokenKind.BARE or name.is_word("AND", "OR", "IN"):
+        if name.kind != "bare" or name.is_word("AND", "OR", "IN"):
             raise _wrong(name, "a field is missing")
         if name.is_word("CONTAINS") and self.token.text == "(":
             self.take()
@@ -362,7 +352,7 @@ class _Parser:
             self._expect(")")
             return _constraint(name, "eq", values, negated)
         sign = self.take()
-        if sign.kind is not FilterTokenKind.SIGN:
+        if sign.kind != "sign":
             what = f"an operator is missing after {name.text[:80]!r}, one of {' '.join(_SIGNS)}"
             raise _wrong(sign, what + " (with a space before :)" * (":" in name.text))
         return _constraint(
@@ -371,22 +361,20 @@ class _Parser:
 
     def _values(self) -> list[FilterToken]:
         found = [self._value()]
-        while self.token.kind is FilterTokenKind.MARK and self.token.text == ",":
+        while self.token.kind == "mark" and self.token.text == ",":
             self.take()
             found.append(self._value())
         return found
 
     def _value(self) -> FilterToken:
         token = self.take()
-        if token.kind not in (FilterTokenKind.QUOTED, FilterTokenKind.BARE) or token.is_word(
-            "AND", "OR"
-        ):
+        if token.kind not in ("quoted", "bare") or token.is_word("AND", "OR"):
             raise _wrong(token, "a value is missing")
         return token
 
 
 def _constraint(
-    name: FilterToken, operator: str, values: list[FilterToken], negated: bool
+    name: FilterToken, operator: Operator, values: list[FilterToken], negated: bool
 ) -> Constraint:
     field = _NAMES.get(name.text, name.text)
     if field in _SINCE:
@@ -399,7 +387,7 @@ def _constraint(
     texts = []
     for value in values:
         text = value.text
-        if value.kind is FilterTokenKind.QUOTED:
+        if value.kind == "quoted":
             quote, text = text[0], text[1:-1].replace(text[0] * 2, text[0])
             text = re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)
             if not text.strip():
@@ -444,7 +432,7 @@ def _merged(clause: Clause, at: FilterToken | None = None) -> Constraint:
     first = clause[0]
     if len(clause) == 1:
         return first
-    where = at or FilterToken(FilterTokenKind.END, "", 0)
+    where = at or FilterToken("end", "", 0)
     fields = tuple(dict.fromkeys(each.field for each in clause))
     if len(fields) > 1:
         raise _wrong(
@@ -467,17 +455,8 @@ __all__ = ["constraints_of", "constraints_of_expression", "facets_of", "order_of
 MAX_BUCKETS = 1_000
 MAX_ORDER_TEXT = 500
 
-ORDERED_BY = {
-    "displayName": "displayName",
-    "identifier": "identifier",
-    "publisher": "publisher",
-    "type": "type",
-    "version": "version",
-    "createdAt": "createdAt",
-    "updatedAt": "updatedAt",
-}
 _ORDER_NAMES = {
-    **{name.lower(): name for name in ORDERED_BY},
+    **{name.lower(): name for name in ORDERS},
     "name": "displayName",
     "display_name": "displayName",
     "created_at": "createdAt",
@@ -555,7 +534,7 @@ def order_of(text: str) -> tuple[Order, ...]:
         field = _ORDER_NAMES.get(words[0].lower())
         if field is None:
             raise InvalidParamsError(
-                f"lists are not ordered by {words[0][:80]!r}, but by {', '.join(ORDERED_BY)}; for "
+                f"lists are not ordered by {words[0][:80]!r}, but by {', '.join(ORDERS)}; for "
                 "example updatedAt DESC, displayName"
             )
         if len(words) > 2 or (len(words) == 2 and words[1].upper() not in ("ASC", "DESC")):

@@ -21,15 +21,15 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from parley.database.errors import StoreUnavailable
 from parley.model.concurrency import Periodic
 from parley.model.distribution import install_command
+from parley.registry.index.entry_search import Ranked
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.words import ASKING_WORDS
 from parley.registry.records import EntryStanding, IndexedEntry
-from parley.registry.search.searcher import NearEntry
 
 if TYPE_CHECKING:
     import numpy
@@ -51,7 +51,6 @@ MAX_CHARACTERS = 4_000
 class WordVectors:
     """Makes a vector of length 1 of each text; of zeros for a text without words."""
 
-    name = MODEL
     dimensions = DIMENSIONS
 
     def __init__(self, tokenizer: Any, vectors: numpy.ndarray[Any, Any]) -> None:
@@ -170,22 +169,11 @@ NOTHING, FULL = 0.1, 0.8
 _WORD = re.compile(r"\w+")
 
 
-class Embedding(Protocol):
-    """Makes vectors of texts."""
-
-    name: str
-    dimensions: int
-
-    def of(self, texts: Sequence[str]) -> numpy.ndarray[Any, Any]:
-        """Return the vectors of texts, a row for each, of length 1 or 0."""
-        ...
-
-
 class Meaning:
     """The vectors of an index's entries. ``start`` follows the index until ``stop``."""
 
     def __init__(
-        self, index: RegistryIndex, embedding: Embedding, *, interval: float = INTERVAL
+        self, index: RegistryIndex, embedding: WordVectors, *, interval: float = INTERVAL
     ) -> None:
         self._index = index
         self._embedding = embedding
@@ -233,7 +221,7 @@ class Meaning:
         """Return a need with what its Chinese words mean in English."""
         return f"{need} {in_english(need)}" if _CHINESE.search(need) else need
 
-    async def nearest(self, text: str, limit: int) -> list[NearEntry]:
+    async def nearest(self, text: str, limit: int) -> Ranked:
         """Return entries that are near a need, the nearest first, then by key."""
         return await asyncio.to_thread(self._nearest, text, limit)
 
@@ -244,10 +232,10 @@ class Meaning:
         self._vectors.put([each.key for each in listed], vectors)
         self._vectors.remove(gone)
 
-    def _nearest(self, text: str, limit: int) -> list[NearEntry]:
+    def _nearest(self, text: str, limit: int) -> Ranked:
         vector = self._embedding.of([telling(text)])[0]
         found = self._vectors.nearest(vector, limit)
-        return [NearEntry(key, match_of(cosine)) for key, cosine in found if cosine > NOTHING]
+        return [(key, match_of(cosine)) for key, cosine in found if cosine > NOTHING]
 
 
 class EntryVectors:
@@ -285,7 +273,7 @@ class EntryVectors:
                 self._vectors[at], self._keys[at] = self._vectors[last], moved
                 self._rows[moved] = at
 
-    def nearest(self, vector: numpy.ndarray[Any, Any], limit: int) -> list[tuple[int, float]]:
+    def nearest(self, vector: numpy.ndarray[Any, Any], limit: int) -> Ranked:
         """Return keys with their cosines, the largest first, then by key."""
         numpy = self._numpy
         with self._lock:

@@ -16,7 +16,7 @@ import binascii
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -24,25 +24,31 @@ from parley.model.errors import InvalidParamsError
 from parley.registry.catalog.searching import (
     MAX_PAGE,
     MAX_QUERY_TEXT,
+    EntryPage,
     ExploreRequest,
     Facet,
-    FacetBucket,
     ListRequest,
-    ListResponse,
     QueryModel,
     SearchRequest,
     SearchResponse,
     SearchResult,
 )
 from parley.registry.index.registry_index import RegistryIndex
-from parley.registry.index.selections import EntrySelection, Viewer
-from parley.registry.records import AgentHealth, IndexedEntry, Liveness
+from parley.registry.records import (
+    AgentHealth,
+    EntrySelection,
+    IndexedEntry,
+    Liveness,
+    Match,
+    Viewer,
+)
 from parley.registry.search.filters import (
     constraints_of,
     constraints_of_expression,
     facets_of,
     order_of,
 )
+from parley.registry.search.meaning import Meaning
 
 # Entries as they are answered: as they were read, with the registry's findings.
 
@@ -59,8 +65,8 @@ def answered(entry: IndexedEntry) -> Mapping[str, Any]:
     """
     found: dict[str, Any] = {
         "trust": entry.trust.value,
-        "createdAt": _time(entry.created_at),
-        "updatedAt": _time(entry.updated_at),
+        "createdAt": moment(entry.created_at, "seconds"),
+        "updatedAt": moment(entry.updated_at, "seconds"),
     }
     if entry.trust_reason:
         found["trustReason"] = entry.trust_reason
@@ -81,10 +87,10 @@ def answered(entry: IndexedEntry) -> Mapping[str, Any]:
     return {**entry.entry, REGISTRY: found}
 
 
-def _time(ms: int) -> str:
-    return (
-        datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    )
+def moment(ms: int, timespec: str = "milliseconds") -> str:
+    """Return a time as text (ISO 8601)."""
+    text = datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec=timespec)
+    return text.replace("+00:00", "Z")
 
 
 # Scores of results: how well an entry matches a need, from 0 to 100.
@@ -108,17 +114,28 @@ MAX_OFFSET = 10_000_000
 _VERSION = 2
 
 
-class PagePlace(msgspec.Struct, frozen=True, array_like=True):
-    """Where a page begins. ``score`` is the last score of the page before."""
+class TokenPlace(msgspec.Struct, frozen=True, array_like=True):
+    """Where a page begins."""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether it may be the place of a page."""
+        return True
+
+
+class PagePlace(TokenPlace, frozen=True, array_like=True):
+    """Where a page of an index begins. ``score`` is the last score of the page before."""
 
     offset: int = 0
     score: int = 100
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether it may be the place of a page."""
+        return 0 <= self.offset <= MAX_OFFSET and 0 <= self.score <= 100
 
-class _Token(msgspec.Struct, frozen=True, array_like=True):
-    version: int
-    asked: str
-    place: PagePlace
+
+P = TypeVar("P", bound=TokenPlace)
 
 
 def asked_digest(*asked: Any) -> str:
@@ -127,39 +144,43 @@ def asked_digest(*asked: Any) -> str:
     return blake2b(encoded, digest_size=9).hexdigest()
 
 
-def page_token(asked: str, place: PagePlace) -> str:
+def page_token(asked: str, place: TokenPlace) -> str:
     """Return the token of a page."""
-    encoded = msgspec.msgpack.encode(_Token(_VERSION, asked, place))
+    encoded = msgspec.msgpack.encode((_VERSION, asked, place))
     return base64.urlsafe_b64encode(encoded).decode().rstrip("=")
+
+
+def read_token(token: str, asked: str, kind: type[P], most: int) -> P:
+    """Return where the page of a token of up to ``most`` characters begins. Raises
+    ``InvalidParamsError``.
+    """
+    wrong = InvalidParamsError(
+        "pageToken is none of this registry's; send the one of the page before as it was, or none "
+        "for the first page"
+    )
+    if len(token) > most or not token.isascii():
+        raise wrong
+    try:
+        encoded = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+        version, of, given = msgspec.msgpack.decode(encoded, type=tuple[int, str, Any])
+        place = msgspec.convert(given, kind)
+    except (binascii.Error, msgspec.DecodeError, ValueError):
+        raise wrong from None
+    if version != _VERSION or not place.is_sound:
+        raise wrong
+    if of != asked:
+        raise InvalidParamsError(
+            "pageToken is of another question; ask for its next page with the same query, filter "
+            "and order, or begin without a token"
+        )
+    return place
 
 
 def place_in(token: str, asked: str) -> PagePlace:
     """Return where the page of a token begins; without a token, the first. Raises
     ``InvalidParamsError``.
     """
-    if not token:
-        return PagePlace()
-    wrong = InvalidParamsError(
-        "pageToken is none of this registry's; send the one of the page before as it was, or none "
-        "for the first page"
-    )
-    if len(token) > MAX_TOKEN or not token.isascii():
-        raise wrong
-    try:
-        encoded = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
-        read = msgspec.msgpack.decode(encoded, type=_Token)
-    except (binascii.Error, msgspec.DecodeError, ValueError):
-        raise wrong from None
-    place = read.place
-    is_sound = 0 <= place.offset <= MAX_OFFSET and 0 <= place.score <= 100
-    if read.version != _VERSION or not is_sound:
-        raise wrong
-    if read.asked != asked:
-        raise InvalidParamsError(
-            "pageToken is of another question; ask for its next page with the same query, filter "
-            "and order, or begin without a token"
-        )
-    return place
+    return read_token(token, asked, PagePlace, MAX_TOKEN) if token else PagePlace()
 
 
 PUBLIC_VIEWER = Viewer()
@@ -178,32 +199,6 @@ CHUNKS = 10
 """How many near entries are looked at, to find those that a filter leaves."""
 
 
-class NearEntry(msgspec.Struct, frozen=True):
-    """An entry that is near a need in meaning; ``match`` is between 0 and 1."""
-
-    key: int
-    match: float
-
-
-class MeaningIndex(Protocol):
-    """Finds entries by meaning. ``meaning.Meaning`` is one."""
-
-    def read(self, need: str) -> str:
-        """Return a need with what its words mean in English, where they are of other languages."""
-        ...
-
-    async def nearest(self, text: str, limit: int) -> Sequence[NearEntry]:
-        """Return the entries that are near enough, the nearest first."""
-        ...
-
-
-class _Ranked(msgspec.Struct, frozen=True):
-    """An entry with how well it matches: between 0 and 1."""
-
-    entry: IndexedEntry
-    match: float
-
-
 class Searcher:
     """Searches an index. ``source`` is the address of the registry, which results have.
 
@@ -212,7 +207,7 @@ class Searcher:
     """
 
     def __init__(
-        self, index: RegistryIndex, *, source: str, meaning: MeaningIndex | None = None
+        self, index: RegistryIndex, *, source: str, meaning: Meaning | None = None
     ) -> None:
         self._index = index
         self._source = source
@@ -235,15 +230,14 @@ class Searcher:
         asked = asked_digest("search", selection.words, _constraints(selection))
         place = place_in(request.page_token, asked)
         if self._meaning is None:
-            found = await self._index.search(selection, size + 1, place.offset)
-            every = [_Ranked(each.entry, each.relevance) for each in found]
+            every = await self._index.search(selection, size + 1, place.offset)
         else:
             every = (await self._by_both(selection, self._meaning))[place.offset :]
         ranked, has_more = every[:size], len(every) > size
         results = []
         score = place.score
         for each in ranked:
-            score = as_score(each.match, score)
+            score = as_score(each.relevance, score)
             results.append(
                 SearchResult(entry=answered(each.entry), score=score, source=self._source)
             )
@@ -268,13 +262,10 @@ class Searcher:
             buckets, others = await self._index.facet(
                 selection, field, facet.limit, facet.min_count
             )
-            found[facet.field] = Facet(
-                buckets=tuple(FacetBucket(value=value, count=count) for value, count in buckets),
-                other_count=others,
-            )
+            found[facet.field] = Facet.of(buckets, others)
         return found
 
-    async def browse(self, request: ListRequest, viewer: Viewer = PUBLIC_VIEWER) -> ListResponse:
+    async def browse(self, request: ListRequest, viewer: Viewer = PUBLIC_VIEWER) -> EntryPage:
         """Return a page of entries in an order, with the number of all."""
         constraints = constraints_of_expression(request.filter)
         order = order_of(request.order_by)
@@ -288,26 +279,24 @@ class Searcher:
         entries = await self._index.browse(selection, order, size, place.offset)
         end = place.offset + len(entries)
         token = page_token(asked, PagePlace(end)) if entries and end < total else ""
-        return ListResponse(
-            items=tuple(answered(entry) for entry in entries), total=total, page_token=token
-        )
+        return EntryPage(items=[*map(answered, entries)], total=total, page_token=token)
 
-    async def _by_both(self, selection: EntrySelection, meaning: MeaningIndex) -> list[_Ranked]:
+    async def _by_both(self, selection: EntrySelection, meaning: Meaning) -> list[Match]:
         """Return what matches by words or by meaning, the best first."""
         selection = msgspec.structs.replace(selection, words=meaning.read(selection.words))
         matches = await self._index.search(selection, BY_WORDS, 0)
         found = {each.entry.key: each.entry for each in matches}
         words = {each.entry.key: each.relevance for each in matches}
         near = await meaning.nearest(selection.words, CHUNK * CHUNKS)
-        meanings = {each.key: each.match for each in near}
-        least = max([NEAR, *[RELATIVE * each.match for each in near[:1]]])
-        alone = [each.key for each in near if each.match >= least]
+        meanings = dict(near)
+        least = max([NEAR, *[RELATIVE * match for _, match in near[:1]]])
+        alone = [key for key, match in near if match >= least]
         found.update(await self._visible(selection, alone, found))
         ranked = [
-            _Ranked(entry, (words.get(key, 0.0) + meanings.get(key, 0.0)) / 2)
+            Match(entry=entry, relevance=(words.get(key, 0.0) + meanings.get(key, 0.0)) / 2)
             for key, entry in found.items()
         ]
-        ranked.sort(key=lambda each: (-each.match, each.entry.key))
+        ranked.sort(key=lambda each: (-each.relevance, each.entry.key))
         return ranked
 
     async def _visible(

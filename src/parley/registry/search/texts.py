@@ -16,72 +16,34 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import files
 from typing import Any
 
-import msgspec
-
 from parley.model.cards import AgentCard
 from parley.registry.catalog.entries import CATALOG, AirUrn, CatalogEntry, InvalidUrn
 
 # Marks of texts that try to instruct a language model.
 
-MAX_EXCERPT = 80
-MAX_FINDINGS = 20
 MAX_SCANNED = 64_000
 """How many characters of all texts together are read."""
 
-MEANINGS: Mapping[str, str] = {
-    "instructions": "it tells a model to ignore or replace its instructions",
-    "preference": "it tells a model to choose this entry, or to avoid others",
-    "concealment": "it tells a model to hide something from its user",
-    "secrets": "it asks a model for its prompt, a conversation, or credentials",
-    "tools": "it tells a model to call tools or run commands",
-    "roles": "it has the tags of a chat format, as if a system or a user spoke",
-    "markup": "it has comments, scripts or styles that people do not see",
-    "hidden-characters": "it has characters that people do not see",
-    "bidi": "it changes the direction of writing, so that people read something else",
-    "control-characters": "it has control characters or terminal sequences",
-    "encoded": "it has a long encoded text",
-    "long": "it was cut: what comes after is neither searched nor checked",
-}
-"""What each mark says, in the order of ``marks_of``."""
-
-
-class TextFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding in a text. ``excerpt`` is for the operator: short, in ASCII, escaped."""
-
-    mark: str
-    weight: str
-    excerpt: str
+MARKS = (
+    "instructions", "preference", "concealment", "secrets", "tools", "roles", "markup",
+    "hidden-characters", "bidi", "control-characters", "encoded", "long",
+)  # fmt: skip
+"""All marks, in the order of ``marks_of``; docs/registry/search.md says what each means."""
 
 
 def marks_of(texts: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the marks of an entry's texts, in the order of ``MEANINGS``."""
-    found = {finding.mark for finding in findings_of(texts)}
-    return tuple(mark for mark in MEANINGS if mark in found)
-
-
-def findings_of(texts: Mapping[str, str]) -> tuple[TextFinding, ...]:
-    """Return the findings in an entry's texts, each mark once for each text."""
-    found: list[TextFinding] = []
+    """Return the marks of an entry's texts, in the order of ``MARKS``."""
+    found: set[str] = set()
     left = MAX_SCANNED
-    for weight, text in texts.items():
+    for text in texts.values():
         if len(text) >= MAX_TEXT or len(text) > left:
-            found.append(_finding("long", weight, text[-MAX_EXCERPT:]))
+            found.add("long")
         text, left = text[:left], left - min(left, len(text))
-        known: set[str] = set()
-        for mark, excerpt in _scan(text):
-            if mark not in known:
-                known.add(mark)
-                found.append(_finding(mark, weight, excerpt))
-    return tuple(found[:MAX_FINDINGS])
+        found.update(_scan(text))
+    return tuple(mark for mark in MARKS if mark in found)
 
 
-def _finding(mark: str, weight: str, excerpt: str) -> TextFinding:
-    safe = " ".join(excerpt.split()).encode("ascii", "backslashreplace").decode()
-    printable = "".join(sign if sign.isprintable() else "?" for sign in safe)
-    return TextFinding(mark=mark, weight=weight, excerpt=printable[:MAX_EXCERPT])
-
-
-def _scan(text: str) -> Iterator[tuple[str, str]]:
+def _scan(text: str) -> Iterator[str]:
     yield from _characters(text)
     plain = readable(text)
     for mark, patterns in _PATTERNS.items():
@@ -89,15 +51,15 @@ def _scan(text: str) -> Iterator[tuple[str, str]]:
         read = plain.replace("\n", " ") if mark in _SENTENCES else plain
         if mark in _NEEDED and not any(part in read for part in _NEEDED[mark]):
             continue
-        for part in (plain, read) if read != plain else (plain,):
-            for pattern in patterns:
-                for match in pattern.finditer(part):
-                    if mark in _SENTENCES and _is_denied(part, match.start()):
-                        continue
-                    yield mark, match[0]
-                    break
-    if len(_roles(plain)) > 1:
-        yield "roles", ", ".join(_roles(plain))
+        if any(
+            mark not in _SENTENCES or not _is_denied(part, match.start())
+            for part in dict.fromkeys((plain, read))
+            for pattern in patterns
+            for match in pattern.finditer(part)
+        ):
+            yield mark
+    if len(set(_LABEL.findall(plain))) > 1:
+        yield "roles"
 
 
 # Characters
@@ -120,20 +82,15 @@ _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x84\x86-\x9f]")
 
 
-def _characters(text: str) -> Iterator[tuple[str, str]]:
+def _characters(text: str) -> Iterator[str]:
     if not text.isascii():
-        if tags := _TAGS.search(_FLAG.sub("", text)):
-            spelled = "".join(chr(ord(sign) - 0xE0000) for sign in tags[0])
-            yield "hidden-characters", f"tags: {spelled}"
-        if hidden := _HIDDEN.search(text):
-            yield "hidden-characters", text[max(0, hidden.start() - 8) : hidden.end() + 8]
-        turned = _OVERRIDES.search(text)
-        if turned is None and not _RIGHT_TO_LEFT.search(text):
-            turned = _DIRECTIONS.search(text)
-        if turned:
-            yield "bidi", text[max(0, turned.start() - 8) : turned.end() + 24]
-    if control := _CONTROLS.search(text):
-        yield "control-characters", text[max(0, control.start() - 8) : control.end() + 16]
+        if _TAGS.search(_FLAG.sub("", text)) or _HIDDEN.search(text):
+            yield "hidden-characters"
+        is_turned = _DIRECTIONS.search(text) and not _RIGHT_TO_LEFT.search(text)
+        if is_turned or _OVERRIDES.search(text):
+            yield "bidi"
+    if _CONTROLS.search(text):
+        yield "control-characters"
 
 
 _LOOKALIKES = str.maketrans(
@@ -214,11 +171,6 @@ _DENIED = re.compile(
 def _is_denied(text: str, at: int) -> bool:
     """Return whether a match is what something does not do, or finds in others."""
     return bool(_DENIED.search(text[max(0, at - 60) : at]))
-
-
-def _roles(text: str) -> list[str]:
-    """Return the speakers that lines begin with."""
-    return sorted(set(_LABEL.findall(text)))
 
 
 MAX_TEXT = 16_000

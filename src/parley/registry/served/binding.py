@@ -18,7 +18,7 @@ from parley.server.cards.catalog_link import CatalogLink
 from parley.server.endpoint import AgentBinding, Endpoint
 
 if TYPE_CHECKING:
-    from parley.registry.served.publication import Publication
+    from parley.registry.served.catalog import Publication
     from parley.registry.served.registration import AgentRegistrar, RegistryRegistration
 
 log = logging.getLogger("parley.server")
@@ -51,7 +51,7 @@ class ServerCatalog:
         self._publication: Publication | None = None
         given = (parts.publisher, parts.namespace, parts.unlisted)
         if any(given) or os.environ.get(PUBLISHER_VARIABLE):
-            from parley.registry.served.publication import read_publication
+            from parley.registry.served.catalog import read_publication
 
             self._publication = read_publication(*given)
         self.publisher = "" if self._publication is None else self._publication.publisher
@@ -86,8 +86,13 @@ class ServerCatalog:
             unpublished = Unpublished(app.handler_at(CATALOG_PATH))
             app.publish(None, {path: (unpublished, None) for path in CATALOG_PATHS})
             return
-        from parley.registry.served.catalog import RELATION, ROBOTS_PATH, ManifestSigner, RobotsPage
-        from parley.registry.served.publication import catalog_pages
+        from parley.registry.served.catalog import (
+            RELATION,
+            ROBOTS_PATH,
+            ManifestSigner,
+            RobotsPage,
+            catalog_pages,
+        )
 
         settings = self._parts.settings
         catalogs = catalog_pages(
@@ -108,7 +113,7 @@ class ServerCatalog:
         """Begin to publish in the registry."""
         if self._publication is None or self._document is None:
             return
-        from parley.registry.served.publication import log_publication
+        from parley.registry.served.catalog import log_publication
 
         log_publication(self._publication, self._parts.url, self._tenants)
         if self._registration is not None:

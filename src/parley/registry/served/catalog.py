@@ -1,38 +1,54 @@
-"""The catalog of a server's agents, at its well-known paths (ARD §4, §5.1)."""
+"""The catalog of a server's agents, at its well-known paths (ARD §4, §5.1), from its options."""
 
 from __future__ import annotations
 
 import hashlib
+import logging
+import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import formatdate
+from functools import partial
 from itertools import zip_longest
-from typing import Any
+from typing import Any, Self
+from urllib.parse import urlsplit
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from parley.model.bounded import Bounded
 from parley.model.cards import AgentCard, AgentSkill
 from parley.registry.catalog.entries import (
     A2A_CARD,
     CATALOG,
     CATALOG_PATH,
+    CATALOG_PATHS,
+    PUBLISHER_VARIABLE,
     RELATIONS,
     AICatalog,
+    AirUrn,
     CatalogEntry,
     CatalogHost,
+    InvalidUrn,
     ProvenanceLink,
     TrustManifest,
+    domain,
+    is_within,
+    segment,
 )
 from parley.registry.catalog.reading import write_catalog
+from parley.security.networks import is_loopback, is_plain_public
 from parley.security.signing.canonical import canonical
 from parley.security.signing.cards import JWKS_PATH
 from parley.security.signing.keys import SigningKey, SigningKeys
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
+from parley.server.cards.catalog_link import ServedAgent
 from parley.server.cards.discovery import CARD_PATHS, CardFile, is_fresh
-from parley.server.http.responses import answering_errors, refuse_method, reply_without_body
+from parley.server.cards.index import ASSISTANTS
+from parley.server.endpoint import Endpoint
+from parley.server.http.responses import answering_errors, refuses_method, reply_without_body
 from parley.server.settings import Settings
 
 MIN_QUERIES, MAX_QUERIES = 2, 5
@@ -209,13 +225,12 @@ class CatalogPage:
         self._signer = signer
         self._clock = clock
         self._since = int(clock())
-        self._files: dict[str, CardFile] = {}
+        self._files: Bounded[str, CardFile] = Bounded(_MAX_FILES)
 
     @answering_errors("making a catalog")
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD, conditional ones too."""
-        if scope["method"] not in ("GET", "HEAD"):
-            await refuse_method(scope, send, "GET, HEAD", "a catalog is read with GET")
+        if await refuses_method(scope, send, "a catalog is read with GET"):
             return
         file = self._file(scope)
         headers = [
@@ -237,13 +252,11 @@ class CatalogPage:
     def _file(self, scope: Scope) -> CardFile:
         address = self._advertised.address(scope)
         now = self._clock()
-        file = self._files.pop(address, None)
+        file = self._files.get(address)
         revision = 0 if self._signer is None else self._signer.revision
         if file is None or now - file.made >= self._max_age or file.revision != revision:
             file = self._make(scope, now, file, revision)
         self._files[address] = file
-        if len(self._files) > _MAX_FILES:
-            del self._files[next(iter(self._files))]
         return file
 
     def _make(self, scope: Scope, now: float, before: CardFile | None, revision: int) -> CardFile:
@@ -281,8 +294,7 @@ class RobotsPage:
     @answering_errors("making robots.txt")
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD."""
-        if scope["method"] not in ("GET", "HEAD"):
-            await refuse_method(scope, send, "GET, HEAD", "robots.txt is read with GET")
+        if await refuses_method(scope, send, "robots.txt is read with GET"):
             return
         address = self._advertised.address(scope).rstrip("/")
         body = f"User-agent: *\nDisallow:\n\nAgentmap: {address}{CATALOG_PATH}\n".encode()
@@ -349,3 +361,226 @@ class ManifestSigner:
         if signature is None:
             signature = self._kept[payload] = self.key.jws(self._header, payload, detached=True)
         return msgspec.structs.replace(manifest, signature=signature)
+
+
+NAMESPACE = "agent"
+"""The namespace of identifiers, unless the operator names another."""
+
+CATALOG_NAME = "catalog"
+"""The name of a tenant's catalog, in the namespace of the tenant."""
+
+
+class Publication(msgspec.Struct, frozen=True):
+    """The operator's decision to publish a catalog.
+
+    ``publisher`` is a domain that the operator controls, and the root of all identifiers.
+    ``unlisted`` are the paths of agents and the tenants that the catalog leaves out.
+    """
+
+    publisher: str
+    namespace: tuple[str, ...] = (NAMESPACE,)
+    unlisted: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, publisher: str, namespace: str = NAMESPACE, unlisted: Iterable[str] = ()) -> Self:
+        """Return a publication. Raises ``ValueError`` for an invalid domain or namespace."""
+        if not isinstance(publisher, str):
+            raise ValueError(f"publisher= is a domain such as example.com, not {publisher!r}")
+        try:
+            found = domain(publisher)
+        except InvalidUrn as error:
+            raise ValueError(f"publisher= cannot be used: {error}") from None
+        words = (
+            "namespace= is made of letters, digits, '.', '_' and '-', with ':' between its parts, "
+            f"such as agent or finance:trading; not {namespace!r}"
+        )
+        if not isinstance(namespace, str):
+            raise ValueError(words)
+        try:
+            parts = AirUrn.parse(f"urn:air:{found}:{namespace}:name").namespace
+        except InvalidUrn:
+            raise ValueError(words) from None
+        if isinstance(unlisted, str):
+            raise ValueError(f"unlisted= is a list of paths and tenants, not the text {unlisted!r}")
+        names = frozenset(each.rstrip("/") if each[:1] == "/" else each for each in unlisted)
+        return cls(found, parts, names)
+
+    def agent(self, path: str, key: str, tenant: str = "") -> str:
+        """Return the identifier of an agent: by its path, at the root by its key."""
+        return self._identifier(agent_name(path, key), tenant)
+
+    def catalog(self, tenant: str) -> str:
+        """Return the identifier of the catalog of a tenant."""
+        return self._identifier(CATALOG_NAME, tenant)
+
+    def _identifier(self, name: str, tenant: str) -> str:
+        below = (segment(tenant),) if tenant else ()
+        return str(AirUrn(self.publisher, (*self.namespace, *below), name))
+
+
+def agent_name(path: str, key: str) -> str:
+    """Return the last segment of an agent's identifier."""
+    return segment(path.removeprefix(f"{ASSISTANTS}/").strip("/").replace("/", "-") or key)
+
+
+def checked_identifiers(given: Iterable[tuple[str, str]]) -> None:
+    """Raise ``ValueError`` if two agents have one identifier. ``given`` has it and the place."""
+    places: dict[str, str] = {}
+    for identifier, place in given:
+        other = places.setdefault(identifier, place)
+        if other != place:
+            raise ValueError(
+                f"{other} and {place} would both be published as {identifier}: give them other "
+                "paths, tenants or keys (Agent(..., key=...)), or leave one out (unlisted=)"
+            )
+
+
+def catalog_pages(
+    publication: Publication,
+    served: Iterable[ServedAgent],
+    advertised: AdvertisedInterfaces,
+    *,
+    settings: Settings,
+    signer: ManifestSigner | None = None,
+) -> dict[str, tuple[CatalogPage, Endpoint | None]]:
+    """Return the pages by path, each with the endpoint whose callers may see it.
+
+    The catalog of all agents has none. ``advertised`` tells the address of the server.
+
+    Raises ``ValueError`` if two agents would have one identifier, if ``unlisted`` names what is not
+    served, and if it leaves nothing.
+    """
+    served = tuple(served)
+    _check_unlisted(publication, served)
+    page = partial(CatalogPage, publisher=publication.publisher, settings=settings, signer=signer)
+    items: list[CatalogItem] = []
+    pages: dict[str, tuple[CatalogPage, Endpoint | None]] = {}
+    places: list[tuple[str, str]] = []
+    for each in served:
+        endpoint = each.endpoint
+        if endpoint.service is not None and each.path not in publication.unlisted:
+            identifier = publication.agent(each.path, endpoint.key)
+            places.append((identifier, f"the agent at {each.place}"))
+            kind = endpoint.agent_type
+            items.append(
+                CatalogItem(identifier, _card_of(endpoint), each.advertised, agent_type=kind)
+            )
+        for name, tenant in endpoint.tenants.items():
+            if name in publication.unlisted:
+                continue
+            path, card = f"/{name}", _card_of(tenant)
+            where = f"{name} of {each.place}" if each.path else name
+            own = CatalogItem(
+                publication.agent("", tenant.key, name),
+                card,
+                each.advertised,
+                path=path,
+                agent_type=tenant.agent_type,
+            )
+            nested = CatalogItem(
+                publication.catalog(name),
+                card,
+                each.advertised,
+                path=path,
+                tenant=name,
+                is_catalog=True,
+            )
+            places += [
+                (own.identifier, f"the agent of the tenant {where}"),
+                (nested.identifier, f"the catalog of the tenant {where}"),
+            ]
+            items.append(nested)
+            below = page([own], advertised)
+            pages |= {each.path + path + end: (below, endpoint) for end in CATALOG_PATHS}
+    checked_identifiers(places)
+    if not items:
+        raise ValueError(
+            "unlisted= leaves nothing for the catalog: list an agent, or leave out publisher="
+        )
+    whole = page(items, advertised)
+    return pages | {path: (whole, None) for path in CATALOG_PATHS}
+
+
+def _card_of(endpoint: Endpoint) -> Callable[[], AgentCard]:
+    assert endpoint.card is not None
+    return partial(endpoint.card, ())
+
+
+def _check_unlisted(publication: Publication, served: Iterable[ServedAgent]) -> None:
+    known = {each.path for each in served if each.endpoint.service is not None}
+    known.update(name for each in served for name in each.endpoint.tenants)
+    if unknown := publication.unlisted - known:
+        names = ", ".join(sorted(repr(name or "/") for name in unknown))
+        raise ValueError(
+            f"unlisted= names {names}, which is no path of an agent and no tenant here; there are "
+            f"{', '.join(sorted(name or '/' for name in known))}"
+        )
+
+
+log = logging.getLogger("parley.host")
+
+NAMESPACE_VARIABLE = "PARLEY_NAMESPACE"
+
+
+def read_publication(
+    publisher: str | None,
+    namespace: str | None = None,
+    unlisted: Iterable[str] = (),
+    *,
+    environ: Mapping[str, str] = os.environ,
+) -> Publication | None:
+    """Return the publication of a server, ``None`` if it publishes nothing.
+
+    ``None`` for an option leaves it to the environment. Raises ``ValueError`` for what is no domain
+    or namespace, and for options that mean nothing without a publisher.
+    """
+    unlisted = unlisted if isinstance(unlisted, str) else tuple(unlisted)
+    domain = environ.get(PUBLISHER_VARIABLE, "") if publisher is None else publisher
+    if domain == "":
+        given = [*(["namespace"] if namespace else []), *(["unlisted"] if unlisted else [])]
+        if given:
+            raise ValueError(
+                f"{given[0]}= is about the catalog of a server, which publishes one if it has a "
+                "publisher= (a domain such as example.com)"
+            )
+        return None
+    if namespace is None:
+        namespace = environ.get(NAMESPACE_VARIABLE) or NAMESPACE
+    return Publication.of(domain, namespace, unlisted)
+
+
+def log_publication(publication: Publication, url: str | None, tenants: Iterable[str] = ()) -> None:
+    """Log whose names a catalog shows, and warn of an address that registries do not trust."""
+    listed = sorted(set(tenants) - publication.unlisted)
+    if listed:
+        log.info(
+            "the catalog names the tenants %s; unlisted= (--unlisted) leaves out one",
+            ", ".join(listed),
+        )
+    parts = urlsplit(url or "")
+    host = parts.hostname
+    if url is not None and is_plain_public(url):
+        log.warning(
+            "the catalog is at %s, which is not encrypted: registries do not trust it, and list "
+            "none of its agents; give an https:// address (url)",
+            url,
+        )
+    if parts.path.strip("/"):
+        log.warning(
+            "registries look for a catalog at %s://%s%s, and it is below %s: have the proxy pass "
+            "that path on, or set the DNS records that parley catalog dns --url %s prints",
+            parts.scheme,
+            parts.netloc.rpartition("@")[2],
+            CATALOG_PATH,
+            parts.path,
+            url,
+        )
+    is_here = is_loopback(host or "") and publication.publisher.endswith(".localhost")
+    if host and not is_here and not is_within(host, publication.publisher):
+        log.warning(
+            "the agents are published as those of %s, and the catalog is at %s, which is not below "
+            "that domain: registries that read it there do not list them; serve it below the "
+            "domain (url), or prove the domain to the registry and publish the agents there",
+            publication.publisher,
+            host,
+        )

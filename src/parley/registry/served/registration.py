@@ -17,7 +17,7 @@ from parley.client.errors import ClientError
 from parley.model.backoff import Backoff, uniform
 from parley.model.errors import InvalidParamsError, PermissionDeniedError
 from parley.model.service import Caller
-from parley.registry.catalog.entries import CATALOG, AirUrn
+from parley.registry.catalog.entries import CATALOG, AirUrn, one_line
 from parley.registry.client.places import PlaceKind, place_of
 from parley.registry.client.remote_registry import RemoteRegistry
 
@@ -30,21 +30,21 @@ class RegistryPublisher:
     """
 
     def __init__(self, registry: RemoteRegistry) -> None:
-        self._registry = registry
+        self.registry = registry
 
     async def challenge(self, domain: str, *, origin: str = "") -> dict[str, Any]:
         """Return what has to be shown to prove a domain: ``record`` in DNS, or ``document``."""
         asked = {"domain": domain, **({"origin": origin} if origin else {})}
-        return await self._registry.send("POST", "publish/challenges", asked)
+        return await self.registry.send("POST", "publish/challenges", asked)
 
     async def prove(self, domain: str, method: str = "", *, origin: str = "") -> dict[str, Any]:
         """Have it looked for, by ``dns``, by ``well-known``, or by both."""
         asked = {"domain": domain, "method": method, **({"origin": origin} if origin else {})}
-        return await self._registry.send("POST", "publish/domains", asked, safe=True)
+        return await self.registry.send("POST", "publish/domains", asked, safe=True)
 
     async def release(self, domain: str) -> None:
         """Give a domain up."""
-        await self._registry.send("DELETE", f"publish/domains/{quote(domain, safe='')}")
+        await self.registry.send("DELETE", f"publish/domains/{quote(domain, safe='')}")
 
     async def publish(
         self,
@@ -56,16 +56,16 @@ class RegistryPublisher:
     ) -> dict[str, Any]:
         """Publish the entries of a catalog; publishing them again changes nothing."""
         body = _publish(catalog, audience, probe, replace=replace)
-        return await self._registry.send("POST", "publish", body, safe=True)
+        return await self.registry.send("POST", "publish", body, safe=True)
 
     async def published(self) -> dict[str, Any]:
         """Return the entries and domains of the caller, with their states."""
-        return await self._registry.send("GET", "publish", safe=True)
+        return await self.registry.send("GET", "publish", safe=True)
 
     async def withdraw(self, identifier: str) -> int:
         """Withdraw an entry; return how many were listed."""
         route = f"entries/{quote(identifier, safe='')}"
-        answer = await self._registry.send("DELETE", route, safe=True)
+        answer = await self.registry.send("DELETE", route, safe=True)
         return int(answer.get("withdrawn", 0))
 
     async def beat(
@@ -73,7 +73,7 @@ class RegistryPublisher:
     ) -> dict[str, Any]:
         """Say that agents are alive; the answer says when to do so again (``interval``)."""
         body = {"identifiers": list(identifiers), "details": dict(details or {})}
-        return await self._registry.send("POST", "heartbeats", body, safe=True)
+        return await self.registry.send("POST", "heartbeats", body, safe=True)
 
     async def bring_in(
         self,
@@ -86,29 +86,26 @@ class RegistryPublisher:
         """Import a catalog as the operator of the registry, who vouches for it."""
         body = _publish(catalog, audience, None, replace=replace)
         route = f"operator/import/{quote(name, safe='')}"
-        return await self._registry.send("POST", route, body, safe=True)
+        return await self.registry.send("POST", route, body, safe=True)
 
     async def add_source(self, url: str, *, vouches: bool = False) -> dict[str, Any]:
         """Have a site or a catalog read from now on."""
         body = {"url": url, "vouches": vouches}
-        return await self._registry.send("POST", "operator/sources", body)
+        return await self.registry.send("POST", "operator/sources", body)
 
     async def refresh(self, url: str) -> list[Any]:
         """Have a source read again now, as the operator; return it, with those it leads to."""
-        found = (await self._registry.send("POST", "operator/refresh", {"url": url})).get("sources")
-        return found if isinstance(found, list) else []
+        return _listed(await self.registry.send("POST", "operator/refresh", {"url": url}))
 
     async def sources(self) -> list[Any]:
         """Return what the registry reads, with what the last visits found, for the operator."""
-        found = (await self._registry.send("GET", "operator/sources", safe=True)).get("sources")
-        return found if isinstance(found, list) else []
+        return _listed(await self.registry.send("GET", "operator/sources", safe=True))
 
     async def waiting(self, standings: Sequence[str] = (), limit: int = 100) -> list[Any]:
         """Return entries by standing, for the operator; those that are not listed by default."""
         asked = {"limit": str(limit), **({"standing": ",".join(standings)} if standings else {})}
         route = f"operator/entries?{urlencode(asked)}"
-        found = (await self._registry.send("GET", route, safe=True)).get("entries")
-        return found if isinstance(found, list) else []
+        return _listed(await self.registry.send("GET", route, safe=True), "entries")
 
     async def decide(
         self, identifier: str, standing: str, reason: str = "", *, source: str = ""
@@ -116,7 +113,12 @@ class RegistryPublisher:
         """List, hold or reject an entry, as the operator."""
         body = {"standing": standing, "reason": reason, "source": source}
         route = f"operator/entries/{quote(identifier, safe='')}"
-        return await self._registry.send("POST", route, body, safe=True)
+        return await self.registry.send("POST", route, body, safe=True)
+
+
+def _listed(answer: Mapping[str, Any], name: str = "sources") -> list[Any]:
+    found = answer.get(name)
+    return found if isinstance(found, list) else []
 
 
 def _publish(
@@ -279,8 +281,7 @@ def read_registration(
 
 def _line(text: str) -> str:
     """Return a text on one line, bounded: the registry chooses some of its words."""
-    line = "".join(char if char.isprintable() else " " for char in text)
-    return " ".join(line.split())[:500]
+    return one_line(" ".join(text.split()), 500)
 
 
 def _seconds(value: Any, default: float) -> float:
@@ -364,20 +365,21 @@ class RestRegistrar:
 
     async def withdraw(self, identifier: str, caller: Caller, address: str) -> None:
         """Withdraw an entry (``AgentRegistrar``)."""
-        for own in caller.id, caller.client:
-            if own and self.identifier_of(own, "").casefold() == identifier.casefold():
-                await self._call(lambda publisher: publisher.withdraw(identifier))
-                return
-        raise PermissionDeniedError(f"{identifier[:200]!r} is not this agent's")
+        self._check_own(caller, [identifier])
+        await self._call(lambda publisher: publisher.withdraw(identifier))
 
     async def beat(self, identifiers: Sequence[str], caller: Caller) -> Mapping[str, Any]:
         """Note that agents are alive (``AgentRegistrar``)."""
+        self._check_own(caller, identifiers)
+        return await self._call(lambda publisher: publisher.beat(identifiers))
+
+    def _check_own(self, caller: Caller, identifiers: Sequence[str]) -> None:
+        """Raise ``PermissionDeniedError`` for an identifier that is not the caller's."""
         own = {
             self.identifier_of(each, "").casefold() for each in (caller.id, caller.client) if each
         }
         if strange := [each for each in identifiers if each.casefold() not in own]:
             raise PermissionDeniedError(f"{strange[0][:200]!r} is not this agent's")
-        return await self._call(lambda publisher: publisher.beat(identifiers))
 
     async def _call(self, call: Callable[[RegistryPublisher], Awaitable[T]]) -> T:
         async with RemoteRegistry(self._registry, timeout=REGISTRAR_TIMEOUT, retries=0) as remote:

@@ -5,25 +5,25 @@ seq, id, at, kind, issuer, actor, client, address, agent, tenant, subject, outco
 previous, hash
 
 -- name: lock_acts
--- The transaction has the file's lock already.
-SELECT 1;
+-- Until the transaction ends nobody else appends, so that there is one chain.
+SELECT {lock};
 
 -- name: last_act
 -- The number and the hash of the last line.
-SELECT seq, hash FROM acts ORDER BY seq DESC LIMIT 1;
+SELECT seq, hash FROM {schema}.acts ORDER BY seq DESC LIMIT 1;
 
 -- name: known_acts
 -- Those of some ids that are there.
-SELECT id FROM acts WHERE id IN (SELECT value FROM json_each(:ids));
+SELECT id FROM {schema}.acts WHERE id IN ({ids});
 
 -- name: add_act
-INSERT INTO acts ({act_columns})
-VALUES (:seq, :id, :at, :kind, :issuer, :actor, :client, :address, :agent, :tenant, :subject,
-    :outcome, :details, :previous, :hash);
+INSERT INTO {schema}.acts ({act_columns})
+VALUES (:seq, :id, :at, :kind, :issuer, :actor, :client, :address,
+    :agent, :tenant, :subject, :outcome, :details, :previous, :hash);
 
 -- name: acts
 -- Lines after one, in order.
-SELECT {act_columns} FROM acts
+SELECT {act_columns} FROM {schema}.acts
 WHERE seq > :after
     AND (:kind = '' OR kind = :kind OR substr(kind, 1, length(:kind) + 1) = :kind || '.')
     AND (:actor = '' OR actor = :actor)
@@ -32,7 +32,7 @@ ORDER BY seq LIMIT :limit;
 
 -- name: newest_acts
 -- The last lines, the newest first.
-SELECT {act_columns} FROM acts
+SELECT {act_columns} FROM {schema}.acts
 WHERE seq > :after
     AND (:kind = '' OR kind = :kind OR substr(kind, 1, length(:kind) + 1) = :kind || '.')
     AND (:actor = '' OR actor = :actor)
