@@ -30,6 +30,7 @@ OPENERS = {
     "SMTP",
     "SysLogHandler",
     "HttpTransport",
+    "LoggedTransport",
     "ws_connect",
     "AsyncClient",
     "McpHttpClient",
@@ -68,6 +69,8 @@ OUTBOUND = {
     "registry/ingest/addresses.py": OPERATOR,
     "registry/health/probing.py": CRAWL,
     "llm/openai_model.py": OPERATOR,
+    "conformance/commands.py": USER,
+    "conformance/server_run.py": USER,
     "conformance/faults/proxy.py": TEST,
     "testing/cassettes.py": TEST,
 }

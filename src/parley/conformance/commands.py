@@ -164,7 +164,8 @@ async def server(call: AgentCall, options: ServerTrial) -> int:
             trust_origins=settings.trust_origin,
             insecure=settings.insecure,
         )
-    async with call.http(LoggedTransport) as http:
+        transport = LoggedTransport(**call.http_options)
+    async with transport as http:
         made = await run_server(
             reference,
             texts=ProbedTexts(

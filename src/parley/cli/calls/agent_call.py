@@ -175,17 +175,25 @@ class AgentCall:
         return given if isinstance(given, str) else self.settings.agent_card
 
     @asynccontextmanager
-    async def http(self, kind: type[Any] = HttpTransport) -> AsyncIterator[Any]:
-        """Open an HTTP transport of a kind with the settings."""
-        settings = self.settings
+    async def http(self) -> AsyncIterator[HttpTransport]:
+        """Open an HTTP transport with the settings."""
         with wrong_usage():
-            transport = kind(
-                insecure=settings.insecure, tls=self.tls, proxy=settings.proxy, egress=self.egress
-            )
+            transport = HttpTransport(**self.http_options)
         try:
             yield transport
         finally:
             await transport.close()
+
+    @property
+    def http_options(self) -> dict[str, Any]:
+        """The options of an HTTP transport. Raises ``ValueError``."""
+        settings = self.settings
+        return {
+            "insecure": settings.insecure,
+            "tls": self.tls,
+            "proxy": settings.proxy,
+            "egress": self.egress,
+        }
 
     @property
     def tls(self) -> Tls | None:
