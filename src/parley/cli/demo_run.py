@@ -60,7 +60,7 @@ def folder() -> Path:
 def serve_practice_agent(port: int) -> None:
     """Serve an agent to practise commands with, until Ctrl-C."""
     agent = practice_agent()
-    served = ServerOptions(store="memory:", port=port, settings=TEXTS, publisher="")
+    served = ServerOptions(store="memory:", port=port, publisher="")
 
     def said(address: str) -> str:
         words = (("Hello",), ("task",), ("ask",), ("--stream", "stream"))

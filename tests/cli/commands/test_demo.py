@@ -66,6 +66,9 @@ def test_a_server_to_practise_with_does_what_a_message_says(parley, tmp_path):
         assert parley("send", url, "reject").field("State") == "TASK_STATE_REJECTED"
         slow = parley("send", url, "slow", "--async").field("Task")
         assert parley("task", "cancel", url, slow).field("State") == "TASK_STATE_CANCELED"
+        checks = ("--only", "VER", "--only", "MSG-33")
+        tried = parley("conformance", "server", url, "--task", "task", *checks)
+        assert (tried.status, "conforms: " in tried.stdout) == (0, True), tried.stdout
         assert demo.end(signal.SIGINT) == 0
     assert list(tmp_path.iterdir()) == []
 
