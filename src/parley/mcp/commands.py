@@ -216,13 +216,7 @@ async def _serve(call: AgentCall, options: McpServeOptions, access: dict[str, An
         registry: RemoteRegistry | None = None
         found: list[FoundAgent] = []
         if settings.registry:
-            asked = RegistryCall(
-                settings,
-                output,
-                settings.registry,
-                bearer=settings.registry_bearer or "",
-                api_key=settings.registry_api_key or "",
-            )
+            asked = RegistryCall(settings, output)
             registry = await stack.enter_async_context(asked.opened())
             found = await asked.found(registry, options.search, options.limit)
         try:

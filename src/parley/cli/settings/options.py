@@ -474,7 +474,7 @@ def _setting_parameter(setting: Setting, chosen: Sequence[Setting]) -> inspect.P
     option = typer.Option(
         None,
         "/".join([first, *[flag for flag in setting.off if flag not in taken]]),
-        *rest,
+        *[flag for flag in rest if flag not in taken],
         metavar=setting.metavar or None,
         rich_help_panel=setting.panel,
         show_default=False,

@@ -32,11 +32,12 @@ _KINDS: dict[Any, str] = {
 class Setting(msgspec.Struct, frozen=True):
     """One setting: its help, and how it is given.
 
-    ``flags`` are all spellings; ``off`` the negative ones. A ``local`` setting comes only from the
-    command line. One that ``routes_credentials`` decides where credentials go, or how their
-    connection is protected. Those that are ``is_protected`` belong together: where the user sets
-    one of them, none is taken from a file that was found and not named. ``names`` is its variable,
-    if it is not one of the specification. ``name`` is the canonical flag without dashes.
+    ``flags`` are all spellings; after the first, a command leaves out what another of its settings
+    has. ``off`` are the negative ones. A ``local`` setting comes only from the command line. One
+    that ``routes_credentials`` decides where credentials go, or how their connection is protected.
+    Those that are ``is_protected`` belong together: where the user sets one of them, none is taken
+    from a file that was found and not named. ``names`` is its variable, if it is not one of the
+    specification. ``name`` is the canonical flag without dashes.
     """
 
     help: str
@@ -268,8 +269,8 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True):
     registry: Annotated[
         Text,
         Setting(
-            "The registry, or the catalog, that knows an agent of a urn:...",
-            "Agent",
+            "The registry: its address, a domain, or a catalog file. PARLEY_REGISTRY names it too.",
+            "Registry",
             "URL|DOMAIN|FILE",
             names="PARLEY_REGISTRY",
             routes_credentials=True,
@@ -279,8 +280,9 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True):
         Text,
         Setting(
             "Bearer token for the registry. Better in PARLEY_REGISTRY_BEARER.",
-            "Credentials",
+            "Registry",
             "TOKEN",
+            flags=("--registry-bearer", "--bearer"),
             names="PARLEY_REGISTRY_BEARER",
             secret=True,
         ),
@@ -289,8 +291,9 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True):
         Text,
         Setting(
             "API key for the registry. Better in PARLEY_REGISTRY_API_KEY.",
-            "Credentials",
+            "Registry",
             "KEY",
+            flags=("--registry-api-key", "--api-key"),
             names="PARLEY_REGISTRY_API_KEY",
             secret=True,
         ),

@@ -12,13 +12,14 @@ import typer
 from parley.cli.command import Commands
 from parley.cli.output.failures import UsageFailure, wrong_usage
 from parley.cli.output.streams import Output
-from parley.cli.settings.options import Argument, Command, CommandOption
+from parley.cli.settings.options import REGISTRY_OPTIONS, Argument, Command, CommandOption
 from parley.cli.settings.table import CommandSettings
 
 if TYPE_CHECKING:
     from parley.registry.client.found import FoundAgent
 
 ASKING = (
+    *REGISTRY_OPTIONS,
     "insecure",
     "ca_file",
     "client_cert",
@@ -55,32 +56,7 @@ def _option(text: str, metavar: str = "", flag: str = "", **more: Any) -> Comman
 
 
 class AskedRegistry(msgspec.Struct, frozen=True, kw_only=True):
-    """The registry that a command asks, and its credentials: those of agents never go there."""
-
-    registry: Annotated[
-        str,
-        _option(
-            "The registry: its address, a domain, or a catalog file. PARLEY_REGISTRY names it too.",
-            "URL|DOMAIN|FILE",
-            variable="PARLEY_REGISTRY",
-        ),
-    ] = ""
-    bearer: Annotated[
-        str,
-        _option(
-            "A bearer token for the registry. Better in PARLEY_REGISTRY_BEARER.",
-            "TOKEN",
-            variable="PARLEY_REGISTRY_BEARER",
-        ),
-    ] = ""
-    api_key: Annotated[
-        str,
-        _option(
-            "An API key for the registry. Better in PARLEY_REGISTRY_API_KEY.",
-            "KEY",
-            variable="PARLEY_REGISTRY_API_KEY",
-        ),
-    ] = ""
+    """The options of a command that asks a registry."""
 
 
 class Identified(AskedRegistry, frozen=True, kw_only=True):
@@ -111,13 +87,7 @@ class RegistryCommands(Commands):
                 from parley.registry.commands.registry_call import RegistryCall
                 from parley.registry.served.registration import RegistryPublisher
 
-                call = RegistryCall(
-                    settings,
-                    output,
-                    options.registry,
-                    bearer=options.bearer,
-                    api_key=options.api_key,
-                )
+                call = RegistryCall(settings, output)
                 return call.run(lambda remote: function(call, RegistryPublisher(remote), options))
 
             epilog = f"\b\nExamples:\n{examples}\n\n{EXITS}" if examples else EXITS

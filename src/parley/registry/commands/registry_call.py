@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from parley.cli.calls.agent_call import AgentCall, debug_log
 from parley.cli.output.failures import INTERRUPTED, CommandFailure, UsageFailure
-from parley.cli.output.redaction import Redactor, without_user
+from parley.cli.output.redaction import without_user
 from parley.cli.output.streams import Output
 from parley.cli.output.text import shell_words
 from parley.cli.settings.table import CommandSettings
@@ -33,27 +33,12 @@ from parley.registry.client.remote_registry import RemoteRegistry
 
 
 class RegistryCall:
-    """The state of one command that asks a registry.
+    """The state of one command that asks a registry; the credentials of agents never go there."""
 
-    ``bearer`` and ``api_key`` are the registry's: those of agents (``A2ACLI_BEARER``) never go
-    there.
-    """
-
-    def __init__(
-        self,
-        settings: CommandSettings,
-        output: Output,
-        registry: str,
-        *,
-        bearer: str = "",
-        api_key: str = "",
-    ) -> None:
+    def __init__(self, settings: CommandSettings, output: Output) -> None:
         self.settings = settings
         self.output = output
-        self.reference = registry
-        self._bearer = bearer
-        self._api_key = api_key
-        output.redact = Redactor((bearer, api_key, settings.bearer, settings.api_key))
+        self.reference = settings.registry or ""
 
     def run(self, work: Callable[[RemoteRegistry], Awaitable[int]]) -> int:
         """Return the exit status of ``work``, within ``--timeout``. Raises ``CommandFailure``."""
@@ -96,8 +81,8 @@ class RegistryCall:
             return RemoteRegistry(
                 self.reference or None,
                 auth=None if call.uses_logins else False,
-                bearer=self._bearer or None,
-                api_key=self._api_key or None,
+                bearer=settings.registry_bearer,
+                api_key=settings.registry_api_key,
                 timeout=call.response_timeout,
                 insecure=settings.insecure,
                 trust_origins=settings.trust_origin,
@@ -136,7 +121,8 @@ class RegistryCall:
         match error:
             case AuthenticationRequired():
                 login = shell_words([*invocation(), "auth", "login", name])
-                given = bool(self._bearer or self._api_key)
+                settings = self.settings
+                given = bool(settings.registry_bearer or settings.registry_api_key)
                 return CommandFailure(
                     "A2ACLI_ERR_AUTH_FAILED" if given else "A2ACLI_ERR_CREDENTIALS_MISSING",
                     str(error).partition(": give auth=")[0],
