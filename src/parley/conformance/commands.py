@@ -78,9 +78,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()
     strict: Annotated[bool, CommandOption("SHOULD counts as MUST.", panel="Report")] = False
     report: Annotated[
-        Path | None,
-        CommandOption("Write it: .json, .md, .html or .txt.", "FILE", "Report", kind=Path),
-    ] = None
+        str, CommandOption("Write it: .json, .md, .html or .txt.", "FILE", "Report")
+    ] = ""
 
     @property
     def choice(self) -> dict[str, Any]:
@@ -96,10 +95,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
             for each in given:
                 if each not in known:
                     raise UsageFailure(f"{flag} {each}: it is one of {', '.join(known)}")
-        if self.report is not None and self.report.suffix.lower() not in SUFFIXES:
-            raise UsageFailure(
-                f"--report: {self.report.name} ends in none of {', '.join(SUFFIXES)}"
-            )
+        if self.report and Path(self.report).suffix.lower() not in SUFFIXES:
+            raise UsageFailure(f"--report: {self.report} ends in none of {', '.join(SUFFIXES)}")
         return {
             "only": self.only,
             "skip": self.skip,
@@ -227,13 +224,14 @@ def _finish(output: Output, made: ConformanceReport, options: Trial, *, verbose:
             "nothing was tried: no requirement fits these options",
             hint="--only and --skip take ids, or how they begin, such as CARD-1 or STREAM",
         )
-    if options.report is not None:
-        format: Any = SUFFIXES[options.report.suffix.lower()]
+    if options.report:
+        path = Path(options.report)
+        format: Any = SUFFIXES[path.suffix.lower()]
         try:
-            options.report.write_text(output.redact(made.written(format)) + "\n", "utf-8")
+            path.write_text(output.redact(made.written(format)) + "\n", "utf-8")
         except OSError as error:
             why = error.strerror
-            raise UsageFailure(f"--report: {options.report} cannot be written: {why}") from None
+            raise UsageFailure(f"--report: {path} cannot be written: {why}") from None
     if output.is_json:
         output.json(output.redact(made.written("json")).encode())
     else:

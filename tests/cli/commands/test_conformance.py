@@ -38,6 +38,7 @@ def test_a_server_is_tried(parley, url):
 
 
 def test_a_server_with_a_defect_fails_and_the_report_is_written(parley, defective, tmp_path):
+    (tmp_path / "report.html").write_text("of before")
     ran = parley("conformance", "server", defective, *ONLY, "--report", "report.html")
     assert ran.status == 1
     assert "the method NoSuchMethod was answered with -32600, not with -32601" in ran.stdout

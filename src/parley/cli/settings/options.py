@@ -82,7 +82,10 @@ WIDTH = 78
 
 
 class CommandOption(Option, frozen=True):
-    """An option of a command. Its value is at ``least`` and at ``most``, if it is a number."""
+    """An option of a command. Its value is at ``least`` and at ``most``, if it is a number.
+
+    One of the kind ``Path`` is a folder.
+    """
 
     least: int | None = None
     most: int | None = None
