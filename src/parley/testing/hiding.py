@@ -137,7 +137,14 @@ class Hiding:
         return kept
 
     def url(self, url: str) -> str:
-        """Return an address without user, fragment and the values of unknown parameters."""
+        """Return an address without user, fragment and the values of unknown parameters.
+
+        Of what cannot be read as an address nothing is kept.
+        """
+        try:
+            urlsplit(url)
+        except ValueError:
+            return HIDDEN
         address, mark, query = _USER.sub(self._user, url).partition("#")[0].partition("?")
         return self._without_known(address + mark) + self.form(query)
 
@@ -201,10 +208,9 @@ class Hiding:
 
     def _webhook(self, url: str) -> str:
         """Return the origin of a webhook: its path is often what protects it."""
-        try:
-            parts = urlsplit(self.url(url))
-        except ValueError:
+        if (shown := self.url(url)) == HIDDEN:
             return HIDDEN
+        parts = urlsplit(shown)
         self.learn(parts.path[1:])
         return f"{parts.scheme}://{parts.netloc}/{HIDDEN}"
 

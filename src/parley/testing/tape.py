@@ -16,6 +16,7 @@ from parley.security.networks import is_loopback
 from parley.testing.hiding import HIDDEN, Hiding
 
 FORMAT = 1
+MAX_BYTES = 256 * 1024 * 1024
 _SHOWN, _LINES = 80, 8
 _ABSENT = object()
 _HOW = "record again with mode='record' or PARLEY_CASSETTES=record"
@@ -143,6 +144,8 @@ class Tape:
 
     def load(self) -> None:
         """Read the file. Raises ``TapeUnreadable``, and ``FileNotFoundError``."""
+        if self.path.stat().st_size > MAX_BYTES:
+            raise TapeUnreadable(f"{self.path} is larger than {MAX_BYTES:,} bytes")
         try:
             read = json.loads(self.path.read_text("utf-8"))
             known, self.exchanges = read["cassette"], read["exchanges"]

@@ -60,6 +60,15 @@ def test_a_found_file_does_not_decide_how_a_registry_gets_its_credentials(
     assert resolve({"agent_card": "urn:air:a.example:b"}, found).credential_redirect is not None
 
 
+def test_a_password_in_the_address_of_any_agent_counts(tmp_path, monkeypatch):
+    monkeypatch.setattr(settings_sources.Path, "home", lambda: tmp_path / "nobody")
+    (tmp_path / ".env").write_text("A2ACLI_PROXY=http://elsewhere.example:3128\n")
+    found, first = sources({}, tmp_path, None), {"agent_card": "a.example"}
+    assert resolve(first, found, agents=["a.example"]).credential_redirect is None
+    agents = ["a.example", "https://ada:secret@b.example"]
+    assert resolve(first, found, agents=agents).credential_redirect is not None
+
+
 def test_streaming_is_never_read_from_the_environment():
     assert settings(A2ACLI_STREAM="true").stream is False
     assert settings({"stream": True}).stream is True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -226,6 +227,9 @@ def test_modes_and_files_that_are_wrong_are_refused(
         path.write_text(text)
         with pytest.raises(TapeUnreadable, match=words):
             cassette(path, mode="replay")
+    os.truncate(path, 256 * 1024 * 1024 + 1)  # a hole, which takes no room on the disk
+    with pytest.raises(TapeUnreadable, match="is larger than"):
+        cassette(path, mode="replay")
 
 
 async def test_the_fixture_records_beside_the_test(url: str, tmp_path: Path) -> None:

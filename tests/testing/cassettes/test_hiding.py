@@ -114,6 +114,13 @@ def test_of_a_webhook_only_its_origin_is_kept(value: Any) -> None:
     assert SECRET not in hidden
 
 
+def test_nothing_is_kept_of_what_is_no_address() -> None:
+    broken, hiding = f"https://[a.example/{SECRET}", Hiding()
+    assert hiding.url(broken) == HIDDEN
+    assert hiding.headers({"Location": broken}) == {"location": HIDDEN}
+    assert hiding.json({"config": {"url": broken}}) == {"config": {"url": HIDDEN}}
+
+
 def test_tokens_of_a_text_are_no_secrets() -> None:
     piece = {"token": "Hello there", "logprob": -0.1, "top_logprobs": []}
     answer = {"choices": [{"text": "Hello there", "logprobs": {"content": [piece]}}]}

@@ -406,7 +406,8 @@ def settings_command(
                 given["agents"] = [each for each in named if each]
                 flags["agent_card"] = next(iter(given["agents"]), None)
             found = load_sources(flags.get("config"))
-            settings = resolve(flags, found, asks_registry="registry_bearer" in fields)
+            asks, several = "registry_bearer" in fields, given["agents"] if takes_several else ()
+            settings = resolve(flags, found, asks_registry=asks, agents=several)
             output = Output(
                 is_json=settings.is_json,
                 is_stream=settings.stream,

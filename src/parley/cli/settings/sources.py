@@ -75,11 +75,16 @@ def sources(
 
 
 def resolve(
-    flags: Mapping[str, Any], found: Sequence[SettingSource], *, asks_registry: bool = False
+    flags: Mapping[str, Any],
+    found: Sequence[SettingSource],
+    *,
+    asks_registry: bool = False,
+    agents: Sequence[str] = (),
 ) -> CommandSettings:
     """Return the effective settings. ``flags`` has the command line's values by field.
 
-    ``asks_registry``: the registry gets its credentials, whatever the agent is called.
+    ``asks_registry``: the registry gets its credentials, whatever the agent is called. ``agents``
+    are all of a command that takes several.
 
     Raises ``UsageFailure`` for an invalid value, naming its source.
     """
@@ -98,7 +103,7 @@ def resolve(
         if ranks["wait"] == ranks["async"]:
             raise UsageFailure("--wait and --async contradict each other; give one of them")
         values["async" if ranks["wait"] < ranks["async"] else "wait"] = False
-    credentials = _credentials_in(values, asks_registry=asks_registry)
+    credentials = _credentials_in(values, agents, asks_registry=asks_registry)
     credential_redirect = _find_redirect(values, ranks, origin, found, credentials)
     return CommandSettings(
         async_=values.pop("async"),
@@ -171,10 +176,12 @@ _CREDENTIALS = {
 }
 
 
-def _credentials_in(values: Mapping[str, Any], *, asks_registry: bool) -> list[str]:
+def _credentials_in(
+    values: Mapping[str, Any], agents: Sequence[str], *, asks_registry: bool
+) -> list[str]:
     """Return the settings that contain a secret which the command sends."""
-    agent = values["agent_card"].lower()
-    is_asked = asks_registry or agent.startswith("urn:")
+    named = [each.lower() for each in (values["agent_card"], *agents)]
+    is_asked = asks_registry or any(each.startswith("urn:") for each in named)
     asked = ("registry_bearer", "registry_api_key") if is_asked else ()
     fields = [field for field in ("bearer", "api_key", *asked) if values[field]]
     if values["svc_param"]:
@@ -183,7 +190,7 @@ def _credentials_in(values: Mapping[str, Any], *, asks_registry: bool) -> list[s
         names = [item.partition(":")[0].strip().lower() for item in values["svc_param"]]
         if not PUBLIC_HEADERS.issuperset(names):
             fields.append("svc_param")
-    if re.match(r"https?://[^/?#]*@", agent):
+    if any(re.match(r"https?://[^/?#]*@", each) for each in named):
         fields.append("agent_card")
     return fields
 
