@@ -64,7 +64,7 @@ ROWS = (
         "bytes",
     ),
 )
-"""Who is not in a row has no such thing: see ``docs/performance.md``."""
+"""Who is not in a row has no such thing: see ``docs/internals/performance.md``."""
 
 
 def load_of(row: Row, who: str, seconds: float, shrink: int) -> list[str]:

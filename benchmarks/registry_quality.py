@@ -5,7 +5,8 @@ how often the first entry is right.
 
 The agents and the needs with their graded answers (3: what is asked for, 1: of some help) stand in
 tests/data/registry/: queries.json has needs of several kinds, ordinary.json what people ask for in
-a sentence, in English and in Chinese. They were written for this: see docs/registry/search.md.
+a sentence, in English and in Chinese. They were written for this benchmark: see
+docs/guides/registry/search.md.
 """
 
 from __future__ import annotations

@@ -235,9 +235,9 @@ def keep(results: dict[str, Any], further: dict[str, Any], write: bool) -> None:
     kept |= results | further
     RESULTS.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
     if write and results:
-        tables.write(kept, ROOT / "README.md", ROOT / "docs/performance.md")
+        tables.write(kept, ROOT / "README.md", ROOT / "docs/internals/performance.md")
     if write and further:
-        fleet_report.write(kept, ROOT / "docs/benchmarks.md")
+        fleet_report.write(kept, ROOT / "docs/internals/benchmarks.md")
 
 
 def broken_off(signum: int, frame: object) -> None:

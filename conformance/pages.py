@@ -1,11 +1,11 @@
-"""``python -m conformance.pages``: write what is known into ``docs/conformance.md``."""
+"""``python -m conformance.pages``: write what is known into ``docs/reference/conformance.md``."""
 
 from __future__ import annotations
 
 from conformance.outcomes import Known, known
 from conformance.served import ROOT
 
-PAGE = ROOT / "docs" / "conformance.md"
+PAGE = ROOT / "docs" / "reference" / "conformance.md"
 BEGIN, END = "<!-- known: begin -->", "<!-- known: end -->"
 TITLES = {"tck-1.0": "TCK, 1.0", "tck-0.3": "TCK, 0.3", "itk": "ITK", "ard": "ARD"}
 KINDS = {"failed": "Fails", "skipped": "Passed over", "xfailed": "Passed over"}

@@ -3,11 +3,11 @@
     python examples/conformance_agent.py
     parley send "Hello"
 
-The kits (docs/conformance.md) cannot reach into an agent, so they say in the first characters of a
-message's id what the task is to do. ``--mode`` chooses what the card declares: everything,
-``few`` (neither streaming nor push notifications), or ``required`` (an extension without which
-nothing is served). ``--kit 0.3`` is for the kit of that version, which wants tasks that go on.
-``--card 1.0`` serves the card of 1.0 alone, since its kit takes no other.
+The kits (docs/reference/conformance.md) cannot reach into an agent, so they say in the first
+characters of a message's id what the task is to do. ``--mode`` chooses what the card declares:
+everything, ``few`` (neither streaming nor push notifications), or ``required`` (an extension
+without which nothing is served). ``--kit 0.3`` is for the kit of that version, which wants tasks
+that continue. ``--card 1.0`` serves the card of 1.0 alone, since its kit takes no other.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Tests the smallest agent, without a socket: `pytest examples/test_hello.py`.
 
-What else can be tested, such as time, crashes and other agents: docs/test-your-agent.md.
+What else can be tested, such as time, crashes and other agents: docs/guides/test-your-agent.md.
 """
 
 import pytest

@@ -43,7 +43,7 @@ def documented() -> Agent:
     agent = Agent("Documented")
     (counter,) = [
         block.text
-        for block in blocks("docs/write-an-agent.md")
+        for block in blocks("docs/guides/write-an-agent.md")
         if "async def count(turn: Turn)" in block.text
     ]
     exec(compile(counter, "write-an-agent.md", "exec"), {"agent": agent, "Turn": Turn})

@@ -1,4 +1,4 @@
-"""The guarantees of the combinators, by the names that ``docs/compositions.md`` gives them.
+"""The guarantees of the combinators, by the names that ``docs/guides/compositions.md`` gives them.
 
 ``tests/house/test_guarantees.py`` compares the tables of that page with the names of these tests.
 """

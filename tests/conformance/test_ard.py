@@ -37,7 +37,7 @@ def test_the_tool_is_of_the_version_that_is_followed(kit):
 
 def test_the_documentation_names_the_version_that_is_followed():
     for page in ("registry/index.md", "publish-a-catalog.md"):
-        text = Path("docs", page).read_text("utf-8")
+        text = Path("docs", "guides", page).read_text("utf-8")
         assert f"ARD {VERSION.removeprefix('v')}" in text, page
 
 

@@ -199,7 +199,7 @@ async def test_blocking_of_0_3_counts_in_a_1_0_call_if_that_is_chosen(blocking: 
 
 
 def test_no_document_of_an_example_shows_another_command() -> None:
-    for page in (EXAMPLES.parent / "docs" / "examples").glob("*.md"):
+    for page in (EXAMPLES.parent / "docs" / "guides" / "examples").glob("*.md"):
         for line in re.findall(r"parley serve examples/(\w+)\.py[^\n]*", page.read_text("utf-8")):
             if line in EXAMPLES_OF_DOCUMENTS and page.stem != "planner":
                 assert f"examples/{line}.py --missing-version 1.0" in page.read_text("utf-8")

@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 
 ROOT = Path(__file__).parents[2]
-UNTESTED = ("docs/decisions", "docs/cli-compliance.md")
+UNTESTED = ("docs/internals/decisions", "docs/reference/cli-compliance.md")
 
 
 class Block(msgspec.Struct, frozen=True):

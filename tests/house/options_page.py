@@ -1,6 +1,6 @@
 """The page of a server's options, made from the structs that declare them.
 
-python tests/house/options_page.py --write    write docs/server-options.md
+python tests/house/options_page.py --write    write docs/reference/server-options.md
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from parley.cli.settings.server import FLAGS, server_flags
 from parley.host.options import AppKeywords, ServerOptions, options_of
 from parley.server.settings import Settings
 
-PAGE = Path(__file__).parents[2] / "docs" / "server-options.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "server-options.md"
 
 HEAD = """\
 # Options of a server
@@ -21,13 +21,13 @@ HEAD = """\
 `parley.serve(agent, store=..., limits=[...])` and `parley.asgi` take these as keywords, and
 `parley serve` as flags. `parley serve` reads the environment too: a flag counts before a variable.
 `parley config show` says which value is in force, and where it comes from. The audit keeps the
-options of each start ([Audit](audit.md)). A list in a variable is separated by spaces, the limits
-by semicolons; a flag without a value is set by `1` or `true`.
+options of each start ([Audit](../guides/audit.md)). A list in a variable is separated by spaces,
+the limits by semicolons; a flag without a value is set by `1` or `true`.
 
 `parley.serve` and `parley.asgi` read the variables of egress, signing keys, the secret key, the
 publisher and the namespace too, and no others. By default, `parley.asgi` keeps tasks in `memory:`.
 Bindings have options of their own: `--envelope-keys` (`PARLEY_ENVELOPE_KEYS`) is one of the
-[envelope protocol](envelope/operate.md#identity-and-signatures).
+[envelope protocol](../guides/envelope/operate.md#identity-and-signatures).
 
 This page is made from the code (`parley.host.options.ServerOptions`).
 """

@@ -10,7 +10,7 @@ import pytest
 
 from tests.house.documents import ROOT
 
-PAGE = (ROOT / "docs" / "compositions.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "guides" / "compositions.md").read_text("utf-8")
 TESTS = ROOT / "tests" / "compose" / "test_guarantees.py"
 
 

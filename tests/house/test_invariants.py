@@ -1,4 +1,4 @@
-"""What always holds (docs/architecture.md) has tests under its name: markers, such as ``L5``."""
+"""Each invariant of docs/internals/architecture.md has tests with its marker, such as ``L5``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ ROW = re.compile(r"^\| ([LE]\d) \|", re.MULTILINE)
 
 
 def invariants() -> set[str]:
-    return set(ROW.findall((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")))
+    plan = ROOT / "docs" / "internals" / "architecture.md"
+    return set(ROW.findall(plan.read_text("utf-8")))
 
 
 def marks(node: ast.AST) -> set[str]:

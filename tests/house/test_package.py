@@ -234,7 +234,7 @@ def test_links_of_the_readme_lead_somewhere_on_the_package_index(package: Packag
     targets = re.findall(r"\]\(([^)]+)\)", shown)
     assert targets == [t for t in targets if t.startswith(("https://", "#"))]
     ours = {target.removeprefix(whole) for target in targets if target.startswith(whole)}
-    assert {"docs/write-an-agent.md", "examples", "CHANGELOG.md"} <= ours
+    assert {"docs/guides/write-an-agent.md", "examples", "CHANGELOG.md"} <= ours
     assert [place for place in ours if not (ROOT / place.partition("#")[0]).exists()] == []
     assert shown.replace(whole, "") == (ROOT / "README.md").read_text("utf-8")
 

@@ -1,4 +1,4 @@
-"""The plan of the house (docs/architecture.md) names the rooms that there are, on their floors."""
+"""The plan (docs/internals/architecture.md) names each room of the house, on its floor."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import tomllib
 
 from tests.house.sizes import ROOT
 
-PLAN = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+PLAN = (ROOT / "docs" / "internals" / "architecture.md").read_text("utf-8")
 HOUSE = ROOT / "src" / "parley"
 
 

@@ -10,7 +10,7 @@ import re
 from parley.conformance.server_run import CHECKS
 from tests.house.documents import ROOT
 
-PAGE = ROOT / "docs" / "specification-choices.md"
+PAGE = ROOT / "docs" / "reference" / "specification-choices.md"
 ROW = re.compile(r"^\| (\d+) \| (.+?) \| (.+?) \| (.+?) \|$", flags=re.M)
 ROWS = {22: "MSG-31", 24: "STREAM-3", 31: "PUSH-7"}
 """The choices that requirements of the kit hold, and no test of the rules beside them."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 ADAPTERS = ROOT / "src" / "parley" / "integrations"
-DECISION = ROOT / "docs" / "decisions" / "0013-frameworks.md"
+DECISION = ROOT / "docs" / "internals" / "decisions" / "0013-frameworks.md"
 
 OURS = {"_attempt", "_is_protocol"}
 """Members of Parley's own turn, and of the standard library."""

@@ -1,6 +1,6 @@
 """``python -m tests.peers``: run the interoperability matrix, and write its page.
 
-python -m tests.peers                     everything, and docs/interoperability.md
+python -m tests.peers                     everything, and docs/reference/interoperability.md
 python -m tests.peers python-1.3 js-0.3   some peers; the page stays as it is
 """
 
@@ -70,7 +70,7 @@ def main() -> int:
     if not missing(results):
         PAGE.write_text(written(PAGE.read_text("utf-8"), results, entries), "utf-8")
     elif not asked.peers:
-        print(f"docs/interoperability.md stays as it is: {', '.join(without)} cannot be had here")
+        print(f"interoperability.md stays as it is: {', '.join(without)} cannot be had here")
     return 1 if without and not asked.where_possible else 0
 
 

@@ -1,4 +1,4 @@
-"""What ``make interop`` writes into ``docs/interoperability.md``.
+"""What ``make interop`` writes into ``docs/reference/interoperability.md``.
 
 ``python -m tests.peers.pages`` writes what is known, without a run.
 """
@@ -13,7 +13,7 @@ from .exchanges import EXCHANGES
 from .matrix import CLIENT, SERVER, Cell, Outcome, cells, side_of
 from .table import TABLE
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "interoperability.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "interoperability.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 Results = Mapping[Cell, Mapping[str, Outcome]]
 

@@ -78,7 +78,7 @@ class Agent(UsableAgent):
     ``security`` is what callers must prove: a scheme of ``parley.security``, or several, combined
     with ``&`` and ``|``. The server verifies it, and the card says so. ``rights`` are what callers
     may do then, and whose tasks are whose (``Rights``). ``limits`` are how much callers may take,
-    such as ``["60/minute per caller"]`` (``docs/limits.md``).
+    such as ``["60/minute per caller"]`` (``docs/reference/limits.md``).
     ``lifespan`` is a function that takes the agent and returns an async context manager: it is
     entered before turns run and left after they have ended, and its value is ``turn.state``.
     ``uses`` are agents of this process that this one's turns call (``turn.delegate(other)``): they

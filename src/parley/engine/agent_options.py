@@ -104,7 +104,7 @@ class CardDetails(msgspec.Struct, frozen=True, kw_only=True):
     who sees which addresses on the card, by binding, or by binding and version (``{"GRPC":
     "extended", "JSONRPC 0.3": False}``), as ``listed`` does for skills. It hides an address; it
     does not close it. ``envelope`` says what the agent declares in the envelope protocol, ``False``
-    that it does not speak it (``docs/envelope/operate.md``).
+    that it does not speak it (``docs/guides/envelope/operate.md``).
     """
 
     provider: AgentProvider | None = None

@@ -4,7 +4,7 @@
         answer = await agent.request("search", {"query": "refunds"})
         print(answer.results)
 
-docs/envelope/client.md has the rest.
+docs/guides/envelope/client.md has the rest.
 """
 
 from __future__ import annotations

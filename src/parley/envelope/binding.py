@@ -131,12 +131,12 @@ class EnvelopeBinding(msgspec.Struct, frozen=True, kw_only=True):
     """The envelope protocol of a server: ``parley.asgi(agent, bindings=[EnvelopeBinding(...)])``.
 
     ``keys`` are the keys of the agents that sign messages: a file (``parley keys share``), by
-    default the file that ``PARLEY_ENVELOPE_KEYS`` names, or a list (``docs/envelope/operate.md``);
-    the same for all replicas. ``handler`` is an async function of a message and its context, for
-    messages that nothing else handles (``docs/envelope/operate.md``); a call of it ends after
-    ``handler_timeout`` seconds.
+    default the file that ``PARLEY_ENVELOPE_KEYS`` names, or a list; the same for all replicas.
+    ``handler`` is an async function of a message and its context, for messages that nothing else
+    handles; a call of it ends after ``handler_timeout`` seconds.
+    ``docs/guides/envelope/operate.md`` describes both.
     ``heartbeats`` says how connections are watched, ``registration`` who may register over a
-    socket, ``routing`` how far a message spreads (``docs/envelope/routing.md``).
+    socket, ``routing`` how far a message spreads (``docs/guides/envelope/routing.md``).
 
     ``max_requests`` bounds the requests that are answered at once, ``max_requests_per_socket``
     the requests of one WebSocket, and ``max_requests_waiting`` how many more of one caller wait.

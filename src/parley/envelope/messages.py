@@ -1,4 +1,4 @@
-"""The messages of the envelope protocol, version 1 (``docs/envelope/specification.md``).
+"""The messages of the envelope protocol, version 1 (``docs/reference/envelope-specification.md``).
 
 ``wire.envelope`` reads and writes them. Members that a message may leave out have their default
 here. ``model.ids`` bounds the sizes of ids.

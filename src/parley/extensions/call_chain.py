@@ -1,4 +1,4 @@
-"""The chain of calls that a message belongs to (``docs/extensions/call-chain.md``).
+"""The chain of calls that a message belongs to (``docs/reference/extensions/call-chain.md``).
 
 This reads and writes the value: ``engine.caller`` checks it, and ``agent.remote`` extends it.
 """

@@ -1,7 +1,7 @@
 """Extensions that are data on the card: their behaviour is elsewhere.
 
 ``server.http.files`` takes files in and hands them out, ``engine.service`` detects repeated
-messages, and ``engine.typed`` reads inputs and checks results. See ``docs/extensions/``.
+messages, and ``engine.typed`` reads inputs and checks results. See ``docs/reference/extensions/``.
 """
 
 from __future__ import annotations

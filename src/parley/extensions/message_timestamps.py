@@ -1,4 +1,7 @@
-"""Creation times of messages and artifacts (``docs/extensions/message-timestamps.md``)."""
+"""Creation times of messages and artifacts.
+
+``docs/reference/extensions/message-timestamps.md`` is the specification.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The events that webhooks receive, and their deliveries (``docs/extensions/push-delivery.md``)."""
+"""The events that webhooks receive, and their deliveries.
+
+``docs/reference/extensions/push-delivery.md`` is the specification.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Questions of tasks as data: for answers with a JSON Schema, and for credentials.
 
-See ``docs/extensions/typed-questions.md`` and ``docs/extensions/in-task-authorization.md``.
+See ``docs/reference/extensions/typed-questions.md`` and
+``docs/reference/extensions/in-task-authorization.md``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Streams that resume after an interruption (``docs/extensions/resumable-streams.md``).
+"""Streams that resume after an interruption (``docs/reference/extensions/resumable-streams.md``).
 
 ``store.follow`` replays events by number. This declares the extension, and puts the number of an
 event into its metadata for bindings without event ids.

@@ -1,4 +1,4 @@
-"""The method ``tasks/search`` (``docs/extensions/task-search.md``)."""
+"""The method ``tasks/search`` (``docs/reference/extensions/task-search.md``)."""
 
 from __future__ import annotations
 

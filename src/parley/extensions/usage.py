@@ -1,6 +1,6 @@
 """What is used: ``usage/report``, the cost of an answer, and the progress of a run of a model.
 
-See ``docs/extensions/usage.md`` and ``docs/extensions/run-progress.md``.
+See ``docs/reference/extensions/usage.md`` and ``docs/reference/extensions/run-progress.md``.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def asgi(agents: Agents | None = None, **options: Unpack[AppKeywords]) -> App:
     ``sqlite:///tasks.db`` in a file, ``postgresql://user@host/database`` for many processes.
     ``url`` is the public address of the app, if requests do not carry it. ``auth`` or ``caller``
     finds the callers, to whom their tasks belong; ``limits`` are how much they may take.
-    ``docs/server-options.md`` has all options, which are the fields of ``ServerOptions``.
+    ``docs/reference/server-options.md`` has all options, which are the fields of ``ServerOptions``.
 
     To mount the app in another, pass ``lifespan=app.lifespan`` to that one: it starts and stops
     the agents. Raises ``ValueError`` for what cannot be served, and ``TypeError`` for what is no
@@ -229,7 +229,7 @@ def serve(
     With ``tls_cert`` and ``tls_key`` (PEM files) it is HTTPS, and with ``grpc_port`` the agents are
     served over gRPC too. On a ``host`` that other machines reach, agents require credentials, or
     ``caller=`` identifies callers, or ``allow_anonymous`` allows that everyone calls them.
-    ``docs/server-options.md`` has all options, which are the fields of ``ServerOptions``.
+    ``docs/reference/server-options.md`` has all options, which are the fields of ``ServerOptions``.
 
     Raises ``ValueError`` for what cannot be served, and ``SystemExit`` with the reason if the
     address or the store is unavailable.

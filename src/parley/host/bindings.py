@@ -1,4 +1,4 @@
-"""Bindings that a server has beside JSON-RPC, HTTP+JSON and gRPC (docs/extend-parley.md)."""
+"""Bindings that a server has beside JSON-RPC, HTTP+JSON and gRPC (docs/guides/extend-parley.md)."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A field of ``ServerOptions`` is the option: the keyword of ``parley.asgi`` and ``parley.serve`` has
 its type and default. Its ``Option`` is the flag of ``parley serve``, the environment variable, and
-the text of ``docs/server-options.md``; ``record`` is for the audit.
+the text of ``docs/reference/server-options.md``; ``record`` is for the audit.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         tuple[ServerBinding, ...],
         Option(
             "Bindings with settings of their own beside JSON-RPC, HTTP+JSON and gRPC; other "
-            "installed ones have their defaults (docs/extend-parley.md).",
+            "installed ones have their defaults (docs/guides/extend-parley.md).",
             flag=None,
         ),
     ] = ()

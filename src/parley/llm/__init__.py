@@ -4,7 +4,7 @@
 
     agent = llm_agent("Helper", model="qwen3:8b", tools=[a_function, "https://other-agent"])
 
-``docs/llm-agents.md`` shows all of it.
+``docs/guides/llm-agents.md`` shows all of it.
 """
 
 from __future__ import annotations

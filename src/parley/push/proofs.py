@@ -1,5 +1,5 @@
 """How a webhook knows its sender: one proof for each scheme of a configuration, its checks, and the
-encryption of its secrets. The wire format is ``docs/extensions/push-proofs.md``.
+encryption of its secrets. The wire format is ``docs/reference/extensions/push-proofs.md``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A delivery as it arrives, and the verification of its sender and of its bytes.
 
-Each ``verify_...`` is one scheme of ``docs/extensions/push-proofs.md``. Secrets are compared in
-constant time, and are in no log, error or repr.
+Each ``verify_...`` is one scheme of ``docs/reference/extensions/push-proofs.md``. Secrets are
+compared in constant time, and are in no log, error or repr.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Bindings that are added to a server, beside JSON-RPC, HTTP+JSON and gRPC.
 
 A package adds one with an entry point of the group ``parley.bindings``, or an operator with
-``parley.asgi(agent, bindings=[...])`` (docs/extend-parley.md).
+``parley.asgi(agent, bindings=[...])`` (docs/guides/extend-parley.md).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@
             await remote.advance(timedelta(days=2))
             assert await remote.get(task.id) == testing.completed(text="Do it now.")
 
-``docs/test-your-agent.md`` shows all of it.
+``docs/guides/test-your-agent.md`` shows all of it.
 """
 
 from __future__ import annotations

@@ -59,8 +59,8 @@ async def wait() -> str:
 
 
 def page(name: str) -> dict[str, Any]:
-    """Return what the Python blocks of a framework's page define: ``docs/frameworks/NAME.md``."""
-    path = Path(__file__).parents[3] / "docs" / "frameworks" / f"{name}.md"
+    """Return what the Python blocks of ``docs/guides/frameworks/NAME.md`` define."""
+    path = Path(__file__).parents[3] / "docs" / "guides" / "frameworks" / f"{name}.md"
     code = re.findall(r"^```python\n(.*?)^```$", path.read_text(), re.MULTILINE | re.DOTALL)
     defined: dict[str, Any] = {"__name__": "page"}
     exec(compile("\n".join(code), str(path), "exec"), defined)
@@ -69,7 +69,7 @@ def page(name: str) -> dict[str, Any]:
 
 def documented(name: str, file: str) -> dict[str, Any]:
     """Return what a block of a framework's page defines: the one that begins with the file."""
-    page = Path(__file__).parents[3] / "docs" / "frameworks" / f"{name}.md"
+    page = Path(__file__).parents[3] / "docs" / "guides" / "frameworks" / f"{name}.md"
     blocks = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), flags=re.DOTALL)
     (block,) = [each for each in blocks if each.startswith(f"# {file}\n")]
     names: dict[str, Any] = {"__name__": file.removesuffix(".py")}

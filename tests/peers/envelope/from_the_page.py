@@ -1,4 +1,4 @@
-"""A client of the envelope protocol, written from docs/envelope/specification.md alone.
+"""A client of the envelope protocol, written from docs/reference/envelope-specification.md alone.
 
     python from_the_page.py URL KEY
 

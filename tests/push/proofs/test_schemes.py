@@ -26,7 +26,7 @@ from tests.webhooks import Told, Webhook, webhook
 
 pytestmark = pytest.mark.anyio
 
-PAGE = Path(__file__).parents[3] / "docs" / "extensions" / "push-proofs.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "extensions" / "push-proofs.md"
 ISSUER = "https://agents.example.com/parley"
 
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()

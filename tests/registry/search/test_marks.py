@@ -41,7 +41,7 @@ def test_no_agent_of_the_measured_set_is_marked() -> None:
 
 def test_every_mark_has_a_meaning_and_an_example() -> None:
     assert {mark for mark, _ in INSTRUCTING} | {"long"} == set(MARKS)
-    page = (ROOT / "docs" / "registry" / "search.md").read_text("utf-8")
+    page = (ROOT / "docs" / "guides" / "registry" / "search.md").read_text("utf-8")
     assert [mark for mark in MARKS if f"\n| `{mark}` | " not in page] == []
 
 

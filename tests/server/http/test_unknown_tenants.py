@@ -1,4 +1,4 @@
-"""A tenant that a server does not know, named in every way (docs/tenants.md)."""
+"""A tenant that a server does not know, named in every way (docs/guides/tenants.md)."""
 
 from __future__ import annotations
 

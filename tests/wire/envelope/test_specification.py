@@ -20,7 +20,7 @@ from parley.model.operations import OPERATIONS
 from parley.wire.json.problems import collecting_problems
 from tests.house.documents import ROOT, blocks
 
-NAME = "docs/envelope/specification.md"
+NAME = "docs/reference/envelope-specification.md"
 PAGE = (ROOT / NAME).read_text("utf-8")
 EXAMPLES = [each for each in blocks(NAME) if each.language == "json"]
 SCHEMA = json.loads(schema())

@@ -1,4 +1,4 @@
-"""What version 0.3 cannot say: the list of ``docs/versions.md``, as a function.
+"""What version 0.3 cannot say: the list of ``docs/reference/versions.md``, as a function.
 
 ``left_of(value)`` is what a value is after it was written in 0.3 and read back. Nothing else may
 differ.

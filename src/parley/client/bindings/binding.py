@@ -57,7 +57,7 @@ _ALIASES = {
 
 
 ENTRY_POINTS = "parley.client_bindings"
-"""The entry points of packages that add bindings (docs/extend-parley.md).
+"""The entry points of packages that add bindings (docs/guides/extend-parley.md).
 
 Each is a class, under the name of the binding on cards, a URI, and under a short name.
 """

@@ -1,4 +1,4 @@
-"""A2A agents as tools and as nodes of graphs (``docs/frameworks/langgraph.md``).
+"""A2A agents as tools and as nodes of graphs (``docs/guides/frameworks/langgraph.md``).
 
 A message is sent once; questions of the agent are interrupts of the graph.
 """

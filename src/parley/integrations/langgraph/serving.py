@@ -1,6 +1,6 @@
 """Graphs of LangGraph as agents, alone or under the addresses of LangGraph's server.
 
-``docs/frameworks/langgraph.md`` shows both.
+``docs/guides/frameworks/langgraph.md`` shows both.
 """
 
 from __future__ import annotations

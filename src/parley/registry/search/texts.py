@@ -28,7 +28,7 @@ MARKS = (
     "instructions", "preference", "concealment", "secrets", "tools", "roles", "markup",
     "hidden-characters", "bidi", "control-characters", "encoded", "long",
 )  # fmt: skip
-"""All marks, in the order of ``marks_of``; docs/registry/search.md says what each means."""
+"""All marks, in the order of ``marks_of``; docs/guides/registry/search.md says what each means."""
 
 
 def marks_of(texts: Mapping[str, str]) -> tuple[str, ...]:

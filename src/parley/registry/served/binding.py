@@ -1,4 +1,4 @@
-"""The catalog of a server as a binding of it (``docs/extend-parley.md``)."""
+"""The catalog of a server as a binding of it (``docs/guides/extend-parley.md``)."""
 
 from __future__ import annotations
 
