@@ -57,6 +57,11 @@ def pages() -> list[str]:
     return [name for name in names if not name.startswith(UNTESTED)]
 
 
+def tutorial() -> list[str]:
+    """Return the pages of the tutorial in order: each continues the one before."""
+    return [name for name in pages() if re.match(r"docs/start/\d-", name)]
+
+
 def blocks(page: str, text: str | None = None) -> Iterator[Block]:
     """Yield the blocks of a page in order."""
     lines = (text if text is not None else (ROOT / page).read_text("utf-8")).splitlines()

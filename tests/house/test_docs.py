@@ -25,7 +25,7 @@ import pytest
 
 from tests import forked
 from tests.forked_servers import CAN_FORK, ForkedServer, fork
-from tests.house.documents import ROOT, Block, blocks, commands, missing, pages
+from tests.house.documents import ROOT, Block, blocks, commands, missing, pages, tutorial
 from tests.house.package import Environment
 from tests.polling import block_thread
 from tests.services.ports import free_port
@@ -217,8 +217,19 @@ def page(tmp_path: Path, with_everything: Environment) -> Iterator[Page]:
     page.close()
 
 
-@pytest.mark.parametrize("name", pages())
+@pytest.mark.parametrize("name", sorted({*pages()} - {*tutorial()}))
 def test_everything_on_the_page_works(name: str, page: Page) -> None:
+    play(page, name)
+
+
+def test_the_tutorial_works_from_its_first_page_to_its_last(page: Page) -> None:
+    assert len(tutorial()) == 8
+    for name in tutorial():
+        play(page, name)
+
+
+def play(page: Page, name: str) -> None:
+    """Do what a page says, from top to bottom."""
     all_blocks = list(blocks(name))
     for block, following in zip_longest(all_blocks, all_blocks[1:]):
         if block.not_run:

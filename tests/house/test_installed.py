@@ -289,14 +289,17 @@ def test_reloading_changes_no_words(with_everything: Environment, tmp_path: Path
         server.end(signal.SIGINT)
 
 
-# -- what the README says ----------------------------------------------------------------------
+# -- the page about installing -----------------------------------------------------------------
+
+
+INSTALL = "docs/start/install.md"
 
 
 def installing() -> list[list[str]]:
-    """Return the commands under "Install" of the README, block by block."""
-    text = (ROOT / "README.md").read_text("utf-8")
+    """Return the commands under "Install" of the page about installing, block by block."""
+    text = (ROOT / INSTALL).read_text("utf-8")
     section = text.partition("\n## Install\n")[2].partition("\n## ")[0]
-    found = [block for block in blocks("README.md", section) if block.language == "console"]
+    found = [block for block in blocks(INSTALL, section) if block.language == "console"]
     return [[re.split(r"\s+#", c.line)[0] for c in commands(block)] for block in found]
 
 
@@ -319,7 +322,7 @@ WAYS = [lines for lines in installing() if BESIDE not in lines[0]]
 @posix
 @pytest.mark.slow
 @pytest.mark.parametrize("lines", WAYS, ids=lambda lines: lines[0])
-def test_the_ways_to_install_work_as_the_readme_has_them(
+def test_the_ways_to_install_work_as_the_page_has_them(
     lines: list[str], package: Package, with_cli: Environment, tmp_path: Path
 ) -> None:
     folder = tmp_path
@@ -365,9 +368,7 @@ def test_the_ways_to_install_work_as_the_readme_has_them(
 
 
 @posix
-def test_what_the_readme_says_to_type_beside_the_demo_works(
-    with_cli: Environment, tmp_path: Path
-) -> None:
+def test_the_command_next_to_the_demo_works(with_cli: Environment, tmp_path: Path) -> None:
     (line,) = [line for lines in installing() for line in lines if BESIDE in line]
     (tmp_path / ".venv").symlink_to(with_cli.home)
     given = clean(tmp_path)

@@ -112,7 +112,7 @@ def test_every_extra_of_an_install_from_a_clone_is_one_of_this_package() -> None
         for path, text in own_texts()
         for local in LOCAL.finditer(text)
     }
-    assert {"README.md", "Makefile", "deploy/Dockerfile"} <= found.keys()
+    assert {"docs/start/install.md", "Makefile", "deploy/Dockerfile"} <= found.keys()
     assert {path: extras - KNOWN for path, extras in found.items() if extras - KNOWN} == {}
 
 
