@@ -35,8 +35,8 @@ This page is made from the code (`parley.host.options.ServerOptions`).
 SETTINGS = """\
 ## `settings`
 
-`parley.Settings(...)` has the limits, times and rules of a server; its docstring says what each
-means. Some are flags:
+`parley.Settings(...)` has the limits, times and rules of a server ([all of them](settings.md)).
+Some are flags:
 """
 
 
