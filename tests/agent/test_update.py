@@ -43,10 +43,10 @@ def documented() -> Agent:
     agent = Agent("Documented")
     (counter,) = [
         block.text
-        for block in blocks("docs/guides/write-an-agent.md")
+        for block in blocks("docs/reference/turn.md")
         if "async def count(turn: Turn)" in block.text
     ]
-    exec(compile(counter, "write-an-agent.md", "exec"), {"agent": agent, "Turn": Turn})
+    exec(compile(counter, "turn.md", "exec"), {"agent": agent, "Turn": Turn})
     return agent
 
 
