@@ -1,4 +1,4 @@
-"""The guarantees of the combinators, by the names that ``docs/guides/compositions.md`` gives them.
+"""The guarantees of the combinators, by their names in ``docs/reference/compositions.md``.
 
 ``tests/house/test_guarantees.py`` compares the tables of that page with the names of these tests.
 """

@@ -10,14 +10,15 @@ import pytest
 
 from tests.house.documents import ROOT
 
-PAGE = (ROOT / "docs" / "guides" / "compositions.md").read_text("utf-8")
+TABLES = (ROOT / "docs" / "reference" / "compositions.md").read_text("utf-8")
+GUIDE = (ROOT / "docs" / "guides" / "compositions.md").read_text("utf-8")
 TESTS = ROOT / "tests" / "compose" / "test_guarantees.py"
 
 
 def promised() -> set[str]:
     """Return the names of the tests that the tables promise."""
     names = set()
-    for section in re.split(r"^## ", PAGE, flags=re.M)[1:]:
+    for section in re.split(r"^## ", TABLES, flags=re.M)[1:]:
         title, _, text = section.partition("\n")
         if "| When a part |" not in text:
             continue
@@ -39,4 +40,4 @@ def test_every_guarantee_has_a_test_by_its_name_and_every_test_a_row() -> None:
 @pytest.mark.parametrize("example", ["answering", "report"])
 def test_the_pictures_of_the_examples_are_what_they_draw(example: str) -> None:
     agent = runpy.run_path(str(ROOT / "examples" / f"{example}.py"))["agent"]
-    assert f"```mermaid\n{agent.mermaid()}```\n" in PAGE
+    assert f"```mermaid\n{agent.mermaid()}```\n" in GUIDE
