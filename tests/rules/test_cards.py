@@ -14,12 +14,16 @@ from parley.client.card.interface import choose
 from parley.client.card.resolver import read_card
 from parley.model.cards import (
     AgentCard,
+    AgentCardSignature,
     AgentInterface,
     HTTPAuthSecurityScheme,
     SecurityRequirement,
     SecurityScheme,
     StringList,
 )
+from parley.security.key_sets import KeySet, read_keys
+from parley.security.signing.cards import verify
+from parley.security.signing.keys import SigningKeys, new_key_set, write_key_set
 from parley.server.app import create_app
 from parley.server.endpoint import Endpoint
 from parley.server.run import serving
@@ -42,6 +46,31 @@ async def card_at(url: str, path: str = CARD, **headers: str) -> dict[str, Any]:
     assert response.status == 200
     made: dict[str, Any] = response.json
     return made
+
+
+# -- rule 5 -----------------------------------------------------------------------------------
+
+
+async def test_rule_5_a_card_is_signed_in_each_form_that_verifiers_read():
+    keys = SigningKeys.parse(write_key_set(new_key_set(["ES256"], now=0)))
+    settings = Settings(allowed_hosts=("*",))
+    app = parley.asgi(plain, settings=settings, url="https://agents.example", signing_keys=keys)
+    async with serving(app) as url:
+        merged = (await ask(url, "GET", CARD)).body
+    verdict = verify(merged, KeySet(read_keys(keys.published)))
+    assert [each.form for each in verdict.signatures] == ["exact", "received"]  # stripped is exact
+
+
+async def test_rule_5_a_card_with_signatures_of_its_own_is_served_as_the_card_of_1_0_alone():
+    signature = AgentCardSignature(protected="e30", signature="c2ln")
+
+    def signed(interfaces: tuple[AgentInterface, ...]) -> AgentCard:
+        return msgspec.structs.replace(card_of()(interfaces), signatures=(signature,))
+
+    async with serving(create_app({"": Endpoint(Service(), signed)})) as url:
+        assert is_exact(await card_at(url))
+        assert "signatures" in await card_at(url)
+        assert "signatures" not in await card_at(url, **{"A2A-Version": "0.3"})
 
 
 # -- rule 17 ----------------------------------------------------------------------------------
