@@ -224,6 +224,11 @@ class PushDispatcher:
         self._tasks.setdefault(task_id, None)
         self._request_load(task_id, scope)
 
+    async def refresh(self, task_id: str) -> None:
+        """Load a task's configurations at once, and cancel the delivery of a replaced one."""
+        with contextlib.suppress(StoreError):  # the loader asks the store again
+            await self._load(task_id)
+
     async def forget(self, task_id: str, push_id: str) -> None:
         """Stop delivery for a configuration that was removed from the store."""
         async with self._load_lock:  # a load that began before must not bring it back

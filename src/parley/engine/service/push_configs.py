@@ -107,7 +107,10 @@ class PushConfigs:
         return self._shown(stored, request.task_id, context)
 
     async def _put(self, task_id: str, push: PushRecord, scope: Scope) -> PushRecord:
-        """Store a configuration and watch its task, even if the caller disconnects."""
+        """Store a configuration and watch its task, even if the caller disconnects.
+
+        Once it returns, this replica sends nothing more for a configuration that was replaced.
+        """
 
         def done(putting: asyncio.Future[PushRecord]) -> None:
             # A store that fails may have written it nevertheless.
@@ -116,7 +119,9 @@ class PushConfigs:
 
         putting = asyncio.ensure_future(self._store.put_push(task_id, push))
         putting.add_done_callback(done)
-        return await asyncio.shield(putting)
+        stored = await asyncio.shield(putting)
+        await self._executor.push.refresh(task_id)
+        return stored
 
     async def get(
         self, request: GetTaskPushNotificationConfigRequest, context: CallContext, scope: Scope
