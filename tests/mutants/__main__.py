@@ -1,0 +1,240 @@
+"""Draw mutants, run the tests that reach them, and report the mutants that survive.
+
+    python -m tests.mutants --reach              record, in one run, what tests reach which mutant
+    python -m tests.mutants engine store         run the mutants of these rooms
+    python -m tests.mutants engine --killers 5   ... until five test functions killed each
+    python -m tests.mutants engine --needed      say which tests the kills of the last run need
+    python -m tests.mutants engine --before F    compare with F, the result of an earlier run
+
+The same seed draws the same mutants from the same source. The folder ``.mutants`` keeps the record
+(``reach.json``) and the results of each room (``ROOM.json``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.mutants import loading, reach
+from tests.mutants.mutations import mutants
+from tests.mutants.runner import chosen
+
+ROOT = loading.ROOT
+KEPT = ROOT / ".mutants"
+SOURCE = ROOT / "src" / "parley"
+
+Result = dict[str, Any]
+
+
+def rooms() -> list[str]:
+    """Return the rooms: the folders of the package, and ``.`` for the modules beside them."""
+    return [".", *sorted(path.parent.name for path in SOURCE.glob("*/__init__.py"))]
+
+
+def drawn(room: str, most: int, seed: int) -> dict[str, Result]:
+    """Draw mutants of a room, evenly from all of its lines that can change."""
+    folder = SOURCE / room
+    files = folder.glob("*.py") if room == "." else folder.rglob("*.py")
+    found = {
+        f"{path.relative_to(ROOT).as_posix()}:{mutant.number}": mutant._asdict()
+        for path in sorted(files)
+        for mutant in mutants(path.read_text("utf-8"))
+    }
+    names = random.Random(f"{room} {seed}").sample(sorted(found), min(most, len(found)))
+    return {name: found[name] for name in names}
+
+
+def record(options: argparse.Namespace) -> int:
+    """Run the tests with a probe at each drawn mutant, and keep which tests reach it."""
+    names = [
+        name
+        for room in options.rooms or rooms()
+        for name in drawn(room, options.mutants, options.seed)
+    ]
+    probes: dict[str, dict[str, int]] = {}
+    for number, name in enumerate(names):
+        path, _, index = name.rpartition(":")
+        probes.setdefault(path, {})[index] = number
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "probes.json")
+        file.write_text(json.dumps(probes), "utf-8")
+        environment = os.environ | {loading.PROBES: str(file), reach.FOLDER: folder}
+        command = [sys.executable, "-m", "pytest", "-q", "-n", str(options.jobs)]
+        command += ["-p", "tests.mutants.reach", *options.tests]
+        status = subprocess.run(command, env=environment, cwd=ROOT, check=False).returncode
+        reached: dict[str, dict[str, list[str]]] = {}
+        seconds: dict[str, float] = {}
+        failed: set[str] = set()
+        for part in Path(folder).glob("[0-9]*.json"):
+            data = json.loads(part.read_text("utf-8"))
+            seconds |= data["seconds"]
+            failed |= set(data["failed"])
+            for number, functions in data["reached"].items():
+                merged = reached.setdefault(names[int(number)], {})
+                for function, cases in functions.items():
+                    merged[function] = [*merged.get(function, []), *cases][: reach.CASES]
+    for functions in reached.values():
+        for function, cases in list(functions.items()):
+            functions[function] = [case for case in cases if case not in failed]
+            if not functions[function]:
+                del functions[function]
+    KEPT.mkdir(exist_ok=True)
+    (KEPT / "reach.json").write_text(json.dumps({"reached": reached, "seconds": seconds}), "utf-8")
+    print(f"{len(names)} mutants, {len(reached)} reached; the tests ended with {status}")
+    return 0
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the mutants of rooms, and print those that survive."""
+    known = json.loads((KEPT / "reach.json").read_text("utf-8"))
+    for room in options.rooms or rooms():
+        found = drawn(room, options.mutants, options.seed)
+        targets = [
+            {
+                "name": name,
+                "cases": chosen(
+                    known["reached"].get(name, {}), known["seconds"], [f"tests/{room}"]
+                ),
+            }
+            for name in found
+        ]
+        for name, killers, ran in _outcomes(targets, options):
+            found[name] |= {"ran": ran, "killers": killers}
+        (KEPT / f"{room}.json").write_text(json.dumps(found, indent=1), "utf-8")
+        show(room, found, options)
+    return 0
+
+
+def _outcomes(targets: Sequence[Result], options: argparse.Namespace) -> Iterator[tuple[Any, ...]]:
+    """Yield the outcome of each target, from as many processes as there are jobs."""
+    known = json.loads((KEPT / "reach.json").read_text("utf-8"))
+    workers: list[tuple[subprocess.Popen[bytes], Path]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        outcomes = Path(folder, "outcomes")
+        for number in range(options.jobs):
+            share = targets[number :: options.jobs]
+            cases = {case for target in share for case in target["cases"]}
+            job = {
+                "targets": share,
+                "killers": options.killers,
+                "seconds": {case: known["seconds"].get(case, 5.0) for case in cases},
+                "outcomes": str(outcomes),
+            }
+            file = Path(folder, f"{number}.json")
+            file.write_text(json.dumps(job), "utf-8")
+            command = [sys.executable, "-m", "tests.mutants.worker", str(file)]
+            printed = Path(folder, f"{number}.out")
+            with printed.open("w") as out:
+                worker = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT)
+            workers.append((worker, printed))
+        for worker, printed in workers:
+            if worker.wait() not in (0, 5):
+                print(printed.read_text("utf-8"))
+        if outcomes.exists():
+            for line in outcomes.read_text("utf-8").splitlines():
+                yield tuple(json.loads(line))
+
+
+def show(room: str, found: dict[str, Result], options: argparse.Namespace) -> None:
+    """Print the score of a room and its survivors, or what differs from an earlier run."""
+    tried = {name: result for name, result in found.items() if result.get("ran")}
+    killed = {name for name, result in tried.items() if result["killers"]}
+    print(
+        f"{room}: {len(killed)} of {len(found)} mutants killed, {len(tried) - len(killed)} "
+        f"survive, {len(found) - len(tried)} are reached by no test"
+    )
+    if options.before:
+        earlier = json.loads(Path(options.before).read_text("utf-8"))
+        lost = {name for name, was in earlier.items() if was.get("killers")} - killed
+        _list("killed before, not now", found, sorted(lost & found.keys()))
+    elif options.verbose:
+        _list("survives", found, sorted(tried.keys() - killed))
+        _list("reached by no test", found, sorted(found.keys() - tried.keys()))
+
+
+def _list(what: str, found: dict[str, Result], names: Sequence[str]) -> None:
+    for name in names:
+        path, mutant = name.rpartition(":")[0], found[name]
+        print(f"{what}: {path}:{mutant['line']} ({name.rpartition(':')[2]})")
+        print(f"    {mutant['before']}  ->  {mutant['after']}")
+
+
+def needed(options: argparse.Namespace) -> int:
+    """Print for each test function how many mutants it kills, how many alone, and if it is needed.
+
+    Needed are the functions of a smallest set, found greedily, that kills every mutant that was
+    killed. A function that kills nothing may still state a guarantee.
+    """
+    own = tuple(f"{folder.rstrip('/')}/" for folder in options.tests) or tuple(
+        f"tests/{room}/" for room in options.rooms
+    )
+    killers = [
+        set(result["killers"])
+        for room in options.rooms
+        for result in json.loads((KEPT / f"{room}.json").read_text("utf-8")).values()
+        if result.get("killers")
+    ]
+    kills = Counter(name for names in killers for name in names)
+    alone = Counter(name for names in killers for name in names if len(names) == 1)
+    kept: set[str] = set()
+    left = killers
+    while left:
+        counts = Counter(name for names in left for name in names)
+        best = max(sorted(counts), key=lambda name: (counts[name], not name.startswith(own)))
+        kept.add(best)
+        left = [names for names in left if best not in names]
+    for name in sorted(name for name in test_functions(own) | kills.keys()):
+        mark = "needed" if name in kept else "-"
+        print(f"{mark:6} {kills[name]:4} {alone[name]:4}  {name}")
+    return 0
+
+
+def test_functions(folders: Sequence[str]) -> set[str]:
+    """Return the names of the test functions in folders."""
+    return {
+        f"{path.relative_to(ROOT).as_posix()}::{name}"
+        for folder in folders
+        for path in (ROOT / folder).rglob("test_*.py")
+        for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text("utf-8"), re.M)
+    }
+
+
+def main() -> int:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.mutants",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "rooms", nargs="*", help="rooms of the product; all of them if none is named"
+    )
+    parser.add_argument("--reach", action="store_true", help="record which tests reach what")
+    parser.add_argument("--needed", action="store_true", help="say which tests the kills need")
+    parser.add_argument("--mutants", type=int, default=500, help="how many to draw in a room")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--killers", type=int, default=1, help="tests to find for each mutant")
+    parser.add_argument("--tests", nargs="+", default=[], help="tests to record, instead of all")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--before", help="the results of an earlier run, to compare with")
+    parser.add_argument("--verbose", "-v", action="store_true", help="list the survivors")
+    options = parser.parse_args()
+    if unknown := set(options.rooms) - set(rooms()):
+        parser.error(f"no such room: {', '.join(sorted(unknown))}; there are {', '.join(rooms())}")
+    if options.needed:
+        return needed(options)
+    return record(options) if options.reach else run(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
