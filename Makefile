@@ -43,7 +43,7 @@ else
 INSTALL = uv pip install --quiet --python $(BIN)/python$(EXE)
 endif
 
-.PHONY: help demo test lint bench bench-quick bench-fleet bench-peers docs conformance interop frameworks fuzz simulation clean
+.PHONY: help demo test lint bench bench-quick bench-fleet bench-peers docs conformance interop frameworks fuzz simulation mutants clean
 
 help:
 	@echo "make demo    serve the example agents and talk to them (ARGS=--once ends by itself)"
@@ -57,6 +57,7 @@ help:
 	@echo "make frameworks  ask every adapter of a framework (ARGS='-k strands' for one of them)"
 	@echo "make interop  run other people's clients and servers (ARGS=js-1.3 for one of them)"
 	@echo "make fuzz    search for inputs that break a decoder (SECONDS=60 for each)"
+	@echo "make mutants  change the product at random, see which tests notice (ARGS=engine, a room)"
 	@echo "make simulation  a fleet under a seeded scheduler, with faults (SEEDS=10000 for more)"
 	@echo "make docs    check the documentation: links, and every command and snippet in it"
 	@echo "make clean   remove $(VENV) and everything that the commands above leave behind"
@@ -94,6 +95,9 @@ fuzz: $(VENV)/for-tests
 simulation: $(VENV)/for-tests
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
 
+mutants: $(VENV)/for-tests
+	@$(BIN)/python -m tests.mutants $(ARGS)
+
 conformance: $(VENV)/for-tests
 	@$(BIN)/python -m conformance $(ARGS)
 
@@ -126,4 +130,5 @@ $(VENV)/for-demo: $(STAMP) pyproject.toml
 $(VENV)/for-tests: $(STAMP) pyproject.toml
 	@echo "installing Parley and what its tests need"
 	@$(INSTALL) -e '.[cli,reload]' --group dev
+	@$(BIN)/python -m compileall -q -j 0 src # else servers under test compile what they load late
 	@touch $@ $(VENV)/for-demo

@@ -397,6 +397,7 @@ async def test_an_interface_that_only_failed_to_answer_in_time_is_kept() -> None
         await exchange.never()
 
     async with line(agent, at(ONE, "/a"), at(ONE, "/b"), timeout=0.05) as (remote, server):
-        with pytest.raises(Timeout):
-            await remote.get("t-1")
-        assert paths(server) == ["/a"]
+        while not paths(server):  # on a busy machine no request may get out in time
+            with pytest.raises(Timeout):
+                await remote.get("t-1")
+        assert set(paths(server)) == {"/a"}
