@@ -6,8 +6,8 @@
     python -m tests.mutants engine --needed      say which tests the kills of the last run need
     python -m tests.mutants engine --before F    compare with F, the result of an earlier run
 
-The same seed draws the same mutants from the same source. The folder ``.mutants`` keeps the record
-(``reach.json``) and the results of each room (``ROOM.json``).
+The same seed draws the same mutants from the same source. The folder ``.mutants`` (or the variable
+``PARLEY_MUTANTS``) keeps the record, ``reach.json``, and the results of each room, ``ROOM.json``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.mutants.mutations import mutants
 from tests.mutants.runner import chosen
 
 ROOT = loading.ROOT
-KEPT = ROOT / ".mutants"
+KEPT = Path(os.environ.get("PARLEY_MUTANTS", ROOT / ".mutants"))
 SOURCE = ROOT / "src" / "parley"
 
 Result = dict[str, Any]

@@ -23,8 +23,8 @@ from tests.mutants import loading
 PATIENCE = 8.0
 """Seconds that a test may take beyond four times its usual time, before it counts as failed."""
 
-MAX_CASES = 60
-MAX_SECONDS = 40.0
+MAX_CASES = 40
+MAX_SECONDS = 15.0
 """The cases that are tried against one mutant, and the seconds that they take without it."""
 
 
