@@ -181,6 +181,28 @@ def test_the_pieces_of_any_task_are_the_task(
     check(opened, opened.write(first, more))
 
 
+@pytest.mark.L4
+def test_an_empty_text_after_other_parts_removes_none_of_them(opened: Opened) -> None:
+    """An empty text gives way to the text that follows it only as the sole part of an artifact."""
+    first = Task(
+        id="-",
+        context_id="",
+        status=status_of(TaskState.WORKING, at=0),
+        artifacts=(Artifact(artifact_id="one", parts=(Part(raw=b"x"),)),),
+    )
+
+    def continuing(*texts: str, media_type: str = "") -> TaskArtifactUpdateEvent:
+        parts = tuple(Part(text=text, media_type=media_type) for text in texts)
+        artifact = Artifact(artifact_id="one", parts=parts)
+        return TaskArtifactUpdateEvent(
+            task_id="-", context_id="c", artifact=artifact, append=True, metadata={CONTINUES: True}
+        )
+
+    updates = [continuing("", ""), continuing("0", media_type="text/markdown")]
+    check(opened, opened.write(first, [(updates, False)]))
+    check(opened, opened.write(first, [(updates[:1], True), (updates[1:], False)]))
+
+
 def nested(depth: int) -> Any:
     value: Any = "☃"
     for _ in range(depth):

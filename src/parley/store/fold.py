@@ -227,6 +227,11 @@ class ArtifactFold:
                 growing.mark_saved()
 
     @property
+    def growing(self) -> Iterable[_Growing]:
+        """The artifacts with what the store has of each, in their order."""
+        return self._growing.values()
+
+    @property
     def artifacts(self) -> tuple[Artifact, ...]:
         """The artifacts as they stand."""
         return tuple([growing.artifact for growing in self._growing.values()])
@@ -279,7 +284,8 @@ class _Growing:
     """An artifact to which chunks can be added.
 
     ``_parts`` has a ``str`` where a chunk continues the text of the part before it; ``_text`` is
-    the last part that is a text, ``None`` after a part that is none.
+    the last part that is a text, ``None`` after a part that is none. ``has_earlier``: the store has
+    parts before the first of ``_parts``.
     """
 
     __slots__ = (
@@ -291,6 +297,7 @@ class _Growing:
         "_saved",
         "_saved_text",
         "_text",
+        "has_earlier",
         "index",
         "replaces",
     )
@@ -305,6 +312,7 @@ class _Growing:
         self._saved_text = self._text
         self._is_kept = False
         self._has_new_head = True
+        self.has_earlier = False
         self.replaces = False
 
     @property
@@ -352,7 +360,8 @@ class _Growing:
         """Return the parts to add, without an empty first one; drop an empty text before them."""
         if part.text == "" or part.raw == b"":
             return parts[1:]
-        if len(self._parts) == 1 and self._joined(0)[0].text == "":
+        is_only = len(self._parts) == 1 and not self.has_earlier
+        if is_only and self._joined(0)[0].text == "":
             self._parts.clear()
             self._saved, self._has_new_head = 0, True
             self.replaces = self.is_stored
@@ -435,12 +444,12 @@ def pieces_after(
 
     Of the stored parts only the last is looked into: an update may continue its text.
     """
+    known = [(head, *_last_text(parts)) for head, parts in stored]
     folding = ArtifactFold(
-        [
-            decode(b'%s,"parts":[%s]}' % (head[:-1], _last_text(parts)), Artifact)
-            for head, parts in stored
-        ]
+        [decode(b'%s,"parts":[%s]}' % (head[:-1], text), Artifact) for head, text, _ in known]
     )
+    for growing, (_, _, has_earlier) in zip(folding.growing, known, strict=True):
+        growing.has_earlier = has_earlier
     for update in updates:
         folding.apply(decode(update, TaskArtifactUpdateEvent))
     return folding.take_unsaved()
@@ -471,10 +480,16 @@ _TEXT = b'{"text":"'
 """Begins the JSON of a text part."""
 
 
-def _last_text(pieces: Sequence[bytes]) -> bytes:
-    last = next(filter(None, reversed(pieces)), b"")
-    part = bytes(_parts_in(last)[-1]) if last else b""
-    return part if part.startswith(_TEXT) else b""
+def _last_text(pieces: Sequence[bytes]) -> tuple[bytes, bool]:
+    """Return the last part in pieces, if it is a text, and whether others stand before it."""
+    filled = [piece for piece in pieces if piece]
+    if not filled:
+        return b"", False
+    parts = _parts_in(filled[-1])
+    last = bytes(parts[-1])
+    if not last.startswith(_TEXT):
+        return b"", True
+    return last, len(filled) > 1 or len(parts) > 1
 
 
 def _parts_in(piece: bytes) -> list[msgspec.Raw]:
