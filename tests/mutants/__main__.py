@@ -27,11 +27,14 @@ from typing import Any
 
 from tests.mutants import loading, reach
 from tests.mutants.mutations import mutants
-from tests.mutants.runner import chosen
+from tests.mutants.runner import Target, chosen
 
 ROOT = loading.ROOT
 KEPT = Path(os.environ.get("PARLEY_MUTANTS", ROOT / ".mutants"))
 SOURCE = ROOT / "src" / "parley"
+
+MAX_OTHERS = 200
+"""The test functions of other rooms that are kept for one mutant."""
 
 Result = dict[str, Any]
 
@@ -83,51 +86,62 @@ def record(options: argparse.Namespace) -> int:
                 merged = reached.setdefault(names[int(number)], {})
                 for function, cases in functions.items():
                     merged[function] = [*merged.get(function, []), *cases][: reach.CASES]
-    for functions in reached.values():
-        for function, cases in list(functions.items()):
-            functions[function] = [case for case in cases if case not in failed]
-            if not functions[function]:
-                del functions[function]
+    numbers = {case: number for number, case in enumerate(seconds)}
+    kept = {
+        name: [numbers[case] for case in _kept(name, functions) if case not in failed]
+        for name, functions in reached.items()
+    }
+    data = {"cases": list(seconds.items()), "reached": kept}
     KEPT.mkdir(exist_ok=True)
-    (KEPT / "reach.json").write_text(json.dumps({"reached": reached, "seconds": seconds}), "utf-8")
+    (KEPT / "reach.json").write_text(json.dumps(data), "utf-8")
     print(f"{len(names)} mutants, {len(reached)} reached; the tests ended with {status}")
     return 0
+
+
+def _kept(name: str, functions: dict[str, list[str]]) -> Iterator[str]:
+    """Yield the cases to keep for a mutant: of its room's tests, and of some others."""
+    own = f"tests/{Path(name).parts[2]}/"
+    others = [function for function in functions if not function.startswith(own)]
+    left_out = set(random.Random(name).sample(others, max(0, len(others) - MAX_OTHERS)))
+    for function, cases in functions.items():
+        if function not in left_out:
+            yield from cases
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the mutants of rooms, and print those that survive."""
     known = json.loads((KEPT / "reach.json").read_text("utf-8"))
+    cases = [case for case, _ in known["cases"]]
+    seconds = dict(known["cases"])
     for room in options.rooms or rooms():
         found = drawn(room, options.mutants, options.seed)
-        targets = [
-            {
-                "name": name,
-                "cases": chosen(
-                    known["reached"].get(name, {}), known["seconds"], [f"tests/{room}"]
-                ),
-            }
-            for name in found
-        ]
-        for name, killers, ran in _outcomes(targets, options):
+        targets = []
+        for name in found:
+            reached: dict[str, list[str]] = {}
+            for number in known["reached"].get(name, ()):
+                reached.setdefault(cases[number].partition("[")[0], []).append(cases[number])
+            targets.append(Target(name, chosen(reached, seconds, [f"tests/{room}"])))
+        for name, killers, ran in _outcomes(targets, seconds, options):
             found[name] |= {"ran": ran, "killers": killers}
         (KEPT / f"{room}.json").write_text(json.dumps(found, indent=1), "utf-8")
         show(room, found, options)
     return 0
 
 
-def _outcomes(targets: Sequence[Result], options: argparse.Namespace) -> Iterator[tuple[Any, ...]]:
+def _outcomes(
+    targets: Sequence[Target], seconds: dict[str, float], options: argparse.Namespace
+) -> Iterator[tuple[Any, ...]]:
     """Yield the outcome of each target, from as many processes as there are jobs."""
-    known = json.loads((KEPT / "reach.json").read_text("utf-8"))
     workers: list[tuple[subprocess.Popen[bytes], Path]] = []
     with tempfile.TemporaryDirectory() as folder:
         outcomes = Path(folder, "outcomes")
         for number in range(options.jobs):
             share = targets[number :: options.jobs]
-            cases = {case for target in share for case in target["cases"]}
+            cases = {case for target in share for case in target.cases}
             job = {
-                "targets": share,
+                "targets": [target._asdict() for target in share],
                 "killers": options.killers,
-                "seconds": {case: known["seconds"].get(case, 5.0) for case in cases},
+                "seconds": {case: seconds[case] for case in cases},
                 "outcomes": str(outcomes),
             }
             file = Path(folder, f"{number}.json")
