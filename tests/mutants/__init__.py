@@ -9,6 +9,5 @@ first: one run of all tests that records which of them reach which mutant.
 - ``reach.py`` is the pytest plugin that records which tests reach which mutants.
 - ``runner.py`` runs tests against mutants, each in a fork of a process that has collected them.
 
-Why a runner of our own (docs/decisions): mutmut and cosmic-ray run whole test commands, or select
-tests by function, stop at the first failure, and see no process that a test starts.
+Why it is a runner of our own: docs/internals/decisions/0018-mutants.md.
 """
