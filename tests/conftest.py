@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.services.postgres import postgres as postgres
-from tests.services.postgres import postgres_url as postgres_url
-from tests.services.redis import redis as redis
-from tests.services.s3 import s3 as s3
+from tests.kit.services.postgres import postgres as postgres
+from tests.kit.services.postgres import postgres_url as postgres_url
+from tests.kit.services.redis import redis as redis
+from tests.kit.services.s3 import s3 as s3
 
 # Servers that run as another user are forked; what gRPC does to a fork may end it before it begins.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

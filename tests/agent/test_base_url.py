@@ -14,10 +14,10 @@ from parley.server.run import serving
 from parley.server.settings import GrpcOptions
 from parley.store.events import RecordKind, TurnStarted
 from parley.store.memory import MemoryTaskStore
-from tests.client.trusting import grpc_of
 from tests.engine.fleet import Fleet, until_state
-from tests.polling import let_time_pass
-from tests.store.making import private_records
+from tests.kit.records import private_records
+from tests.kit.servers import grpc_of
+from tests.kit.waiting import let_time_pass
 
 pytestmark = pytest.mark.anyio
 

@@ -18,8 +18,8 @@ from parley import Agent, BlockingTurn, CallContext, Caller, Task, TaskState, Tu
 from parley.model.errors import UnauthenticatedError
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions
-from tests.client.trusting import grpc_of
-from tests.polling import let_time_pass
+from tests.kit.servers import grpc_of
+from tests.kit.waiting import let_time_pass
 
 pytestmark = pytest.mark.anyio
 

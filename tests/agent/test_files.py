@@ -35,7 +35,7 @@ from parley.security.egress import Egress
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions
 from tests.client.files.file_host import file_host
-from tests.client.scripted_server import scripted
+from tests.kit.scripted_server import scripted
 
 pytestmark = pytest.mark.anyio
 
@@ -305,7 +305,7 @@ async def test_a_slow_server_is_left() -> None:
         if exchange.path == "/silent":
             await exchange.never()
         for _ in range(1000):
-            from tests.polling import let_time_pass
+            from tests.kit.waiting import let_time_pass
 
             await let_time_pass(0.005)
             await exchange.raw(b"x")

@@ -42,8 +42,8 @@ from parley.model.service import Caller
 from parley.security import Bearer, anonymous
 from parley.server.run import serving
 from parley.testing import Issuer
-from tests.polling import let_time_pass, until
-from tests.services.proxy import FaultyProxy
+from tests.kit.services.proxy import FaultyProxy
+from tests.kit.waiting import let_time_pass, until
 
 pytestmark = pytest.mark.anyio
 

@@ -21,7 +21,7 @@ from parley.server.run import serving
 from parley.store.memory import MemoryTaskStore
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.agent.test_in_task_auth import MAIL, TOKEN, asking, ended, needed, post, post_office
-from tests.polling import let_time_pass
+from tests.kit.waiting import let_time_pass
 
 pytestmark = pytest.mark.anyio
 

@@ -23,7 +23,7 @@ from parley.store.memory import MemoryTaskStore
 from parley.store.task_store import TaskStore
 from tests.engine.fleet import Fleet
 from tests.engine.talk import Talk
-from tests.polling import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

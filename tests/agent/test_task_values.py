@@ -16,7 +16,7 @@ from parley.model.operations import CancelTaskRequest
 from parley.store.events import RecordKind, Scope
 from tests.engine.fleet import Fleet, until_state
 from tests.engine.talk import Talk
-from tests.polling import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

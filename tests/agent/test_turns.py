@@ -50,7 +50,7 @@ from parley.model.tasks import TaskStatusUpdateEvent
 from parley.store.events import MessageReceived
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.task_log import Append
-from tests.polling import let_time_pass, until
+from tests.kit.waiting import let_time_pass, until
 
 pytestmark = pytest.mark.anyio
 

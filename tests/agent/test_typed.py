@@ -21,7 +21,7 @@ from parley.model.extensions import IDEMPOTENT_SEND
 from parley.model.operations import ListTasksRequest
 from parley.model.service import CallContext
 from tests.engine.fleet import Fleet, until_state
-from tests.polling import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

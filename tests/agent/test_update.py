@@ -31,7 +31,7 @@ from parley.store.events import Scope
 from tests.engine.fleet import Fleet, MortalStore, until_state
 from tests.engine.talk import Talk
 from tests.house.documents import blocks
-from tests.polling import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,8 @@ from parley.server.run import serving
 from parley.server.settings import GrpcOptions, Settings
 from parley.testing import Issuer
 from tests.attacks.guards import AUDIENCE, GUARDS, Counts, guarded
-from tests.contract.conftest import WAYS, Speech
+from tests.contract.conftest import Speech
+from tests.kit.servers import WAYS
 
 
 class Vault(NamedTuple):

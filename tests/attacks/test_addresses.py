@@ -16,7 +16,7 @@ from parley.security import Bearer
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions, Settings
 from tests.contract.conftest import Speech, reach
-from tests.server.raw_http import JSON, ask
+from tests.kit.http import JSON, ask
 
 pytestmark = pytest.mark.anyio
 

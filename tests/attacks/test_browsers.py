@@ -9,7 +9,7 @@ import pytest
 
 from tests.attacks.conftest import Vault
 from tests.attacks.guards import COOKIE, PASSWORD, basic
-from tests.server.raw_http import ask
+from tests.kit.http import ask
 
 pytestmark = pytest.mark.anyio
 

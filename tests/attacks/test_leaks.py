@@ -20,7 +20,7 @@ from joserfc.jwk import OctKey
 from parley.conformance.signing_keys import signed
 from parley.testing import Issuer
 from tests.attacks.guards import basic, bearer
-from tests.polling import wait_until
+from tests.kit.waiting import wait_until
 
 NAMES = (
     "openid", "jwt", "introspection", "bearer", "basic", "header", "query", "cookie", "stored",

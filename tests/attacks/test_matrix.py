@@ -17,11 +17,11 @@ from parley.model.errors import A2AError, UnauthenticatedError
 from parley.testing import Issuer
 from tests.attacks.conftest import Vault
 from tests.attacks.guards import GUARDS
-from tests.client.trusting import grpc_of
 from tests.contract.conftest import Speech, reach
 from tests.contract.test_errors import refused
 from tests.contract.test_operation_security import REQUESTS
-from tests.server.raw_http import JSON, connection
+from tests.kit.http import JSON, connection
+from tests.kit.servers import grpc_of
 
 pytestmark = pytest.mark.anyio
 

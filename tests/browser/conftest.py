@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.browser.devtools import browsing, found
+from tests.kit.browser import browsing, found
 
 
 @pytest.fixture(scope="module")

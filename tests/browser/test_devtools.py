@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from tests.browser.devtools import WAIT, Refused, browsing, found
-from tests.polling import until
+from tests.kit.browser import WAIT, Refused, browsing, found
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ from parley.model.errors import UnauthenticatedError
 from parley.model.service import StreamItem
 from parley.server.app import Endpoint, create_app
 from parley.server.run import serving
-from tests.server.scripted import Scripted, Standstill, card_of, chunk, reply, task
+from tests.kit.scripted import Scripted, Standstill, card_of, chunk, reply, task
 
 pytestmark = pytest.mark.anyio
 

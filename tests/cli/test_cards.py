@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.client.scripted_server import card
+from tests.kit.scripted_server import card
 
 from .scripted import Answer, task
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.cli.processes import Running
+from tests.kit.processes import Running
 
 MODULE = """
 import typer

@@ -12,11 +12,11 @@ from urllib.parse import quote
 
 import pytest
 
-from tests import forked
 from tests.cli import hostile
 from tests.cli.hostile import SAID, bytes_in, unsafe_in
-from tests.cli.processes import Running
 from tests.cli.scripted import Answer
+from tests.kit import forking
+from tests.kit.processes import Running
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,7 +51,7 @@ def run(folder, *words, **environment):
     """Run the command to its end; return its status and the bytes that it wrote."""
     keep = {k: v for k, v in os.environ.items() if not k.startswith(("A2ACLI_", "PARLEY_"))}
     own = {"HOME": str(folder), "USERPROFILE": str(folder)}
-    return forked.run(("parley", *words), folder, keep | own | environment)
+    return forking.run(("parley", *words), folder, keep | own | environment)
 
 
 def check(stdout, stderr):

@@ -17,9 +17,9 @@ import pytest
 from mcp import Client, MCPError, StdioServerParameters, types
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.certificates import Authority, trusting
-from tests.cli.processes import Running
 from tests.integrations.mcp import workshop
+from tests.kit.certificates import Authority, trusting
+from tests.kit.processes import Running
 from tests.peers.environments import INSPECTOR, NotMade, command
 
 pytestmark = pytest.mark.anyio

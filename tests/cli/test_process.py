@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.processes import Running
 from tests.cli.scripted import TASK_ID, Answer, artifact_update, task
+from tests.kit.processes import Running
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
 

@@ -19,7 +19,7 @@ from parley.model.tasks import (
 )
 from parley.store.fold import Fold
 from parley.wire.json import protojson
-from tests.client.scripted_server import Exchange, card
+from tests.kit.scripted_server import Exchange, card
 
 IDS = {"task_id": "t-1", "context_id": "c-1"}
 

@@ -16,8 +16,7 @@ from parley.client.errors import CardInvalid, CardNotFound, ClientError, Unexpec
 from parley.model.errors import A2AError, InvalidAgentResponseError
 from parley.model.extensions import RESUMABLE_STREAMS
 from parley.model.tasks import TaskState
-from tests.client.scripted_server import Exchange, card, scripted
-from tests.client.talk import Agent, talk, task
+from tests.kit.scripted_server import Agent, Exchange, card, scripted, talk, task
 
 pytestmark = pytest.mark.anyio
 

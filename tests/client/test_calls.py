@@ -29,8 +29,18 @@ from parley.model.operations import OPERATIONS, GetTaskRequest, TaskPushNotifica
 from parley.model.parts import Message
 from parley.model.service import A2AService
 from parley.model.tasks import Task, TaskState
-from tests.client.scripted_server import Exchange, card
-from tests.client.talk import ARTIFACT, HI, Agent, error, hang_up, status, talk, task
+from tests.kit.scripted_server import (
+    ARTIFACT,
+    HI,
+    Agent,
+    Exchange,
+    card,
+    error,
+    hang_up,
+    status,
+    talk,
+    task,
+)
 
 pytestmark = pytest.mark.anyio
 

@@ -14,7 +14,7 @@ from parley.model.errors import (
     UnsupportedOperationError,
 )
 from parley.model.operations import OPERATIONS, Operation
-from tests.client.talk import HI, Agent, talk
+from tests.kit.scripted_server import HI, Agent, talk
 
 pytestmark = pytest.mark.anyio
 

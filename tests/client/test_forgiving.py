@@ -19,9 +19,8 @@ from parley.server.settings import GrpcOptions
 from parley.wire import versions
 from parley.wire.protobuf.messages import Messages
 from tests.client.bindings.test_grpc import answering
-from tests.client.scripted_server import Exchange, card, scripted
-from tests.client.talk import Agent, talk, task
-from tests.server.scripted import Scripted, app_of, card_of
+from tests.kit.scripted import Scripted, app_of, card_of
+from tests.kit.scripted_server import Agent, Exchange, card, scripted, talk, task
 
 pytestmark = pytest.mark.anyio
 

@@ -35,9 +35,8 @@ from parley.model.service import ANONYMOUS
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions
 from tests.client.bindings.test_http import CERTIFICATE
-from tests.client.scripted_server import Exchange, card, scripted
-from tests.client.talk import HI, Agent, task
-from tests.server.scripted import app_of, card_of
+from tests.kit.scripted import app_of, card_of
+from tests.kit.scripted_server import HI, Agent, Exchange, card, scripted, task
 
 pytestmark = pytest.mark.anyio
 

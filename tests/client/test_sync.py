@@ -21,7 +21,7 @@ from parley.model.errors import TaskNotFoundError
 from parley.model.parts import Message
 from parley.model.tasks import TaskState
 from tests.client.log_agent import REPORT, LogAgent, fold_of, plain
-from tests.client.scripted_server import Exchange, ScriptedServer, card, scripted
+from tests.kit.scripted_server import Exchange, ScriptedServer, card, scripted
 
 AT_ONCE = Retry(calls=3, streams=8, first=0.0, limit=0.0)
 

@@ -19,7 +19,7 @@ from parley.client.errors import AuthenticationRequired, CardInvalid, CardNotFou
 from parley.model.parts import Message
 from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent
 from parley.server.run import serving
-from tests.client.scripted_server import Exchange, card, scripted
+from tests.kit.scripted_server import Exchange, card, scripted
 
 pytestmark = pytest.mark.anyio
 

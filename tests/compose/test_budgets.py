@@ -15,7 +15,7 @@ from parley.model.errors import InvalidParamsError
 from parley.model.extensions import CALL_CHAIN
 from parley.testing import client
 from tests.compose.parts import Worker
-from tests.polling import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

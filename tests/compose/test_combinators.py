@@ -27,7 +27,7 @@ from parley.compose import (
 )
 from parley.compose import concurrent as combinators
 from parley.testing import ScriptedAgent, client
-from tests.polling import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -23,7 +23,7 @@ from parley.compose import (
     route,
 )
 from parley.testing import ScriptedAgent, client
-from tests.polling import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -28,7 +28,7 @@ from parley.compose import (
     sequence,
 )
 from parley.testing import client
-from tests.polling import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from parley.testing import TestedAgent

@@ -13,7 +13,7 @@ import parley
 from parley import Agent, Caller, Message, Retention, Task, TaskState, Turn
 from parley.compose import Handoffs, handoff, part
 from parley.engine.handoff import HANDOFF_KEY
-from tests.polling import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

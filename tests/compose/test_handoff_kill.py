@@ -12,7 +12,7 @@ from parley import Agent, Execution, Task, TaskState, Turn
 from parley.compose import handoff
 from parley.server.run import serving
 from tests.faults.conftest import Served
-from tests.polling import until
+from tests.kit.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

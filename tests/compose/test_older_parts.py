@@ -9,7 +9,7 @@ import pytest
 from parley import TaskState
 from parley.compose import parallel, part, sequence
 from tests.compose.parts import Worker
-from tests.polling import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ from conformance.kits import ARD, NotAtHand, files_of
 
 from parley.registry.catalog.reading import catalog_problems
 from parley.server.run import serving
-from tests.server.raw_http import ask
+from tests.kit.http import ask
 
 pytestmark = pytest.mark.anyio
 

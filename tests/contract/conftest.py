@@ -6,7 +6,6 @@ nor, where several replicas share a store, on which of them is asked.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -16,7 +15,6 @@ from typing import Any, NamedTuple, cast
 from zlib import crc32
 
 import pytest
-import uvicorn
 
 import parley
 from parley.client import RemoteAgent
@@ -26,18 +24,13 @@ from parley.model.operations import BY_NAME
 from parley.server.app import App
 from parley.server.run import over_grpc, serving
 from parley.server.settings import GrpcOptions, Settings
-from parley.server.sockets import listen
-from tests.client.trusting import grpc_of
 from tests.contract.agents import contract, plain, strict, who
-from tests.polling import until
+from tests.kit.servers import WAYS, grpc_of, under_uvicorn
 
-BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC")
-VERSIONS = ("1.0", "0.3")
 STORES = ("memory", "mounted", "sqlite", "postgres", "postgres+redis")
 """Stores; ``mounted`` is one in memory under another ASGI server (uvicorn), the rest is served by
 Parley's own connections."""
 REPLICAS = {"postgres": 2, "postgres+redis": 3}
-WAYS = [(binding, version) for version in VERSIONS for binding in BINDINGS]
 SPEECHES = [*WAYS, ("JSONRPC", "1.0", "in-process"), ("ENVELOPE", "1.0")]
 
 NO_REPEATS = Retry(calls=0, streams=0)
@@ -149,7 +142,7 @@ async def serve(
             addresses = []
             for _ in range(REPLICAS.get(request.param, 1)):
                 app = asgi(store=store, **{**options, **others})
-                serve_it = under_uvicorn if request.param == "mounted" else serving
+                serve_it = mounted if request.param == "mounted" else serving
                 running = serve_it(app, grpc=GrpcOptions(port=0))
                 addresses.append(await stack.enter_async_context(running))
                 SITES[addresses[-1]] = Site(app)
@@ -159,18 +152,11 @@ async def serve(
 
 
 @asynccontextmanager
-async def under_uvicorn(app: App, *, grpc: GrpcOptions) -> AsyncIterator[str]:
+async def mounted(app: App, *, grpc: GrpcOptions) -> AsyncIterator[str]:
     """Serve an app under uvicorn as it is, and over gRPC."""
-    host = "127.0.0.1"
-    [sock] = listen(host, 0)
-    address = f"http://{host}:{sock.getsockname()[1]}"
-    server = uvicorn.Server(uvicorn.Config(app, lifespan="off", ws="none", log_config=None))
-    async with app.lifespan(), over_grpc(app, grpc, host, address, grace=5):
-        task = asyncio.create_task(server._serve([sock]))
-        await until(lambda: server.started or task.done())
-        yield address
-        server.should_exit = True
-        await task
+    on_uvicorn = under_uvicorn(app, lifespan="off", ws="none")
+    async with app.lifespan(), on_uvicorn as url, over_grpc(app, grpc, "127.0.0.1", url, grace=5):
+        yield url
 
 
 @pytest.fixture(scope="session")

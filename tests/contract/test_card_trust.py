@@ -21,10 +21,10 @@ from parley.security.signing import keys as keys_module
 from parley.security.signing.keys import SigningKeys
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions, Settings
-from tests.client.trusting import grpc_of
 from tests.contract.conftest import Speech
+from tests.kit.processes import free_port
+from tests.kit.servers import grpc_of
 from tests.security.signing.key_sets import key_file, key_set, private_jwk
-from tests.services.ports import free_port
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,8 @@ import pytest
 from parley.client.bindings.binding import canonical
 from parley.model.errors import UnsupportedOperationError
 from parley.model.operations import GetExtendedAgentCardRequest
-from tests.contract.conftest import WAYS, past_the_card, reach
+from tests.contract.conftest import past_the_card, reach
+from tests.kit.servers import WAYS
 
 pytestmark = pytest.mark.anyio
 

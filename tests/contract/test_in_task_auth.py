@@ -13,7 +13,7 @@ import parley
 from parley import Agent, Task, TaskState, Turn
 from parley.client import auth_request
 from tests.contract.conftest import Serve, Speech, reach
-from tests.polling import let_time_pass
+from tests.kit.waiting import let_time_pass
 
 pytestmark = pytest.mark.anyio
 

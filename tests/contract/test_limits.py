@@ -19,8 +19,8 @@ from parley.model.tasks import Task, TaskState
 from parley.security.limits import counters
 from parley.security.limits.agent_limits import QUOTA_FAILURE
 from tests.contract.conftest import REPLICAS, Serve, Speech, reach
-from tests.polling import until
-from tests.server.raw_http import call, post
+from tests.kit.http import call, post
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -17,9 +17,9 @@ from parley.model.operations import GetTaskRequest
 from parley.security import MutualTls
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions, TlsOptions
-from tests.certificates import Authority, Pair, trusting
-from tests.contract.conftest import WAYS
 from tests.contract.test_errors import refused
+from tests.kit.certificates import Authority, Pair, trusting
+from tests.kit.servers import WAYS
 
 pytestmark = pytest.mark.anyio
 

@@ -18,14 +18,13 @@ from parley.push.proofs import WebhookCertificate
 from parley.security.signing.keys import SigningKeys
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions
-from tests.certificates import Authority
-from tests.client.trusting import grpc_of
 from tests.contract.agents import contract, who
-from tests.contract.conftest import WAYS
+from tests.kit.certificates import Authority
+from tests.kit.processes import free_port
+from tests.kit.servers import WAYS, grpc_of
+from tests.kit.webhooks import Told, Webhook, is_over
 from tests.push.proofs.receiving import TokenEndpoint, asking, claims_of, is_signed, token_endpoint
 from tests.security.signing.key_sets import key_set
-from tests.services.ports import free_port
-from tests.webhooks import Told, Webhook, is_over
 
 pytestmark = pytest.mark.anyio
 

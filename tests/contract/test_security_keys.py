@@ -24,7 +24,7 @@ from parley.server.run import serving
 from parley.server.settings import Settings
 from tests.contract.conftest import SITES, SPEECHES, Serve, Speech, reach
 from tests.contract.test_errors import refused, saying
-from tests.server.raw_http import JSON, Response, ask
+from tests.kit.http import JSON, Response, ask
 
 pytestmark = pytest.mark.anyio
 

@@ -28,7 +28,7 @@ from parley.security import (
 from parley.testing import Issuer
 from tests.contract.conftest import Serve, Speech, reach
 from tests.contract.test_errors import refused, saying
-from tests.polling import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

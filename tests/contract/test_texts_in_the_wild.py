@@ -20,7 +20,7 @@ from parley.model.extensions import Extension
 from parley.server.app import Settings
 from parley.server.run import serving
 from tests.contract.agents import strict
-from tests.server.raw_http import Response, ask, connection, data_of
+from tests.kit.http import Response, ask, connection, data_of
 
 pytestmark = pytest.mark.anyio
 

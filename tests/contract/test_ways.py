@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import product
 
-from tests.contract.conftest import STORES, WAYS, ways_over
+from tests.contract.conftest import STORES, ways_over
+from tests.kit.servers import WAYS
 
 
 def test_all_ways_meet_all_stores() -> None:

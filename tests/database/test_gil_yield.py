@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from parley.database.database import GilYielder
-from tests.polling import let_time_pass
+from tests.kit.waiting import let_time_pass
 
 pytestmark = pytest.mark.anyio
 

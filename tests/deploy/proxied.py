@@ -15,8 +15,8 @@ import subprocess
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
-from tests.polling import block_thread
-from tests.services.ports import free_port
+from tests.kit.processes import free_port
+from tests.kit.waiting import block_thread
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = ROOT / "deploy/haproxy/haproxy.cfg"

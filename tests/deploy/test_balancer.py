@@ -11,10 +11,10 @@ import pytest
 from parley.server.run import serving
 from tests.deploy.proxied import HAPROXY
 from tests.deploy.test_proxy import ADDRESSES, front
-from tests.polling import let_time_pass
-from tests.server.raw_http import call, post
-from tests.server.scripted import Scripted, app_of
-from tests.services.ports import free_port
+from tests.kit.http import call, post
+from tests.kit.processes import free_port
+from tests.kit.scripted import Scripted, app_of
+from tests.kit.waiting import let_time_pass
 
 pytestmark = [
     pytest.mark.anyio,

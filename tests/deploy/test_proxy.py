@@ -15,10 +15,9 @@ import pytest
 import parley
 from parley import TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 from parley.client.retry import Retry
-from tests.cli.processes import Running
 from tests.deploy.proxied import HAPROXY, haproxy, names
-from tests.polling import let_time_pass
-from tests.services.ports import free_port
+from tests.kit.processes import Running, free_port
+from tests.kit.waiting import let_time_pass
 
 pytestmark = [
     pytest.mark.anyio,

@@ -21,7 +21,7 @@ from parley.store.memory import MemoryLogs, MemoryTaskStore
 from parley.store.protocols.errors import StoreUnavailable
 from parley.store.task_store import TaskStore
 from tests.engine.talk import Talk
-from tests.polling import let_time_pass
+from tests.kit.waiting import let_time_pass
 
 
 class Network:

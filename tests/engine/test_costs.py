@@ -14,7 +14,7 @@ from parley.model.errors import OverloadedError
 from parley.model.operations import CancelTaskRequest, GetTaskRequest
 from parley.store.events import RecordKind
 from parley.store.sqlite.store import SqliteTaskStore
-from tests.polling import let_time_pass
+from tests.kit.waiting import let_time_pass
 from tests.store.counting import CountingStore
 
 pytestmark = pytest.mark.anyio

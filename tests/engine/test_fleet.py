@@ -31,7 +31,7 @@ from tests.engine.fleet import (
     until_state,
     where,
 )
-from tests.polling import let_time_pass, until
+from tests.kit.waiting import let_time_pass, until
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ from parley.engine.turn.task_runner import ATTEMPT_KEY
 from parley.model.errors import OverloadedError, UnsupportedOperationError
 from parley.model.tasks import TaskStatusUpdateEvent
 from tests.engine.fleet import Fleet, Gate, MortalStore, events_of, get, states, until_state, where
-from tests.polling import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

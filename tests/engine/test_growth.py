@@ -26,8 +26,8 @@ from parley.store.events import Scope
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
 from tests.engine.talk import Talk
-from tests.polling import until
-from tests.store.making import creation, status
+from tests.kit.records import creation, status
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -20,7 +20,7 @@ from parley.model.tasks import Task, TaskState
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions
 from tests.engine.talk import Talk
-from tests.polling import until, wait_until
+from tests.kit.waiting import until, wait_until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.E6]
 

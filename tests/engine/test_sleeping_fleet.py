@@ -10,7 +10,7 @@ import pytest
 from parley import Agent, CallContext, Execution, Task, TaskState, Turn
 from parley.model.operations import CancelTaskRequest, SubscribeToTaskRequest
 from tests.engine.fleet import Fleet, Replica, collect, events_of, get, states, until_state, where
-from tests.polling import let_time_pass, until
+from tests.kit.waiting import let_time_pass, until
 
 pytestmark = pytest.mark.anyio
 

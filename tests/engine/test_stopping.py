@@ -24,9 +24,9 @@ from parley.store.protocols.errors import StoreError, StoreUnavailable
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.engine.fleet import MemoryBus, MortalStore, Network
 from tests.engine.talk import Talk
-from tests.polling import let_time_pass, until
+from tests.kit.waiting import let_time_pass, until
+from tests.kit.webhooks import webhook
 from tests.push.pushing import Pushed
-from tests.webhooks import webhook
 
 pytestmark = pytest.mark.anyio
 

@@ -6,12 +6,15 @@ import importlib.util
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 import parley
-from tests.examples.serving import EXAMPLES, listening
+from tests.kit.servers import under_uvicorn
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 Serve = Callable[..., AbstractAsyncContextManager[parley.RemoteAgent]]
 
@@ -42,7 +45,7 @@ def serve() -> Serve:
         agent: parley.Agent, store: str = "memory:"
     ) -> AsyncIterator[parley.RemoteAgent]:
         app = parley.asgi(agent, store=store, allow_private_agents=True)
-        async with listening(app) as url, parley.connect(url) as remote:
+        async with under_uvicorn(app) as url, parley.connect(url) as remote:
             yield remote
 
     return serving

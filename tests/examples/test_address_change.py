@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from parley import Part, TaskState, testing
-from tests.polling import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

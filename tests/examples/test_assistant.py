@@ -8,7 +8,7 @@ import parley
 from parley.extensions.usage import run_progress
 from parley.llm import ModelRequest, ScriptedReply
 from parley.testing.model_endpoint import ModelEndpoint
-from tests.examples.serving import listening
+from tests.kit.servers import under_uvicorn
 
 pytestmark = pytest.mark.anyio
 
@@ -54,7 +54,9 @@ async def test_any_endpoint_answers_and_the_time_agent_may_be_elsewhere(
         return ScriptedReply(tool_calls=[("current_time", {"message": request.said})])
 
     with ModelEndpoint(model) as endpoint:
-        async with listening(parley.asgi(example("time_agent").agent, store="memory:")) as clock:
+        async with under_uvicorn(
+            parley.asgi(example("time_agent").agent, store="memory:")
+        ) as clock:
             monkeypatch.setenv("PARLEY_MODEL_URL", endpoint.url)
             monkeypatch.setenv("PARLEY_MODEL", "qwen3:8b")
             monkeypatch.setenv("CLOCK", clock)

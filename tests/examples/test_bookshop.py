@@ -12,8 +12,8 @@ import pytest
 import parley
 from parley import TaskState
 from parley.server.run import serving
-from tests.examples.serving import listening
-from tests.polling import let_time_pass
+from tests.kit.servers import under_uvicorn
+from tests.kit.waiting import let_time_pass
 
 pytestmark = pytest.mark.anyio
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 async def shop(example: Any, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
     """The shop, whose payments a stand-in takes."""
     payments = example("payments")
-    async with listening(payments.app) as url:
+    async with under_uvicorn(payments.app) as url:
         monkeypatch.setenv("PAYMENTS_URL", url)
         module = example("bookshop")
         module.payments = payments

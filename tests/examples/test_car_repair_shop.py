@@ -19,9 +19,10 @@ import pytest
 import parley
 from parley import Agent, Part, TaskState, Turn
 from parley.testing.model_endpoint import ModelEndpoint
-from tests.examples.serving import EXAMPLES, listening
-from tests.polling import until
-from tests.services.ports import free_port
+from tests.examples.conftest import EXAMPLES
+from tests.kit.processes import free_port
+from tests.kit.servers import under_uvicorn
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -203,7 +204,7 @@ async def test_the_lift_comes_down_after_a_failure_and_when_it_was_forgotten(
     assert (task.state, task.text) == (TaskState.FAILED, "The bolt broke.")
     assert shop.moves == ["up 2 m", "down 2 m"]
     app = parley.asgi(clumsy, store="memory:")
-    async with listening(app, port) as url, parley.connect(url) as remote:
+    async with under_uvicorn(app, port) as url, parley.connect(url) as remote:
         task = await remote.send("forget")
         assert task.state is TaskState.COMPLETED
         await until(lambda: shop.moves == ["up 2 m", "down 2 m"] * 2, 60)

@@ -14,8 +14,9 @@ import pytest
 
 import parley
 from parley import Settings
-from tests.examples.serving import EXAMPLES, listening
-from tests.server.raw_http import Response, ask, data_of
+from tests.examples.conftest import EXAMPLES
+from tests.kit.http import Response, ask, data_of
+from tests.kit.servers import under_uvicorn
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +28,7 @@ def served(example, name: str) -> Any:
     app = parley.asgi(
         example(name).agent, store="memory:", settings=Settings(missing_version="1.0")
     )
-    return listening(app)
+    return under_uvicorn(app)
 
 
 async def post(url: str, path: str, body: Any, headers: dict[str, str]) -> Response:
@@ -168,7 +169,7 @@ async def test_forms_of_0_3_are_read_in_a_1_0_call_if_that_is_chosen(what: str, 
     answers = []
     for version in ("1.0", "0.3"):
         settings = Settings(missing_version=version)  # type: ignore[arg-type]
-        async with listening(parley.asgi(agent, store="memory:", settings=settings)) as url:
+        async with under_uvicorn(parley.asgi(agent, store="memory:", settings=settings)) as url:
             answers.append(await post(url, path, body if path == "/" else params, headers))
     chosen = answers[0].json
     message = chosen.get("result", chosen)["message"]
@@ -187,7 +188,7 @@ async def test_blocking_of_0_3_counts_in_a_1_0_call_if_that_is_chosen(blocking: 
         return "done"
 
     settings = Settings(missing_version="1.0")
-    async with listening(parley.asgi(agent, store="memory:", settings=settings)) as url:
+    async with under_uvicorn(parley.asgi(agent, store="memory:", settings=settings)) as url:
         body = {
             "message": {"role": "ROLE_USER", "messageId": "m", "parts": [{"text": "Hello"}]},
             "configuration": {"blocking": blocking},

@@ -9,8 +9,9 @@ import aiohttp
 import pytest
 
 import parley
-from tests.examples.serving import EXAMPLES, listening
+from tests.examples.conftest import EXAMPLES
 from tests.host.envelope.talking import post
+from tests.kit.servers import under_uvicorn
 
 pytestmark = pytest.mark.anyio
 
@@ -20,7 +21,7 @@ REQUEST = json.loads((EXAMPLES / "knowledge_base_envelope.json").read_text("utf-
 async def test_the_printed_exchange_runs(example) -> None:
     app = parley.asgi(example("knowledge_base").agent)
     script = example("knowledge_base_exchange")
-    async with listening(app) as url:
+    async with under_uvicorn(app) as url:
         address = url.replace("http", "ws", 1) + "/envelope"
         sent, answer = await asyncio.to_thread(script.exchange, address)
         by_http = await post(url, REQUEST)
@@ -40,7 +41,7 @@ async def test_the_printed_exchange_runs(example) -> None:
 async def test_a_chinese_question_finds_the_chinese_article_without_a_subprotocol(example) -> None:
     asked = json.loads(json.dumps(REQUEST))
     asked["payload"]["parameters"] |= {"query": "退款政策相关信息", "language": "zh-CN"}
-    async with listening(parley.asgi(example("knowledge_base").agent)) as url:
+    async with under_uvicorn(parley.asgi(example("knowledge_base").agent)) as url:
         by_http = await post(url, asked)
         async with (
             aiohttp.ClientSession() as session,
@@ -58,7 +59,7 @@ async def test_a_chinese_question_finds_the_chinese_article_without_a_subprotoco
 
 async def test_its_card_declares_what_the_request_uses(example) -> None:
     async with (
-        listening(parley.asgi(example("knowledge_base").agent)) as url,
+        under_uvicorn(parley.asgi(example("knowledge_base").agent)) as url,
         aiohttp.ClientSession() as session,
         session.get(f"{url}/envelope/card") as answer,
     ):

@@ -8,8 +8,8 @@ import pytest
 
 import parley
 from parley.model.errors import InvalidParamsError
-from tests.examples.serving import listening
-from tests.server.raw_http import JSON, ask
+from tests.kit.http import JSON, ask
+from tests.kit.servers import under_uvicorn
 
 pytestmark = pytest.mark.anyio
 
@@ -29,7 +29,7 @@ async def test_anybody_gets_an_answer(ball, serve) -> None:
 
 async def test_a_code_unlocks_another_answer(ball) -> None:
     async with (
-        listening(parley.asgi(ball.agent)) as url,
+        under_uvicorn(parley.asgi(ball.agent)) as url,
         parley.connect(url, extensions=[ball.KonamiCode("moo")]) as agent,
     ):
         assert str(await agent.send(QUESTION)) in ball.UNLOCKED["moo"]
@@ -45,7 +45,7 @@ async def test_a_code_without_the_extension_unlocks_nothing(ball, serve) -> None
 
 async def test_a_wrong_code_is_refused(ball) -> None:
     async with (
-        listening(parley.asgi(ball.agent)) as url,
+        under_uvicorn(parley.asgi(ball.agent)) as url,
         parley.connect(url, extensions=[ball.KonamiCode("xyzzy")]) as agent,
     ):
         with pytest.raises(InvalidParamsError, match="hints"):
@@ -58,7 +58,7 @@ async def test_the_request_of_the_guide_is_understood(ball) -> None:
         "metadata": {f"{URI}/code": "motherlode"},
     }
     body = {"jsonrpc": "2.0", "method": "SendMessage", "id": "1", "params": params}
-    async with listening(parley.asgi(ball.agent)) as url:
+    async with under_uvicorn(parley.asgi(ball.agent)) as url:
         headers = {**JSON, "A2A-Extensions": URI}
         response = await ask(url, "POST", "/", json.dumps(body).encode(), headers)
     assert response.headers["a2a-extensions"] == URI
@@ -67,6 +67,6 @@ async def test_the_request_of_the_guide_is_understood(ball) -> None:
 
 
 async def test_it_asks_by_itself(ball, capsys) -> None:
-    async with listening(parley.asgi(ball.agent)) as url:
+    async with under_uvicorn(parley.asgi(ball.agent)) as url:
         await ball.main(QUESTION, "moo", url)
     assert capsys.readouterr().out.strip() in ball.UNLOCKED["moo"]

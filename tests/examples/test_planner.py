@@ -6,7 +6,7 @@ import pytest
 
 import parley
 from parley import TaskState
-from tests.examples.serving import listening
+from tests.kit.servers import under_uvicorn
 
 pytestmark = pytest.mark.anyio
 
@@ -14,8 +14,8 @@ pytestmark = pytest.mark.anyio
 async def test_it_calls_two_agents_and_passes_a_question_up(example, serve, monkeypatch) -> None:
     flights, clock = example("flight_booking").agent, example("time_agent").agent
     async with (
-        listening(parley.asgi(flights, store="memory:")) as flights_url,
-        listening(parley.asgi(clock, store="memory:")) as clock_url,
+        under_uvicorn(parley.asgi(flights, store="memory:")) as flights_url,
+        under_uvicorn(parley.asgi(clock, store="memory:")) as clock_url,
     ):
         monkeypatch.setenv("FLIGHTS", flights_url)
         monkeypatch.setenv("CLOCK", clock_url)
@@ -33,8 +33,8 @@ async def test_it_calls_two_agents_and_passes_a_question_up(example, serve, monk
 async def test_a_refusal_of_the_other_agent_is_told(example, serve, monkeypatch) -> None:
     flights, clock = example("flight_booking").agent, example("time_agent").agent
     async with (
-        listening(parley.asgi(flights, store="memory:")) as flights_url,
-        listening(parley.asgi(clock, store="memory:")) as clock_url,
+        under_uvicorn(parley.asgi(flights, store="memory:")) as flights_url,
+        under_uvicorn(parley.asgi(clock, store="memory:")) as clock_url,
     ):
         monkeypatch.setenv("FLIGHTS", flights_url)
         monkeypatch.setenv("CLOCK", clock_url)

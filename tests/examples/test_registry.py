@@ -7,7 +7,7 @@ import pytest
 import parley
 from parley.registry.app.registry import Registry
 from parley.server.run import serving
-from tests.examples.serving import listening
+from tests.kit.servers import under_uvicorn
 
 pytestmark = pytest.mark.anyio
 
@@ -16,7 +16,7 @@ async def test_the_agents_of_the_catalog_are_found_and_called(example) -> None:
     catalog = example("catalog")
     assert example("registry").CATALOGS == ["http://127.0.0.1:9999"]
     app = parley.asgi(catalog.AGENTS, publisher=catalog.PUBLISHER, store="memory:")
-    async with listening(app) as there:
+    async with under_uvicorn(app) as there:
         registry = Registry("memory:", sources=[there], publisher="registry.localhost")
         async with serving(registry.app) as url:
             found = await parley.find("what time is it in Tokyo", registry=url)

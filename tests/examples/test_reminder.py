@@ -9,7 +9,7 @@ import pytest
 
 from parley import Task, TaskState
 from parley.store.sqlite.store import SqliteTaskStore
-from tests.polling import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

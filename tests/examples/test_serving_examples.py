@@ -6,14 +6,15 @@ import aiohttp
 import pytest
 
 import parley
-from tests.examples.serving import EXAMPLES, listening
+from tests.examples.conftest import EXAMPLES
+from tests.kit.servers import under_uvicorn
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_several_agents_answer_each_under_its_path(example) -> None:
     agents = example("several_agents").AGENTS
-    async with listening(parley.asgi(agents, store="memory:")) as url:
+    async with under_uvicorn(parley.asgi(agents, store="memory:")) as url:
         for path, agent in agents.items():
             async with parley.connect(f"{url}{path}") as remote:
                 assert remote.card.name == agent.name
@@ -24,7 +25,7 @@ async def test_several_agents_answer_each_under_its_path(example) -> None:
 
 async def test_tenants_answer_at_one_address(example) -> None:
     tenants = example("tenants").TENANTS
-    async with listening(parley.asgi(tenants=tenants, store="memory:")) as url:
+    async with under_uvicorn(parley.asgi(tenants=tenants, store="memory:")) as url:
         for tenant, agent in tenants.items():
             async with parley.connect(f"{url}/{tenant}") as remote:
                 assert remote.card.name == agent.name
@@ -35,7 +36,7 @@ async def test_tenants_answer_at_one_address(example) -> None:
 
 async def test_an_agent_answers_inside_an_application(example) -> None:
     async with (
-        listening(example("mounted").app) as url,
+        under_uvicorn(example("mounted").app) as url,
         parley.connect(f"{url}/agents/time") as remote,
     ):
         assert remote.interface.url.startswith(f"{url}/agents/time")
@@ -54,7 +55,7 @@ async def test_a_catalog_lists_what_is_served(example) -> None:
     module = example("catalog")
     app = parley.asgi(module.AGENTS, publisher=module.PUBLISHER, store="memory:")
     async with (
-        listening(app) as url,
+        under_uvicorn(app) as url,
         aiohttp.ClientSession() as http,
         http.get(f"{url}/.well-known/ard.json") as answer,
     ):

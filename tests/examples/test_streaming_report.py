@@ -11,7 +11,7 @@ from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 from parley import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
-from tests.examples.serving import listening
+from tests.kit.servers import under_uvicorn
 
 pytestmark = pytest.mark.anyio
 
@@ -71,7 +71,7 @@ async def test_a_model_behind_the_openai_api_writes_it(report, serve, monkeypatc
         return StreamingResponse(body(), media_type="text/event-stream")
 
     app = Starlette(routes=[Route("/v1/chat/completions", completions, methods=["POST"])])
-    async with listening(app) as model, serve(report) as agent:
+    async with under_uvicorn(app) as model, serve(report) as agent:
         monkeypatch.setenv("OPENAI_BASE_URL", f"{model}/v1")
         monkeypatch.setenv("OPENAI_API_KEY", "secret")
         monkeypatch.setenv("OPENAI_MODEL", "small")
@@ -85,7 +85,7 @@ async def test_a_model_behind_the_openai_api_writes_it(report, serve, monkeypatc
 
 
 async def test_a_model_that_fails_fails_the_report(report, serve, monkeypatch) -> None:
-    async with listening(Starlette()) as nothing, serve(report) as agent:
+    async with under_uvicorn(Starlette()) as nothing, serve(report) as agent:
         monkeypatch.setenv("OPENAI_BASE_URL", nothing)
         task = await agent.send("Write a report about tides")
     assert task.state is TaskState.FAILED

@@ -20,9 +20,10 @@ import pytest
 
 import parley
 from parley import RemoteAgent, Task, TaskState
-from tests.examples.serving import EXAMPLES, listening
-from tests.polling import let_time_pass
-from tests.services.ports import free_port
+from tests.examples.conftest import EXAMPLES
+from tests.kit.processes import free_port
+from tests.kit.servers import under_uvicorn
+from tests.kit.waiting import let_time_pass
 
 pytestmark = pytest.mark.anyio
 
@@ -58,7 +59,7 @@ def modules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 async def desks() -> AsyncIterator[dict[str, str]]:
     """Serve the specialists, and give their addresses."""
     served = {f"/{name}": __import__(module).agent for name, module in DESKS.items()}
-    async with listening(parley.asgi(served, store="memory:")) as url:
+    async with under_uvicorn(parley.asgi(served, store="memory:")) as url:
         addresses = {name: f"{url}/{name}" for name in DESKS}
         __import__("desks").ADDRESSES.update(addresses)
         yield addresses
@@ -70,7 +71,7 @@ async def planner(modules: None) -> AsyncIterator[RemoteAgent]:
         app = parley.asgi(
             __import__("orchestrator").agent, store="memory:", allow_private_agents=True
         )
-        async with listening(app) as url, parley.connect(url) as remote:
+        async with under_uvicorn(app) as url, parley.connect(url) as remote:
             yield remote
 
 

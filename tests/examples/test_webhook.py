@@ -6,8 +6,8 @@ import pytest
 
 import parley
 from parley.model.operations import AuthenticationInfo, TaskPushNotificationConfig
-from tests.examples.serving import listening
-from tests.polling import until
+from tests.kit.servers import under_uvicorn
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -20,7 +20,7 @@ async def test_a_task_is_told_event_by_event_and_fetched_at_its_end(
     program = example("webhook")
     served = parley.asgi(agent, store="memory:", allow_private_webhooks=True)
     said = ""
-    async with listening(served) as url, listening(program.app) as hook:
+    async with under_uvicorn(served) as url, under_uvicorn(program.app) as hook:
         monkeypatch.setattr(program, "AGENT", url)
         proof = AuthenticationInfo(scheme="HMAC-SHA256", credentials=program.SECRET)
         webhook = TaskPushNotificationConfig(url=f"{hook}/hook", authentication=proof)

@@ -16,12 +16,10 @@ from parley.model.extensions import IDEMPOTENT_SEND, RESUMABLE_STREAMS
 from parley.model.operations import SubscribeToTaskRequest
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions
-from tests.client.trusting import grpc_of
-from tests.server.raw_http import JSON, call, connection
+from tests.kit.http import JSON, call, connection
+from tests.kit.servers import WAYS, grpc_of
 
 pytestmark = pytest.mark.anyio
-
-WAYS = [(b, v) for b in ("JSONRPC", "HTTP+JSON", "GRPC") for v in ("1.0", "0.3")]
 
 
 def bare(**options: Any) -> Agent:

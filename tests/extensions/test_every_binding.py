@@ -36,10 +36,10 @@ from parley.model.operations import SendMessageRequest
 from parley.model.struct import Timestamp
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions
+from tests.kit.servers import WAYS
 
 pytestmark = pytest.mark.anyio
 
-WAYS = [(b, v) for b in ("JSONRPC", "HTTP+JSON", "GRPC") for v in ("1.0", "0.3")]
 NOON = Timestamp.parse("2026-01-31T12:00:00.000Z")
 DAWN = Timestamp.parse("2026-01-31T06:00:00.000Z")
 URI = MessageTimestamps.uri

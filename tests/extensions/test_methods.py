@@ -29,7 +29,7 @@ from parley.model.extensions import Extension, method
 from parley.model.service import A2AService
 from parley.model.struct import A2AStruct
 from parley.server.run import serving
-from tests.server.raw_http import JSON, ask, call, post
+from tests.kit.http import JSON, ask, call, post
 
 pytestmark = pytest.mark.anyio
 

@@ -15,11 +15,11 @@ import pytest
 import parley
 from parley import Agent, Execution, Settings, Turn
 from parley.server.run import serving
-from tests import forked_servers
 from tests.faults.malformed import LIMIT
-from tests.forked_servers import ForkedServer
-from tests.polling import let_time_pass
-from tests.services.ports import free_port
+from tests.kit import forking
+from tests.kit.forking import ForkedServer
+from tests.kit.processes import free_port
+from tests.kit.waiting import let_time_pass
 
 SERVED = Path(__file__).with_name("served.py")
 
@@ -66,9 +66,7 @@ class Served:
                     *self._python, *self.words(), stdout=log, stderr=log, env=self._env
                 )
             else:
-                self.process = await forked_servers.start(
-                    self.words(), output=log, environment=self._env
-                )
+                self.process = await forking.start(self.words(), output=log, environment=self._env)
         async with asyncio.timeout(20):
             while True:
                 assert self.process.returncode is None, self.log.read_text()

@@ -16,7 +16,7 @@ import parley
 from parley import Agent, Execution, Task, TaskState, Turn
 from parley.server.run import serving
 from tests.faults.conftest import Served
-from tests.polling import let_time_pass, until
+from tests.kit.waiting import let_time_pass, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

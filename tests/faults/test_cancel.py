@@ -24,7 +24,7 @@ from parley import (
 )
 from parley.model.errors import TaskNotCancelableError, UnsupportedOperationError
 from parley.server.run import serving
-from tests.polling import let_time_pass
+from tests.kit.waiting import let_time_pass
 
 pytestmark = pytest.mark.anyio
 

@@ -14,7 +14,7 @@ import pytest
 import parley
 from parley import Message, RemoteAgent, Task, TaskState
 from tests.faults.conftest import Served
-from tests.server.raw_http import JSON, Connection, call, data_of, id_of
+from tests.kit.http import JSON, Connection, call, data_of, id_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

@@ -14,7 +14,7 @@ import parley
 from parley import Task
 from parley.client.retry import Retry
 from tests.faults.conftest import Served
-from tests.services.proxy import FaultyProxy
+from tests.kit.services.proxy import FaultyProxy
 
 pytestmark = pytest.mark.anyio
 

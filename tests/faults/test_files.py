@@ -17,8 +17,8 @@ import pytest
 import parley
 from parley import RemoteAgent
 from tests.faults.conftest import Served
-from tests.polling import let_time_pass, until
-from tests.server.raw_http import connection
+from tests.kit.http import connection
+from tests.kit.waiting import let_time_pass, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

@@ -21,8 +21,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.faults.malformed import FULL, GOOD, LIMIT, MALFORMED, MESSAGE, WRONG, places
-from tests.polling import block_thread
-from tests.server.raw_http import JSON, WAIT, Response, ask, call, connection, post
+from tests.kit.http import JSON, WAIT, Response, ask, call, connection, post
+from tests.kit.waiting import block_thread
 
 pytestmark = pytest.mark.anyio
 

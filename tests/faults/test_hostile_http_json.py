@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.faults.malformed import LIMIT, MESSAGE, WRONG, places
 from tests.faults.test_hostile import answer_of, exchanged
-from tests.server.raw_http import Response, ask, connection
+from tests.kit.http import Response, ask, connection
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ import pytest
 import parley
 from parley import Task, TaskState
 from tests.faults.conftest import Served
-from tests.polling import let_time_pass, until
+from tests.kit.waiting import let_time_pass, until
 
 pytestmark = pytest.mark.anyio
 

@@ -19,7 +19,7 @@ from parley.store.fold import fold
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.faults.conftest import Served
 from tests.faults.served import CHUNKS
-from tests.polling import let_time_pass
+from tests.kit.waiting import let_time_pass
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

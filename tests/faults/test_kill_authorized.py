@@ -10,7 +10,7 @@ import pytest
 import parley
 from parley import Task, TaskState
 from tests.faults.conftest import Served
-from tests.polling import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ import pytest
 import parley
 from parley import RemoteAgent, Task, TaskState
 from tests.faults.conftest import Served
-from tests.polling import let_time_pass
+from tests.kit.waiting import let_time_pass
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

@@ -32,7 +32,7 @@ from parley.host.store_urls import open_store
 from parley.server.run import serving
 from parley.store.events import RecordKind, StepResult
 from tests.fleet.fleet import Fleet, fleet_of
-from tests.polling import let_time_pass
+from tests.kit.waiting import let_time_pass
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

@@ -19,9 +19,9 @@ from parley.model.operations import BY_NAME, SendMessageRequest
 from parley.model.parts import Part, Role
 from parley.wire import versions
 from tests.faults.conftest import Served
-from tests.polling import until
-from tests.server.http2 import Http2, http2
-from tests.server.raw_http import JSON, call
+from tests.kit.grpc import Http2, http2
+from tests.kit.http import JSON, call
+from tests.kit.waiting import until
 
 SEND = "/lf.a2a.v1.A2AService/SendMessage"
 VERSION = ("a2a-version", "1.0")

@@ -18,10 +18,10 @@ from parley.store.protocols.webhooks import PushState
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.faults.conftest import Served
 from tests.faults.served import CHUNKS
-from tests.polling import let_time_pass
+from tests.kit.processes import free_port
+from tests.kit.waiting import let_time_pass
+from tests.kit.webhooks import Told, Webhook, is_over, webhook
 from tests.push.proofs.receiving import asking, is_signed
-from tests.services.ports import free_port
-from tests.webhooks import Told, Webhook, is_over, webhook
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

@@ -21,8 +21,8 @@ from parley.server.run import serving
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.faults.conftest import SERVED, Served
 from tests.faults.test_kill import WHOLE, check_log, text_of
-from tests.polling import let_time_pass, until
-from tests.server.raw_http import ask
+from tests.kit.http import ask
+from tests.kit.waiting import let_time_pass, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from parley.files.objects import READ_BYTES, DiskObjects, FilesUnavailable, NoSuchFile, ObjectStore
-from tests.polling import until
-from tests.services.ports import free_port
-from tests.services.s3 import S3Server
+from tests.kit.processes import free_port
+from tests.kit.services.s3 import S3Server
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

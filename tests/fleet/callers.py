@@ -20,8 +20,8 @@ from parley.client.errors import Disconnected, UnexpectedStatus, Unreachable
 from parley.client.retry import TRANSIENT_STATUSES, Retry
 from parley.model.errors import OverloadedError, TaskNotCancelableError
 from tests.fleet.book import Book
-from tests.polling import let_time_pass
-from tests.webhooks import Webhook
+from tests.kit.waiting import let_time_pass
+from tests.kit.webhooks import Webhook
 
 PATIENT = Retry(calls=400, streams=400, first=0.05, limit=0.5)
 """Goes on calling for some three minutes: longer than any fault lasts."""

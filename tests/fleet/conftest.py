@@ -14,9 +14,9 @@ from tests.fleet import fleet
 from tests.fleet.fleet import Fleet
 from tests.fleet.load import Load
 from tests.fleet.official import official_processes, official_readers
-from tests.services import postgres as postgresql
-from tests.services.postgres import PostgresServer
-from tests.services.proxy import FaultyProxy, line
+from tests.kit.services import postgres as postgresql
+from tests.kit.services.postgres import PostgresServer
+from tests.kit.services.proxy import FaultyProxy, line
 
 FleetOf = Callable[..., AbstractAsyncContextManager[Fleet]]
 Officials = Callable[[Fleet, Load, int], AbstractAsyncContextManager[None]]
@@ -67,7 +67,7 @@ def fleet_of(mortal_postgres: PostgresServer, tmp_path: Path) -> FleetOf:
             options["through"] = await through(store, mortal_postgres.port)
             redis = None
             if bus == "redis":
-                from tests.services.redis import running
+                from tests.kit.services.redis import running
 
                 redis = stack.enter_context(running())
                 options["bus"] = await through(redis.url, redis.port)

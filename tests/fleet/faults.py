@@ -10,7 +10,7 @@ import signal
 from collections.abc import Awaitable, Callable
 
 from tests.fleet.fleet import Fleet
-from tests.polling import let_time_pass
+from tests.kit.waiting import let_time_pass
 
 Fault = Callable[[Fleet, random.Random], Awaitable[None]]
 

@@ -13,12 +13,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tests import forked_servers
-from tests.forked_servers import ForkedServer
-from tests.polling import let_time_pass
-from tests.services.front_door import FrontDoor, front_door
-from tests.services.ports import free_port
-from tests.services.proxy import FaultyProxy
+from tests.kit import forking
+from tests.kit.forking import ForkedServer
+from tests.kit.processes import free_port
+from tests.kit.services.front_door import FrontDoor, front_door
+from tests.kit.services.proxy import FaultyProxy
+from tests.kit.waiting import let_time_pass
 
 SERVED = Path(__file__).with_name("served.py")
 START_SECONDS = 60.0
@@ -51,7 +51,7 @@ class Replica:
         """Start the process and wait until it takes connections."""
         options = json.dumps({**self.options, "port": self.port})
         with self.log.open("ab") as log:
-            self.process = await forked_servers.start(
+            self.process = await forking.start(
                 (str(self.script), options),
                 output=log,
                 environment={**os.environ, "FLEET_ACTS": str(self.acts)},

@@ -18,8 +18,8 @@ from parley.store.protocols.errors import StoreUnavailable
 from parley.store.protocols.task_log import TaskQuery, TaskRecord
 from parley.store.task_store import TaskStore
 from tests.fleet.book import Book
-from tests.polling import let_time_pass
-from tests.webhooks import Told
+from tests.kit.waiting import let_time_pass
+from tests.kit.webhooks import Told
 
 SCOPE = Scope(agent="fleet")
 REST_SECONDS = 90.0

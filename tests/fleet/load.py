@@ -24,8 +24,8 @@ from tests.fleet.ledger import (
     check_webhooks,
     has_heard_all,
 )
-from tests.polling import let_time_pass, until
-from tests.webhooks import Webhook, webhook
+from tests.kit.waiting import let_time_pass, until
+from tests.kit.webhooks import Webhook, webhook
 
 HOOK_SECONDS = 60.0
 

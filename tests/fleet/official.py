@@ -18,9 +18,9 @@ from tests.fleet.callers import LONG
 from tests.fleet.fleet import Fleet
 from tests.fleet.ledger import numbers
 from tests.fleet.load import Load
+from tests.kit.waiting import let_time_pass
 from tests.peers.conftest import command_of
 from tests.peers.official_caller import Official, Process, Refused, official_process
-from tests.polling import let_time_pass
 
 WAYS = (
     ("python-1.3", "JSONRPC", "1.0"),

@@ -17,14 +17,12 @@ from tests.contract.conftest import past_the_card
 from tests.fleet.conftest import FleetOf
 from tests.fleet.ledger import check_log, kept, numbers
 from tests.fleet.load import opened
-from tests.polling import let_time_pass
+from tests.kit.servers import WAYS
+from tests.kit.waiting import let_time_pass
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.service]
 
 BOUND = 90.0
-WAYS = [
-    (binding, version) for version in ("1.0", "0.3") for binding in ("JSONRPC", "HTTP+JSON", "GRPC")
-]
 
 
 def connect(url: str, binding: str, version: str) -> AbstractAsyncContextManager[RemoteAgent]:

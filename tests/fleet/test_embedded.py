@@ -12,7 +12,7 @@ from tests.fleet.faults import kill, replace
 from tests.fleet.fleet import fleet_of
 from tests.fleet.load import load
 from tests.fleet.settings import schedules
-from tests.polling import let_time_pass
+from tests.kit.waiting import let_time_pass
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.peer]
 

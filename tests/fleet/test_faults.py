@@ -15,7 +15,7 @@ from tests.fleet import faults
 from tests.fleet.conftest import FleetOf, Officials
 from tests.fleet.load import load
 from tests.fleet.settings import schedules
-from tests.polling import let_time_pass
+from tests.kit.waiting import let_time_pass
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.service, pytest.mark.peer]
 

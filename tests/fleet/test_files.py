@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from tests.fleet.conftest import FleetOf
-from tests.services.s3 import S3Server
+from tests.kit.services.s3 import S3Server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.service]
 

@@ -20,8 +20,8 @@ from tests.fleet.callers import World, client
 from tests.fleet.conftest import FleetOf
 from tests.fleet.fleet import Fleet
 from tests.fleet.load import load
-from tests.services.postgres import PostgresServer
-from tests.services.proxy import line
+from tests.kit.services.postgres import PostgresServer
+from tests.kit.services.proxy import line
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

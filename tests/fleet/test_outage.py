@@ -13,9 +13,10 @@ from parley.model.operations import CancelTaskRequest, GetTaskRequest, Subscribe
 from tests.contract.conftest import past_the_card
 from tests.fleet.conftest import FleetOf
 from tests.fleet.fleet import Fleet, Replica
-from tests.fleet.test_drain import WAYS, connect, saying
-from tests.polling import let_time_pass
-from tests.server.raw_http import ask
+from tests.fleet.test_drain import connect, saying
+from tests.kit.http import ask
+from tests.kit.servers import WAYS
+from tests.kit.waiting import let_time_pass
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.service]
 

@@ -15,7 +15,7 @@ from tests.fleet.conftest import FleetOf
 from tests.fleet.fleet import Fleet, Replica
 from tests.fleet.ledger import check_acts, check_log, kept, numbers
 from tests.fleet.load import opened
-from tests.polling import let_time_pass
+from tests.kit.waiting import let_time_pass
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.service]
 

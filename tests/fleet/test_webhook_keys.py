@@ -25,7 +25,7 @@ from parley.security.signing.keys import new_key_set, rotated, write_key_set
 from parley.server.run import serving
 from tests.fleet.conftest import FleetOf
 from tests.fleet.fleet import Replica
-from tests.polling import let_time_pass, until
+from tests.kit.waiting import let_time_pass, until
 from tests.push.receiving.delivering import Handled
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.service]

@@ -19,9 +19,9 @@ from tests.fleet.fleet import Fleet, Replica
 from tests.fleet.ledger import check_log, kept
 from tests.fleet.load import opened
 from tests.fleet.settings import schedules
-from tests.polling import let_time_pass
-from tests.services.ports import free_port
-from tests.webhooks import Told, Webhook, webhook
+from tests.kit.processes import free_port
+from tests.kit.waiting import let_time_pass
+from tests.kit.webhooks import Told, Webhook, webhook
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.service]
 

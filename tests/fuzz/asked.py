@@ -42,7 +42,7 @@ from parley.wire.json.syntax import check_limits
 from parley.wire.protobuf.errors import MAX_DETAILS_BYTES, write_status
 from tests.faults.malformed import FULL, MALFORMED
 from tests.fuzz import messages
-from tests.strategies import MESSAGES
+from tests.kit.strategies import MESSAGES
 from tests.wire.v0_3.losses import left_of
 
 REFUSALS = (InvalidParamsError, InvalidRequestError, JSONParseError, MethodNotFoundError)

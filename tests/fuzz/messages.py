@@ -31,7 +31,7 @@ from parley.model.parts import Role
 from parley.model.struct import A2AStruct, Timestamp
 from parley.model.tasks import TaskState
 from tests.contract.saying import PARTS
-from tests.strategies import MESSAGES, ONE_OF
+from tests.kit.strategies import MESSAGES, ONE_OF
 
 MOMENT = Timestamp.from_milliseconds(1_790_000_000_123)
 OBJECT = {"count": 3, "list": [1, 2.5, None, "x"], "deep": {"a": {"b": [[]]}}}

@@ -11,7 +11,7 @@ from parley.security import MutualTls
 from parley.security.evidence import Evidence
 from parley.security.exposed_secrets import kind_of
 from parley.security.schemes.scheme import CredentialsRefused
-from tests.certificates import Authority, Pair
+from tests.kit.certificates import Authority, Pair
 
 XFCC, CLIENT_CERT = b"x-forwarded-client-cert", b"client-cert"
 

@@ -19,7 +19,7 @@ from parley.model.operations import (
 from parley.wire import sse, versions
 from tests.fuzz import messages
 from tests.fuzz.asked import DIALECTS
-from tests.server.scripted import Scripted, app_of, card_of
+from tests.kit.scripted import Scripted, app_of, card_of
 
 LONGEST_ANSWER = 20_000
 _WEBHOOK = TaskPushNotificationConfig(id="p", task_id="t", url="https://x.example")

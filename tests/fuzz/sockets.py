@@ -14,7 +14,7 @@ from parley.server.http1.serving import Upgrades
 from parley.server.limits import ByteReservation, UnsentBytes
 from parley.server.settings import Settings
 from parley.server.websocket.serving import Handed, SocketServing
-from tests.server.websocket.raw_socket import ASKS, CLOSE, CONT, PING, TEXT, echo, frame
+from tests.kit.websocket import ASKS, CLOSE, CONT, PING, TEXT, echo, frame
 
 SETTINGS = Settings(max_socket_message_bytes=2000)
 HEAD = b"\r\n\r\n"

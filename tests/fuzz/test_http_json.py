@@ -29,7 +29,7 @@ from parley import Agent, CardDetails, Turn
 from parley.model.operations import OPERATIONS
 from parley.model.service import Caller
 from parley.server.run import serving
-from tests.server.raw_http import MESSAGE, ask
+from tests.kit.http import MESSAGE, ask
 
 pytestmark = pytest.mark.anyio
 

@@ -21,7 +21,7 @@ from parley.store.protocols.tables import MAX_EVENT_BYTES
 from parley.store.sqlite.operator import OperatorSocket
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
-from tests.polling import let_time_pass
+from tests.kit.waiting import let_time_pass
 
 pytestmark = pytest.mark.anyio
 

@@ -28,7 +28,7 @@ from parley.store.memory import MemoryTaskStore
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
 from tests.files.conftest import content, uploaded
-from tests.polling import until
+from tests.kit.waiting import until
 from tests.store.conftest import PostgresAtOurTime
 
 BOB = Caller("bob", authenticated=True)

@@ -12,7 +12,7 @@ from parley.client.errors import ConnectionClosed, Disconnected, ResponseTooLarg
 from parley.host.in_process import InProcessTransport, Site
 from parley.host.in_process_sockets import WAITING_TEXTS
 from parley.server.websocket.socket import ServerSocket, SocketClosed
-from tests.polling import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

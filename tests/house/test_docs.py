@@ -23,12 +23,12 @@ from typing import BinaryIO
 import msgspec
 import pytest
 
-from tests import forked
-from tests.forked_servers import CAN_FORK, ForkedServer, fork
 from tests.house.documents import ROOT, Block, blocks, commands, missing, pages, tutorial
 from tests.house.package import Environment
-from tests.polling import block_thread
-from tests.services.ports import free_port
+from tests.kit import forking
+from tests.kit.forking import CAN_FORK, ForkedServer, fork
+from tests.kit.processes import free_port
+from tests.kit.waiting import block_thread
 
 PORT = re.compile(r"(?<=localhost:)\d{4}|(?<=127\.0\.0\.1:)\d{4}|(?<=-port )\d+|(?<=port=)\d+")
 ID = r"[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}"
@@ -117,7 +117,7 @@ class Page:
             return ""
         if PLAIN.match(QUOTED.sub("", line)):
             words = shlex.split(line)
-            ended = forked.run(
+            ended = forking.run(
                 words, self.directory, self.environment, python=self.python, is_merged=True
             )
             status, output = ended.status, ended.stdout.decode()

@@ -16,11 +16,11 @@ import pytest
 
 import parley
 from parley.model.distribution import install_command
-from tests.cli.processes import Running
 from tests.conftest import NOTHING_IS_SKIPPED
 from tests.house.documents import ROOT, blocks, commands
 from tests.house.package import Environment, Package, environment
 from tests.house.test_package import REPOSITORY
+from tests.kit.processes import Running
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
 

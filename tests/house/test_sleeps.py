@@ -1,4 +1,4 @@
-"""Tests wait for a condition, and sleep nowhere but in ``tests/polling.py`` and in agents."""
+"""Tests wait for a condition, and sleep nowhere but in ``tests/kit/waiting.py`` and in agents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TESTS = ROOT / "tests"
 MAY_SLEEP = (
     "simulation/",
     "peers/",
-    "polling.py",
+    "kit/waiting.py",
     "agent/tools/shop_server.py",
     "deploy/agent.py",
     "faults/served.py",
@@ -54,4 +54,4 @@ def test_tests_wait_for_conditions() -> None:
         name = path.relative_to(TESTS).as_posix()
         if not name.startswith(MAY_SLEEP):
             found += [f"{name}:{line}" for line in sleeps(ast.parse(path.read_text("utf-8")))]
-    assert found == [], "use until() or let_time_pass() of tests/polling.py"
+    assert found == [], "use until() or let_time_pass() of tests/kit/waiting.py"

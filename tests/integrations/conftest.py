@@ -18,9 +18,9 @@ from parley.conformance.background_server import BackgroundServer
 from parley.testing.model_endpoint import ModelEndpoint
 from tests.integrations.frameworks import FRAMEWORKS, Framework, asked
 from tests.integrations.script import Script, said_in
+from tests.kit.services.postgres import missing
+from tests.kit.waiting import SECONDS, wait_until
 from tests.peers.environments import NotMade, python_of
-from tests.polling import SECONDS, wait_until
-from tests.services.postgres import missing
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

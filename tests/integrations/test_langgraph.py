@@ -18,7 +18,7 @@ from parley.extensions.usage import spent_on
 from tests.integrations import test_adapters
 from tests.integrations.conftest import FrameworkServer
 from tests.integrations.test_adapters import agent_of, completed, counted, progress_in, why
-from tests.services.postgres import missing
+from tests.kit.services.postgres import missing
 
 KEPT_TASKS = 20
 """Of how many tasks a thread keeps its newest checkpoint."""

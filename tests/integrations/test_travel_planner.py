@@ -22,9 +22,9 @@ from parley import RemoteAgent, Task, TaskState
 from parley.llm import ModelRequest, ScriptedReply
 from parley.testing.model_endpoint import ModelEndpoint
 from tests.integrations.frameworks import FRAMEWORKS, asked
+from tests.kit.processes import free_port
+from tests.kit.waiting import SECONDS
 from tests.peers.environments import python_of
-from tests.polling import SECONDS
-from tests.services.ports import free_port
 
 DESKS = {
     "flights": "openai_agents", "hotels": "pydantic_ai", "cars": "strands", "exchange": "langgraph",

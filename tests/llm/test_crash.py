@@ -12,7 +12,7 @@ from parley.extensions.usage import spent_on
 from parley.llm import ModelUsage, ScriptedReply
 from parley.testing.model_endpoint import held
 from tests.faults.conftest import Served
-from tests.polling import until
+from tests.kit.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.E3]
 

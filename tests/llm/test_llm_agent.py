@@ -33,8 +33,8 @@ from parley.llm.token_budget import Tally, TokenSpending
 from parley.model.backoff import Backoff
 from parley.model.errors import ContentTypeNotSupportedError
 from parley.testing.model_endpoint import held
+from tests.kit.waiting import until
 from tests.llm.raw_endpoint import events, refusal, refusing
-from tests.polling import until
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ from parley import Agent, TaskState, Turn
 from parley.extensions import Usage
 from parley.extensions.usage import Spent, spent_on
 from parley.llm import AgentSkills, ModelUsage, ScriptedReply, TokenBudget, llm_agent
-from tests.examples.serving import listening
+from tests.kit.servers import under_uvicorn
 
 pytestmark = pytest.mark.anyio
 
@@ -50,7 +50,7 @@ async def purse(turn: Turn) -> dict[str, int]:
 
 @pytest.fixture
 async def url() -> AsyncIterator[str]:
-    async with listening(parley.asgi(shop)) as url:
+    async with under_uvicorn(parley.asgi(shop)) as url:
         yield url
 
 

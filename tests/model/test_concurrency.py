@@ -10,7 +10,7 @@ import pytest
 
 from parley.model.bounded import Bounded
 from parley.model.concurrency import Done, KeyedLocks, Periodic, outcome_of
-from tests.polling import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -14,7 +14,7 @@ from parley.model.parts import Role
 from parley.model.service import A2AService
 from parley.model.struct import Timestamp
 from parley.model.tasks import TaskState
-from tests.strategies import MESSAGES
+from tests.kit.strategies import MESSAGES
 
 FACTS: dict[str, Any] = json.loads(
     (Path(__file__).parent.parent / "data" / "a2a_v1_messages.json").read_text("utf-8")

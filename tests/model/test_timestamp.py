@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parley.model.struct import Timestamp
-from tests.strategies import timestamps
+from tests.kit.strategies import timestamps
 
 
 @pytest.mark.parametrize(

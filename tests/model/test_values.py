@@ -18,7 +18,7 @@ from parley.model.struct import InvalidField, decode, encode, valid_text
 from parley.model.tasks import Task, TaskState, TaskStatus, TaskStatusUpdateEvent
 from parley.wire.versions import dialect
 from tests.house.sizes import ROOT
-from tests.strategies import MESSAGES, any_message, value_of
+from tests.kit.strategies import MESSAGES, any_message, value_of
 
 HELLO = Message(message_id="m-1", role=Role.USER, parts=(Part(text="hello"),))
 WORKING = TaskStatus(state=TaskState.WORKING)

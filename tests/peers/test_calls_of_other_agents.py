@@ -15,7 +15,7 @@ import parley
 from parley import RemoteAgent, Task, TaskState
 from tests.faults.conftest import Served
 from tests.faults.test_calls import CALLING
-from tests.polling import until
+from tests.kit.waiting import until
 
 from .conftest import case
 from .cutting_proxy import cutting_proxy

@@ -14,7 +14,7 @@ from parley import RemoteAgent, TaskState
 from parley.compose import Composition, broadcast, fallback, map_reduce, parallel, part, sequence
 from parley.compose.parts import CompositionPart
 from parley.server.run import serving
-from tests.polling import until
+from tests.kit.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

@@ -21,9 +21,9 @@ from parley.security import Bearer, anonymous
 from parley.security.signing.keys import SigningKeys
 from parley.server.run import serving
 from parley.wire import versions
-from tests.client.scripted_server import scripted
+from tests.kit.processes import free_port
+from tests.kit.scripted_server import scripted
 from tests.security.signing.key_sets import key_file, key_set, private_jwk
-from tests.services.ports import free_port
 
 from .environments import JS_1_3, NotMade, Peer, command
 

@@ -18,6 +18,8 @@ from parley.model.tasks import Task
 from parley.push import receiver, verify_token
 from parley.security.signing.keys import SigningKeys
 from parley.server.run import serving
+from tests.kit.waiting import until
+from tests.kit.webhooks import webhook
 from tests.peers.conftest import case
 from tests.peers.environments import (
     WEBHOOKS_GO,
@@ -27,12 +29,10 @@ from tests.peers.environments import (
     Peer,
     command,
 )
-from tests.polling import until
 from tests.push.proofs.receiving import asking
 from tests.push.pushing import PATIENT, of_version, pushing, writer
 from tests.push.receiving.delivering import SECRET, Handled, hmac_headers, update
 from tests.security.signing.key_sets import key_set, private_jwk
-from tests.webhooks import webhook
 
 pytestmark = [pytest.mark.anyio, pytest.mark.peer]
 

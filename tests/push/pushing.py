@@ -27,7 +27,7 @@ from parley.security.egress import Egress
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.webhooks import PushRecord, PushState
 from parley.store.task_store import TaskStore
-from tests.polling import let_time_pass
+from tests.kit.waiting import let_time_pass
 
 QUICK = RetryPolicy(
     first_delay=0.01,

@@ -29,11 +29,11 @@ from parley.store.events import Scope
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.webhooks import PushRecord
 from tests.engine.fleet import Fleet
-from tests.polling import let_time_pass, until
+from tests.kit.records import creation, status
+from tests.kit.waiting import let_time_pass, until
+from tests.kit.webhooks import webhook
 from tests.push.proofs.receiving import asking
 from tests.push.pushing import PATIENT, pushing, writer
-from tests.store.making import creation, status
-from tests.webhooks import webhook
 
 pytestmark = pytest.mark.anyio
 

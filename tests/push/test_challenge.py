@@ -23,8 +23,8 @@ from parley.security.egress import Egress
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.webhooks import PushState
 from parley.store.task_store import TaskStore
+from tests.kit.webhooks import Told, Webhook, webhook
 from tests.push.pushing import PATIENT, QUICK, Pushed, config, of_version, writer
-from tests.webhooks import Told, Webhook, webhook
 
 pytestmark = pytest.mark.anyio
 

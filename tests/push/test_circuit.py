@@ -14,9 +14,9 @@ from parley import Agent
 from parley.model.service import Caller
 from parley.push.scheduler import OPENS_AFTER, DeliveryJob, Destination
 from parley.store.protocols.webhooks import PushState
-from tests.polling import until
+from tests.kit.waiting import until
+from tests.kit.webhooks import Webhook, webhook
 from tests.push.pushing import PATIENT, Pushed, gated, pushing, writer
-from tests.webhooks import Webhook, webhook
 
 pytestmark = pytest.mark.anyio
 

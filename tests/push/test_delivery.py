@@ -20,9 +20,9 @@ from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.errors import StoreUnavailable
 from parley.store.protocols.webhooks import PushState
 from parley.store.task_store import TaskStore
-from tests.polling import let_time_pass, until
+from tests.kit.waiting import let_time_pass, until
+from tests.kit.webhooks import Told, Webhook, is_over, webhook
 from tests.push.pushing import QUICK, Pushed, config, gated, of_version, pushing, writer
-from tests.webhooks import Told, Webhook, is_over, webhook
 
 pytestmark = pytest.mark.anyio
 

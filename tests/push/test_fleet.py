@@ -22,8 +22,8 @@ from parley.store.protocols.claims import SHORTEST_LEASE, Lease
 from parley.store.protocols.errors import StoreUnavailable
 from parley.store.protocols.webhooks import PushRecord, PushState
 from tests.engine.fleet import Fleet, MortalStore, Replica
-from tests.polling import let_time_pass, until
-from tests.webhooks import Told, Webhook, webhook
+from tests.kit.waiting import let_time_pass, until
+from tests.kit.webhooks import Told, Webhook, webhook
 
 pytestmark = pytest.mark.anyio
 

@@ -18,9 +18,9 @@ from parley.model.service import Caller
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.webhooks import ATTEMPTS_KEPT, PushState
 from parley.store.task_store import TaskStore
-from tests.polling import let_time_pass
+from tests.kit.waiting import let_time_pass
+from tests.kit.webhooks import webhook
 from tests.push.pushing import PATIENT, QUICK, Pushed, config, gated, pushing, writer
-from tests.webhooks import webhook
 
 pytestmark = pytest.mark.anyio
 

@@ -15,9 +15,9 @@ from parley import Agent, Turn
 from parley.push.delivery import RetryPolicy
 from parley.push.http_sender import DeliveryFailure
 from parley.store.protocols.webhooks import PushState
-from tests.polling import until
+from tests.kit.waiting import until
+from tests.kit.webhooks import Told, webhook
 from tests.push.pushing import PATIENT, config, gated, pushing
-from tests.webhooks import Told, webhook
 
 pytestmark = pytest.mark.anyio
 

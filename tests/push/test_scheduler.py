@@ -20,9 +20,9 @@ from parley.push.delivery import RetryPolicy
 from parley.push.scheduler import DeliveryJob, DeliveryLimits, PushScheduler
 from parley.server.sockets import most_connections, most_webhook_calls
 from parley.store.protocols.webhooks import PushState
-from tests.polling import until
+from tests.kit.waiting import until
+from tests.kit.webhooks import webhook
 from tests.push.pushing import PATIENT, Pushed, pushing, writer
-from tests.webhooks import webhook
 
 pytestmark = pytest.mark.anyio
 

@@ -19,9 +19,9 @@ from parley.push.reader import SignificantReader
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.webhooks import PushRecord, PushState
 from parley.store.task_store import TaskStore
+from tests.kit.records import addition, creation, status
+from tests.kit.webhooks import Told, webhook
 from tests.push.pushing import Pushed, gated, of_version, pushing, writer
-from tests.store.making import addition, creation, status
-from tests.webhooks import Told, webhook
 
 pytestmark = pytest.mark.anyio
 

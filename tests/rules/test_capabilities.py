@@ -8,14 +8,14 @@ import parley
 from parley.model.errors import PushNotificationNotSupportedError, UnsupportedOperationError
 from parley.server.app import create_app
 from parley.server.endpoint import Endpoint
-from tests.client.talk import Agent as Scripted
-from tests.client.talk import talk
 from tests.contract.agents import STRICT, plain, strict
+from tests.kit.scripted import Scripted as Service
+from tests.kit.scripted import card_of
+from tests.kit.scripted_server import Agent as Scripted
+from tests.kit.scripted_server import talk
 from tests.rules.conftest import placed
 from tests.rules.told import words_of
 from tests.rules.wire import Wire
-from tests.server.scripted import Scripted as Service
-from tests.server.scripted import card_of
 
 pytestmark = pytest.mark.anyio
 

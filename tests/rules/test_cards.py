@@ -27,13 +27,14 @@ from parley.security.signing.keys import SigningKeys, new_key_set, write_key_set
 from parley.server.app import create_app
 from parley.server.endpoint import Endpoint
 from parley.server.run import serving
-from tests.client.scripted_server import card
 from tests.contract.agents import contract, plain
+from tests.kit.http import ask
+from tests.kit.scripted import Scripted as Service
+from tests.kit.scripted import card_of
+from tests.kit.scripted_server import card
+from tests.kit.servers import WAYS
 from tests.rules.conftest import placed
-from tests.rules.wire import WAYS, Wire
-from tests.server.raw_http import ask
-from tests.server.scripted import Scripted as Service
-from tests.server.scripted import card_of
+from tests.rules.wire import Wire
 
 pytestmark = pytest.mark.anyio
 

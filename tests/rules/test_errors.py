@@ -16,11 +16,11 @@ from parley.model.errors import (
     TaskNotFoundError,
     UnsupportedOperationError,
 )
-from tests.client.scripted_server import Exchange, card, scripted
 from tests.contract.agents import plain, strict
+from tests.kit.http import ask
+from tests.kit.scripted_server import Exchange, card, scripted
 from tests.rules.conftest import only, placed
 from tests.rules.wire import Wire
-from tests.server.raw_http import ask
 
 pytestmark = pytest.mark.anyio
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from parley.store.protocols.webhooks import PushState
+from tests.kit.webhooks import webhook
 from tests.push.pushing import gated, pushing
 from tests.rules.conftest import only
 from tests.rules.wire import Wire
-from tests.webhooks import webhook
 
 pytestmark = pytest.mark.anyio
 

@@ -7,12 +7,11 @@ import json
 import pytest
 
 import parley
-from tests.client.scripted_server import card, scripted
-from tests.client.talk import HI
-from tests.client.talk import Agent as Scripted
+from tests.kit.http import JSON, ask, call, post
+from tests.kit.scripted_server import HI, card, scripted
+from tests.kit.scripted_server import Agent as Scripted
 from tests.rules.conftest import only
 from tests.rules.told import state_of
-from tests.server.raw_http import JSON, ask, call, post
 
 pytestmark = pytest.mark.anyio
 

@@ -9,10 +9,9 @@ import pytest
 
 import parley
 from parley import Agent, Execution, Turn
-from tests.client.scripted_server import card, scripted
-from tests.client.talk import HI
-from tests.client.talk import Agent as Scripted
 from tests.contract.agents import gates
+from tests.kit.scripted_server import HI, card, scripted
+from tests.kit.scripted_server import Agent as Scripted
 from tests.rules.conftest import only, placed
 from tests.rules.told import said_in, state_of, words_of
 from tests.rules.wire import Wire

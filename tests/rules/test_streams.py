@@ -9,8 +9,8 @@ import pytest
 import parley
 from parley import Agent, Execution, Turn
 from parley.model.tasks import TaskState
-from tests.client.scripted_server import Exchange, card, scripted
 from tests.contract.agents import gates
+from tests.kit.scripted_server import Exchange, card, scripted
 from tests.rules.conftest import only, placed
 from tests.rules.wire import Wire
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 import parley
-from tests.client.scripted_server import card, scripted
-from tests.client.talk import task as task_json
 from tests.contract.agents import contract, plain, who
+from tests.kit.http import ask, call, post
+from tests.kit.scripted_server import card, scripted
+from tests.kit.scripted_server import task as task_json
 from tests.rules.conftest import placed
 from tests.rules.told import words_of
 from tests.rules.wire import Place, Wire
-from tests.server.raw_http import ask, call, post
 
 pytestmark = pytest.mark.anyio
 

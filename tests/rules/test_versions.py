@@ -11,10 +11,10 @@ import parley
 from parley import Settings
 from parley.wire import versions
 from tests.contract.agents import contract
+from tests.kit.http import ask, connection, data_of
 from tests.rules.conftest import only, placed
 from tests.rules.told import state_of
 from tests.rules.wire import OLD_METHODS, PATHS, Wire
-from tests.server.raw_http import ask, connection, data_of
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from tests.server.raw_http import WAIT
+from tests.kit.http import WAIT
 
 KINDS = {
     "task": "task",

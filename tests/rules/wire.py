@@ -17,13 +17,9 @@ from uuid import uuid4
 import grpc
 from google.protobuf import json_format
 
+from tests.kit.http import WAIT, Connection, Response, connection
 from tests.rules.told import KINDS, Answer, Event, Events, nothing, refused, refused_over_grpc
-from tests.server.raw_http import WAIT, Connection, Response, connection
 from tests.wire.json.oracle import facts, message_class
-
-WAYS = [
-    (binding, version) for version in ("1.0", "0.3") for binding in ("JSONRPC", "HTTP+JSON", "GRPC")
-]
 
 _PUSHES = "/tasks/{task}/pushNotificationConfigs"
 PATHS = {

@@ -21,7 +21,7 @@ from parley.security.schemes.api_key import create_key
 from parley.security.schemes.scheme import CredentialsRefused, Proof
 from parley.store.memory import MemoryLogs, MemoryTaskStore
 from parley.store.protocols.errors import StoreUnavailable
-from tests.polling import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

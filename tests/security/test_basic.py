@@ -17,7 +17,7 @@ from parley.security.credentials import MAX_WAITING, PasswordHash, _scrypt
 from parley.security.evidence import Evidence, SchemeResources
 from parley.security.schemes.http import MAX_CHECKS
 from parley.security.schemes.scheme import CredentialsRefused, Proof
-from tests.polling import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -14,7 +14,7 @@ from parley.security import ClientCredentialsOAuthFlow, Introspection, OAuth2, o
 from parley.security.schemes import oauth
 from parley.security.schemes.scheme import CredentialsRefused
 from parley.testing import Issuer
-from tests.polling import until
+from tests.kit.waiting import until
 from tests.security.tokens import Clock, at, verified
 
 pytestmark = pytest.mark.anyio

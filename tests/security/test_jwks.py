@@ -16,7 +16,7 @@ from parley.security.key_sets import KEY_AGES
 from parley.security.outbound import FetchFailed
 from parley.security.schemes.scheme import CredentialsRefused
 from parley.testing import Issuer
-from tests.polling import until
+from tests.kit.waiting import until
 from tests.security.tokens import Clock, at, verified
 
 pytestmark = pytest.mark.anyio

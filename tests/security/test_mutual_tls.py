@@ -23,7 +23,7 @@ from parley.security.schemes.scheme import CredentialsRefused, Proof, SchemeReso
 from parley.server.app import Settings
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions, TlsOptions
-from tests.certificates import Authority, Pair, trusting
+from tests.kit.certificates import Authority, Pair, trusting
 
 pytestmark = pytest.mark.anyio
 

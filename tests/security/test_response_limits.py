@@ -20,8 +20,8 @@ from parley.push.http_sender import DeliveryFailure, HttpSender
 from parley.security.egress import Egress
 from parley.security.response_limits import MAX_INTERIM, ResponseLimitExceeded, bounded_connector
 from parley.store.protocols.webhooks import PushRecord
-from tests.client.scripted_server import Exchange, scripted
-from tests.polling import let_time_pass
+from tests.kit.scripted_server import Exchange, scripted
+from tests.kit.waiting import let_time_pass
 from tests.security.flooding import KINDS
 
 LOOPS: list[Callable[[], asyncio.AbstractEventLoop]] = [asyncio.SelectorEventLoop]

@@ -3,7 +3,7 @@
 import pytest
 
 from parley.server.run import serving
-from tests.server.scripted import Scripted, app_of
+from tests.kit.scripted import Scripted, app_of
 
 
 @pytest.fixture(scope="module")

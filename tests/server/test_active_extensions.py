@@ -6,8 +6,8 @@ from parley.model.errors import VersionNotSupportedError
 from parley.server.app import Settings
 from parley.server.run import serving
 from parley.wire import versions
-from tests.server.raw_http import ask, call, post
-from tests.server.scripted import EXTENSION, app_of, card_of, extension
+from tests.kit.http import ask, call, post
+from tests.kit.scripted import EXTENSION, app_of, card_of, extension
 
 pytestmark = pytest.mark.anyio
 

@@ -10,8 +10,8 @@ from starlette.routing import Mount
 
 from parley.server.app import App, Endpoint, Settings, create_app
 from parley.server.run import serving
-from tests.server.raw_http import MESSAGE, ask, call, post
-from tests.server.scripted import Scripted, app_of, card_of
+from tests.kit.http import MESSAGE, ask, call, post
+from tests.kit.scripted import Scripted, app_of, card_of
 
 pytestmark = pytest.mark.anyio
 

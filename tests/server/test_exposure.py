@@ -16,8 +16,8 @@ from parley.server.run import AnonymousRefused, run, warn_of_plain_text
 from parley.server.settings import GrpcOptions, TlsOptions
 from parley.server.sockets import listen
 from parley.server.tls import ReloadingTls, asked_of_callers
-from tests.certificates import Authority
-from tests.server.scripted import app_of
+from tests.kit.certificates import Authority
+from tests.kit.scripted import app_of
 
 pytestmark = pytest.mark.anyio
 

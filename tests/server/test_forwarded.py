@@ -12,8 +12,8 @@ import pytest
 from parley.model.service import Caller
 from parley.server.app import Settings
 from parley.server.run import serving
-from tests.server.raw_http import WAIT, ask, call, post
-from tests.server.scripted import app_of
+from tests.kit.http import WAIT, ask, call, post
+from tests.kit.scripted import app_of
 
 pytestmark = pytest.mark.anyio
 
@@ -30,11 +30,11 @@ CLAIMS = [
 APPLICATION = textwrap.dedent(
     """
     import sys
-    sys.path.insert(0, {tests!r})
+    sys.path.insert(0, {root!r})
     from starlette.applications import Starlette
     from starlette.routing import Mount
     from parley.server.app import Settings
-    from server.scripted import app_of
+    from tests.kit.scripted import app_of
 
     app = app_of(settings=Settings(trust_proxy={trust}))
     outer = Starlette(routes=[Mount("/agents", app=app)], lifespan=app.lifespan)
@@ -49,8 +49,8 @@ def url_of(response):
 @contextlib.contextmanager
 def uvicorn(folder: Path, target: str, *options: str, trust: bool = False):
     """Uvicorn, in a process of its own, that serves an app of this package."""
-    tests = str(Path(__file__).parents[1])
-    (folder / "application.py").write_text(APPLICATION.format(tests=tests, trust=trust))
+    root = str(Path(__file__).parents[2])
+    (folder / "application.py").write_text(APPLICATION.format(root=root, trust=trust))
     process = subprocess.Popen(
         [sys.executable, "-m", "uvicorn", f"application:{target}", "--port", "0", *options],
         cwd=folder,

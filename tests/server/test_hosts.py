@@ -11,8 +11,8 @@ from parley.model.errors import TaskNotFoundError
 from parley.server.address import AllowedHosts, HostNotAllowed
 from parley.server.app import Endpoint, Settings, create_app
 from parley.server.run import serving
-from tests.server.raw_http import JSON, MESSAGE, ask, call, connection, post
-from tests.server.scripted import Scripted, app_of, card_of
+from tests.kit.http import JSON, MESSAGE, ask, call, connection, post
+from tests.kit.scripted import Scripted, app_of, card_of
 
 pytestmark = pytest.mark.anyio
 

@@ -11,9 +11,9 @@ from parley.model.ids import LONGEST_ID
 from parley.model.operations import GetTaskRequest
 from parley.model.service import Caller
 from parley.server.run import serving
-from tests.server.raw_http import ask, call, post
-from tests.server.rpc import served
-from tests.server.scripted import Scripted, app_of
+from tests.kit.grpc import rpc_to
+from tests.kit.http import ask, call, post
+from tests.kit.scripted import Scripted, app_of
 
 pytestmark = pytest.mark.anyio
 
@@ -36,7 +36,7 @@ async def test_a_tenant_that_cannot_be_kept_is_refused() -> None:
             assert b"tenant: " in refused.body
         assert service.asked == []
         assert "result" in (await post(url, call("GetTask", {"id": "t", "tenant": LONGEST}))).json
-    async with served(app) as rpc:
+    async with rpc_to(app) as rpc:
         for wrong in WRONG:
             refusal = await rpc.refused("GetTask", GetTaskRequest(id="t-1", tenant=wrong))
             assert refusal.status == "INVALID_ARGUMENT"
@@ -60,7 +60,7 @@ async def test_a_caller_who_cannot_be_told_from_others_is_not_let_in(caller: Cal
         refused = await post(url, call("GetTask"))
         assert (refused.status, refused.error["code"]) == (401, -32010)
         assert str(LONGEST_ID) in refused.error["message"]
-    async with served(app) as rpc:
+    async with rpc_to(app) as rpc:
         refusal = await rpc.refused("GetTask", GetTaskRequest(id="t-1"))
         assert type(refusal.error) is UnauthenticatedError
     assert service.asked == []

@@ -11,9 +11,9 @@ from parley.model.service import StreamItem
 from parley.model.tasks import TaskState
 from parley.server.app import Settings
 from parley.server.run import serving
-from tests.polling import until
-from tests.server.raw_http import JSON, WAIT, ask, call, connection, id_of, post
-from tests.server.scripted import Scripted, Standstill, app_of, chunk, task
+from tests.kit.http import JSON, WAIT, ask, call, connection, id_of, post
+from tests.kit.scripted import Scripted, Standstill, app_of, chunk, task
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -31,21 +31,16 @@ from parley.server.settings import GrpcOptions
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.errors import StoreUnavailable
 from parley.store.protocols.task_log import Append
-from tests.client.trusting import grpc_of
 from tests.contract.conftest import past_the_card
-from tests.polling import until
+from tests.kit.servers import WAYS, grpc_of
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 
 BOUND = 60.0
-WAYS = [
-    pytest.param((binding, version), id=f"{binding}-{version}")
-    for version in ("1.0", "0.3")
-    for binding in ("JSONRPC", "HTTP+JSON", "GRPC")
-]
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(params=WAYS, ids="-".join)
 def way(request: pytest.FixtureRequest) -> dict[str, Any]:
     """How a client speaks, which repeats nothing."""
     binding, version = request.param

@@ -12,9 +12,9 @@ import parley
 from parley import Agent, Caller, Turn
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions
-from tests.client.trusting import grpc_of
-from tests.server.raw_http import ask, call, post
-from tests.server.scripted import Scripted, app_of
+from tests.kit.http import ask, call, post
+from tests.kit.scripted import Scripted, app_of
+from tests.kit.servers import grpc_of
 
 pytestmark = pytest.mark.anyio
 

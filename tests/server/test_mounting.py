@@ -9,8 +9,8 @@ from starlette.routing import Mount
 
 from parley.server.app import Endpoint, create_app
 from parley.server.run import serving
-from tests.server.raw_http import JSON, ask, call, connection, post
-from tests.server.scripted import Scripted, app_of, card_of, reply
+from tests.kit.http import JSON, ask, call, connection, post
+from tests.kit.scripted import Scripted, app_of, card_of, reply
 
 pytestmark = pytest.mark.anyio
 

@@ -14,15 +14,13 @@ from parley.server.settings import GrpcOptions
 from parley.server.sockets import ListenError
 from parley.store.memory import MemoryLogs, MemoryTaskStore
 from tests.contract.conftest import past_the_card
-from tests.server.raw_http import JSON, ask, call
-from tests.server.rpc import HI
+from tests.kit.grpc import HI
+from tests.kit.http import JSON, ask, call
+from tests.kit.servers import WAYS
 
 pytestmark = pytest.mark.anyio
 
 BOUND = 60.0
-WAYS = [
-    (binding, version) for version in ("1.0", "0.3") for binding in ("JSONRPC", "HTTP+JSON", "GRPC")
-]
 
 agent = Agent(
     "Clock",

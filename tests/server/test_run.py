@@ -14,9 +14,9 @@ import pytest
 
 from parley.server.run import ListenError, run, serving
 from parley.server.sockets import address_of, listen
-from tests.polling import let_time_pass
-from tests.server.raw_http import WAIT, ask, call, connection
-from tests.server.scripted import app_of
+from tests.kit.http import WAIT, ask, call, connection
+from tests.kit.scripted import app_of
+from tests.kit.waiting import let_time_pass
 
 pytestmark = pytest.mark.anyio
 
@@ -25,11 +25,11 @@ on_posix = pytest.mark.skipif(os.name != "posix", reason="processes get signals 
 SERVER = textwrap.dedent(
     """
     import asyncio, logging, sys
-    sys.path.insert(0, {tests!r})
+    sys.path.insert(0, {root!r})
     logging.basicConfig()
     from parley.model.service import StreamItem
     from parley.server.run import run
-    from server.scripted import Scripted, Standstill, app_of, task
+    from tests.kit.scripted import Scripted, Standstill, app_of, task
 
     async def forever(request, context):
         print("asked", flush=True)
@@ -49,7 +49,7 @@ SERVER = textwrap.dedent(
     )
     print("returned", flush=True)
     """
-).format(tests=str(Path(__file__).parents[1]))
+).format(root=str(Path(__file__).parents[2]))
 
 
 # A server with something that takes no cancellation, as agents' functions may be.

@@ -7,8 +7,8 @@ import pytest
 from parley.model.errors import TaskNotFoundError
 from parley.server.app import Endpoint, create_app
 from parley.server.run import serving
-from tests.server.raw_http import MESSAGE, ask, call, connection, post
-from tests.server.scripted import Scripted, card_of, reply
+from tests.kit.http import MESSAGE, ask, call, connection, post
+from tests.kit.scripted import Scripted, card_of, reply
 
 pytestmark = pytest.mark.anyio
 

@@ -20,9 +20,9 @@ from parley.server.app import Settings
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions, TlsOptions, tls_options
 from parley.server.tls import Handshakes, ReloadingTls, TlsFailure, new_context, read_files
-from tests.certificates import Authority, Pair, trusting
-from tests.polling import until
-from tests.server.scripted import app_of
+from tests.kit.certificates import Authority, Pair, trusting
+from tests.kit.scripted import app_of
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -20,8 +20,7 @@ from parley.store.protocols.errors import Conflict, Fenced, StoreUnavailable, Ta
 from parley.store.protocols.task_log import PAGE_BYTES, Append
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
-from tests.store.conftest import Clock
-from tests.store.making import (
+from tests.kit.records import (
     SCOPE,
     addition,
     all_events,
@@ -37,7 +36,8 @@ from tests.store.making import (
     task,
     turn_started,
 )
-from tests.strategies import value_of
+from tests.kit.strategies import value_of
+from tests.store.conftest import Clock
 
 pytestmark = pytest.mark.anyio
 

@@ -14,8 +14,7 @@ from parley.store.protocols.errors import DuplicateReceipt, StoreError, UnknownT
 from parley.store.protocols.tables import HISTORY_KEPT, Receipt
 from parley.store.protocols.task_log import TaskQuery
 from parley.store.task_store import TaskStore
-from tests.store.conftest import Clock
-from tests.store.making import (
+from tests.kit.records import (
     SCOPE,
     addition,
     chunk,
@@ -25,6 +24,7 @@ from tests.store.making import (
     received,
     status,
 )
+from tests.store.conftest import Clock
 
 pytestmark = pytest.mark.anyio
 

@@ -29,9 +29,7 @@ from parley.store.protocols.webhooks import PushRecord, PushState
 from parley.store.sql import queries
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
-from tests.services.postgres import PostgresServer
-from tests.store.counting import CountingStore
-from tests.store.making import (
+from tests.kit.records import (
     SCOPE,
     addition,
     chunk,
@@ -43,6 +41,8 @@ from tests.store.making import (
     task,
     turn_started,
 )
+from tests.kit.services.postgres import PostgresServer
+from tests.store.counting import CountingStore
 
 pytestmark = pytest.mark.anyio
 

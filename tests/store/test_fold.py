@@ -13,7 +13,7 @@ from parley.model.parts import Artifact, Part
 from parley.model.tasks import Task, TaskState
 from parley.store.events import CancelRequested, StepResult
 from parley.store.fold import CONTINUES, Fold, IllegalEvent, fold
-from tests.store.making import chunk, message, received, status, task, turn_started
+from tests.kit.records import chunk, message, received, status, task, turn_started
 
 STATES = [state for state in TaskState if state is not TaskState.UNSPECIFIED]
 TERMINAL = [state for state in STATES if state.is_terminal]

@@ -16,8 +16,8 @@ from parley.store.follow import PAGE, Gap, TaskGone, follow
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.task_log import PAGE_BYTES
 from parley.store.task_store import TaskStore
+from tests.kit.records import addition, chunk, creation, numbers, received, status
 from tests.store.conftest import Clock
-from tests.store.making import addition, chunk, creation, numbers, received, status
 
 pytestmark = pytest.mark.anyio
 

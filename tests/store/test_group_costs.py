@@ -22,7 +22,7 @@ from parley.store.postgres.store import PostgresTaskStore
 from parley.store.protocols.task_log import Append
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
-from tests.store.making import (
+from tests.kit.records import (
     SCOPE,
     addition,
     all_events,

@@ -14,7 +14,7 @@ from parley.store.events import LoggedEvent
 from parley.store.follow import PAGE, follow
 from parley.store.protocols.task_log import PAGE_BYTES
 from parley.store.task_store import TaskStore
-from tests.store.making import addition, chunk, creation, numbers, status
+from tests.kit.records import addition, chunk, creation, numbers, status
 
 pytestmark = [pytest.mark.anyio, pytest.mark.L5]
 

@@ -16,8 +16,8 @@ from parley.store.events import RecordKind
 from parley.store.fold import fold
 from parley.store.protocols.task_log import TaskQuery
 from parley.store.sqlite.store import SqliteTaskStore
-from tests.polling import let_time_pass
-from tests.store.making import SCOPE, all_events, numbers
+from tests.kit.records import SCOPE, all_events, numbers
+from tests.kit.waiting import let_time_pass
 
 pytestmark = [
     pytest.mark.anyio,
@@ -32,7 +32,7 @@ import asyncio, os, sys
 from parley.store.fold import Fold
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.model.tasks import TaskState
-from tests.store.making import addition, chunk, creation, received, status, turn_started
+from tests.kit.records import addition, chunk, creation, received, status, turn_started
 
 async def write(store, name):
     record = await store.load(name)

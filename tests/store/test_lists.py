@@ -13,7 +13,7 @@ from parley.store.events import Scope
 from parley.store.fold import IllegalEvent, fold
 from parley.store.protocols.task_log import TaskPage, TaskQuery
 from parley.store.task_store import TaskStore
-from tests.store.making import SCOPE, addition, chunk, creation, pieces, status, task, turn_started
+from tests.kit.records import SCOPE, addition, chunk, creation, pieces, status, task, turn_started
 
 pytestmark = pytest.mark.anyio
 

@@ -46,8 +46,8 @@ from parley.store.protocols.tables import EventCompleted, Receipt
 from parley.store.protocols.task_log import Append, LogPosition, TaskQuery
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
-from tests.services.postgres import PostgresServer
-from tests.store.making import AT, addition, chunk, creation, received, status, turn_started
+from tests.kit.records import AT, addition, chunk, creation, received, status, turn_started
+from tests.kit.services.postgres import PostgresServer
 
 T = TypeVar("T")
 

@@ -30,8 +30,8 @@ from parley.store.sql import migrations
 from parley.store.sqlite.file import APPLICATION_ID
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
+from tests.kit.records import SCOPE, addition, chunk, creation, received, status
 from tests.store.conftest import Clock
-from tests.store.making import SCOPE, addition, chunk, creation, received, status
 
 pytestmark = pytest.mark.anyio
 

@@ -17,8 +17,7 @@ from parley.store.protocols.claims import Lease, Replica
 from parley.store.protocols.errors import Conflict, Fenced, LeaseHeld
 from parley.store.protocols.webhooks import PushRecord, PushState
 from parley.store.task_store import TaskStore
-from tests.polling import let_time_pass, until
-from tests.store.making import (
+from tests.kit.records import (
     SCOPE,
     addition,
     all_events,
@@ -30,6 +29,7 @@ from tests.store.making import (
     status,
     turn_started,
 )
+from tests.kit.waiting import let_time_pass, until
 
 pytestmark = pytest.mark.anyio
 

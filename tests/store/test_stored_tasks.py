@@ -29,8 +29,8 @@ from parley.store.protocols.task_log import TaskQuery, TaskRecord
 from parley.store.snapshot import StoredTask
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
-from tests.store.making import SCOPE, addition, chunk, creation, pieces, status, status_of, task
-from tests.strategies import json_objects, texts, value_of
+from tests.kit.records import SCOPE, addition, chunk, creation, pieces, status, status_of, task
+from tests.kit.strategies import json_objects, texts, value_of
 
 OPEN = [state for state in TaskState if not state.is_terminal][2:]
 IDS = st.sampled_from(["one", "zwei ☃", "\x1e\n\u2028"])

@@ -14,11 +14,11 @@ from parley.store.protocols.tables import TooManyApiKeys
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.tables import EXPIRED_PER_PUT, MAX_ROW_BYTES, PAGE, TableRows
 from parley.store.task_store import TaskStore
-from tests.polling import let_time_pass
-from tests.services.postgres import PostgresServer
-from tests.services.proxy import line
+from tests.kit.records import SCOPE, creation
+from tests.kit.services.postgres import PostgresServer
+from tests.kit.services.proxy import line
+from tests.kit.waiting import let_time_pass
 from tests.store.conftest import Clock
-from tests.store.making import SCOPE, creation
 from tests.store.postgres.test_store import opened
 
 pytestmark = pytest.mark.anyio

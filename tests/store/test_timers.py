@@ -28,10 +28,10 @@ from parley.store.protocols.tables import (
 from parley.store.sqlite.file import SQL
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
-from tests.polling import until
-from tests.services.postgres import PostgresServer
+from tests.kit.records import SCOPE, addition, creation, left, received, status, turn_started
+from tests.kit.services.postgres import PostgresServer
+from tests.kit.waiting import until
 from tests.store.conftest import Clock, PostgresAtOurTime
-from tests.store.making import SCOPE, addition, creation, left, received, status, turn_started
 
 pytestmark = pytest.mark.anyio
 

@@ -18,7 +18,7 @@ from parley.model.errors import (
     TaskNotFoundError,
 )
 from parley.wire.errors import details_of, error_of
-from tests.strategies import json_values
+from tests.kit.strategies import json_values
 
 INFO = {
     "@type": "type.googleapis.com/google.rpc.ErrorInfo",

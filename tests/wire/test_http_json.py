@@ -24,7 +24,7 @@ from parley.server.http.paths import Paths, segments_of
 from parley.wire import versions
 from parley.wire.v1_0.http_json import read_query
 from parley.wire.versions import Route
-from tests.strategies import value_of
+from tests.kit.strategies import value_of
 
 CODEC = versions.dialect("1.0").http_json
 _NO_IDS = ("", ".", "..")

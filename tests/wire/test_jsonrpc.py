@@ -32,7 +32,7 @@ from parley.model.tasks import (
 )
 from parley.wire import jsonrpc, versions
 from parley.wire.json.protojson import encode
-from tests.strategies import json_values, texts
+from tests.kit.strategies import json_values, texts
 
 codec = versions.dialect(versions.LATEST).jsonrpc
 WORKING = TaskStatus(state=TaskState.WORKING)

@@ -34,7 +34,7 @@ from parley.server.run import serving
 from parley.store.events import RecordKind, StepResult
 from parley.store.memory import MemoryTaskStore
 from parley.testing import completed, input_required
-from tests.polling import let_time_pass, until
+from tests.kit.waiting import let_time_pass, until
 
 pytestmark = pytest.mark.anyio
 

@@ -17,7 +17,7 @@ from parley.model.errors import UnsupportedOperationError
 from parley.server.run import serving
 from parley.store.events import RecordKind
 from parley.store.memory import MemoryTaskStore
-from tests.polling import let_time_pass, until
+from tests.kit.waiting import let_time_pass, until
 
 pytestmark = pytest.mark.anyio
 

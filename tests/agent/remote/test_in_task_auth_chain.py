@@ -13,7 +13,7 @@ from parley.client import auth_request
 from parley.model.service import Caller
 from parley.security import Bearer
 from parley.server.run import serving
-from tests.polling import let_time_pass
+from tests.kit.waiting import let_time_pass
 
 pytestmark = pytest.mark.anyio
 

@@ -34,7 +34,7 @@ from parley.security import Bearer, anonymous
 from parley.store.memory import MemoryTaskStore
 from parley.testing import client
 from tests.engine.fleet import Fleet, get, until_state
-from tests.polling import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

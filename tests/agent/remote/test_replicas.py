@@ -13,7 +13,7 @@ from parley.model.extensions import CALL_CHAIN
 from parley.model.struct import Timestamp
 from tests.agent.remote.test_cancel import state_of
 from tests.engine.fleet import Fleet, until_state, where
-from tests.polling import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ import parley
 from parley import Agent, TaskState, Turn, testing
 from parley.engine.turn.waits import SETTLE_ROUNDS
 from parley.server.run import serving
-from tests.polling import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -20,7 +20,7 @@ from parley.mcp.tool_calls import McpSessions
 from tests.agent.tools.shop import SCRIPT, running_shop
 from tests.agent.tools.test_hostile_servers import Speaking
 from tests.agent.tools.test_turn_tools import served
-from tests.polling import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ import pytest
 from parley import Agent, Part, TaskState, ToolResult, Turn
 from parley.agent.tools.tool import ToolsUnavailable
 from tests.agent.tools.test_turn_tools import served
-from tests.polling import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -29,7 +29,7 @@ from tests.agent.tools.shop import SCRIPT, Shop, running_shop
 from tests.engine.fleet import Fleet, until_state
 from tests.engine.in_process import mortal_fleet as mortal_fleet
 from tests.engine.talk import Talk
-from tests.polling import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -6,8 +6,7 @@ import signal
 
 import pytest
 
-from tests.cli.processes import Running
-from tests.services.ports import free_port
+from tests.kit.processes import Running, free_port
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
 

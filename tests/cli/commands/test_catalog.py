@@ -22,8 +22,8 @@ from parley import Agent
 from parley.registry.served.catalog import ManifestSigner, manifest_of
 from parley.security.signing.cards import sign_card
 from parley.server.run import serving
-from tests.cli.processes import Running
 from tests.client.card.signer import new_keys
+from tests.kit.processes import Running
 
 PATH = "/.well-known/ard.json"
 AGENT = '''

@@ -11,7 +11,7 @@ import pytest
 from parley.store.events import Scope
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.cli.store.test_store import fill
-from tests.store.making import creation
+from tests.kit.records import creation
 
 STORE = ("--store", "sqlite:///shop.db")
 

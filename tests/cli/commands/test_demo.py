@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from tests.cli.processes import Running
+from tests.kit.processes import Running
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and terminals as POSIX has them")
 

@@ -17,8 +17,8 @@ import pytest
 
 from parley.security.credentials import PasswordHash
 from parley.store.admin.sqlite import SqliteAdmin
-from tests.cli.processes import Running
-from tests.polling import until
+from tests.kit.processes import Running
+from tests.kit.waiting import until
 
 STORE = ("--store", "sqlite:///shop.db")
 AGENT = """

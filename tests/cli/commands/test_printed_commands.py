@@ -16,7 +16,7 @@ import parley
 from parley import Agent, Turn
 from parley.host import program
 from parley.host.banner import try_command, write_banner
-from tests.cli.processes import Running
+from tests.kit.processes import Running
 
 posix = pytest.mark.skipif(os.name != "posix", reason="a shell as POSIX has it")
 

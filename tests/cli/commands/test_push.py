@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.processes import Running
+from tests.kit.processes import Running, free_port
 from tests.push.receiving.delivering import SECRET, hmac_headers, update
-from tests.services.ports import free_port
 
 
 def post(url: str, body: bytes, headers: dict[str, str]) -> int:

@@ -12,10 +12,10 @@ import pytest
 
 from parley.host.options import ServerOptions
 from parley.registry.commands.registry import reached_at
-from tests.cli.processes import Running
-from tests.polling import until
+from tests.kit.http import ask
+from tests.kit.processes import Running
+from tests.kit.waiting import until
 from tests.registry.app.serving import agents
-from tests.server.raw_http import ask
 
 pytestmark = pytest.mark.anyio
 

@@ -10,8 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.cli.processes import Running
-from tests.services.ports import free_port
+from tests.kit.processes import Running, free_port
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
 

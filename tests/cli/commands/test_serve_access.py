@@ -10,9 +10,9 @@ import urllib.request
 
 import pytest
 
-from tests.certificates import Authority, trusting
-from tests.cli.processes import Running
-from tests.polling import wait_until
+from tests.kit.certificates import Authority, trusting
+from tests.kit.processes import Running
+from tests.kit.waiting import wait_until
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
 

@@ -11,7 +11,7 @@ import urllib.request
 from parley.envelope.codec import write_message
 from parley.envelope.signatures import EnvelopeKey, sign_message
 from parley.security.signing.keys import encode
-from tests.cli.processes import Running
+from tests.kit.processes import Running
 from tests.server.envelope.guarded import message
 
 AGENT = """

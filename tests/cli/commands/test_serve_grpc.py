@@ -13,7 +13,7 @@ import pytest
 from parley.model.operations import BY_NAME, SendMessageRequest
 from parley.model.parts import Message, Part, Role
 from parley.wire import versions
-from tests.cli.processes import Running
+from tests.kit.processes import Running
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.processes import Running
-from tests.services.ports import free_port
-from tests.services.postgres import PostgresServer
+from tests.kit.processes import Running, free_port
+from tests.kit.services.postgres import PostgresServer
 
 pytestmark = pytest.mark.service
 

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from tests.cli.commands.test_serve import AGENT
-from tests.cli.processes import Running
+from tests.kit.processes import Running
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
 

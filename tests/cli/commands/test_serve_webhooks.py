@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from tests.cli.processes import Running
+from tests.kit.processes import Running
 
 AGENT = """
 from parley import Agent

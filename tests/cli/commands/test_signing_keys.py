@@ -9,11 +9,10 @@ import re
 import pytest
 
 from parley.security.signing.keys import SigningKeys
-from tests.cli.processes import Running
-from tests.polling import wait_until
+from tests.kit.processes import Running, free_port
+from tests.kit.waiting import wait_until
 from tests.security.signing.cards import LATEST
 from tests.security.signing.key_sets import key_file, key_set, private_jwk
-from tests.services.ports import free_port
 
 FILE = "signing-keys.json"
 PRIVATE = ("d", "p", "q", "dp", "dq", "qi")

@@ -17,8 +17,8 @@ from parley.engine.turn.usage import day_name
 from parley.security.limits.usage import UsageRow
 from parley.store.admin.sqlite import SqliteAdmin
 from parley.store.sqlite.store import SqliteTaskStore
-from tests.cli.processes import Running
-from tests.polling import until
+from tests.kit.processes import Running
+from tests.kit.waiting import until
 
 TODAY = int(time.time()) // 86_400
 STORE = ("--store", "sqlite:///shop.db")

@@ -22,7 +22,7 @@ from parley.host.store_urls import open_admin
 from parley.store.admin.admin import SchemaStatus
 from parley.store.audit.reading import AuditReading
 from parley.store.audit.trail import AuditEntry
-from tests.cli.processes import Running
+from tests.kit.processes import Running
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
 

@@ -21,8 +21,8 @@ from parley.store.events import Scope
 from parley.store.protocols.tables import Receipt
 from parley.store.sql import migrations
 from parley.store.sqlite.store import SqliteTaskStore
-from tests.cli.processes import Running
-from tests.store.making import addition, chunk, creation, message, received, status
+from tests.kit.processes import Running
+from tests.kit.records import addition, chunk, creation, message, received, status
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
 

@@ -14,7 +14,7 @@ from threading import Thread
 import pytest
 
 from parley.store.sql import migrations
-from tests.cli.processes import BOUND, Running
+from tests.kit.processes import BOUND, Running
 
 pytestmark = pytest.mark.service
 

@@ -29,10 +29,10 @@ from parley.store.protocols.errors import StoreUnavailable
 from parley.store.protocols.webhooks import PushRecord, PushState, WebhookFilter
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
-from tests.polling import let_time_pass, until
+from tests.kit.records import addition, creation, status
+from tests.kit.waiting import let_time_pass, until
+from tests.kit.webhooks import webhook
 from tests.push.pushing import QUICK, Pushed, config, gated, placed
-from tests.store.making import addition, creation, status
-from tests.webhooks import webhook
 
 posix = pytest.mark.skipif(os.name != "posix", reason="a process is asked by a socket of POSIX's")
 

@@ -31,16 +31,11 @@ from parley.model.cards import (
 from parley.model.errors import PermissionDeniedError, UnauthenticatedError
 from parley.testing import Issuer
 from tests.client.auth.declared import Tokens, bank, oauth, openid, served
-from tests.client.scripted_server import Exchange, card, scripted
-from tests.client.talk import task
-from tests.client.trusting import grpc_of
-from tests.polling import until
+from tests.kit.scripted_server import Exchange, card, scripted, task
+from tests.kit.servers import WAYS, grpc_of
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
-
-WAYS = [
-    (binding, version) for binding in ("JSONRPC", "HTTP+JSON", "GRPC") for version in ("1.0", "0.3")
-]
 
 
 @pytest.fixture

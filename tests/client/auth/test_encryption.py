@@ -21,8 +21,7 @@ from parley.client.origin import Origin
 from parley.security import MutualTls
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions, TlsOptions
-from tests.client.scripted_server import Exchange, card, scripted
-from tests.client.talk import task
+from tests.kit.scripted_server import Exchange, card, scripted, task
 
 pytestmark = pytest.mark.anyio
 

@@ -18,7 +18,7 @@ from parley.client.bindings.http import HttpTransport
 from parley.client.origin import Origin
 from parley.testing import Issuer
 from tests.client.auth.declared import Tokens, bank, oauth, openid, served
-from tests.polling import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

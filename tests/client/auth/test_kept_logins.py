@@ -24,9 +24,8 @@ from parley.client.errors import OriginNotTrusted
 from parley.client.origin import Origin
 from parley.testing import Issuer
 from tests.client.auth.declared import Tokens, bank, oauth, openid, served
-from tests.client.scripted_server import Exchange, card, scripted
-from tests.client.talk import task
-from tests.polling import until
+from tests.kit.scripted_server import Exchange, card, scripted, task
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -14,7 +14,7 @@ from parley.client.origin import Origin
 from parley.security import OpenIdConnect
 from parley.testing import Issuer
 from tests.client.auth.declared import served
-from tests.client.trusting import grpc_of
+from tests.kit.servers import grpc_of
 
 pytestmark = pytest.mark.anyio
 

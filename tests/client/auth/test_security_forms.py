@@ -12,8 +12,7 @@ from parley.client.auth.credentials import alternatives, describe, is_unreadable
 from parley.client.errors import AuthenticationRequired
 from parley.model.cards import AgentCard
 from parley.wire import versions
-from tests.client.scripted_server import card
-from tests.client.talk import Agent, talk, task
+from tests.kit.scripted_server import Agent, card, talk, task
 
 pytestmark = pytest.mark.anyio
 

@@ -11,8 +11,7 @@ from parley.client.errors import UnexpectedStatus
 from parley.model.errors import A2AError, ContentTypeNotSupportedError
 from parley.model.extensions import IDEMPOTENT_SEND
 from parley.model.tasks import TaskState
-from tests.client.scripted_server import Exchange, card, scripted
-from tests.client.talk import ARTIFACT, HI, Agent, talk, task
+from tests.kit.scripted_server import ARTIFACT, HI, Agent, Exchange, card, scripted, talk, task
 
 pytestmark = pytest.mark.anyio
 

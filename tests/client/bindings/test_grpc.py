@@ -57,8 +57,8 @@ from parley.server.run import serving
 from parley.server.settings import GrpcOptions
 from parley.wire import versions
 from parley.wire.protobuf.errors import STATUS_KEY, write_status
-from tests.polling import let_time_pass
-from tests.server.scripted import Scripted, Standstill, app_of, card_of, chunk, reply, task
+from tests.kit.scripted import Scripted, Standstill, app_of, card_of, chunk, reply, task
+from tests.kit.waiting import let_time_pass
 
 pytestmark = pytest.mark.anyio
 

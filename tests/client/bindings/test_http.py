@@ -14,7 +14,7 @@ from parley.client.bindings.http import HttpTransport, redacted
 from parley.client.errors import ClientError, ConnectionClosed, Disconnected, Timeout, Untrusted
 from parley.client.retry import Retry, is_worth_repeating
 from parley.model.backoff import seconds_of
-from tests.client.scripted_server import Exchange, card, scripted
+from tests.kit.scripted_server import Exchange, card, scripted
 
 pytestmark = pytest.mark.anyio
 

@@ -44,9 +44,8 @@ from parley.model.struct import Timestamp
 from parley.model.tasks import Task, TaskState
 from parley.server.run import serving
 from parley.wire import versions
-from tests.client.scripted_server import Exchange, ScriptedServer, scripted
-from tests.client.talk import HI, task
-from tests.server.scripted import Scripted, app_of
+from tests.kit.scripted import Scripted, app_of
+from tests.kit.scripted_server import HI, Exchange, ScriptedServer, scripted, task
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ from parley.client.bindings.http import HttpTransport
 from parley.client.errors import AuthenticationRequired, CardInvalid, UnexpectedStatus
 from parley.client.origin import is_same_server
 from tests.client.bindings.test_http import CERTIFICATE
-from tests.client.scripted_server import Exchange, card, scripted
+from tests.kit.scripted_server import Exchange, card, scripted
 
 pytestmark = pytest.mark.anyio
 

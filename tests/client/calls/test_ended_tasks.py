@@ -16,16 +16,13 @@ from parley.model.struct import Timestamp
 from parley.model.tasks import Event, Task, TaskState, TaskStatus, TaskStatusUpdateEvent
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions
-from tests.client.scripted_server import Exchange
-from tests.client.talk import AT_ONCE, Agent, talk
-from tests.client.talk import task as plain
-from tests.server.scripted import Scripted, app_of, task
+from tests.kit.scripted import Scripted, app_of, task
+from tests.kit.scripted_server import AT_ONCE, Agent, Exchange, talk
+from tests.kit.scripted_server import task as plain
+from tests.kit.servers import WAYS
 
 pytestmark = pytest.mark.anyio
 
-WAYS = [
-    (binding, version) for version in ("1.0", "0.3") for binding in ("JSONRPC", "HTTP+JSON", "GRPC")
-]
 SAID = Message(message_id="m-2", role=Role.AGENT, parts=(Part(text="done"),))
 DONE = Task(
     id="t-1",

@@ -27,8 +27,20 @@ from parley.client.errors import (
 )
 from parley.model.errors import TaskNotFoundError, VersionNotSupportedError
 from parley.model.tasks import TaskState
-from tests.client.scripted_server import Exchange, ScriptedServer, card, scripted
-from tests.client.talk import AT_ONCE, HI, Agent, error, hang_up, reset, status, task
+from tests.kit.scripted_server import (
+    AT_ONCE,
+    HI,
+    Agent,
+    Exchange,
+    ScriptedServer,
+    card,
+    error,
+    hang_up,
+    reset,
+    scripted,
+    status,
+    task,
+)
 
 pytestmark = pytest.mark.anyio
 

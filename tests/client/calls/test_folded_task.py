@@ -10,7 +10,7 @@ from parley.client.calls.stream_reader import FoldedTask
 from parley.model.tasks import Task, TaskState
 from tests.client.calls.test_resume import AT_ONCE, boundaries, text_of
 from tests.client.log_agent import LogAgent, chunk, fold_of, says, task
-from tests.client.scripted_server import scripted
+from tests.kit.scripted_server import scripted
 
 pytestmark = pytest.mark.anyio
 

@@ -27,7 +27,7 @@ from parley.model.tasks import (
 )
 from parley.store.fold import fold
 from tests.client.log_agent import IDS, plain, says
-from tests.client.scripted_server import Exchange, card, scripted
+from tests.kit.scripted_server import Exchange, card, scripted
 
 AT_ONCE = Retry(calls=2, streams=20, first=0.0, limit=0.0)
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)

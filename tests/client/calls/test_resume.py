@@ -15,11 +15,10 @@ from parley.model.errors import InternalError, TaskNotFoundError, UnsupportedOpe
 from parley.model.parts import Message
 from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent, TaskState
 from tests.client.log_agent import REPORT, LogAgent, chunk, fold_of, plain, says, task
-from tests.client.scripted_server import Exchange, card, scripted
-from tests.client.talk import Agent as Talker
-from tests.client.talk import talk
-from tests.client.talk import task as ended
-from tests.polling import let_time_pass
+from tests.kit.scripted_server import Agent as Talker
+from tests.kit.scripted_server import Exchange, card, scripted, talk
+from tests.kit.scripted_server import task as ended
+from tests.kit.waiting import let_time_pass
 
 pytestmark = pytest.mark.anyio
 

@@ -13,16 +13,18 @@ from parley.client.retry import Retry
 from parley.model.errors import UnsupportedOperationError
 from parley.model.extensions import IDEMPOTENT_SEND
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState
-from tests.client.scripted_server import Exchange, card, scripted
-from tests.client.talk import (
+from tests.kit.scripted_server import (
     ARTIFACT,
     AT_ONCE,
     HI,
     Agent,
+    Exchange,
+    card,
     error,
     hang_up,
     never,
     reset,
+    scripted,
     status,
     talk,
     task,

@@ -7,7 +7,7 @@ from typing import Any
 
 from parley.security.signing.cards import sign_card
 from parley.security.signing.keys import SigningKeys
-from tests.client.scripted_server import Exchange
+from tests.kit.scripted_server import Exchange
 from tests.security.signing.cards import LATEST
 from tests.security.signing.key_sets import key_set, private_jwk
 

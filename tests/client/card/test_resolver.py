@@ -18,7 +18,7 @@ from parley.client.errors import (
     Unreachable,
 )
 from parley.client.retry import Retry
-from tests.client.scripted_server import Exchange, ScriptedServer, card, scripted
+from tests.kit.scripted_server import Exchange, ScriptedServer, card, scripted
 
 pytestmark = pytest.mark.anyio
 

@@ -26,7 +26,7 @@ from parley.security.signing.canonical import canonical, exact
 from parley.security.signing.cards import sign_card
 from parley.wire import versions
 from tests.client.card.signer import JWKS, WELL_KNOWN, Signer, new_keys
-from tests.client.scripted_server import scripted
+from tests.kit.scripted_server import scripted
 from tests.security.signing.cards import CARD, MERGED, OLD, members, signature, signed
 from tests.security.signing.key_sets import key_set
 

@@ -22,7 +22,7 @@ from parley.model.errors import (
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions
-from tests.client.talk import AT_ONCE
+from tests.kit.scripted_server import AT_ONCE
 from tests.peers.cutting_proxy import cutting_proxy
 
 pytestmark = pytest.mark.anyio

@@ -20,7 +20,7 @@ from tests.client.envelope.scripted import (
     echo,
     scripted_agent,
 )
-from tests.polling import let_time_pass, until
+from tests.kit.waiting import let_time_pass, until
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,7 @@ from parley.client.errors import Disconnected
 from parley.envelope import LinkSettings, Target
 from parley.model.backoff import Backoff
 from tests.client.envelope.scripted import Peer, Sent, answer_to, echo, scripted_agent
-from tests.polling import let_time_pass, until
+from tests.kit.waiting import let_time_pass, until
 
 pytestmark = pytest.mark.anyio
 

@@ -19,8 +19,8 @@ from parley.envelope import (
 from parley.model.backoff import Backoff
 from parley.model.errors import InvalidParamsError
 from parley.server.run import serving
+from tests.kit.waiting import until
 from tests.peers.cutting_proxy import cutting_proxy
-from tests.polling import until
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.client.scripted_server import Exchange, ScriptedServer, card, scripted
+from tests.kit.scripted_server import Exchange, ScriptedServer, card, scripted
 
 TRANSFER = "urn:parley:file-transfer:v1"
 

@@ -23,7 +23,7 @@ from parley.client.retry import Retry
 from parley.model.parts import Artifact, Part
 from parley.model.tasks import Task, TaskState, TaskStatus
 from tests.client.files.file_host import file_host
-from tests.client.scripted_server import scripted
+from tests.kit.scripted_server import scripted
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ from parley.client.errors import AddressNotAllowed, CardNotFound, OriginNotTrust
 from parley.registry.catalog.reading import read_entry
 from parley.registry.client.found import FoundAgent
 from parley.security.egress import Egress
-from tests.client.scripted_server import Exchange, card, scripted
+from tests.kit.scripted_server import Exchange, card, scripted
 
 pytestmark = pytest.mark.anyio
 
@@ -32,9 +32,9 @@ async def test_an_agent_that_is_found_is_called() -> None:
         return turn.text
 
     app = parley.asgi(agent)
-    from tests.examples.serving import listening
+    from tests.kit.servers import under_uvicorn
 
-    async with listening(app) as url:
+    async with under_uvicorn(app) as url:
         entry = {
             "identifier": "urn:air:agent.localhost:agent:echo",
             "displayName": "Echo",

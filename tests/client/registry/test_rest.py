@@ -23,7 +23,7 @@ from parley.registry.catalog.reading import read_entry
 from parley.registry.catalog.searching import ListedResult
 from parley.registry.client.places import AgentNotFound, NoRegistry, NotARegistry, RegistryRefused
 from parley.security.egress import Egress
-from tests.client.scripted_server import Exchange, scripted
+from tests.kit.scripted_server import Exchange, scripted
 
 pytestmark = pytest.mark.anyio
 

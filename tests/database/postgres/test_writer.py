@@ -15,7 +15,7 @@ from parley.database.postgres.connection import Address, BoundedConnection
 from parley.store.postgres.store import PostgresTaskStore
 from tests.database.making import LATER, USUAL_SCHEMA, PostgresNotes
 from tests.database.test_contract import opened
-from tests.services.postgres import PostgresServer, running
+from tests.kit.services.postgres import PostgresServer, running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.service]
 

@@ -11,7 +11,7 @@ from parley.database.sqlite.file import SqliteSchema
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.database.making import APPLICATION_ID, NOTES, SqliteNotes
 from tests.database.test_contract import opened
-from tests.polling import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -23,7 +23,7 @@ from parley.model.errors import (
     UnsupportedOperationError,
 )
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
-from tests.polling import block_thread
+from tests.kit.waiting import block_thread
 
 pytestmark = pytest.mark.anyio
 

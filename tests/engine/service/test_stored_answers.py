@@ -27,7 +27,7 @@ from parley.server.http.streams import is_input_required
 from parley.server.run import serving
 from parley.store import snapshot
 from parley.wire import versions
-from tests.server.raw_http import ask, call, post
+from tests.kit.http import ask, call, post
 
 pytestmark = pytest.mark.anyio
 

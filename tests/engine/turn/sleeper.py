@@ -18,7 +18,7 @@ from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
 from tests.engine.fleet import get
 from tests.engine.talk import Talk
-from tests.polling import until
+from tests.kit.waiting import until
 
 DAY = timedelta(days=1)
 MS = 86_400_000

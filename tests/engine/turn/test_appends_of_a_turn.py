@@ -26,8 +26,8 @@ from parley.store.protocols.errors import Fenced, StoreError
 from parley.store.protocols.task_log import Append
 from parley.store.task_store import TaskStore
 from tests.engine.talk import Talk
-from tests.store.making import status
-from tests.store.making import task as first
+from tests.kit.records import status
+from tests.kit.records import task as first
 
 pytestmark = pytest.mark.anyio
 

@@ -14,7 +14,7 @@ from parley.model.errors import InternalError, UnsupportedOperationError
 from parley.store.events import now_ms
 from parley.store.memory import MemoryTaskStore
 from tests.engine.fleet import Fleet, events_of, get, states, until_state
-from tests.polling import let_time_pass, until
+from tests.kit.waiting import let_time_pass, until
 
 pytestmark = pytest.mark.anyio
 

@@ -17,7 +17,7 @@ from tests.engine.turn.sleeper import DAY, MS, Clock, Open, Sleeper, results, sa
 from tests.engine.turn.sleeper import clock as clock
 from tests.engine.turn.sleeper import new_store as new_store
 from tests.engine.turn.sleeper import opened as opened
-from tests.polling import let_time_pass, until
+from tests.kit.waiting import let_time_pass, until
 
 pytestmark = pytest.mark.anyio
 

@@ -28,7 +28,7 @@ from parley.store.audit.reading import fact_of
 from parley.store.audit.trail import AuditEntry, AuditFilter, AuditLine, text_of, verify
 from parley.store.events import LoggedEvent, RecordKind, logged
 from parley.store.memory import MemoryTaskStore
-from tests.polling import let_time_pass, until
+from tests.kit.waiting import let_time_pass, until
 from tests.security.signing.key_sets import key_file, key_set, private_jwk
 
 pytestmark = pytest.mark.anyio

@@ -18,9 +18,9 @@ from parley.model.service import Caller
 from parley.registry.served.registration import RestRegistrar
 from parley.security import ApiKey, Bearer, anonymous
 from parley.security.api_keys import digest_of
-from tests.examples.serving import listening
 from tests.host.envelope.talking import Socket, answer, post, posted, request, searching, socket
-from tests.polling import until
+from tests.kit.servers import under_uvicorn
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -63,7 +63,7 @@ async def server(**options: Any) -> AsyncIterator[str]:
     front = searching("front")
     front.security = SCHEME | anonymous
     app = parley.asgi({"/front": front}, bindings=[EnvelopeBinding(**options)])
-    async with listening(app) as url:
+    async with under_uvicorn(app) as url:
         yield f"{url}/front"
 
 
@@ -150,7 +150,7 @@ async def test_whoever_proves_an_id_takes_it_from_those_who_only_say_it() -> Non
     options = EnvelopeBinding(registration=RegistrationSettings(anonymous=True))
     app = parley.asgi({"/front": front}, bindings=[options])
     target = {"agentId": "depot"}
-    async with listening(app) as base, socket(f"{base}/front") as squatter:
+    async with under_uvicorn(app) as base, socket(f"{base}/front") as squatter:
         url = f"{base}/front"
         taken = await squatter.ask(register("depot", card("depot")))
         assert taken["payload"]["status"] == "success"
@@ -215,7 +215,7 @@ async def test_an_agent_is_reached_no_longer_than_its_credentials_are_valid() ->
     valid = {digest_of(KEYS["stock"]): Caller(id="stock")}
     front = searching("front")
     front.security = ApiKey(keys=lambda digest: valid.get(digest), cache_seconds=0) | anonymous
-    async with listening(parley.asgi({"/front": front})) as site:
+    async with under_uvicorn(parley.asgi({"/front": front})) as site:
         url = f"{site}/front"
         async with socket(url, key("stock")) as agent:
             await agent.ask(register("stock", card("stock")))
@@ -233,7 +233,7 @@ async def test_a_request_over_a_socket_is_refused_once_its_credentials_are() -> 
     valid = {digest_of(KEYS["ada"]): Caller(id="ada")}
     scheme = ApiKey(keys=lambda digest: valid.get(digest), cache_seconds=0)
     app = parley.asgi({"/front": searching("front", security=scheme)})
-    async with listening(app) as site, socket(f"{site}/front", key("ada")) as ada:
+    async with under_uvicorn(app) as site, socket(f"{site}/front", key("ada")) as ada:
         assert (await ada.ask(request(source="ada")))["payload"]["status"] == "success"
         valid.clear()
         assert code(await ada.ask(request(source="ada"))) == "UNAUTHENTICATED"

@@ -30,9 +30,9 @@ from parley.envelope.signatures import EnvelopeKey, sign_message
 from parley.model.service import Caller
 from parley.security import ApiKey
 from parley.security.api_keys import digest_of
-from tests.examples.serving import listening
 from tests.host.envelope.talking import post, posted, request, searching, socket
-from tests.polling import until
+from tests.kit.servers import under_uvicorn
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -76,7 +76,7 @@ async def test_a_message_reaches_the_agent_that_it_names() -> None:
 
     three = acting("three", work, replies="task")
     app = parley.asgi({"/one": searching("one"), "/two": searching("two"), "/three": three})
-    async with listening(app) as url:
+    async with under_uvicorn(app) as url:
         found = await post(f"{url}/one", request(target={"agentId": "two"}))
         assert by(found) == ["two"]
         assert found["payload"]["metadata"]["agentId"] == "two"
@@ -102,7 +102,7 @@ async def test_a_message_reaches_the_agent_that_it_names() -> None:
 async def test_a_broadcast_has_an_event_for_each_agent_and_a_summary() -> None:
     agents = {f"/{n}": searching(n, kind="library") for n in ("one", "two", "three")}
     agents["/four"] = searching("four", kind="shop")
-    async with listening(parley.asgi(agents)) as url, socket(f"{url}/four") as caller:
+    async with under_uvicorn(parley.asgi(agents)) as url, socket(f"{url}/four") as caller:
         asked = request(target=LIBRARIES)
         await caller.send(asked)
         events = [await caller.receive() for _ in range(3)]
@@ -137,7 +137,7 @@ async def test_a_command_to_all_is_accepted_by_each_then_by_all_and_then_has_its
     names = [f"a{number}" for number in range(11)]
     agents = {f"/{name}": acting(name, work, replies="task") for name in names}
     agents["/bad"] = acting("bad", fail, replies="task")
-    async with listening(parley.asgi(agents)) as url, socket(f"{url}/a0") as caller:
+    async with under_uvicorn(parley.asgi(agents)) as url, socket(f"{url}/a0") as caller:
         await caller.send(request(target=LIBRARIES, sub_type="command"))
         accepted = [await caller.receive() for _ in agents]
         assert {each["message"]["type"] for each in accepted} == {"EVENT"}
@@ -167,7 +167,7 @@ async def test_an_agent_that_is_too_late_after_it_accepted_has_a_last_event() ->
         await asyncio.Event().wait()
 
     agents = {f"/{name}": acting(name, hang, replies="task") for name in ("one", "two")}
-    async with listening(parley.asgi(agents)) as url, socket(f"{url}/one") as caller:
+    async with under_uvicorn(parley.asgi(agents)) as url, socket(f"{url}/one") as caller:
         await caller.send(request(target=LIBRARIES, sub_type="command", timeout=700))
         summary = await caller.receive("RESPONSE")
         assert set(outcomes(summary).values()) == {"accepted"}
@@ -191,7 +191,7 @@ async def test_a_broadcast_tells_who_failed_and_who_was_too_late() -> None:
 
     named = {"bad": fail, "slow": hang, "good": work}
     agents = {f"/{name}": acting(name, act) for name, act in named.items()}
-    async with listening(parley.asgi(agents)) as url, socket(f"{url}/good") as caller:
+    async with under_uvicorn(parley.asgi(agents)) as url, socket(f"{url}/good") as caller:
         summary = await caller.ask(request(target=LIBRARIES, timeout=1000))
         assert summary["payload"]["status"] == "success"
         assert outcomes(summary) == {
@@ -200,7 +200,7 @@ async def test_a_broadcast_tells_who_failed_and_who_was_too_late() -> None:
             "slow": "DEADLINE_EXCEEDED",
         }
         assert "secret" not in str(summary)
-    async with listening(parley.asgi({"/bad": acting("bad", fail)})) as url:
+    async with under_uvicorn(parley.asgi({"/bad": acting("bad", fail)})) as url:
         summary = (await posted(f"{url}/bad", request(target=LIBRARIES)))[-1]
     assert summary["payload"]["status"] == "error"
     assert code(summary) == "BROADCAST_FAILED"
@@ -216,7 +216,7 @@ async def test_an_agent_that_its_caller_may_not_call_is_not_reached_by_routing()
     closed = acting("closed", note)
     closed.security = SCHEME.security
     agents = {"/open": searching("open", kind="library"), "/closed": closed}
-    async with listening(parley.asgi(agents)) as url:
+    async with under_uvicorn(parley.asgi(agents)) as url:
         summary = (await posted(f"{url}/open", request(target=LIBRARIES)))[-1]
         assert outcomes(summary) == {"open": "success"}
         for _ in range(3):
@@ -244,7 +244,7 @@ async def test_routing_takes_no_way_around_the_middleware() -> None:
         return checked
 
     agents = {f"/{name}": searching(name, kind="library") for name in ("one", "two")}
-    async with listening(parley.asgi(agents, middleware=[closing])) as url:
+    async with under_uvicorn(parley.asgi(agents, middleware=[closing])) as url:
         summary = (await posted(f"{url}/one", request(target=LIBRARIES)))[-1]
         assert outcomes(summary) == {"one": "success"}
         refused = await post(f"{url}/one", request(target={"agentId": "two"}))
@@ -267,7 +267,7 @@ async def test_balancing_asks_those_that_have_the_least_to_do_in_turn() -> None:
         "/one": acting("one", work),
         "/two": acting("two", work),
     }
-    async with listening(parley.asgi(agents)) as url:
+    async with under_uvicorn(parley.asgi(agents)) as url:
         busy = asyncio.create_task(post(f"{url}/one", request(target={"agentId": "busy"})))
         await until(lambda: waiting == 1)
         found = [by(await post(f"{url}/one", request(target=BALANCED)))[0] for _ in range(6)]
@@ -286,13 +286,13 @@ async def test_balancing_asks_another_agent_only_if_the_first_began_nothing() ->
     full = acting("full", fail)
     full.envelope = EnvelopeSettings(agent_type="library", requests_per_minute=1)
     agents = {"/full": full, "/one": searching("one", kind="library")}
-    async with listening(parley.asgi(agents)) as url:
+    async with under_uvicorn(parley.asgi(agents)) as url:
         await post(f"{url}/full", request())  # which uses up what it takes in a minute
         found = [by(await post(f"{url}/one", request(target=BALANCED)))[0] for _ in range(3)]
         assert found == ["one"] * 3
     assert calls == ["failed"]
     calls.clear()
-    async with listening(
+    async with under_uvicorn(
         parley.asgi({"/bad": acting("bad", fail), "/two": acting("two", fail)})
     ) as url:
         failed = await post(f"{url}/bad", request(target=BALANCED))
@@ -310,12 +310,12 @@ async def test_one_message_spreads_to_a_bounded_number_of_agents() -> None:
 
     agents = {f"/{name}": acting(name, wait) for name in ("one", "two", "three")}
     limits = EnvelopeBinding(routing=RoutingLimits(agents=2))
-    async with listening(parley.asgi(agents, bindings=[limits])) as url:
+    async with under_uvicorn(parley.asgi(agents, bindings=[limits])) as url:
         assert code(await post(f"{url}/one", request(target=LIBRARIES))) == "INVALID_PARAMS"
         assert asked == 0
     limits = EnvelopeBinding(routing=RoutingLimits(broadcasts_per_caller=1))
     app = parley.asgi(agents, bindings=[limits])
-    async with listening(app) as url, socket(f"{url}/one") as caller:
+    async with under_uvicorn(app) as url, socket(f"{url}/one") as caller:
         await caller.send(request(target=LIBRARIES))
         await until(lambda: asked == 3)
         refused = await caller.ask(request(target=LIBRARIES))
@@ -329,7 +329,7 @@ async def test_one_message_spreads_to_a_bounded_number_of_agents() -> None:
 
 async def test_what_belongs_to_one_agent_is_not_spread() -> None:
     agents = {f"/{name}": searching(name, kind="library") for name in ("one", "two")}
-    async with listening(parley.asgi(agents)) as url:
+    async with under_uvicorn(parley.asgi(agents)) as url:
         for wrong in (
             request(target=LIBRARIES, taskId="t1"),
             request(target=BALANCED, contextId="c1"),
@@ -350,7 +350,7 @@ async def test_a_signed_message_is_passed_on_with_its_signature_and_counts_once(
     agents = {f"/{name}": searching(name, kind="library") for name in ("one", "two")}
     agents["/two"].envelope = EnvelopeSettings(agent_type="library", signed=True)
     app = parley.asgi(agents, bindings=[EnvelopeBinding(keys=[key])])
-    async with listening(app) as url:
+    async with under_uvicorn(app) as url:
         unsigned = read_message(json.dumps(request(target=LIBRARIES, source="ada")))
         signed = json.loads(write_message(sign_message(unsigned, key)))
         summary = (await posted(f"{url}/one", signed))[-1]
@@ -381,7 +381,7 @@ async def test_an_agent_that_a_caller_may_not_ask_is_not_shown_by_routing(
     app = parley.asgi(
         {"/closed": closed, "/front": searching("front")}, bindings=[EnvelopeBinding(keys=keys)]
     )
-    async with listening(app) as url:
+    async with under_uvicorn(app) as url:
         for strategy in ("load-balance", "broadcast"):
             target = {"agentType": "agent", "routingStrategy": strategy}
             for _ in range(3):
@@ -393,7 +393,7 @@ async def test_an_agent_that_a_caller_may_not_ask_is_not_shown_by_routing(
 async def test_an_agent_that_hides_its_address_is_not_chosen_for_strangers() -> None:
     hidden = searching("hidden", kind="library", listed={BINDING: "extended"})
     agents = {"/open": searching("open", kind="library"), "/hidden": hidden}
-    async with listening(parley.asgi(agents)) as url:
+    async with under_uvicorn(parley.asgi(agents)) as url:
         summary = (await posted(f"{url}/open", request(target=LIBRARIES)))[-1]
         assert outcomes(summary) == {"open": "success"}
         assert by(await post(f"{url}/open", request(target={"agentId": "hidden"}))) == ["hidden"]
@@ -411,7 +411,7 @@ async def test_a_middleware_that_fails_costs_its_agent_and_no_other(
         return broken
 
     agents = {f"/{name}": searching(name, kind="library") for name in ("one", "two")}
-    async with listening(parley.asgi(agents, middleware=[failing])) as url:
+    async with under_uvicorn(parley.asgi(agents, middleware=[failing])) as url:
         summary = (await posted(f"{url}/one", request(target=LIBRARIES)))[-1]
         assert outcomes(summary) == {"one": "success", "two": "INTERNAL_ERROR"}
         named = await post(f"{url}/one", request(target={"agentId": "two"}))
@@ -423,7 +423,7 @@ async def test_a_middleware_that_fails_costs_its_agent_and_no_other(
 async def test_nobody_marks_a_message_as_passed_on_from_outside() -> None:
     """The mark of a message that another agent admitted is a value of this process alone."""
     agents = {f"/{name}": searching(name, kind="library") for name in ("one", "two")}
-    async with listening(parley.asgi(agents)) as url:
+    async with under_uvicorn(parley.asgi(agents)) as url:
         forged = {ROUTED: "yes", ROUTED.replace(".", "-"): "yes"}
         spread = request(target=LIBRARIES)
         summary = (await posted(f"{url}/one", spread, forged))[-1]

@@ -14,7 +14,7 @@ from parley import Message, RemoteAgent, Task, TaskArtifactUpdateEvent, TaskStat
 from parley import TaskStatusUpdateEvent as Status
 from parley.model.errors import A2AError, UnauthenticatedError, UnsupportedOperationError
 from tests.faults.conftest import Served
-from tests.polling import until
+from tests.kit.waiting import until
 
 from .conftest import VERSIONS, serving
 

@@ -25,7 +25,7 @@ from parley.registry.catalog.entries import CatalogEntry
 from parley.registry.client.found import FoundAgent
 from parley.registry.client.remote_registry import RemoteRegistry
 from tests.integrations.mcp import workshop
-from tests.polling import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

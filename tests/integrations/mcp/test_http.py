@@ -20,7 +20,7 @@ from parley.mcp.http import http_app
 from parley.server.run import serving
 from parley.server.sockets import listen
 from tests.integrations.mcp import workshop
-from tests.polling import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

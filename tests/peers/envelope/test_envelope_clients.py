@@ -14,7 +14,7 @@ import pytest
 import parley
 from parley import Agent, Turn
 from parley.server.run import serving
-from tests.browser.devtools import browsing, found
+from tests.kit.browser import browsing, found
 from tests.peers.envelope.speaking import by_aiohttp, by_websockets, converse
 from tests.peers.environments import WS, NotMade, command
 

@@ -15,7 +15,7 @@ from websockets.typing import Subprotocol
 import parley
 from parley.envelope import EnvelopeFailed, IncomingRequest, LinkSettings
 from parley.model.backoff import Backoff
-from tests.polling import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -16,7 +16,7 @@ from joserfc import jwt
 from joserfc.jwk import KeySet
 
 from parley.model.operations import AuthenticationInfo, TaskPushNotificationConfig
-from tests.webhooks import Told
+from tests.kit.webhooks import Told
 
 
 def asking(url: str, scheme: str, credentials: str = "", **fields: Any) -> Any:

@@ -16,10 +16,10 @@ from parley import Caller, Task
 from parley.push.proofs import ClientToken, Proofs
 from parley.security.egress import Egress
 from parley.store.protocols.webhooks import PushState
-from tests.polling import let_time_pass, until
+from tests.kit.waiting import let_time_pass, until
+from tests.kit.webhooks import webhook
 from tests.push.proofs.receiving import asking, token_endpoint
 from tests.push.pushing import PATIENT, gated, pushing, writer
-from tests.webhooks import webhook
 
 pytestmark = pytest.mark.anyio
 

@@ -14,10 +14,10 @@ from aiohttp import web
 from parley.model.errors import InvalidParamsError
 from parley.push.proofs import CertificateContext, WebhookCertificate
 from parley.store.protocols.webhooks import PushState
-from tests.certificates import Authority, trusting
+from tests.kit.certificates import Authority, trusting
+from tests.kit.webhooks import Webhook, webhook
 from tests.push.proofs.receiving import asking
 from tests.push.pushing import PATIENT, gated, of_version, pushing, writer
-from tests.webhooks import Webhook, webhook
 
 pytestmark = pytest.mark.anyio
 

@@ -14,10 +14,10 @@ from parley.security.egress import Egress
 from parley.security.signing.keys import SigningKeys
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.webhooks import PushState
+from tests.kit.webhooks import webhook
 from tests.push.proofs.receiving import asking, claims_of
 from tests.push.pushing import gated, pushing
 from tests.security.signing.key_sets import key_set
-from tests.webhooks import webhook
 
 pytestmark = pytest.mark.anyio
 

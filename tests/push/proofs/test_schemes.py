@@ -19,10 +19,10 @@ from parley.push.proofs import Proofs, WebhookAttempt, secrets_in, signature, va
 from parley.security.egress import Egress
 from parley.security.signing.keys import SigningKeys
 from parley.store.protocols.webhooks import PushRecord
+from tests.kit.webhooks import Told, Webhook, webhook
 from tests.push.proofs.receiving import asking, claims_of, is_signed
 from tests.push.pushing import PATIENT, Pushed, gated, of_version, pushing, writer
 from tests.security.signing.key_sets import key_file, key_set, private_jwk
-from tests.webhooks import Told, Webhook, webhook
 
 pytestmark = pytest.mark.anyio
 

@@ -14,9 +14,9 @@ from parley.push.proofs import ProofFailed, WebhookSecrets
 from parley.security.sealing import SealBroken, Sealer
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.webhooks import PushState
+from tests.kit.webhooks import Told, webhook
 from tests.push.proofs.receiving import asking, is_signed
 from tests.push.pushing import QUICK, pushing, writer
-from tests.webhooks import Told, webhook
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ import sys
 import uvicorn
 
 from parley.push import PushNotification, ReceiverLimits, receiver, verify_hmac
-from tests.polling import let_time_pass
+from tests.kit.waiting import let_time_pass
 from tests.push.receiving.delivering import SECRET
 
 

@@ -15,9 +15,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.polling import let_time_pass, until
+from tests.kit.processes import free_port
+from tests.kit.waiting import let_time_pass, until
 from tests.push.receiving.delivering import hmac_headers, update
-from tests.services.ports import free_port
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

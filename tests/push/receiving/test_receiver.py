@@ -23,7 +23,7 @@ from parley.push.receiving import HandledIds, SeenAnswer
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.errors import StoreUnavailable
 from parley.store.tables import TableRows
-from tests.polling import until
+from tests.kit.waiting import until
 from tests.push.receiving.delivering import SECRET, Handled, deliver, hmac_headers, update
 
 pytestmark = pytest.mark.anyio

@@ -23,12 +23,12 @@ from parley.push import (
 )
 from parley.security.signing.keys import SigningKeys
 from parley.server.run import serving
-from tests.polling import until
+from tests.kit.waiting import until
+from tests.kit.webhooks import Webhook, webhook
 from tests.push.proofs.receiving import asking
 from tests.push.pushing import PATIENT, of_version, pushing, writer
 from tests.push.receiving.delivering import SECRET, Handled
 from tests.security.signing.key_sets import key_set, private_jwk
-from tests.webhooks import Webhook, webhook
 
 pytestmark = pytest.mark.anyio
 

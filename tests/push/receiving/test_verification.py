@@ -31,8 +31,8 @@ from parley.push import (
 )
 from parley.push import verify as verify_request
 from parley.security import Jwt
+from tests.kit.webhooks import webhook
 from tests.push.receiving.delivering import SECRET, Handled, deliver, hmac_headers, update
-from tests.webhooks import webhook
 
 pytestmark = pytest.mark.anyio
 

@@ -15,8 +15,8 @@ from parley.registry.records import Authority, EntryDraft, EntrySelection, Entry
 from parley.security import ApiKey
 from parley.security.api_keys import digest_of
 from parley.server.run import serving
-from tests.polling import until
-from tests.server.raw_http import Response, ask
+from tests.kit.http import Response, ask
+from tests.kit.waiting import until
 
 PUBLISHER = "agent.localhost"
 A2A = "application/a2a-agent-card+json"

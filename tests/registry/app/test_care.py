@@ -13,11 +13,11 @@ from parley.registry.health.settings import HealthSettings
 from parley.registry.publishing.proofs import PROOF_PATH
 from parley.registry.served.registration import RegistryRegistration
 from parley.server.run import serving
-from tests.client.scripted_server import Exchange
-from tests.polling import until
+from tests.kit.processes import free_port
+from tests.kit.scripted_server import Exchange
+from tests.kit.waiting import until
 from tests.registry.app.serving import PUBLISHER, SCHEME, Served, agents, currency, key, served
 from tests.registry.ingest.sites import A2A, HERE_ONLY, card, catalog, entry, site
-from tests.services.ports import free_port
 
 pytestmark = pytest.mark.anyio
 

@@ -9,14 +9,13 @@ from parley.model.parts import Message
 from parley.model.tasks import TaskState
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions
-from tests.client.trusting import grpc_of
-from tests.polling import until
+from tests.kit.servers import WAYS, grpc_of
+from tests.kit.waiting import until
 from tests.registry.app.serving import A2A, SCHEME, Served, agents, draft, key, owner, served
 
 pytestmark = pytest.mark.anyio
 
 NEED = "find me an agent that converts currencies"
-WAYS = [(b, v) for b in ("JSONRPC", "HTTP+JSON", "GRPC") for v in ("1.0", "0.3")]
 
 
 @pytest.fixture(scope="module")

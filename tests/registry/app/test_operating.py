@@ -13,14 +13,13 @@ from typing import Any
 
 import pytest
 
-from tests.cli.processes import Running
-from tests.client.scripted_server import Exchange, card
-from tests.polling import let_time_pass, until
+from tests.kit.http import ask
+from tests.kit.processes import Running, free_port
+from tests.kit.scripted_server import Exchange, card
+from tests.kit.waiting import let_time_pass, until
 from tests.registry.app.serving import SCHEME, key, served
 from tests.registry.ingest.dns_server import dns_server
 from tests.registry.ingest.sites import A2A, CATALOG, HERE_ONLY, WebSite, entry, site, urn
-from tests.server.raw_http import ask
-from tests.services.ports import free_port
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,7 @@ from parley.registry.app.registry import DAY_MS, KEPT_DAYS, RegistryCare
 from parley.registry.index.sqlite import SqliteRegistryIndex
 from parley.registry.publishing.callers import CallerRates, PublishingLimits
 from parley.security.egress import Egress
-from tests.polling import until
+from tests.kit.waiting import until
 from tests.registry.index.conftest import Clock
 from tests.registry.index.making import CATALOG, draft, identifier, standings
 

@@ -16,13 +16,12 @@ from parley.registry.index.urls import open_index
 from parley.registry.records import Source, SourceKind, SourceState
 from parley.server.app import Settings
 from parley.server.run import serving
-from tests.cli.processes import Running
-from tests.client.scripted_server import scripted
-from tests.polling import until
+from tests.kit.http import ask
+from tests.kit.processes import Running, free_port
+from tests.kit.scripted_server import scripted
+from tests.kit.waiting import until
 from tests.registry.app.serving import SCHEME, agents, key, served
 from tests.registry.ingest.sites import CATALOG, WebSite, catalog, entry
-from tests.server.raw_http import ask
-from tests.services.ports import free_port
 
 pytestmark = pytest.mark.anyio
 

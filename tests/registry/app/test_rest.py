@@ -8,8 +8,8 @@ import pytest
 
 from parley.database.errors import StoreUnavailable
 from parley.server.app import Settings
+from tests.kit.http import ask
 from tests.registry.app.serving import A2A, JSON, draft, filled, served
-from tests.server.raw_http import ask
 
 pytestmark = pytest.mark.anyio
 

@@ -14,11 +14,11 @@ from parley.registry.health.settings import HealthSettings
 from parley.security import anonymous
 from parley.server.run import serving
 from tests.host.envelope.talking import post, posted, request, searching, socket
-from tests.polling import until
+from tests.kit.processes import free_port
+from tests.kit.waiting import until
 from tests.registry.app.serving import PUBLISHER, SCHEME, Served, key, served
 from tests.registry.app.test_care import OPTIONS, prove
 from tests.registry.ingest.sites import card as a2a_card
-from tests.services.ports import free_port
 
 pytestmark = pytest.mark.anyio
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -10,14 +9,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-
 from parley.registry.app.registry import Registry
 from parley.registry.federation.federated import Federated
 from parley.registry.federation.upstream import Upstream
 from parley.registry.index.sqlite import SqliteRegistryIndex
 from parley.registry.search.searcher import Searcher
-from tests.polling import until
+from tests.kit.servers import under_uvicorn
+from tests.kit.waiting import until
 from tests.registry.index.making import draft
 
 A2A = "application/a2a-agent-card+json"
@@ -54,20 +52,6 @@ def result(identifier: str, name: str, score: Any = 80, **more: Any) -> dict[str
         "source": "https://far.example/",
         **more,
     }
-
-
-@asynccontextmanager
-async def serving_at(sock: socket.socket, app: Any) -> AsyncIterator[None]:
-    """Serve an app on a socket that is bound already."""
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2)
-    server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve(sockets=[sock]))
-    try:
-        await until(lambda: server.started or serving.done(), 10)
-        yield
-    finally:
-        server.should_exit = True
-        await serving
 
 
 class Counted:
@@ -113,7 +97,7 @@ async def registries(
             registry.federated._seconds = 10.0  # a slow machine is no slow registry
             app = Counted(registry.app)
             apps.append(app)
-            await stack.enter_async_context(serving_at(sockets[number], app))
+            await stack.enter_async_context(under_uvicorn(app, sock=sockets[number]))
             count = len(entries)
 
             async def is_read(registry: Registry = registry, count: int = count) -> bool:

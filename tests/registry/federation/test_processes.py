@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import parley
-from tests.polling import wait_until
+from tests.kit.processes import free_port
+from tests.kit.waiting import wait_until
 from tests.registry.federation.registries import entry
-from tests.services.ports import free_port
 
 NAMES = ("one", "two", "three")
 

@@ -20,7 +20,7 @@ from parley.registry.federation.federated import Federated
 from parley.registry.federation.upstream import HEADER, CircuitState, Hops, Upstream, registry_id
 from parley.registry.records import Authority, EntryStanding, Viewer
 from parley.security.egress import Egress
-from tests.client.scripted_server import Exchange, scripted
+from tests.kit.scripted_server import Exchange, scripted
 from tests.registry.federation.registries import federated, result
 from tests.registry.index.making import draft
 

@@ -17,7 +17,7 @@ from parley.registry.records import Authority, IndexedEntry
 from parley.security import ApiKey
 from parley.security.egress import Egress
 from parley.server.run import serving
-from tests.client.scripted_server import Exchange, card
+from tests.kit.scripted_server import Exchange, card
 from tests.registry.ingest.sites import HERE_ONLY, WebSite, site
 
 pytestmark = pytest.mark.anyio

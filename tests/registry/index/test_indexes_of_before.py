@@ -11,8 +11,8 @@ from parley.registry.index.postgres import PostgresRegistryIndex
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.sqlite import SqliteRegistryIndex
 from parley.registry.records import EntrySelection, EntryStanding, Order, Viewer
+from tests.kit.services.postgres import PostgresServer
 from tests.registry.index.making import OPERATOR, found, listed, short, where
-from tests.services.postgres import PostgresServer
 
 pytestmark = pytest.mark.anyio
 

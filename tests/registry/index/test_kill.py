@@ -14,7 +14,7 @@ import pytest
 
 from parley.registry.index.urls import open_index
 from parley.registry.records import EntryDraft, EntrySelection
-from tests.polling import let_time_pass
+from tests.kit.waiting import let_time_pass
 from tests.registry.index.making import draft, found, where
 
 pytestmark = [

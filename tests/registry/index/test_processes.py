@@ -23,7 +23,7 @@ from parley.registry.records import (
     Source,
     SourceKind,
 )
-from tests.polling import until
+from tests.kit.waiting import until
 from tests.registry.index.making import CATALOG, OPERATOR, draft, found, identifier, standings
 
 pytestmark = [pytest.mark.anyio, pytest.mark.service]

@@ -11,8 +11,8 @@ import pytest
 from parley.database.errors import StoreUnavailable
 from parley.registry.index.urls import open_index
 from parley.store.sqlite.store import SqliteTaskStore
+from tests.kit.services.postgres import PostgresServer
 from tests.registry.index.making import draft, found, listed
-from tests.services.postgres import PostgresServer
 
 pytestmark = pytest.mark.anyio
 

@@ -17,8 +17,8 @@ from parley.registry.ingest.examiner import Examiner
 from parley.registry.ingest.fetching import IngestLimits, WebFetcher
 from parley.registry.records import Source, SourceKind
 from parley.security.egress import Egress
-from tests.certificates import Authority
-from tests.client.scripted_server import Exchange, ScriptedServer, card, scripted
+from tests.kit.certificates import Authority
+from tests.kit.scripted_server import Exchange, ScriptedServer, card, scripted
 from tests.registry.ingest.fake_index import FakeIndex
 
 HERE = "agent.localhost"

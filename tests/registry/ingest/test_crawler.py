@@ -11,8 +11,8 @@ import pytest
 from parley.database.errors import StoreUnavailable
 from parley.registry.catalog.reading import read_entry
 from parley.registry.records import Authority, EntryStanding, Source, SourceKind, SourceState
-from tests.client.scripted_server import Exchange, card
-from tests.polling import until
+from tests.kit.scripted_server import Exchange, card
+from tests.kit.waiting import until
 from tests.registry.ingest.sites import (
     A2A,
     CATALOG,

@@ -13,8 +13,8 @@ from parley.registry.ingest.reading import read_whole
 from parley.registry.ingest.sites import read_robots, remove_source
 from parley.registry.records import EntryStanding, SourceKind, SourceState, Trust
 from tests.client.card.signer import new_keys
-from tests.client.scripted_server import Exchange, card
-from tests.polling import until
+from tests.kit.scripted_server import Exchange, card
+from tests.kit.waiting import until
 from tests.registry.ingest.sites import CATALOG, HERE, catalog, entry, nested, reader, site, urn
 from tests.registry.ingest.test_trust import Publisher, thumbprint
 

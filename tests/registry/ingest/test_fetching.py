@@ -12,8 +12,8 @@ import pytest
 from parley.registry.ingest.addresses import PlainHosts, UnfitAddress, checked_address
 from parley.registry.ingest.fetching import IngestLimits, PageUnavailable, WebFetcher, freshness
 from parley.security.egress import Egress
-from tests.client.scripted_server import Exchange
-from tests.polling import let_time_pass, until
+from tests.kit.scripted_server import Exchange
+from tests.kit.waiting import let_time_pass, until
 from tests.registry.ingest.sites import HERE_ONLY, site
 
 pytestmark = pytest.mark.anyio

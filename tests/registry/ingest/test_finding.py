@@ -18,7 +18,7 @@ from parley.registry.ingest.sites import (
 )
 from parley.registry.records import Source, SourceKind, SourceState
 from parley.security.egress import Egress
-from tests.certificates import Authority, trusting
+from tests.kit.certificates import Authority, trusting
 from tests.registry.ingest.dns_server import dns_server
 from tests.registry.ingest.sites import (
     CATALOG,

@@ -24,8 +24,8 @@ from parley.registry.records import (
     Viewer,
 )
 from tests.client.card.signer import new_keys
-from tests.client.scripted_server import Exchange, card
-from tests.polling import until
+from tests.kit.scripted_server import Exchange, card
+from tests.kit.waiting import until
 from tests.registry.ingest.sites import CATALOG, entry, nested, reader, site, urn
 
 pytestmark = pytest.mark.anyio

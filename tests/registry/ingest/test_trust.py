@@ -15,7 +15,7 @@ from parley.security.signing.canonical import canonical
 from parley.security.signing.cards import sign_card
 from parley.security.signing.keys import SigningKey, SigningKeys, encode
 from tests.client.card.signer import new_keys
-from tests.client.scripted_server import card
+from tests.kit.scripted_server import card
 from tests.registry.ingest.sites import (
     CATALOG,
     HERE,

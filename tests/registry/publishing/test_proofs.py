@@ -10,7 +10,7 @@ from parley.model.errors import InvalidParamsError, PermissionDeniedError, TooMa
 from parley.model.service import ANONYMOUS
 from parley.registry.publishing.callers import ConflictError, NotFoundError, PublishingLimits
 from parley.registry.publishing.proofs import PROOF_PATH
-from tests.client.scripted_server import Exchange
+from tests.kit.scripted_server import Exchange
 from tests.registry.ingest.sites import WebSite, site
 from tests.registry.publishing.conftest import ADA, BOB, Publishing
 

@@ -18,7 +18,7 @@ from parley.registry.publishing.callers import (
 from parley.registry.publishing.pushing import PublishOptions, source_of
 from parley.registry.records import PUBLIC, Authority, EntrySelection, EntryStanding, Viewer
 from parley.store.audit.trail import verify
-from tests.client.scripted_server import card
+from tests.kit.scripted_server import card
 from tests.registry.ingest.sites import WebSite, catalog, entry, nested
 from tests.registry.publishing.conftest import ADA, BOB, Publishing, caller
 

@@ -18,7 +18,7 @@ from parley.registry.index.urls import open_index
 from parley.registry.records import EntryStanding, IndexedEntry
 from parley.registry.search.meaning import EntryVectors, Meaning, match_of, telling
 from parley.registry.search.searcher import Searcher
-from tests.polling import until
+from tests.kit.waiting import until
 from tests.registry.search.making import SOURCE, draft, names
 
 pytestmark = pytest.mark.anyio

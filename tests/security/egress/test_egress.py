@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from parley.security.egress import Egress, ForbiddenAddress, address_kind, find_forbidden
-from tests.webhooks import webhook
+from tests.kit.webhooks import webhook
 
 pytestmark = pytest.mark.anyio
 

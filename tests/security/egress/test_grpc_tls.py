@@ -16,7 +16,7 @@ from parley.model.cards import AgentCapabilities, AgentCard, AgentInterface
 from parley.security import Egress
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions, TlsOptions
-from tests.certificates import Authority
+from tests.kit.certificates import Authority
 
 pytest.importorskip("grpc")
 pytestmark = pytest.mark.anyio

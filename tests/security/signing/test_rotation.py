@@ -22,7 +22,7 @@ from parley.security.signing.keys import (
     rotated,
     write_key_set,
 )
-from tests.polling import wait_until
+from tests.kit.waiting import wait_until
 from tests.security.signing.cards import LATEST
 from tests.security.signing.key_sets import key_set, private_jwk
 

@@ -15,8 +15,8 @@ from parley.model.operations import (
 from parley.server.app import Endpoint, Settings, create_app
 from parley.server.run import serving
 from parley.wire import versions
-from tests.server.raw_http import MESSAGE, ask, call, connection
-from tests.server.scripted import Scripted, app_of, card_of
+from tests.kit.http import MESSAGE, ask, call, connection
+from tests.kit.scripted import Scripted, app_of, card_of
 
 pytestmark = pytest.mark.anyio
 

@@ -9,8 +9,8 @@ from parley.server.app import Endpoint, Settings, create_app
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
 from parley.server.cards.discovery import CardPage
 from parley.server.run import serving
-from tests.server.raw_http import ask
-from tests.server.scripted import Scripted, app_of, card_of
+from tests.kit.http import ask
+from tests.kit.scripted import Scripted, app_of, card_of
 
 pytestmark = pytest.mark.anyio
 

@@ -24,10 +24,10 @@ from parley.server.app import Settings
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
 from parley.server.run import serving
 from parley.store.memory import MemoryLogs, MemoryTaskStore
+from tests.kit.http import ask, post
+from tests.kit.http import call as rpc
+from tests.kit.scripted import card_of
 from tests.security.signing.key_sets import key_file, key_set, private_jwk
-from tests.server.raw_http import ask, post
-from tests.server.raw_http import call as rpc
-from tests.server.scripted import card_of
 
 pytestmark = pytest.mark.anyio
 

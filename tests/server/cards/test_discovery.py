@@ -10,8 +10,8 @@ from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
 from parley.server.cards.discovery import CardPage
 from parley.server.run import serving
 from parley.wire import versions
-from tests.server.raw_http import ask, call, connection, post
-from tests.server.scripted import Scripted, app_of, card_of
+from tests.kit.http import ask, call, connection, post
+from tests.kit.scripted import Scripted, app_of, card_of
 
 pytestmark = pytest.mark.anyio
 

@@ -22,9 +22,9 @@ from parley.security.signing.keys import SigningKeys, SigningKeysInvalid
 from parley.server.app import Settings
 from parley.server.run import serving
 from parley.store.memory import MemoryLogs, MemoryTaskStore
+from tests.kit.grpc import rpc_to
+from tests.kit.http import ask
 from tests.security.signing.key_sets import key_file, key_set, private_jwk
-from tests.server.raw_http import ask
-from tests.server.rpc import served
 
 pytestmark = pytest.mark.anyio
 
@@ -244,7 +244,7 @@ async def test_the_extended_card_is_signed_over_grpc():
     keys = SigningKeys.parse(key_set())
     app = extended_app(keys)
     metadata = (("authorization", "Bearer good"), ("a2a-version", "1.0"))
-    async with served(app) as rpc:
+    async with rpc_to(app) as rpc:
         card = await rpc.ask("GetExtendedAgentCard", GetExtendedAgentCardRequest(), metadata)
     assert card.description == "Knows you."
     assert card.signatures[0].protected

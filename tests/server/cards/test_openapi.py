@@ -30,9 +30,9 @@ from parley.model.tasks import Artifact, Task, TaskState, TaskStatus
 from parley.server.app import Endpoint, Settings, create_app
 from parley.server.cards.openapi import document
 from parley.server.run import serving
+from tests.kit.http import ask
+from tests.kit.scripted import Scripted, app_of, card_of
 from tests.server.http.test_http_json_versions import COUNT, Counting
-from tests.server.raw_http import ask
-from tests.server.scripted import Scripted, app_of, card_of
 
 pytestmark = pytest.mark.anyio
 

@@ -22,7 +22,7 @@ from parley.security import (
     Security,
 )
 from parley.server.run import serving
-from tests.server.raw_http import ask, call, post
+from tests.kit.http import ask, call, post
 
 pytestmark = pytest.mark.anyio
 

@@ -25,8 +25,8 @@ from parley.server.http1.head import response_head, whole_response
 from parley.server.log import hide_tokens, log_request
 from parley.server.run import serving
 from parley.store.memory import MemoryTaskStore
-from tests.polling import until
-from tests.server.raw_http import JSON, WAIT, ask, call, connection, post
+from tests.kit.http import JSON, WAIT, ask, call, connection, post
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

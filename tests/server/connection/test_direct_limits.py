@@ -19,7 +19,7 @@ from parley.server.http1.asgi import AsgiExchange
 from parley.server.run import serving
 from parley.store.memory import MemoryTaskStore
 from parley.store.sqlite.store import SqliteTaskStore
-from tests.server.raw_http import call, post
+from tests.kit.http import call, post
 
 pytestmark = pytest.mark.anyio
 

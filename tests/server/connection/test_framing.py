@@ -9,12 +9,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-import uvicorn
 
 from parley.server.http1.connection import HttpConnection
 from parley.server.run import serving
-from parley.server.sockets import listen
-from tests.polling import until
+from tests.kit.servers import under_uvicorn
+from tests.kit.waiting import until
 from tests.server.connection.corpus import BEHIND, CHUNKED, RIGHT, SMUGGLED, STRICTER, get, post
 from tests.server.connection.wire import WAIT, Wire, answers, echo, said, serving_of, undated
 
@@ -163,23 +162,9 @@ async def test_who_reads_slowly_is_not_blamed_for_the_request_behind_the_answer(
 @pytest.fixture(scope="module")
 async def both() -> AsyncIterator[tuple[str, str]]:
     """The same app on our connections, and on those of uvicorn."""
-    [sock] = listen("127.0.0.1", 0)
-    config = uvicorn.Config(
-        echo,
-        http="httptools",
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        log_level="critical",
-        server_header=False,
-    )
-    theirs = uvicorn.Server(config)
-    task = asyncio.create_task(theirs._serve([sock]))
-    async with serving(echo) as url:
-        await until(lambda: theirs.started)
-        yield url, f"http://127.0.0.1:{sock.getsockname()[1]}"
-        theirs.should_exit = True
-        await task
+    theirs = under_uvicorn(echo, http="httptools", ws="none", lifespan="off", server_header=False)
+    async with serving(echo) as url, theirs as other:
+        yield url, other
 
 
 async def told(url: str, data: bytes) -> bytes:

@@ -12,7 +12,7 @@ import pytest
 import parley
 from parley import Agent, Turn
 from parley.server.run import serving
-from tests.server.raw_http import JSON, WAIT, call, connection
+from tests.kit.http import JSON, WAIT, call, connection
 
 pytestmark = pytest.mark.anyio
 

@@ -20,7 +20,7 @@ from parley.envelope.binding import EnvelopeBinding
 from parley.envelope.cards import read_card
 from parley.security import ApiKey, Bearer, MutualTls, anonymous
 from parley.server.run import serving
-from tests.server.raw_http import ask
+from tests.kit.http import ask
 
 pytestmark = pytest.mark.anyio
 

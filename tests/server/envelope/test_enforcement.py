@@ -26,9 +26,9 @@ from parley.security import anonymous
 from parley.security.signing.keys import SigningKeys, new_key_set, write_key_set
 from parley.server.run import serving
 from parley.store.memory import MemoryTaskStore
+from tests.kit.http import JSON, ask, post
 from tests.server.envelope.guarded import SHARED, Clock, message
 from tests.server.envelope.test_card import keys
-from tests.server.raw_http import JSON, ask, post
 
 pytestmark = pytest.mark.anyio
 

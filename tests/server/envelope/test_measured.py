@@ -18,8 +18,8 @@ from parley.envelope.messages import (
 )
 from parley.envelope.server import services as measured
 from parley.envelope.server.services import EnvelopeStatistics
-from tests.examples.serving import listening
 from tests.host.envelope.talking import post, request, searching
+from tests.kit.servers import under_uvicorn
 
 
 def asked(action: str = "search", type: str = MessageType.REQUEST, **metadata: int) -> Envelope:
@@ -68,7 +68,7 @@ def test_a_message_is_one_line_of_the_log_and_no_more(caplog: pytest.LogCaptureF
 @pytest.mark.anyio
 async def test_a_server_counts_messages() -> None:
     app = parley.asgi(searching("shop"))
-    async with listening(app) as url:
+    async with under_uvicorn(app) as url:
         for _ in range(3):
             await post(url, request(retryCount=1))
         await post(url, request("nothing", {}))

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.polling import until
+from tests.kit.waiting import until
 from tests.server.envelope.agents import Gates
 from tests.server.envelope.speaking import Json, Speaker, by_post, by_socket, request, sequences
 from tests.server.envelope.speaking import statuses as statuses_of

@@ -19,7 +19,7 @@ from parley.envelope.messages import (
 )
 from parley.envelope.server import services as directory
 from parley.envelope.server.services import SocketPeer
-from tests.polling import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

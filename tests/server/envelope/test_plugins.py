@@ -19,9 +19,9 @@ from parley.model.errors import PermissionDeniedError
 from parley.model.service import Caller
 from parley.security import ApiKey, anonymous
 from parley.security.api_keys import digest_of
-from tests.examples.serving import listening
 from tests.host.envelope.talking import post, request, searching, socket
-from tests.polling import until
+from tests.kit.servers import under_uvicorn
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -55,7 +55,7 @@ async def test_a_handler_answers_an_action_that_no_agent_has(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     app = parley.asgi(searching("shop"), bindings=[EnvelopeBinding(handler=count)])
-    async with listening(app) as url, socket(url) as caller:
+    async with under_uvicorn(app) as url, socket(url) as caller:
         for ask in (caller.ask, lambda message: post(url, message)):
             found = await ask(request("stock.count", {"item": "bolt"}))
             assert found["payload"]["results"] == [{"item": "bolt", "count": 7}]
@@ -102,7 +102,7 @@ async def test_a_handler_needs_the_credentials_that_its_agent_needs() -> None:
     app = parley.asgi(shop, bindings=[EnvelopeBinding(handler=count)])
     ask = request("stock.count", {"item": "bolt"})
     other = {**ask, "message": {"type": "INVENTORY"}, "target": {}}
-    async with listening(app) as url:
+    async with under_uvicorn(app) as url:
         for message in (ask, other, request("registry.register", {})):
             assert code(await post(url, message)) == "UNAUTHENTICATED"
         found = await post(url, {**ask, "source": {"agentId": "ada"}}, {"X-API-Key": KEY})
@@ -116,7 +116,7 @@ async def test_a_handler_takes_messages_of_another_type() -> None:
         return {"from": message.source.agent_id}
 
     app = parley.asgi(searching("shop"), bindings=[EnvelopeBinding(handler=inventory)])
-    async with listening(app) as url, socket(url) as caller:
+    async with under_uvicorn(app) as url, socket(url) as caller:
         message = {**request(), "message": {"type": "INVENTORY"}, "payload": {"any": "thing"}}
         assert (await caller.ask(message))["payload"]["results"] == [{"from": "tester"}]
         message = {**request(), "message": {"type": "SURPRISE"}, "payload": {}}
@@ -131,7 +131,7 @@ async def test_one_handler_takes_whatever_nobody_knows() -> None:
         return "taken"
 
     async with (
-        listening(
+        under_uvicorn(
             parley.asgi(searching("shop"), bindings=[EnvelopeBinding(handler=anything)])
         ) as url,
         socket(url) as caller,
@@ -159,7 +159,7 @@ async def test_a_handler_has_a_time_and_few_run_at_once() -> None:
     app = parley.asgi(
         searching("shop"), bindings=[EnvelopeBinding(handler=wait, handler_timeout=0.05)]
     )
-    async with listening(app) as url:
+    async with under_uvicorn(app) as url:
         slow = await post(url, request("stock.wait", {}))
         assert code(slow) == "INTERNAL_ERROR"
         assert "too long" in slow["payload"]["error"]["message"]
@@ -195,7 +195,7 @@ async def test_what_a_handler_answers_counts_against_the_rates_of_its_caller() -
     app = parley.asgi(
         searching("shop"), bindings=[EnvelopeBinding(handler=count)], limits=["2/minute per caller"]
     )
-    async with listening(app) as url, socket(url) as caller:
+    async with under_uvicorn(app) as url, socket(url) as caller:
         for ask in (caller.ask, lambda message: post(url, message)):
             found = await ask(request("stock.count", {"item": "bolt"}))
             assert found["payload"]["status"] == "success"

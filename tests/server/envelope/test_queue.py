@@ -10,7 +10,7 @@ import pytest
 from parley.envelope.server.conversation import Outbox, OutboxClosed
 from parley.envelope.server.queue import QueuedConnection, QueueLimits, RequestQueue, Slot
 from parley.model.errors import OverloadedError
-from tests.polling import let_time_pass
+from tests.kit.waiting import let_time_pass
 
 pytestmark = pytest.mark.anyio
 

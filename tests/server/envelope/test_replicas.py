@@ -15,7 +15,9 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from tests.polling import until
+from tests.kit.processes import free_port
+from tests.kit.services.postgres import PostgresServer
+from tests.kit.waiting import until
 from tests.server.envelope.speaking import (
     SUBPROTOCOL,
     by_post,
@@ -24,8 +26,6 @@ from tests.server.envelope.speaking import (
     request,
     sequences,
 )
-from tests.services.ports import free_port
-from tests.services.postgres import PostgresServer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.service]
 

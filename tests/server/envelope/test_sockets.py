@@ -20,7 +20,7 @@ from parley.envelope.binding import EnvelopeBinding
 from parley.model.service import Caller
 from parley.security import Bearer
 from parley.server.run import serving
-from tests.polling import until
+from tests.kit.waiting import until
 from tests.server.envelope.agents import Gates, knowledge_base
 from tests.server.envelope.speaking import (
     SUBPROTOCOL,

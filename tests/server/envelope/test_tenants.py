@@ -9,8 +9,8 @@ import pytest
 import parley
 from parley import Agent, CardDetails, EnvelopeSettings
 from parley.envelope.binding import EnvelopeBinding
-from tests.examples.serving import listening
 from tests.host.envelope.talking import posted, request, searching
+from tests.kit.servers import under_uvicorn
 
 pytestmark = pytest.mark.anyio
 
@@ -49,7 +49,7 @@ async def test_the_agent_at_the_root_speaks_for_no_tenant(name: str, code: str) 
         "strict": greeting("strict", envelope=EnvelopeSettings(signed=True)),
     }
     app = parley.asgi(searching("root"), tenants=tenants, bindings=[EnvelopeBinding(keys=KEYS)])
-    async with listening(app) as url:
+    async with under_uvicorn(app) as url:
         [found] = await posted(f"{url}/{name}", request("hello", {}))
         assert code in str(found)
         message = {"messageId": "m1", "role": "ROLE_USER", "parts": [{"text": "hello"}]}
@@ -63,7 +63,7 @@ async def test_the_agent_at_the_root_speaks_for_no_tenant(name: str, code: str) 
 async def test_an_agent_is_named_by_its_id_or_its_address() -> None:
     agents, tenants = {"/front": searching("front")}, {"acme": searching("shop")}
     app = parley.asgi(agents, tenants=tenants, url="https://agents.example.com")
-    async with listening(app) as url:
+    async with under_uvicorn(app) as url:
         for path, key in (("/front", "front"), ("/acme", "shop")):
             address = f"https://agents.example.com{path}"
             for name in (key, address, f"{address}/"):

@@ -8,9 +8,9 @@ from parley.model.operations import GetExtendedAgentCardRequest
 from parley.server.app import Endpoint, Settings, create_app
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions, grpc_options
-from tests.server.raw_http import ask
-from tests.server.rpc import served
-from tests.server.scripted import Scripted, app_of, card_of
+from tests.kit.grpc import rpc_to
+from tests.kit.http import ask
+from tests.kit.scripted import Scripted, app_of, card_of
 
 pytestmark = pytest.mark.anyio
 
@@ -97,7 +97,7 @@ async def test_the_extended_card_says_over_grpc_where_the_agent_is():
 
     service = Scripted(get_extended_agent_card=extended)
     app = app_of(service, card=card_of(extended_agent_card=True))
-    async with served(app) as rpc:
+    async with rpc_to(app) as rpc:
         card = await rpc.ask("GetExtendedAgentCard", GetExtendedAgentCardRequest())
     found = {each.protocol_binding: each.url for each in card.supported_interfaces}
     assert card.name == "Extended"

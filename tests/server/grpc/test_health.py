@@ -11,8 +11,8 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest, ServerReflectionResponse
 
-from tests.server.rpc import served
-from tests.server.scripted import app_of
+from tests.kit.grpc import rpc_to
+from tests.kit.scripted import app_of
 
 pytestmark = pytest.mark.anyio
 
@@ -22,7 +22,7 @@ A2A = ("lf.a2a.v1.A2AService", "a2a.v1.A2AService")
 
 @pytest.fixture(scope="module")
 async def channel():
-    async with served(app_of()) as rpc:
+    async with rpc_to(app_of()) as rpc:
         yield rpc.channel
 
 
@@ -58,7 +58,7 @@ async def test_the_health_of_all_services_is_listed(channel):
 
 async def test_a_server_that_drains_is_no_longer_serving():
     app = app_of()
-    async with served(app) as rpc:
+    async with rpc_to(app) as rpc:
         watch = rpc.channel.unary_stream("/grpc.health.v1.Health/Watch")(asked(A2A[0]))
         told = watch.__aiter__()
         assert status(await asyncio.wait_for(anext(told), 5)) == SERVING
@@ -71,7 +71,7 @@ async def test_a_server_that_drains_is_no_longer_serving():
 
 async def test_a_server_whose_store_is_away_does_not_serve_until_it_is_back():
     unavailable_reason = [""]
-    async with served(app_of(unavailable_reason=lambda: unavailable_reason[0])) as rpc:
+    async with rpc_to(app_of(unavailable_reason=lambda: unavailable_reason[0])) as rpc:
         check = rpc.channel.unary_unary("/grpc.health.v1.Health/Check")
         told = rpc.channel.unary_stream("/grpc.health.v1.Health/Watch")(asked("")).__aiter__()
         for words, expected in (

@@ -16,11 +16,10 @@ from parley.model.service import Caller
 from parley.server.app import Settings
 from parley.server.grpc import call as limits
 from parley.server.sockets import most_connections
-from tests.polling import block_thread, until
-from tests.server.http2 import Http2, http2
+from tests.kit.grpc import Http2, Rpc, http2, refusal, rpc_to
+from tests.kit.scripted import Scripted, app_of
+from tests.kit.waiting import block_thread, until
 from tests.server.limits.test_byte_budget import is_back_to_nothing, saying
-from tests.server.rpc import Rpc, refusal, served
-from tests.server.scripted import Scripted, app_of
 
 pytestmark = pytest.mark.anyio
 
@@ -64,7 +63,7 @@ async def ended(call: Any) -> grpc.aio.AioRpcError:
 @pytest.mark.parametrize("path", ["SendMessage", "SendStreamingMessage", CHECK, REFLECT])
 async def test_a_message_that_does_not_come_is_given_up(path: str) -> None:
     app = app_of(settings=Settings(body_timeout=0.5))
-    async with served(app) as rpc, http2(app.grpc.port) as http, asyncio.timeout(LONG):
+    async with rpc_to(app) as rpc, http2(app.grpc.port) as http, asyncio.timeout(LONG):
         path = path if path.startswith("/") else rpc.path(path)
         streams = [await half(http, path), await http.call(path, VERSION)]
         await until(lambda: app.request_bytes.total)
@@ -76,7 +75,7 @@ async def test_a_message_that_does_not_come_is_given_up(path: str) -> None:
 
 async def test_who_sends_no_message_is_told_why_the_call_ends() -> None:
     app = app_of(settings=Settings(body_timeout=0.5))
-    async with served(app) as rpc:
+    async with rpc_to(app) as rpc:
         silent = rpc.channel.stream_unary(rpc.path("SendMessage"))(metadata=rpc.metadata)
         late = await ended(silent)
         assert late.code() is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -87,7 +86,7 @@ async def test_who_sends_no_message_is_told_why_the_call_ends() -> None:
 
 async def test_one_address_has_only_its_share_of_messages_that_do_not_come() -> None:
     app = app_of(settings=Settings(max_body_bytes=MIB, max_body_bytes_held=8 * MIB))
-    async with served(app) as rpc, http2(app.grpc.port) as http, asyncio.timeout(LONG):
+    async with rpc_to(app) as rpc, http2(app.grpc.port) as http, asyncio.timeout(LONG):
         streams = [await half(http, rpc.path("SendMessage"), MIB) for _ in range(10)]
         await until(lambda: sum(map(http.gone, streams)) >= 8)
         assert app.request_bytes.total == 2 * MIB
@@ -104,7 +103,7 @@ async def test_one_address_has_only_its_share_of_messages_that_do_not_come() -> 
 
 async def test_a_slow_message_is_taken() -> None:
     app = app_of(Scripted(send_message=saying))
-    async with served(app) as rpc, http2(app.grpc.port) as http, asyncio.timeout(LONG):
+    async with rpc_to(app) as rpc, http2(app.grpc.port) as http, asyncio.timeout(LONG):
         data = written(rpc, asking("1 " + " " * 300_000))
         stream = await http.call(rpc.path("SendMessage"), VERSION)
         for start in range(0, len(data), 100_000):
@@ -126,7 +125,7 @@ async def test_a_message_is_received_once_it_is_known_who_sends_it() -> None:
         return Caller()
 
     app = app_of(Scripted(send_message=saying), identify=who)
-    async with served(app) as rpc, http2(app.grpc.port) as http, asyncio.timeout(LONG):
+    async with rpc_to(app) as rpc, http2(app.grpc.port) as http, asyncio.timeout(LONG):
         data = written(rpc, asking("1 " + " " * 9 * MIB))
         stream = await http.call(rpc.path("SendMessage"), VERSION, ("x-slow", "yes"))
         sending = asyncio.create_task(http.data(stream, data, ends=True))
@@ -145,7 +144,7 @@ async def test_messages_that_came_while_the_server_was_busy_are_not_late() -> No
 
     settings = Settings(max_body_bytes=MIB, max_body_bytes_held=MIB, body_timeout=0.5)
     app = app_of(Scripted(send_message=busy), settings=settings)
-    async with served(app) as rpc:
+    async with rpc_to(app) as rpc:
         large = asking("1 " + " " * 200_000)
         calls = [rpc.start("SendMessage", large, rpc.metadata) for _ in range(30)]
         answers = await asyncio.wait_for(asyncio.gather(*calls), LONG)
@@ -155,7 +154,7 @@ async def test_messages_that_came_while_the_server_was_busy_are_not_late() -> No
 
 async def test_there_are_only_so_many_connections() -> None:
     app = app_of(settings=Settings(max_connections=5))
-    async with served(app) as rpc, AsyncExitStack() as stack, asyncio.timeout(LONG):
+    async with rpc_to(app) as rpc, AsyncExitStack() as stack, asyncio.timeout(LONG):
         assert await rpc.ask("SendMessage")  # the first of them
         many = [await stack.enter_async_context(http2(app.grpc.port)) for _ in range(20)]
         await until(lambda: sum(http.is_over for http in many) == 16)
@@ -176,7 +175,7 @@ def test_the_two_ports_share_what_the_system_lets_a_process_open() -> None:
 
 async def test_an_answer_that_is_larger_than_a_share_is_sent_to_who_reads() -> None:
     app = app_of(Scripted(send_message=saying), settings=Settings(max_unsent_bytes=MIB))
-    async with served(app) as rpc:
+    async with rpc_to(app) as rpc:
         for _ in range(2):
             answer = await rpc.ask("SendMessage", asking(f"1 {3 * MIB}"))
             assert len(answer.parts[0].text) == 3 * MIB + 2
@@ -186,7 +185,7 @@ async def test_an_answer_that_is_larger_than_a_share_is_sent_to_who_reads() -> N
 async def test_answers_that_nobody_reads_are_refused_beyond_a_share() -> None:
     settings = Settings(max_unsent_bytes=16 * MIB)
     app = app_of(Scripted(send_message=saying), settings=settings)
-    async with served(app) as rpc, asyncio.timeout(LONG):
+    async with rpc_to(app) as rpc, asyncio.timeout(LONG):
         data = written(rpc, asking(f"1 {MIB}"))
         async with http2(app.grpc.port, window=0) as deaf:
             streams = []

@@ -43,8 +43,8 @@ from parley.server.run import serving
 from parley.server.settings import GrpcOptions
 from parley.server.sockets import ListenError
 from parley.wire import versions
-from tests.server.rpc import HI, Rpc, served
-from tests.server.scripted import EXTENSION, Scripted, app_of, card_of, extension, reply, task
+from tests.kit.grpc import HI, Rpc, rpc_to
+from tests.kit.scripted import EXTENSION, Scripted, app_of, card_of, extension, reply, task
 
 pytestmark = pytest.mark.anyio
 
@@ -56,7 +56,7 @@ SUBSCRIBE = SubscribeToTaskRequest(id="t-1")
 async def open_server():
     service = Scripted()
     card = card_of(extensions=(extension(),))
-    async with served(app_of(service, card=card)) as rpc:
+    async with rpc_to(app_of(service, card=card)) as rpc:
         yield service, rpc
 
 
@@ -99,7 +99,7 @@ async def test_a_page_of_tasks_and_nothing_are_answered(rpc, service):
     page = await rpc.ask("ListTasks", ListTasksRequest(page_size=50))
     assert page.tasks == (task(),)
     service.script["delete_task_push_notification_config"] = lambda request, context: _empty()
-    async with served(app_of(service, card=card_of(push_notifications=True))) as other:
+    async with rpc_to(app_of(service, card=card_of(push_notifications=True))) as other:
         request = DeleteTaskPushNotificationConfigRequest(task_id="t-1", id="p")
         assert await other.ask("DeleteTaskPushNotificationConfig", request) == Empty()
 
@@ -143,7 +143,7 @@ async def test_the_service_of_0_3_needs_no_version(rpc, metadata):
 
 
 async def test_a_missing_version_is_the_services_own_where_the_server_is_told_so():
-    async with served(app_of(settings=Settings(missing_version="1.0"))) as rpc:
+    async with rpc_to(app_of(settings=Settings(missing_version="1.0"))) as rpc:
         assert await rpc.ask("GetTask", GET, ()) == task()
         assert await Rpc(rpc.channel, "0.3").ask("GetTask", GET, ()) == task()
 
@@ -197,7 +197,7 @@ async def test_what_the_card_does_not_declare_is_refused(rpc, service):
     assert isinstance(refused.error, PushNotificationNotSupportedError)
     refused = await rpc.refused("GetExtendedAgentCard", GetExtendedAgentCardRequest())
     assert isinstance(refused.error, UnsupportedOperationError)
-    async with served(app_of(service, card=card_of(streaming=False))) as other:
+    async with rpc_to(app_of(service, card=card_of(streaming=False))) as other:
         refused = await other.refused("SendStreamingMessage")
         assert isinstance(refused.error, UnsupportedOperationError)
     assert service.asked == []
@@ -240,7 +240,7 @@ async def test_a_method_that_there_is_not_is_unimplemented(rpc):
 
 
 async def test_a_message_that_is_too_large_is_refused():
-    async with served(app_of(settings=Settings(max_body_bytes=2000))) as rpc:
+    async with rpc_to(app_of(settings=Settings(max_body_bytes=2000))) as rpc:
         large = SendMessageRequest(
             message=Message(message_id="m", role=Role.USER, parts=(Part(text="x" * 3000),))
         )
@@ -253,7 +253,7 @@ async def test_the_limits_of_the_server_hold(either, service):
         message=Message(message_id="m", role=Role.USER, parts=(Part(text="x"),) * 3)
     )
     settings = Settings(max_parts=2, max_depth=10)
-    async with served(app_of(service, settings=settings)) as rpc:
+    async with rpc_to(app_of(service, settings=settings)) as rpc:
         limited = Rpc(rpc.channel, either.metadata[0][1])
         assert "more than 2 parts" in (await limited.refused("SendMessage", many)).words
         deep: object = 1
@@ -273,7 +273,7 @@ async def test_a_deadline_passes_as_a_ceiling_of_the_wait_does():
         await go_on.wait()
         return "done"
 
-    async with served(parley.asgi(agent)) as rpc:
+    async with rpc_to(parley.asgi(agent)) as rpc:
         working = await rpc.ask("SendMessage", HI, timeout=4.0)
         assert not working.state.is_terminal
         go_on.set()
@@ -287,7 +287,7 @@ async def test_files_are_told_to_official_clients_of_0_3_as_they_read_them(servi
     file = b"\x89PNG"
     service.script["send_message"] = lambda request, context: _file(file)
     app = app_of(service)
-    async with served(app) as rpc:
+    async with rpc_to(app) as rpc:
         target = app.grpc.beside("http://127.0.0.1")
         text = b"iVBORw=="
         for agent, content in (
@@ -325,7 +325,7 @@ async def test_one_function_identifies_callers_over_http_and_grpc():
         return Caller(id=token.removeprefix("Bearer "), authenticated=True)
 
     service = Scripted()
-    async with served(app_of(service, identify=identify)) as rpc:
+    async with rpc_to(app_of(service, identify=identify)) as rpc:
         refused = await rpc.refused("GetTask", GET)
         assert isinstance(refused.error, UnauthenticatedError)
         assert refused.status == "UNAUTHENTICATED"
@@ -377,13 +377,13 @@ async def several():
         "/time": Endpoint(_named("time"), card_of()),
         "/a/b": Endpoint(_named("deep"), card_of()),
     }
-    async with served(create_app(endpoints)) as rpc:
+    async with rpc_to(create_app(endpoints)) as rpc:
         yield rpc
 
 
 async def test_an_agent_that_nobody_named_is_not_guessed():
     endpoints = {path: Endpoint(_named(path), card_of()) for path in ("/one", "/two")}
-    async with served(create_app(endpoints)) as rpc:
+    async with rpc_to(create_app(endpoints)) as rpc:
         refused = await rpc.refused("SendMessage")
         assert "name the tenant" in refused.words
         unknown = SendMessageRequest(tenant="three", message=HI.message)
@@ -395,7 +395,7 @@ async def test_an_agent_that_nobody_named_is_not_guessed():
 
 
 async def test_an_agent_alone_takes_any_tenant_wherever_it_is():
-    async with served(create_app({"/time": Endpoint(_named("time"), card_of())})) as rpc:
+    async with rpc_to(create_app({"/time": Endpoint(_named("time"), card_of())})) as rpc:
         assert (await rpc.ask("SendMessage")).text == "time"
         acme = SendMessageRequest(tenant="acme", message=HI.message)
         assert (await rpc.ask("SendMessage", acme)).text == "time acme"

@@ -19,8 +19,8 @@ from parley.server.app import Settings
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions
 from parley.wire import versions
-from tests.server.rpc import Rpc, refusal, served
-from tests.server.scripted import Scripted, Standstill, app_of, card_of, chunk, reply, task
+from tests.kit.grpc import Rpc, refusal, rpc_to
+from tests.kit.scripted import Scripted, Standstill, app_of, card_of, chunk, reply, task
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +31,7 @@ GET = GetTaskRequest(id="t-1")
 async def open_server():
     service = Scripted()
     card = card_of(extensions=(AgentExtension(uri=RESUMABLE_STREAMS),))
-    async with served(app_of(service, card=card)) as rpc:
+    async with rpc_to(app_of(service, card=card)) as rpc:
         yield service, rpc
 
 
@@ -164,7 +164,7 @@ async def _task():
 async def test_streams_are_bounded_in_number_over_all_bindings():
     still = Standstill(StreamItem(task(), 1))
     service = Scripted(subscribe_to_task=still)
-    async with served(app_of(service, settings=Settings(max_streams=1))) as rpc:
+    async with rpc_to(app_of(service, settings=Settings(max_streams=1))) as rpc:
         async with rpc.stream() as stream:
             await stream.next()
             refused = await rpc.refused("SubscribeToTask", GET_SUBSCRIPTION)
@@ -222,7 +222,7 @@ async def test_draining_ends_streams_cleanly_once_they_have_begun(first):
             yield item
 
     app = app_of(Scripted(subscribe_to_task=noted))
-    async with served(app) as rpc, rpc.stream() as stream:
+    async with rpc_to(app) as rpc, rpc.stream() as stream:
         await asyncio.wait_for(begun.wait(), 5)
         if first:
             await stream.next()
@@ -245,7 +245,7 @@ async def test_draining_ends_streams_cleanly_once_they_have_begun(first):
 async def test_draining_leaves_nobody_with_the_question_that_was_answered(said):
     events = [StreamItem(task(TaskState.INPUT_REQUIRED), 4), StreamItem(chunk("So"), 5)][:said]
     app = app_of(Scripted(send_streaming_message=Standstill(*events)))
-    async with served(app) as rpc, rpc.stream("SendStreamingMessage") as stream:
+    async with rpc_to(app) as rpc, rpc.stream("SendStreamingMessage") as stream:
         for _ in events:
             await stream.next()
         app.lifecycle.drain()

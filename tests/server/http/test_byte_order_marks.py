@@ -14,7 +14,7 @@ from parley.model.service import Caller
 from parley.push.verification import read_event
 from parley.server.http.callbacks import read_content
 from parley.server.run import serving
-from tests.server.raw_http import MESSAGE, ask
+from tests.kit.http import MESSAGE, ask
 from tests.wire.envelope.messages import REQUEST
 
 pytestmark = pytest.mark.anyio

@@ -17,8 +17,8 @@ from parley.server.log import log_access
 from parley.server.run import serving
 from parley.store.protocols.errors import StoreUnavailable
 from parley.store.protocols.tables import MAX_EVENT_BYTES, EventCompleted
-from tests.server.raw_http import Response, ask, call, connection, post
-from tests.server.scripted import Scripted, card_of
+from tests.kit.http import Response, ask, call, connection, post
+from tests.kit.scripted import Scripted, card_of
 
 pytestmark = pytest.mark.anyio
 

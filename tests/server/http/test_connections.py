@@ -16,10 +16,10 @@ from parley.server import run
 from parley.server.app import Settings
 from parley.server.http1.serving import HttpConnections
 from parley.server.run import serving
-from tests.polling import let_time_pass
-from tests.server.raw_http import JSON, WAIT, Connection, call, connection, post
-from tests.server.rpc import served
-from tests.server.scripted import Scripted, Standstill, app_of, task
+from tests.kit.grpc import rpc_to
+from tests.kit.http import JSON, WAIT, Connection, call, connection, post
+from tests.kit.scripted import Scripted, Standstill, app_of, task
+from tests.kit.waiting import let_time_pass
 
 pytestmark = pytest.mark.anyio
 
@@ -322,7 +322,7 @@ def test_a_proxy_that_is_trusted_has_no_share() -> None:
 @pytest.mark.parametrize("said", [b"", b"PRI * HTTP/2.0\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"])
 async def test_a_connection_that_does_not_begin_is_given_up_over_grpc(said: bytes) -> None:
     app = app_of(settings=QUICK)
-    async with served(app) as rpc:
+    async with rpc_to(app) as rpc:
         reader, writer = await asyncio.open_connection("127.0.0.1", app.grpc.port)
         writer.write(said)
         async with asyncio.timeout(LONG):

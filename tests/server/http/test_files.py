@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
-import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -27,8 +26,9 @@ from parley.server.app import App
 from parley.server.run import server_of, serving
 from parley.server.sockets import listen
 from parley.store.memory import MemoryTaskStore
-from tests.polling import until
-from tests.server.raw_http import ask, connection
+from tests.kit.http import ask, connection
+from tests.kit.servers import under_uvicorn
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -78,27 +78,15 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
         yield http
 
 
-@asynccontextmanager
-async def under_uvicorn(app: Any, engine: str) -> AsyncIterator[str]:
-    """Serve under uvicorn itself, with the parser of its choice."""
-    [sock] = listen("127.0.0.1", 0)
-    config = uvicorn.Config(app, http=engine, lifespan="on", log_config=None, log_level="warning")
-    server = uvicorn.Server(config)
-    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-    task = asyncio.create_task(server.serve([sock]))
-    try:
-        await until(lambda: server.started)
-        yield f"http://127.0.0.1:{sock.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        await task
-
-
 @pytest.fixture(params=["parley", "h11", "httptools"])
 async def url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
     """A server with files, whoever asks, over each parser of HTTP."""
     app = parley.asgi(agent_of(), files=tmp_path / "files", drain=0.5)
-    serve = serving(app) if request.param == "parley" else under_uvicorn(app, request.param)
+    serve = (
+        serving(app)
+        if request.param == "parley"
+        else under_uvicorn(app, http=request.param, lifespan="on")
+    )
     async with serve as url:
         yield url
 

@@ -15,8 +15,8 @@ import pytest
 import parley
 from parley import Agent, Execution, Turn
 from parley.server.run import serving
-from tests.polling import let_time_pass
-from tests.server.raw_http import ask
+from tests.kit.http import ask
+from tests.kit.waiting import let_time_pass
 
 pytestmark = pytest.mark.anyio
 

@@ -21,8 +21,8 @@ from parley.model.struct import Timestamp
 from parley.model.tasks import TaskState
 from parley.server.app import Settings
 from parley.server.run import serving
-from tests.server.raw_http import MESSAGE, ask, connection, data_of, id_of
-from tests.server.scripted import EXTENSION, Scripted, app_of, card_of, extension
+from tests.kit.http import MESSAGE, ask, connection, data_of, id_of
+from tests.kit.scripted import EXTENSION, Scripted, app_of, card_of, extension
 
 pytestmark = pytest.mark.anyio
 

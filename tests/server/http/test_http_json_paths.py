@@ -8,8 +8,8 @@ from starlette.routing import Mount
 
 from parley.server.app import Endpoint, create_app
 from parley.server.run import serving
-from tests.server.raw_http import MESSAGE, ask
-from tests.server.scripted import Scripted, card_of
+from tests.kit.http import MESSAGE, ask
+from tests.kit.scripted import Scripted, card_of
 
 pytestmark = pytest.mark.anyio
 

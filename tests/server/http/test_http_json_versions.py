@@ -12,8 +12,8 @@ from parley.model.tasks import Task
 from parley.server.app import Endpoint, Settings, create_app
 from parley.server.run import serving
 from parley.wire import versions
-from tests.server.raw_http import MESSAGE, ask, connection, data_of
-from tests.server.scripted import Scripted, app_of, card_of, extension, reply, task
+from tests.kit.http import MESSAGE, ask, connection, data_of
+from tests.kit.scripted import Scripted, app_of, card_of, extension, reply, task
 
 pytestmark = pytest.mark.anyio
 

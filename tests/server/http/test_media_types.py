@@ -13,7 +13,7 @@ from parley.server.http.responses import answered_with
 from parley.server.run import serving
 from parley.store.memory import MemoryLogs, MemoryTaskStore
 from tests.contract.agents import who
-from tests.server.raw_http import ask, call, connection
+from tests.kit.http import ask, call, connection
 
 pytestmark = pytest.mark.anyio
 

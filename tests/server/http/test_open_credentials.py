@@ -24,8 +24,8 @@ from parley.server.http.open_credentials import (
     open_credentials,
 )
 from parley.store.memory.store import MemoryTaskStore
-from tests.certificates import Authority
-from tests.polling import until
+from tests.kit.certificates import Authority
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -15,8 +15,8 @@ from parley.model.errors import (
 from parley.model.service import Caller
 from parley.server.app import Settings
 from parley.server.run import serving
-from tests.server.raw_http import JSON, MESSAGE, ask, call, connection, post
-from tests.server.scripted import Scripted, app_of, card_of
+from tests.kit.http import JSON, MESSAGE, ask, call, connection, post
+from tests.kit.scripted import Scripted, app_of, card_of
 
 pytestmark = pytest.mark.anyio
 

@@ -19,9 +19,9 @@ from parley.server.http.streams import Streams
 from parley.server.run import serving
 from parley.store.memory import MemoryTaskStore
 from parley.wire import jsonrpc, sse, versions
-from tests.polling import until
-from tests.server.raw_http import JSON, call, connection, id_of
-from tests.server.scripted import Scripted, app_of, chunk, task
+from tests.kit.http import JSON, call, connection, id_of
+from tests.kit.scripted import Scripted, app_of, chunk, task
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -13,9 +13,8 @@ from parley.model.struct import encode
 from parley.server.app import Settings
 from parley.server.http.streams import OpenStream
 from parley.server.run import serving
-from tests.polling import let_time_pass, until
-from tests.server.raw_http import JSON, WAIT, ask, call, connection, data_of, id_of, post
-from tests.server.scripted import (
+from tests.kit.http import JSON, WAIT, ask, call, connection, data_of, id_of, post
+from tests.kit.scripted import (
     EXTENSION,
     Scripted,
     Standstill,
@@ -26,6 +25,7 @@ from tests.server.scripted import (
     reply,
     task,
 )
+from tests.kit.waiting import let_time_pass, until
 
 pytestmark = pytest.mark.anyio
 

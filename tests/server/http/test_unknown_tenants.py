@@ -13,7 +13,7 @@ from parley.client.bindings.binding import is_supported
 from parley.model.errors import InvalidParamsError
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions
-from tests.server.raw_http import MESSAGE, ask
+from tests.kit.http import MESSAGE, ask
 
 pytestmark = pytest.mark.anyio
 

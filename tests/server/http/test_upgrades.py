@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from parley.server.run import serving
-from tests.server.raw_http import JSON, WAIT, call, connection
-from tests.server.scripted import app_of
+from tests.kit.http import JSON, WAIT, call, connection
+from tests.kit.scripted import app_of
 from tests.server.test_forwarded import uvicorn
 
 pytestmark = pytest.mark.anyio

@@ -17,10 +17,10 @@ from parley import Settings
 from parley.files.file_store import UploadWriter
 from parley.server.http1.asgi import AsgiExchange
 from parley.server.run import serving
-from tests.polling import until
+from tests.kit.http import connection
+from tests.kit.waiting import until
 from tests.server.http.test_files import MIB, agent_of, begin, path_of, session
 from tests.server.http.test_files import _offset as offset_of
-from tests.server.raw_http import connection
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ import pytest
 import parley
 from parley import Agent, Turn
 from parley.server.run import serving
-from tests.server.raw_http import ask, connection, data_of
+from tests.kit.http import ask, connection, data_of
 
 pytestmark = pytest.mark.anyio
 

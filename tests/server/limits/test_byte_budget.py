@@ -19,9 +19,9 @@ from parley.model.service import Caller, StreamItem
 from parley.server import run
 from parley.server.app import App, Settings
 from parley.server.run import serving
-from tests.polling import let_time_pass, until
-from tests.server.raw_http import JSON, Connection, call, connection, post
-from tests.server.scripted import Scripted, Standstill, app_of, chunk, task
+from tests.kit.http import JSON, Connection, call, connection, post
+from tests.kit.scripted import Scripted, Standstill, app_of, chunk, task
+from tests.kit.waiting import let_time_pass, until
 
 pytestmark = pytest.mark.anyio
 

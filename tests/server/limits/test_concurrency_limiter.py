@@ -10,8 +10,8 @@ from parley.model.service import CallContext, Caller, StreamItem
 from parley.server.app import Settings
 from parley.server.limits import ConcurrencyLimiter
 from parley.server.run import serving
-from tests.server.raw_http import MESSAGE, call, connection, post
-from tests.server.scripted import Scripted, Standstill, app_of, reply, task
+from tests.kit.http import MESSAGE, call, connection, post
+from tests.kit.scripted import Scripted, Standstill, app_of, reply, task
 
 pytestmark = pytest.mark.anyio
 

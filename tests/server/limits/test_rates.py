@@ -31,8 +31,8 @@ from parley.store.memory import MemoryLogs, MemoryTaskStore
 from parley.store.protocols.errors import StoreUnavailable
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.wire import versions
-from tests.polling import until
-from tests.server.raw_http import JSON, call, connection, post
+from tests.kit.http import JSON, call, connection, post
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from parley.security.limits.declaration import Rate
-from tests.polling import until
-from tests.services.redis import RedisServer
+from tests.kit.services.redis import RedisServer
+from tests.kit.waiting import until
 
 pytest.importorskip("limits")
 pytestmark = pytest.mark.anyio

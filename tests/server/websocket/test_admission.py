@@ -14,10 +14,10 @@ from parley.server.app import Settings, create_app
 from parley.server.run import server_of, serving
 from parley.server.sockets import address_of, listen
 from parley.server.websocket.socket import SocketClosed
-from tests.polling import until
-from tests.server.raw_http import connection
-from tests.server.scripted import app_of
-from tests.server.websocket.raw_socket import (
+from tests.kit.http import connection
+from tests.kit.scripted import app_of
+from tests.kit.waiting import until
+from tests.kit.websocket import (
     CLOSE,
     TEXT,
     Held,

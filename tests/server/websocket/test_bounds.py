@@ -13,9 +13,9 @@ from parley.model.errors import OverloadedError, TooManyRequestsError
 from parley.server.app import Settings
 from parley.server.limits import SharedTimeouts, SocketLimits
 from parley.server.run import serving
-from tests.polling import let_time_pass, until
-from tests.server.raw_http import WAIT
-from tests.server.websocket.raw_socket import (
+from tests.kit.http import WAIT
+from tests.kit.waiting import let_time_pass, until
+from tests.kit.websocket import (
     CLOSE,
     PING,
     PONG,

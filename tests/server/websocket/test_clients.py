@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import socket as sockets
 import ssl
-from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
-import uvicorn
 import websockets
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -19,8 +15,9 @@ from websockets.asyncio.client import connect
 from parley.server.app import Settings
 from parley.server.run import serving
 from parley.server.settings import TlsOptions
-from tests.certificates import Authority, trusting
-from tests.server.websocket.raw_socket import Held, echo, refused, socket_app
+from tests.kit.certificates import Authority, trusting
+from tests.kit.servers import under_uvicorn
+from tests.kit.websocket import Held, echo, refused, socket_app
 
 pytestmark = pytest.mark.anyio
 
@@ -91,26 +88,12 @@ async def test_a_socket_over_tls(tmp_path):
     assert scope["extensions"]["parley.connection"]["client"][0] == "127.0.0.1"
 
 
-@asynccontextmanager
-async def under_uvicorn(app, **options):
-    listener = sockets.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(app, ws="websockets-sansio", log_config=None, **options)
-    server = uvicorn.Server(config)
-    running = asyncio.create_task(server._serve([listener]))
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}", server
-    finally:
-        server.should_exit = True
-        await running
-        listener.close()
-
-
 async def test_an_app_that_is_mounted_serves_sockets_under_uvicorn():
     held = Held()
     held.answer = lambda socket, text: socket.send(f"answer to {text}")
     app = socket_app(held, settings=Settings(cors_origins=("https://pages.example",)))
     outer = Starlette(routes=[Mount("/agents", app)], lifespan=app.lifespan)
-    async with under_uvicorn(outer) as (url, _):
+    async with under_uvicorn(outer, ws="websockets-sansio") as url:
         async with connect(f"{ws(url)}/agents/echo", origin="https://pages.example") as socket:
             await socket.send("question")
             assert await socket.recv() == "answer to question"
@@ -135,7 +118,7 @@ async def test_a_client_that_leaves_another_server_leaves_no_socket_behind():
     held = Held()
     app = socket_app(held)
     outer = Starlette(routes=[Mount("/agents", app)], lifespan=app.lifespan)
-    async with under_uvicorn(outer) as (url, _):
+    async with under_uvicorn(outer, ws="websockets-sansio") as url:
         socket = await connect(f"{ws(url)}/agents/echo")
         socket.transport.abort()
         await held.ended.wait()

@@ -12,8 +12,8 @@ import pytest
 from parley.server.app import Settings
 from parley.server.run import serving
 from parley.server.websocket import serving as shared
-from tests.polling import until
-from tests.server.websocket.raw_socket import (
+from tests.kit.waiting import until
+from tests.kit.websocket import (
     BINARY,
     CLOSE,
     CONT,

@@ -9,8 +9,8 @@ import pytest
 
 from parley.server.app import Settings
 from parley.server.run import serving
-from tests.server.raw_http import JSON, WAIT, call, connection
-from tests.server.websocket.raw_socket import (
+from tests.kit.http import JSON, WAIT, call, connection
+from tests.kit.websocket import (
     TEXT,
     RawSocket,
     echo,

@@ -22,8 +22,8 @@ from parley.store.protocols.errors import Fenced, StoreUnavailable
 from parley.store.protocols.tables import HISTORY_KEPT, Receipt
 from parley.store.protocols.task_log import TaskQuery
 from parley.store.task_store import TaskStore
-from tests.polling import let_time_pass
-from tests.store.making import addition, creation, message, status
+from tests.kit.records import addition, creation, message, status
+from tests.kit.waiting import let_time_pass
 
 pytestmark = pytest.mark.anyio
 

@@ -28,7 +28,7 @@ from parley.store.sqlite.file import APPLICATION_ID
 from parley.store.sqlite.file import SCHEMA as SQLITE
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
-from tests.polling import block_thread
+from tests.kit.waiting import block_thread
 
 pytestmark = pytest.mark.anyio
 

@@ -27,9 +27,9 @@ from parley.store.postgres.store import PostgresTaskStore
 from parley.store.protocols.task_log import TaskQuery
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
-from tests.polling import block_thread, let_time_pass
-from tests.services.postgres import PostgresServer
-from tests.store.making import addition, all_events, status
+from tests.kit.records import addition, all_events, status
+from tests.kit.services.postgres import PostgresServer
+from tests.kit.waiting import block_thread, let_time_pass
 
 pytestmark = pytest.mark.anyio
 

@@ -16,8 +16,8 @@ from parley.store.admin.admin import Asleep, StoreAdmin
 from parley.store.admin.transfer import TransferError, checked, export_to, import_into, lines_in
 from parley.store.protocols.tables import NEVER, EventCompleted
 from parley.store.task_store import TaskStore
-from tests.polling import until
-from tests.store.making import SCOPE, addition, creation, turn_started
+from tests.kit.records import SCOPE, addition, creation, turn_started
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -32,8 +32,7 @@ from parley.store.protocols.task_log import TaskQuery
 from parley.store.protocols.webhooks import PushRecord, PushState
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
-from tests.services.postgres import running
-from tests.store.making import (
+from tests.kit.records import (
     addition,
     chunk,
     creation,
@@ -43,6 +42,7 @@ from tests.store.making import (
     status,
     turn_started,
 )
+from tests.kit.services.postgres import running
 
 CALLERS = [
     None,

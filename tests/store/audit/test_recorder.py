@@ -13,7 +13,7 @@ from parley.store.audit.trail import AuditEntry, AuditFilter, AuditLine
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.errors import StoreUnavailable
 from parley.store.task_store import TaskStore
-from tests.polling import let_time_pass, until
+from tests.kit.waiting import let_time_pass, until
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ from parley.model.struct import encode
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.events import CancelRequested, LoggedEvent, RecordKind
 from parley.store.protocols.task_log import LogPosition
-from tests.store.making import chunk
+from tests.kit.records import chunk
 
 WAIT = 20.0
 

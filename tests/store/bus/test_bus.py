@@ -19,14 +19,14 @@ from parley.store.bus.poller import BusPoller
 from parley.store.bus.subscriptions import Bus, LocalHints, Subscription
 from parley.store.follow import follow
 from parley.store.memory import MemoryLogs, MemoryTaskStore
-from tests.polling import let_time_pass, until
-from tests.services import postgres as postgres_service
-from tests.services import redis as redis_service
-from tests.services.postgres import PostgresServer
-from tests.services.proxy import line
-from tests.services.redis import RedisServer
+from tests.kit.records import addition, chunk, creation, numbers, status
+from tests.kit.services import postgres as postgres_service
+from tests.kit.services import redis as redis_service
+from tests.kit.services.postgres import PostgresServer
+from tests.kit.services.proxy import line
+from tests.kit.services.redis import RedisServer
+from tests.kit.waiting import let_time_pass, until
 from tests.store.bus.hinting import WAIT, Ear, event, private
-from tests.store.making import addition, chunk, creation, numbers, status
 
 pytestmark = [pytest.mark.anyio, pytest.mark.service]
 

@@ -7,7 +7,7 @@ import pytest
 from parley.store.bus import redis_bus
 from parley.store.bus.redis_bus import ChannelInterest
 from parley.store.bus.subscriptions import LocalHints
-from tests.polling import let_time_pass, until
+from tests.kit.waiting import let_time_pass, until
 from tests.store.bus.hinting import Ear
 
 pytestmark = pytest.mark.anyio

@@ -21,9 +21,9 @@ from parley.store.follow import TaskGone, follow
 from parley.store.memory import MemoryLogs, MemoryTaskStore
 from parley.store.protocols.errors import StoreUnavailable
 from parley.store.protocols.task_log import LogPosition
-from tests.polling import until
+from tests.kit.records import addition, chunk, creation, numbers, received, status
+from tests.kit.waiting import until
 from tests.store.bus.hinting import WAIT, Ear, PaperBus
-from tests.store.making import addition, chunk, creation, numbers, received, status
 
 pytestmark = pytest.mark.anyio
 

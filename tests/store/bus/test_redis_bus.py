@@ -13,10 +13,10 @@ from redis.asyncio.connection import Connection
 from redis.exceptions import ConnectionError
 
 from parley.store.bus.redis_url import RedisAddress
-from tests.polling import until
-from tests.services import redis as redis_service
-from tests.services.ports import free_port
-from tests.services.redis import RedisServer
+from tests.kit.processes import free_port
+from tests.kit.services import redis as redis_service
+from tests.kit.services.redis import RedisServer
+from tests.kit.waiting import until
 from tests.store.bus.hinting import Ear, event
 from tests.store.bus.test_bus import End, arrives, ends, impatient
 

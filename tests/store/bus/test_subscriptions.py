@@ -12,8 +12,8 @@ from parley.engine.turn.task_writer import MAX_IN_FLIGHT
 from parley.store.bus.subscriptions import BUFFER_RECORDS, LocalHints, Subscription
 from parley.store.events import LoggedEvent
 from parley.store.protocols.task_log import LogPosition
+from tests.kit.records import numbers, received
 from tests.store.bus.hinting import Ear, event, place, private
-from tests.store.making import numbers, received
 
 pytestmark = pytest.mark.anyio
 

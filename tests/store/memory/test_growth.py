@@ -17,8 +17,8 @@ from parley.model.tasks import TaskState
 from parley.store.memory import MemoryTaskStore, index
 from parley.store.protocols.tables import NEVER, Receipt
 from parley.store.protocols.task_log import TaskQuery
+from tests.kit.records import AT, SCOPE, addition, creation, message, status
 from tests.store.conftest import Clock
-from tests.store.making import AT, SCOPE, addition, creation, message, status
 
 pytestmark = pytest.mark.anyio
 

@@ -21,8 +21,8 @@ from parley.store.protocols.errors import StoreError
 from parley.store.protocols.tables import Receipt
 from parley.store.protocols.task_log import Append, TaskQuery
 from parley.store.protocols.webhooks import PushRecord, PushState
+from tests.kit.records import addition, creation, message, received, status
 from tests.store.conftest import Clock
-from tests.store.making import addition, creation, message, received, status
 from tests.store.memory.scan import Scan
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from parley.model.tasks import TaskState
 from parley.store.memory import MemoryTaskStore
-from tests.store.making import SCOPE, addition, chunk, creation, status
+from tests.kit.records import SCOPE, addition, chunk, creation, status
 
 STEPS = st.lists(
     st.tuples(st.integers(0, 2), st.sampled_from(["status", "chunk", "claim", "read", "end"])),

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from parley.store.postgres.store import PostgresTaskStore
-from tests.services.postgres import PostgresServer, running, standing_by
-from tests.store.making import addition, all_events, chunk, creation
+from tests.kit.records import addition, all_events, chunk, creation
+from tests.kit.services.postgres import PostgresServer, running, standing_by
 
 pytestmark = [pytest.mark.anyio, pytest.mark.service]
 

@@ -27,10 +27,7 @@ from parley.store.protocols.claims import Lease, LivenessGate
 from parley.store.protocols.errors import Conflict, PrunedElsewhere, StoreUnavailable
 from parley.store.protocols.task_log import TaskQuery
 from parley.store.sql import migrations
-from tests.polling import let_time_pass, until
-from tests.services.postgres import PgBouncer, PostgresServer, pooled, running
-from tests.services.proxy import line
-from tests.store.making import (
+from tests.kit.records import (
     SCOPE,
     addition,
     all_events,
@@ -42,6 +39,9 @@ from tests.store.making import (
     received,
     status,
 )
+from tests.kit.services.postgres import PgBouncer, PostgresServer, pooled, running
+from tests.kit.services.proxy import line
+from tests.kit.waiting import let_time_pass, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.service]
 

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from parley.store.postgres.store import PostgresTaskStore
-from tests.polling import let_time_pass
-from tests.services.postgres import PostgresServer
-from tests.services.proxy import line
-from tests.store.making import SCOPE
+from tests.kit.records import SCOPE
+from tests.kit.services.postgres import PostgresServer
+from tests.kit.services.proxy import line
+from tests.kit.waiting import let_time_pass
 from tests.store.postgres.test_store import ROUNDS, opened
 
 pytestmark = [pytest.mark.anyio, pytest.mark.service]

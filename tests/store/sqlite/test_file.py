@@ -18,8 +18,8 @@ import pytest
 from parley.store.events import LoggedEvent
 from parley.store.protocols.errors import StoreUnavailable
 from parley.store.sqlite.store import SqliteTaskStore
-from tests.polling import until
-from tests.store.making import addition, chunk, creation
+from tests.kit.records import addition, chunk, creation
+from tests.kit.waiting import until
 from tests.store.sqlite.test_store import HOLD, ignore, opened, refusal
 
 pytestmark = [

@@ -13,7 +13,7 @@ from parley.store.protocols.errors import StoreUnavailable
 from parley.store.protocols.tables import Receipt
 from parley.store.protocols.task_log import TaskQuery
 from parley.store.sqlite.store import SqliteTaskStore
-from tests.store.making import SCOPE, addition, chunk, creation, message, status
+from tests.kit.records import SCOPE, addition, chunk, creation, message, status
 from tests.store.sqlite.test_store import opened
 
 pytestmark = pytest.mark.anyio

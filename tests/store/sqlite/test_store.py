@@ -24,8 +24,7 @@ from parley.store.protocols.tables import Receipt
 from parley.store.protocols.task_log import TaskQuery
 from parley.store.sql import migrations, queries
 from parley.store.sqlite.store import SqliteTaskStore
-from tests.polling import until
-from tests.store.making import (
+from tests.kit.records import (
     SCOPE,
     addition,
     all_events,
@@ -40,6 +39,7 @@ from tests.store.making import (
     status,
     task,
 )
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -261,7 +261,7 @@ FILL = """
 import asyncio, resource, sys
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.protocols.errors import StoreUnavailable
-from tests.store.making import addition, chunk, creation
+from tests.kit.records import addition, chunk, creation
 
 async def main():
     store = SqliteTaskStore(sys.argv[1])

@@ -25,7 +25,7 @@ from parley.model.errors import VersionNotSupportedError
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions
 from parley.testing import FaultProxy
-from tests.polling import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 WORDS = ["one ", "two ", "three ", "four ", "five"]

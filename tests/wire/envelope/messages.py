@@ -19,7 +19,7 @@ from parley.envelope.messages import (
     Target,
 )
 from parley.model.struct import encode
-from tests.strategies import json_objects, json_values, timestamps, value_of
+from tests.kit.strategies import json_objects, json_values, timestamps, value_of
 
 REQUEST: dict[str, Any] = {
     "version": "1.0",

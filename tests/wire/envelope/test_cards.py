@@ -36,7 +36,7 @@ from parley.model.cards import (
 from parley.model.errors import A2AError
 from parley.model.struct import encode
 from parley.wire import versions
-from tests.strategies import value_of
+from tests.kit.strategies import value_of
 
 SCHEMA = jsonschema.Draft202012Validator(
     {**json.loads(schema()), "$id": "urn:card", "$ref": "#/$defs/card"}

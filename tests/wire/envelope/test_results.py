@@ -33,7 +33,7 @@ from parley.model.operations import (
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.service import StreamItem
 from parley.model.tasks import Task, TaskState, TaskStatus
-from tests.strategies import value_of
+from tests.kit.strategies import value_of
 
 
 def said(*parts: Part) -> Message:

@@ -31,7 +31,7 @@ from parley.envelope.signatures import (
 )
 from parley.model.struct import Timestamp
 from parley.security.signing.canonical import NotCanonical
-from tests.strategies import json_values
+from tests.kit.strategies import json_values
 from tests.wire.envelope.messages import request
 
 VECTORS = json.loads(vectors())

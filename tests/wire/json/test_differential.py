@@ -24,7 +24,7 @@ from msgspec import inspect
 
 from parley.model.errors import InvalidParamsError
 from parley.wire.json.protojson import decode, encode
-from tests.strategies import MESSAGES, abort, any_message, json_values, value_of
+from tests.kit.strategies import MESSAGES, abort, any_message, json_values, value_of
 from tests.wire.json.oracle import parse, write
 
 

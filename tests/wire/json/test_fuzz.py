@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from parley.model.errors import A2AError, InvalidParamsError
 from parley.model.tasks import Task
 from parley.wire.json.protojson import decode, encode
-from tests.strategies import MESSAGES, abort, any_message, json_values
+from tests.kit.strategies import MESSAGES, abort, any_message, json_values
 
 kinds = st.sampled_from(sorted(MESSAGES)).map(MESSAGES.__getitem__)
 

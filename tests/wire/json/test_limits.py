@@ -9,7 +9,7 @@ from hypothesis import given
 
 from parley.model.errors import InvalidParamsError
 from parley.wire.json.protojson import check_limits
-from tests.strategies import json_values
+from tests.kit.strategies import json_values
 
 
 def depth_of(value: object) -> int:

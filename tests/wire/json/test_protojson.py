@@ -21,7 +21,7 @@ from parley.model.operations import (
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.tasks import Task, TaskState
 from parley.wire.json.protojson import decode, encode
-from tests.strategies import any_message
+from tests.kit.strategies import any_message
 
 
 def message(part: str) -> bytes:

@@ -18,7 +18,7 @@ from parley.model.service import StreamItem
 from parley.model.struct import Timestamp
 from parley.model.tasks import Task, TaskState
 from parley.wire import versions
-from tests.strategies import value_of
+from tests.kit.strategies import value_of
 
 CODECS = {
     f"{binding} {version}": getattr(versions.dialect(version), binding)

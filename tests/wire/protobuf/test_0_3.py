@@ -33,7 +33,7 @@ from parley.model.tasks import Task, TaskState, TaskStatus, TaskStatusUpdateEven
 from parley.wire import versions
 from parley.wire.protobuf.messages import POOL, Messages
 from parley.wire.v0_3 import proto
-from tests.strategies import value_of
+from tests.kit.strategies import value_of
 
 CODEC = versions.dialect("0.3").grpc()
 MADE = Messages("a2a.v1")

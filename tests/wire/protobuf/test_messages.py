@@ -32,7 +32,7 @@ from parley.wire.json import protojson
 from parley.wire.json.problems import InvalidValue
 from parley.wire.protobuf.messages import DEEPEST, POOL, Messages
 from parley.wire.protobuf.structs import EXACT, Structs
-from tests.strategies import MESSAGES, value_of
+from tests.kit.strategies import MESSAGES, value_of
 
 DATA = Path(__file__).parents[2] / "data"
 MADE = Messages("lf.a2a.v1")

@@ -19,7 +19,7 @@ from parley.model.operations import (
 )
 from parley.wire.v0_3.http_json import HttpJson
 from parley.wire.versions import HttpRequest
-from tests.strategies import names, value_of
+from tests.kit.strategies import names, value_of
 
 CALLED = [operation for operation in OPERATIONS if not operation.streaming]
 

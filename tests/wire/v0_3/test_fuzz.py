@@ -17,7 +17,7 @@ from parley.wire import versions
 from parley.wire.json.syntax import check_limits
 from parley.wire.v0_3.http_json import HttpJson
 from parley.wire.v0_3.json import JsonRpc
-from tests.strategies import abort, json_objects, json_values, value_of
+from tests.kit.strategies import abort, json_objects, json_values, value_of
 from tests.wire.v0_3.exchanges import CALLED, answer_of, cards, request_of
 
 CODECS = [JsonRpc(), HttpJson()]

@@ -25,7 +25,7 @@ from parley.wire import versions
 from parley.wire.v0_3 import proto
 from parley.wire.v0_3.http_json import HttpJson
 from parley.wire.v0_3.json import JsonRpc
-from tests.strategies import value_of
+from tests.kit.strategies import value_of
 from tests.wire.json.oracle import message_class
 from tests.wire.v0_3.exchanges import CALLED, answer_of, read, request_of
 from tests.wire.v0_3.losses import left_of

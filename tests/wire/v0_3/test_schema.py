@@ -14,7 +14,7 @@ from parley.wire import jsonrpc
 from parley.wire.v0_3.cards import write_merged_card
 from parley.wire.v0_3.json import JsonRpc
 from parley.wire.v0_3.operations import NAMES
-from tests.strategies import value_of
+from tests.kit.strategies import value_of
 from tests.wire.v0_3.exchanges import CALLED, answer_of, cards, request_of
 from tests.wire.v0_3.schema import flaws
 

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.polling import block_thread
-from tests.services.ports import free_port
+from tests.kit.processes import free_port
+from tests.kit.waiting import block_thread
 
 _PROGRAMS = ("redis-server", "valkey-server")
 _WAIT = 60.0

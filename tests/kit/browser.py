@@ -17,7 +17,7 @@ from typing import Any
 
 import aiohttp
 
-from tests.polling import let_time_pass
+from tests.kit.waiting import let_time_pass
 
 WAIT = 10.0
 

@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from tests.polling import block_thread
-from tests.services.ports import free_port
+from tests.kit.processes import free_port
+from tests.kit.waiting import block_thread
 
 _PLACES = ["/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql*/bin"]
 _WAIT = 60.0

@@ -1,4 +1,8 @@
-"""An A2AService that does what a test tells it, and the values that it tells."""
+"""A server whose agent does what a test tells it, for tests of bindings and of their limits.
+
+``app_of(Scripted(send_message=...))`` is an app whose operations are the functions of a test;
+``Scripted`` remembers what was asked. ``Standstill`` is a stream that ends when its reader leaves.
+"""
 
 from __future__ import annotations
 

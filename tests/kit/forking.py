@@ -1,8 +1,11 @@
-"""Servers in processes that are forked from one that has imported Parley.
+"""Programs and servers in processes that are forked from a process that has imported Parley.
 
-Each is a process of its own: it has its id, it takes signals, and it dies as any does. What it does
-not do is import a thousand modules again, which is most of what a server costs that lives for a
-second. Run as a script, this is the one that is forked.
+- ``run(words, folder, environment)`` runs ``parley ...`` or ``python FILE ...`` to its end.
+- ``start(words, output=, environment=)`` starts a server; ``fork(...)`` does so without a loop.
+
+Each is a process of its own: it has an id, takes signals, prints and dies as any process does. Only
+the imports are not done again, which are most of the cost of a program that lives for a second.
+Run as a script, this module is the process that is forked.
 """
 
 from __future__ import annotations
@@ -17,23 +20,31 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
+
+BOUND = 60
+"""Seconds that a program has."""
 
 MODULES = (
     "aiohttp", "encodings.idna", "parley", "parley.agent.agent", "parley.client.bindings.http",
     "parley.client.connection", "parley.compose", "parley.host.app", "parley.host.in_process",
     "parley.push", "parley.server.run", "parley.store.sqlite.store",
 )  # fmt: skip
-"""What is imported once. A server imports the rest itself."""
+"""Modules that are imported once. A program imports the rest itself."""
 
 OPTIONAL = (
     "psycopg", "pwd", "resource", "typer", "uvloop", "parley.cli.app",
-    "parley.cli.commands.serve", "parley.store.bus.postgres_bus", "parley.store.postgres.store",
+    "parley.cli.calls.agent_call", "parley.cli.commands.serve", "parley.store.bus.postgres_bus",
+    "parley.store.postgres.store",
 )  # fmt: skip
-"""What is imported where it is installed."""
+"""Modules that are imported where they are installed."""
+
+PUBLIC = ("compose", "envelope", "extensions", "llm", "push", "security", "testing")
+"""Modules that a program has to import itself before it uses them."""
 
 
 class ForkedServer:
@@ -113,19 +124,22 @@ def fork(
     *,
     output: BinaryIO,
     environment: Mapping[str, str],
+    errors: BinaryIO | None = None,
     folder: Path = Path(),
     python: str = sys.executable,
 ) -> ForkedServer:
     """Fork ``SCRIPT WORD...`` or ``parley WORD...``, to be run in a folder.
 
-    ``python`` is the interpreter that has imported Parley.
+    ``errors`` gets the error output, by default ``output``. ``python`` is the interpreter that has
+    imported Parley.
     """
     job = {"words": [*words], "cwd": str(folder.absolute()), "env": dict(environment)}
     reading, writing = os.pipe()
     try:
         told = json.dumps(job).encode() + b"\n"
         line = _forking(python)
-        sent = socket.send_fds(line, [told], [output.fileno(), writing])
+        written = [output.fileno(), (errors or output).fileno(), writing]
+        sent = socket.send_fds(line, [told], written)
         line.sendall(told[sent:])
     finally:
         os.close(writing)
@@ -135,12 +149,64 @@ def fork(
     return ForkedServer(int(pid), reading, ended)
 
 
+class Ended(NamedTuple):
+    """How a program ended, and the bytes that it wrote."""
+
+    status: int
+    stdout: bytes
+    stderr: bytes
+
+
+def run(
+    words: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    *,
+    python: str = sys.executable,
+    is_merged: bool = False,
+) -> Ended:
+    """Run ``parley WORD...`` or ``python FILE WORD...`` to its end, with these variables alone.
+
+    ``python`` is the interpreter; ``is_merged`` writes errors to the output.
+    """
+    if not CAN_FORK:
+        module = ["-m", "parley.cli"] if words[0] == "parley" else []
+        ran = subprocess.run(
+            [python, *module, *words[1:]],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if is_merged else subprocess.PIPE,
+            timeout=BOUND,
+        )
+        return Ended(ran.returncode, ran.stdout, ran.stderr or b"")
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        program = fork(
+            words if words[0] == "parley" else words[1:],
+            output=out,
+            errors=out if is_merged else err,
+            environment=environment,
+            folder=folder,
+            python=python,
+        )
+        try:
+            status = program.wait_here(BOUND)
+        except TimeoutError:
+            program.kill()
+            raise
+        for file in (out, err):
+            file.seek(0)
+        return Ended(status, out.read(), err.read())
+
+
 @cache
 def _forking(python: str) -> socket.socket:
     """Start what is forked, and return the line to it."""
     ours, its = socket.socketpair()
     own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    process = subprocess.Popen([python, __file__], stdin=its, env=own)
+    # -P: the folder of this file holds modules such as ``http``, which are not the library's.
+    process = subprocess.Popen([python, "-P", __file__], stdin=its, env=own)
     its.close()
     atexit.register(_end, process, ours)
     return ours
@@ -159,12 +225,14 @@ def _fork() -> None:
     import gc
     import importlib
 
-    del sys.path[0]  # the folder of the tests, which holds rooms of many names
     for name in MODULES:
         importlib.import_module(name)
     for name in OPTIONAL:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    for name in PUBLIC:  # their submodules stay
+        sys.modules.pop(f"parley.{name}", None)
+        vars(sys.modules["parley"]).pop(name, None)
     gc.collect()
     gc.freeze()  # else the first collection of each server copied all of it
     line = socket.socket(fileno=os.dup(0))
@@ -184,20 +252,21 @@ def _fork() -> None:
             _reap(running)
         if line not in ready:
             continue
-        said, given, _, _ = socket.recv_fds(line, 1 << 16, 2)
+        said, given, _, _ = socket.recv_fds(line, 1 << 16, 3)
         if not said:
             break
         unread += said
         fds += given
         if unread.endswith(b"\n"):
-            output, ended = fds
+            output, errors, ended = fds
             child = os.fork()
             if not child:
                 signal.set_wakeup_fd(-1)
                 for fd in (line.detach(), woken, wake, ended, *running.values()):
                     os.close(fd)
-                _be(json.loads(unread), output)
+                _be(json.loads(unread), output, errors)
             os.close(output)
+            os.close(errors)
             os.write(ended, b"%d\n" % child)
             running[child] = ended
             unread, fds = b"", []
@@ -216,8 +285,8 @@ def _reap(running: dict[int, int]) -> None:
         os.close(ended)
 
 
-def _be(job: dict[str, object], output: int) -> None:
-    """Be the server, and end as it does."""
+def _be(job: dict[str, object], output: int, errors: int) -> None:
+    """Be the program, and end as it does."""
     import runpy
     import threading
     import traceback
@@ -231,9 +300,9 @@ def _be(job: dict[str, object], output: int) -> None:
         os.environ.clear()
         os.environ.update(job["env"])  # type: ignore[call-overload]
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        os.close(output)
+        for fd, given in ((1, output), (2, errors)):
+            os.dup2(given, fd)
+            os.close(given)
         sys.argv = [*job["words"]]  # type: ignore[misc]
         if sys.argv[0] == "parley":
             from parley.cli import main

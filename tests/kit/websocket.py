@@ -12,8 +12,8 @@ from starlette.types import Receive, Scope, Send
 
 from parley.server.app import App
 from parley.server.websocket.socket import ServerSocket
-from tests.server.raw_http import WAIT, Connection, Response, connection
-from tests.server.scripted import app_of
+from tests.kit.http import WAIT, Connection, Response, connection
+from tests.kit.scripted import app_of
 
 CONT, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="  # of RFC 6455, §1.3

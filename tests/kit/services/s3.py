@@ -18,8 +18,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.polling import wait_until
-from tests.services.ports import free_port
+from tests.kit.processes import free_port
+from tests.kit.waiting import wait_until
 
 BUCKET = "parley"
 

@@ -1,4 +1,9 @@
-"""A server that does what a test tells it, down to the byte: it can cut, stall, lie and babble."""
+"""A server that does what a test tells it, down to the byte: for tests of clients.
+
+- ``talk(Agent(answer, ...))``: an agent that answers call by call, and a ``RemoteAgent`` of it. An
+  answer is a value, or a function such as ``hang_up``, ``never``, ``status(503)``.
+- ``scripted(handler)``: a server whose handler gets each ``Exchange``: it can cut, stall and lie.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +11,12 @@ import asyncio
 import contextlib
 import json
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
+
+from parley.client import RemoteAgent, connect
+from parley.client.retry import Retry
 
 REASONS = {200: "OK", 304: "Not Modified", 401: "Unauthorized", 404: "Not Found"}
 
@@ -273,3 +281,68 @@ def card(url: str, *extensions: str, streaming: bool = True, **more: Any) -> dic
         "skills": [{"id": "s", "name": "S", "description": "A skill", "tags": ["t"]}],
         **more,
     }
+
+
+AT_ONCE = Retry(calls=3, streams=6, first=0.0, limit=0.0)
+ARTIFACT = {"artifactId": "a", "parts": [{"text": "noted"}]}
+HI = {"message": {"messageId": "r", "role": "ROLE_AGENT", "parts": [{"text": "hi"}]}}
+
+
+def task(state: str = "COMPLETED", id: str = "t-1", **more: Any) -> dict[str, Any]:
+    return {"id": id, "contextId": "c-1", "status": {"state": f"TASK_STATE_{state}"}, **more}
+
+
+class Agent:
+    """Answers the n-th call with the n-th of ``answers``, and the last one from then on."""
+
+    def __init__(self, *answers: Any, **card_members: Any) -> None:
+        self.answers = list(answers)
+        self.extensions: tuple[str, ...] = ()
+        self.card_members = card_members
+
+    async def __call__(self, exchange: Exchange) -> None:
+        if exchange.method == "GET":
+            value = card(f"http://{exchange.headers['host']}", *self.extensions)
+            await exchange.json({**value, **self.card_members})
+            return
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if callable(answer):
+            await answer(exchange)
+        else:
+            await exchange.result(answer)
+
+
+def status(code: int, body: bytes = b"<html>", **headers: str):
+    async def answer(exchange: Exchange) -> None:
+        await exchange.body_of(body, code, **{"content_type": "text/html", **headers})
+
+    return answer
+
+
+def error(code: int, message: str, http: int = 200, **headers: str):
+    async def answer(exchange: Exchange) -> None:
+        await exchange.error(code, message, http, **headers)
+
+    return answer
+
+
+async def hang_up(exchange: Exchange) -> None:
+    exchange.hang_up()
+
+
+async def reset(exchange: Exchange) -> None:
+    exchange.reset()
+
+
+async def never(exchange: Exchange) -> None:
+    await exchange.never()
+
+
+@asynccontextmanager
+async def talk(agent: Agent, **options: Any) -> AsyncIterator[tuple[RemoteAgent, ScriptedServer]]:
+    """A scripted agent and a connection to it."""
+    async with scripted(agent) as server:
+        # With a short time for calls, the card is given, or fetching it might take too long.
+        reference = card(server.url) if "timeout" in options else server.url
+        async with connect(reference, **{"retries": AT_ONCE, **options}) as remote:
+            yield remote, server

@@ -1,16 +1,30 @@
-"""The command in a process of its own, for what only a process can show."""
+"""The command in a process of its own, ports for servers, and a machine that is too busy.
+
+- ``Running(arguments, folder)``: ``parley ...`` as a person starts it, with its output as it
+  comes, Ctrl-C, and its exit status.
+- ``free_port()``: a port for a server that goes away and comes back at the same address.
+- ``python -m tests.kit.processes make test`` runs a command while its processes stop at random.
+
+``forking`` starts programs faster, where their imports are not under test.
+"""
 
 from __future__ import annotations
 
 import os
 import queue
+import random
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Self
+
+from tests.kit.waiting import block_thread
 
 BOUND = 15.0
 
@@ -94,3 +108,73 @@ class Running:
         self.process.stdout.close()  # type: ignore[union-attr]
         self.process.stderr.close()  # type: ignore[union-attr]
         return status
+
+
+# Below those that a system gives to whoever asks for any, or calls somebody: one of these would
+# be taken by chance between now and when the server is there, or while it is away.
+_PORTS = range(10_000, 22_000)
+_chance = random.SystemRandom()
+
+
+def free_port(addresses: Sequence[str] = ("127.0.0.1",), *, besides: int = 0) -> int:
+    """Return a port that nobody listens on, at any of the addresses.
+
+    Nor does anybody on the one that is ``besides`` above it.
+    """
+    for _ in range(1000):
+        port = _chance.choice(_PORTS)
+        with ExitStack() as stack:
+            try:
+                for address in addresses:
+                    for each in {port, port + besides}:
+                        stack.enter_context(socket.socket()).bind((address, each))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("there is no free port")
+
+
+EVERY_SECONDS = 6.0
+
+
+def below(pid: int) -> Iterator[int]:
+    """Yield the processes that a process started, and what these started."""
+    with suppress(OSError):
+        for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
+            for child in map(int, tasks.read_text().split()):
+                yield child
+                yield from below(child)
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process was not stopped by the test that it belongs to."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T"
+    return False
+
+
+def signal_all(pids: list[int], number: int) -> None:
+    """Send a signal to processes, of which some may have ended."""
+    for pid in pids:
+        with suppress(OSError):
+            os.kill(pid, number)
+
+
+def main() -> int:
+    """Run the command of the arguments. Return its exit code."""
+    with subprocess.Popen(sys.argv[1:]) as command:
+        while command.poll() is None:
+            block_thread(random.uniform(0.5, 1.5) * EVERY_SECONDS)
+            pids = [pid for pid in below(command.pid) if is_running(pid)]
+            if random.random() < 0.5:
+                pids = random.sample(pids, len(pids) // 2)
+            signal_all(pids, signal.SIGSTOP)
+            try:
+                block_thread(random.uniform(0.4, 1.0))
+            finally:
+                signal_all(pids, signal.SIGCONT)
+        return command.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -9,7 +9,7 @@ import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from tests.polling import let_time_pass
+from tests.kit.waiting import let_time_pass
 
 PIECE = 65536
 

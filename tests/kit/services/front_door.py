@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 from aiohttp import web
 
-from tests.polling import let_time_pass
+from tests.kit.waiting import let_time_pass
 
 LOOK_SECONDS = 0.25
 LOOK_TIMEOUT = 1.0

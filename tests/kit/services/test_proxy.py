@@ -10,8 +10,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from tests.services.front_door import front_door
-from tests.services.proxy import FaultyProxy, line
+from tests.kit.services.front_door import front_door
+from tests.kit.services.proxy import FaultyProxy, line
 
 pytestmark = pytest.mark.anyio
 
