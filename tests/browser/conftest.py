@@ -2,13 +2,10 @@
 
 import pytest
 
-from tests.kit.browser import browsing, found
+from tests.kit.browser import browsing
 
 
 @pytest.fixture(scope="module")
 async def browser():
-    executable = found()
-    if executable is None:
-        pytest.skip("there is no Chromium here: install one, or name it in PARLEY_CHROMIUM")
-    async with browsing(executable) as running:
+    async with browsing() as running:
         yield running

@@ -9,18 +9,20 @@ from enum import Enum
 from typing import Any, Literal
 
 import pytest
+from playwright.async_api import Locator, Page, expect
 from pydantic import BaseModel
 
 import parley
 from parley import Agent, AgentExtension, Message, Part, Turn
 from parley.model.parts import Role
 from parley.server.run import serving
+from tests.kit.browser import opened
 
 pytestmark = pytest.mark.anyio
 
 FORM = "#skills .input"
 ANSWER = f"{FORM} .answer"
-SAID = f"[...document.querySelectorAll('{ANSWER} .said')].at(-1)?.textContent"
+SAID = f"{ANSWER} .said >> nth=-1"
 
 
 class Cabin(Enum):
@@ -86,74 +88,56 @@ def echoing(taken: list[Any], kind: Any = Journey) -> Agent:
     return agent
 
 
-async def opened(page: Any, skill: int = 1) -> None:
-    await page.click(f"#skills li:nth-of-type({skill}) .input > summary")
-    await page.until(f"document.querySelector('#skills li:nth-of-type({skill}) .input').open")
+async def open_form(page: Page, skill: int = 1) -> None:
+    form = f"#skills li:nth-of-type({skill}) .input"
+    await page.click(f"{form} > summary")
+    await page.wait_for_selector(f"{form}[open]")
 
 
-def labelled(label: str, within: str = FORM) -> str:
-    """Return an expression: the field with a label."""
-    return (
-        f"[...document.querySelectorAll({json.dumps(within + ' label')})]"
-        f".find((each) => [each.firstChild, ...each.querySelectorAll('span')]"
-        f".some((words) => words.textContent === {json.dumps(label)}))"
-        ".querySelector('input, select, textarea')"
-    )
+def labelled(page: Page, label: str, within: str = FORM) -> Locator:
+    """Return the field with a label."""
+    named = f"self::label[node()[1] = {json.dumps(label)} or .//span = {json.dumps(label)}]"
+    fields = "*[self::input or self::select or self::textarea]"
+    return page.locator(f"{within} label").locator(f"xpath={named}//{fields}").first
 
 
-async def fill(page: Any, label: str, value: Any, within: str = FORM) -> None:
+async def fill(page: Page, label: str, value: str | bool, within: str = FORM) -> None:
     """Put a value into the field with a label, as a reader does."""
-    await page.until(labelled(label, within))
+    field = labelled(page, label, within)
     if isinstance(value, bool):
-        await page.run(
-            f"(() => {{ const f = {labelled(label, within)}; "
-            f"if (f.checked !== {json.dumps(value)}) f.click(); }})()"
-        )
-        return
-    await page.run(
-        f"""(() => {{
-          const field = {labelled(label, within)};
-          const wanted = {json.dumps(value)};
-          if (field.tagName === "SELECT") {{
-            field.value = [...field.options].find((each) => each.textContent === wanted).value;
-            field.dispatchEvent(new Event("change", {{ bubbles: true }}));
-          }} else field.value = wanted;
-          field.dispatchEvent(new Event("input", {{ bubbles: true }}));
-        }})()"""
-    )
+        await field.set_checked(value)
+    elif await field.evaluate("field => field.tagName === 'SELECT'"):
+        await field.select_option(label=value)
+    else:
+        await field.fill(value)
 
 
-async def press(page: Any, words: str, within: str = FORM) -> None:
+async def press(page: Page, words: str, within: str = FORM) -> None:
     """Press the last button with these words."""
-    buttons = f"[...document.querySelectorAll({json.dumps(within + ' button')})]"
-    found = f"{buttons}.filter((each) => each.textContent === {json.dumps(words)}"
-    await page.run(f"{found} && each.offsetParent).at(-1).click()")
+    await page.locator(f"{within} button:visible").get_by_text(words, exact=True).last.click()
 
 
-async def groups(page: Any, *, is_open: bool) -> None:
+async def groups(page: Page, *, is_open: bool) -> None:
     """Open or close the boxes of fields that may be left out."""
     found = f"document.querySelectorAll('{FORM} details.group')"
-    await page.run(f"{found}.forEach((each) => {{ each.open = {json.dumps(is_open)}; }})")
+    await page.evaluate(f"{found}.forEach((each) => {{ each.open = {json.dumps(is_open)}; }})")
 
 
-async def ended(page: Any) -> None:
+async def ended(page: Page) -> None:
     """Wait until the stream that answers the form has ended."""
-    await page.until(f"document.querySelector('{ANSWER} .status')?.textContent.includes('ended')")
+    await expect(page.locator(f"{ANSWER} .status").first).to_contain_text("ended")
 
 
-async def texts(page: Any, selector: str) -> list[str]:
-    found = f"[...document.querySelectorAll({json.dumps(selector)})]"
-    shown: list[str] = await page.run(
-        f"{found}.filter((each) => each.offsetParent).map((each) => each.textContent)"
-    )
-    return shown
+async def texts(page: Page, selector: str) -> list[str]:
+    """Return the texts that a reader sees."""
+    return await page.locator(f"{selector}:visible").all_text_contents()
 
 
 async def test_a_typed_skill_is_called_with_what_its_form_says(browser):
     taken: list[Any] = []
     app = parley.asgi(echoing(taken))
-    async with serving(app) as url, browser.page(f"{url}/docs") as page:
-        await opened(page)
+    async with serving(app) as url, opened(browser, f"{url}/docs") as page:
+        await open_form(page)
         await fill(page, "to", 'Lisboa "é"')
         await fill(page, "day", "2027-03-14")
         await fill(page, "cabin", "first")
@@ -162,21 +146,20 @@ async def test_a_typed_skill_is_called_with_what_its_form_says(browser):
         await fill(page, "budget", "1500.50")
         await fill(page, "anything", '{"deep": [1, 12345678901234567890]}')
         await groups(page, is_open=True)
-        await page.until(labelled("city"))
+        await labelled(page, "city").wait_for()
         await fill(page, "city", "Berlin")
         await press(page, "Add item")
-        await page.until(f"document.querySelectorAll('{FORM} .item').length === 1")
-        await page.run(f"document.querySelector('{FORM} .item input').value = 'Porto'")
+        await expect(page.locator(f"{FORM} .item")).to_have_count(1)
+        await page.locator(f"{FORM} .item input").first.fill("Porto")
         await press(page, "Add member")
-        await page.run(
+        await page.evaluate(
             f"(() => {{ const [name, value] = [...document.querySelectorAll('{FORM} .item')].at(-1)"
             ".querySelectorAll('input'); name.value = 'bags'; value.value = '3'; })()"
         )
         await press(page, "Send")
-        await page.until(f"document.querySelector('{ANSWER} .status.good, {ANSWER} .error')")
+        await page.wait_for_selector(f"{ANSWER} .status.good, {ANSWER} .error", state="attached")
         await ended(page)
         assert await texts(page, f"{ANSWER} .error") == []
-        assert page.complaints == []
     assert taken == [
         Journey(
             to='Lisboa "é"',
@@ -195,8 +178,8 @@ async def test_a_typed_skill_is_called_with_what_its_form_says(browser):
 
 async def test_what_is_left_empty_is_left_out(browser):
     taken: list[Any] = []
-    async with serving(parley.asgi(echoing(taken))) as url, browser.page(f"{url}/docs") as page:
-        await opened(page)
+    async with serving(parley.asgi(echoing(taken))) as url, opened(browser, f"{url}/docs") as page:
+        await open_form(page)
         for label, value in (("to", "x"), ("day", "2027-03-14"), ("travellers", "1")):
             await fill(page, label, value)
         await fill(page, "cabin", "economy")
@@ -209,17 +192,17 @@ async def test_what_is_wrong_is_said_beside_its_field(browser):
     """Also of what is nested, and in the list; the first of them has the focus."""
     taken: list[Any] = []
     app = parley.asgi(echoing(taken, Trip))
-    async with serving(app) as url, browser.page(f"{url}/docs") as page:
-        await opened(page)
+    async with serving(app) as url, opened(browser, f"{url}/docs") as page:
+        await open_form(page)
         await fill(page, "to", "x")
         await fill(page, "cabin", "first")
         await groups(page, is_open=True)
-        await page.until(labelled("city"))
+        await labelled(page, "city").wait_for()
         await press(page, "Add item")
-        await page.until(f"document.querySelectorAll('{FORM} .item').length === 1")
+        await expect(page.locator(f"{FORM} .item")).to_have_count(1)
         await press(page, "Send")
-        await page.until(f"document.querySelector('{FORM} [aria-invalid]')")
-        wrong = await page.run(
+        await page.wait_for_selector(f"{FORM} [aria-invalid]", state="attached")
+        wrong = await page.evaluate(
             f"[...document.querySelectorAll('{FORM} .problem:not([hidden])')].map((each) => "
             "[each.parentNode.querySelector('span').textContent, each.textContent])"
         )
@@ -227,31 +210,31 @@ async def test_what_is_wrong_is_said_beside_its_field(browser):
         assert named[:2] == ["day", "travellers"]
         assert named.count("city") == 2
         assert all("required" in words for _, words in wrong)
-        about = await page.run(
+        about = await page.evaluate(
             f"[...document.querySelectorAll('{FORM} [aria-invalid]')].every((each) => "
             "each.matches('details') || document.getElementById("
             "each.getAttribute('aria-describedby').split(' ').at(-1)).textContent)"
         )
         assert about is True
         focused = "document.activeElement.closest('.entry')?.querySelector('span').textContent"
-        assert await page.run(focused) == "day"
+        assert await page.evaluate(focused) == "day"
         await fill(page, "day", "2027-03-14")
         await fill(page, "travellers", "1")
         await groups(page, is_open=False)
         await press(page, "Send")
         await ended(page)
-        assert await page.run(f"document.querySelectorAll('{FORM} [aria-invalid]').length") == 0
+        assert await page.locator(f"{FORM} [aria-invalid]").count() == 0
     assert len(taken) == 1
 
 
 async def test_json_that_is_none_is_said_before_anything_is_sent(browser):
-    async with serving(parley.asgi(echoing([]))) as url, browser.page(f"{url}/docs") as page:
-        await opened(page)
+    async with serving(parley.asgi(echoing([]))) as url, opened(browser, f"{url}/docs") as page:
+        await open_form(page)
         await fill(page, "anything", "{no")
         await press(page, "Send")
         [words] = await texts(page, f"{FORM} .problem")
         assert words.startswith("expected JSON: ")
-        assert [each["url"] for each in page.requests if each["method"] == "POST"] == []
+        assert [each.url for each in await page.requests() if each.method == "POST"] == []
 
 
 SCHEMA = {
@@ -303,14 +286,12 @@ def declared(taken: list[Any]) -> Agent:
 async def test_schemas_of_every_kind_have_a_form(browser):
     """References, also to themselves, alternatives, null, defaults, tuples, and what is unknown."""
     taken: list[Any] = []
-    async with serving(parley.asgi(declared(taken))) as url, browser.page(f"{url}/docs") as page:
-        await opened(page)
+    async with serving(parley.asgi(declared(taken))) as url, opened(browser, f"{url}/docs") as page:
+        await open_form(page)
         await fill(page, "name", "first")
-        await page.run(f"document.querySelector('{FORM} fieldset details.group').open = true")
-        await page.until(f"document.querySelectorAll('{FORM} fieldset details.group').length === 2")
-        await page.run(
-            f"document.querySelector('{FORM} fieldset details.group input').value = 'second'"
-        )
+        await page.evaluate(f"document.querySelector('{FORM} fieldset details.group').open = true")
+        await expect(page.locator(f"{FORM} fieldset details.group")).to_have_count(2)
+        await page.locator(f"{FORM} fieldset details.group input").first.fill("second")
         await fill(page, "pay", "Card")
         await fill(page, "number", "4242")
         await fill(page, "level", "2")
@@ -319,8 +300,7 @@ async def test_schemas_of_every_kind_have_a_form(browser):
         await fill(page, "maybe", "no")
         await fill(page, "odd", "[null]")
         await press(page, "Send")
-        assert await page.until(SAID) == "taken"
-        assert page.complaints == []
+        assert await page.text_content(SAID) == "taken"
         assert "A <b>chain</b>" in await texts(page, f"{FORM} .hint")
     [(data, skill)] = taken
     assert skill == "take"
@@ -353,30 +333,27 @@ STREAM = "#SendStreamingMessage"
 
 async def test_a_question_with_a_schema_is_answered_in_its_form(browser):
     """A wrong answer is asked for again, with what was wrong; other questions have a text box."""
-    async with serving(parley.asgi(asking())) as url, browser.page(f"{url}/docs") as page:
+    async with serving(parley.asgi(asking())) as url, opened(browser, f"{url}/docs") as page:
         await page.click(".example")
         await page.click("#SendMessage button[type=submit]")
         reply = "#SendMessage .reply"
-        await page.until(f"document.querySelector('{reply}')")
+        await page.wait_for_selector(f"{reply}", state="attached")
         await fill(page, "first", "2027-03-14", reply)
         await press(page, "Send", reply)
-        await page.until(f"document.querySelectorAll('{reply}').length === 2")
+        await expect(page.locator(reply)).to_have_count(2)
         again = f"{reply} {'.reply'}"
         assert "required" in "".join(await texts(page, f"{again} .problem"))
-        kept = await page.run(f"{labelled('first', again)}.value")
+        kept = await labelled(page, "first", again).input_value()
         assert kept == "2027-03-14"
         await fill(page, "nights", "3", again)
         await press(page, "Send", again)
-        await page.until(f"document.querySelectorAll('{reply}').length === 3")
+        await expect(page.locator(reply)).to_have_count(3)
         last = f"{again} .reply"
         await fill(page, "Your answer", "window seat", last)
         await press(page, "Send", last)
-        await page.until(
-            f"document.querySelector('{last} .answer')?.textContent.includes('COMPLETED')"
-        )
+        await expect(page.locator(f"{last} .answer").first).to_contain_text("COMPLETED")
         shown = "".join(await texts(page, f"{last} .answer"))
         assert "2027-03-14 3 window seat" in shown
-        assert page.complaints == []
         forms = await texts(page, f"{reply} form")
         assert len(forms) == 0 or all("Your answer" not in form for form in forms)
 
@@ -396,27 +373,25 @@ async def test_a_question_by_hand_has_a_form_too(browser):
         answer = await turn.ask(Message(message_id="q", role=Role.AGENT, parts=parts))
         return json.dumps(answer.parts[0].data)
 
-    async with serving(parley.asgi(agent)) as url, browser.page(f"{url}/docs") as page:
+    async with serving(parley.asgi(agent)) as url, opened(browser, f"{url}/docs") as page:
         await page.click(".example")
         await page.click("#SendMessage button[type=submit]")
         reply = "#SendMessage .reply"
-        await page.until(f"document.querySelector('{reply}')")
+        await page.wait_for_selector(f"{reply}", state="attached")
         assert await texts(page, f"{reply} .problem") == ["expected one of red, blue"]
         await fill(page, "colour", "blue", reply)
         await press(page, "Send", reply)
-        await page.until(
-            f"document.querySelector('{reply} .answer')?.textContent.includes('COMPLETED')"
-        )
+        await expect(page.locator(f"{reply} .answer").first).to_contain_text("COMPLETED")
         assert '{"colour": "blue"}' in "".join(await texts(page, f"{reply} .answer .said"))
 
 
 async def test_forms_fit_a_narrow_screen(browser):
     wide = "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
     app = parley.asgi(declared([]))
-    async with serving(app) as url, browser.page(f"{url}/docs", width=380) as page:
-        await opened(page)
-        await page.run(f"document.querySelectorAll('{FORM} details').forEach((e) => e.open = true)")
-        needed, there_is = await page.run(wide)
+    async with serving(app) as url, opened(browser, f"{url}/docs", width=380) as page:
+        await open_form(page)
+        await page.locator(f"{FORM} details").evaluate_all("all => all.forEach(e => e.open = true)")
+        needed, there_is = await page.evaluate(wide)
         assert needed <= there_is <= 380
 
 
@@ -430,14 +405,14 @@ async def test_the_keyboard_fills_and_sends_a_form(browser):
         taken.append((a, b))
         return str(a + b)
 
-    async with serving(parley.asgi(agent)) as url, browser.page(f"{url}/docs") as page:
-        await page.until(f"document.querySelector('{FORM} > summary')")
-        await page.run(f"document.querySelector('{FORM} > summary').focus()")
-        await page.press("Enter")
-        await page.press("Tab")
-        await page.call("Input.insertText", text="4")
-        await page.press("Tab")
-        await page.call("Input.insertText", text="5")
-        await page.press("Enter", ctrl=True)
-        assert await page.until(SAID) == "9"
+    async with serving(parley.asgi(agent)) as url, opened(browser, f"{url}/docs") as page:
+        await page.wait_for_selector(f"{FORM} > summary", state="attached")
+        await page.focus(f"{FORM} > summary")
+        await page.keyboard.press("Enter")
+        await page.keyboard.press("Tab")
+        await page.keyboard.insert_text("4")
+        await page.keyboard.press("Tab")
+        await page.keyboard.insert_text("5")
+        await page.keyboard.press("Control+Enter")
+        assert await page.text_content(SAID) == "9"
     assert taken == [(4, 5)]

@@ -1,16 +1,17 @@
 """What a reader does on the page of an agent: its operations are tried, in a real browser."""
 
 import asyncio
-import json
 
 import msgspec
 import pytest
+from playwright.async_api import expect
 
 from parley.model.cards import APIKeySecurityScheme, SecurityScheme
 from parley.model.errors import UnauthenticatedError
 from parley.model.service import StreamItem
 from parley.server.app import Endpoint, create_app
 from parley.server.run import serving
+from tests.kit.browser import opened
 from tests.kit.scripted import Scripted, Standstill, card_of, chunk, reply, task
 
 pytestmark = pytest.mark.anyio
@@ -18,8 +19,8 @@ pytestmark = pytest.mark.anyio
 WAIT = 10
 TOKEN = "Bearer none-of-your-business"
 STREAM = "#SendStreamingMessage"
-EVENTS = f"document.querySelectorAll('{STREAM} .events > li').length"
-STATUS = f"document.querySelector('{STREAM} .status')?.textContent"
+EVENTS = f"{STREAM} .events > li"
+STATUS = f"{STREAM} .status"
 EVERYTHING = card_of(push_notifications=True, extended_agent_card=True)
 
 
@@ -41,7 +42,7 @@ def app_with(card=EVERYTHING, **script):
 
 
 async def ready(page):
-    await page.until("!document.getElementById('rest').hidden")
+    await page.wait_for_selector("#rest:not([hidden])", state="attached")
 
 
 async def send(page, operation="SendMessage"):
@@ -49,22 +50,16 @@ async def send(page, operation="SendMessage"):
     await page.click(f"#{operation} button[type=submit]")
 
 
-async def texts(page, selector):
-    found = f"[...document.querySelectorAll({json.dumps(selector)})]"
-    return await page.run(f"{found}.map((each) => each.textContent)")
-
-
 async def test_every_operation_of_the_agent_can_be_tried(browser):
-    async with serving(app_with()) as url, browser.page(f"{url}/docs") as page:
+    async with serving(app_with()) as url, opened(browser, f"{url}/docs") as page:
         await ready(page)
-        document = await page.run("fetch('/openapi.json').then((answer) => answer.json())")
+        document = await page.evaluate("fetch('/openapi.json').then((answer) => answer.json())")
         verbs = [each for path in document["paths"].values() for each in path.values()]
-        forms = await page.run(
+        forms = await page.evaluate(
             "[...document.querySelectorAll('#operations form')]"
             ".map((each) => each.closest('details').id)"
         )
         assert sorted(forms) == sorted(each["operationId"] for each in verbs)
-        assert page.complaints == []
 
 
 async def test_events_are_shown_as_they_come(browser):
@@ -77,90 +72,86 @@ async def test_events_are_shown_as_they_come(browser):
             yield StreamItem(chunk(f"piece {number}"), 2 + number)
 
     app = app_with(send_streaming_message=slowly)
-    async with serving(app) as url, browser.page(f"{url}/docs") as page:
+    async with serving(app) as url, opened(browser, f"{url}/docs") as page:
         await send(page, "SendStreamingMessage")
         for number, turn in enumerate(turns, 1):
-            await page.until(f"{EVENTS} === {number}")
-            assert "streaming" in await page.run(STATUS)
+            await expect(page.locator(EVENTS)).to_have_count(number)
+            assert "streaming" in await page.text_content(STATUS)
             turn.set()
-        await page.until(f"{STATUS}.includes('ended')")
-        assert "3 events" in await page.run(STATUS)
-        assert await texts(page, f"{STREAM} .said") == ["piece 0", "piece 1"]
-        assert page.complaints == []
+        await expect(page.locator(STATUS)).to_contain_text("ended")
+        assert "3 events" in await page.text_content(STATUS)
+        assert await page.locator(f"{STREAM} .said").all_text_contents() == ["piece 0", "piece 1"]
 
 
 @pytest.mark.parametrize("way", ["button", "key"])
 async def test_a_stream_is_stopped_and_the_next_can_be_sent(browser, way):
     stream = Standstill(StreamItem(task(), 1))
     app = app_with(send_streaming_message=stream)
-    async with serving(app) as url, browser.page(f"{url}/docs") as page:
+    async with serving(app) as url, opened(browser, f"{url}/docs") as page:
         await send(page, "SendStreamingMessage")
-        await page.until(f"{EVENTS} === 1")
+        await expect(page.locator(EVENTS)).to_have_count(1)
         if way == "button":
             await page.click(f"{STREAM} button.plain")
         else:
-            await page.press("Escape")
-        await page.until(f"{STATUS}.includes('Stopped')")
+            await page.keyboard.press("Escape")
+        await expect(page.locator(STATUS)).to_contain_text("Stopped")
         await asyncio.wait_for(stream.closed.wait(), WAIT)
-        assert await page.run(f"!document.querySelector('{STREAM} button[type=submit]').disabled")
-        assert page.complaints == []
+        assert await page.is_enabled(f"{STREAM} button[type=submit]")
 
 
 async def test_the_keyboard_is_enough(browser):
-    async with serving(app_with()) as url, browser.page(f"{url}/docs") as page:
+    async with serving(app_with()) as url, opened(browser, f"{url}/docs") as page:
         await ready(page)
-        await page.run("document.querySelector('#SendMessage > summary').focus()")
-        await page.press("Enter")
-        await page.until("document.querySelector('#SendMessage').open")
+        await page.focus("#SendMessage > summary")
+        await page.keyboard.press("Enter")
+        await page.wait_for_selector("#SendMessage[open]")
         for _ in range(30):
-            await page.press("Tab")
-            if await page.run("document.activeElement.matches('#SendMessage textarea')"):
+            await page.keyboard.press("Tab")
+            if await page.evaluate("document.activeElement.matches('#SendMessage textarea')"):
                 break
-        await page.press("Enter", ctrl=True)
-        said = await page.until("document.querySelector('#SendMessage .said')?.textContent")
+        await page.keyboard.press("Control+Enter")
+        said = await page.text_content("#SendMessage .said")
         assert said == "It is noon."
 
 
 async def test_a_refusal_is_shown_with_every_field_and_marks_them(browser):
     wrong = "[...document.querySelectorAll('#ListTasks [aria-invalid]')].map((each) => each.name)"
     names = ["pageSize", "statusTimestampAfter"]
-    async with serving(app_with()) as url, browser.page(f"{url}/docs") as page:
+    async with serving(app_with()) as url, opened(browser, f"{url}/docs") as page:
         await page.click("#ListTasks > summary")
         for name in names:
-            await page.write(f"#ListTasks [name={name}]", "many")
+            await page.fill(f"#ListTasks [name={name}]", "many")
         await page.click("#ListTasks button[type=submit]")
-        await page.until("document.querySelector('#ListTasks .status.bad')")
-        await page.until("document.querySelector('#ListTasks .error')")
-        assert await texts(page, "#ListTasks .error dt") == names
-        assert await page.run(wrong) == names
+        await page.wait_for_selector("#ListTasks .status.bad", state="attached")
+        await page.wait_for_selector("#ListTasks .error", state="attached")
+        assert await page.locator("#ListTasks .error dt").all_text_contents() == names
+        assert await page.evaluate(wrong) == names
         for name in names:
-            await page.run(f"document.querySelector('#ListTasks [name={name}]').value = ''")
+            await page.fill(f"#ListTasks [name={name}]", "")
         await page.click("#ListTasks button[type=submit]")
-        await page.until("document.querySelector('#ListTasks .status.good')")
-        assert await page.run(wrong) == []
+        await page.wait_for_selector("#ListTasks .status.good", state="attached")
+        assert await page.evaluate(wrong) == []
 
 
 async def test_a_server_that_cannot_be_reached_is_told(browser):
-    gone = {"offline": True, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
-    async with serving(app_with()) as url, browser.page(f"{url}/docs") as page:
+    async with serving(app_with()) as url, opened(browser, f"{url}/docs") as page:
         await ready(page)
-        await page.call("Network.emulateNetworkConditions", **gone)
+        await page.context.set_offline(True)
         await send(page)
-        await page.until("document.querySelector('#SendMessage .status.bad')")
-        assert "could not be reached" in "".join(await texts(page, "#SendMessage .status"))
+        told = page.locator("#SendMessage .status.bad")
+        await expect(told).to_contain_text("could not be reached")
 
 
 @pytest.mark.parametrize("below", ["/agents/noon", "/agents/noon/acme"])
 async def test_an_agent_below_a_path_and_a_tenant_are_spoken_to_where_they_are(browser, below):
     tenants = {"acme": Endpoint(Scripted(), card_of("Acme"))}
     app = create_app({"/agents/noon": Endpoint(Scripted(), card_of("Noon"), tenants=tenants)})
-    async with serving(app) as url, browser.page(f"{url}{below}/docs") as page:
+    async with serving(app) as url, opened(browser, f"{url}{below}/docs") as page:
         await send(page)
-        await page.until("document.querySelector('#SendMessage .said')")
-        assert await page.run("document.title") == ("Acme" if "acme" in below else "Noon")
-        asked = [each["url"] for each in page.requests if each["method"] == "POST"]
+        await page.wait_for_selector("#SendMessage .said", state="attached")
+        assert await page.title() == ("Acme" if "acme" in below else "Noon")
+        asked = [each.url for each in await page.requests() if each.method == "POST"]
         assert asked == [f"{url}{below}/message:send"]
-        assert page.complaints == []
 
 
 async def test_credentials_are_sent_and_kept_nowhere(browser):
@@ -171,29 +162,29 @@ async def test_credentials_are_sent_and_kept_nowhere(browser):
 
     heard = Heard(app_with(card))
     fields = "#credentials label:nth-of-type({}) input"
-    async with serving(heard) as url, browser.page(f"{url}/docs") as page:
-        await page.write(fields.format(1), TOKEN)
-        await page.write(fields.format(2), "key-of-mine")
+    async with serving(heard) as url, opened(browser, f"{url}/docs") as page:
+        await page.fill(fields.format(1), TOKEN)
+        await page.fill(fields.format(2), "key-of-mine")
         await page.click("#SendMessage > summary")
         await page.click("#SendMessage .curl > summary")
         await page.click("#SendMessage button[type=submit]")
-        await page.until("document.querySelector('#SendMessage .said')")
+        await page.wait_for_selector("#SendMessage .said", state="attached")
         sent = heard.headers["/message:send"]
         assert sent[b"authorization"] == TOKEN.encode()
         assert sent[b"x-harbour-key"] == b"key-of-mine"
 
-        shown = await page.run("document.documentElement.outerHTML + location.href")
+        shown = await page.evaluate("document.documentElement.outerHTML + location.href")
         assert "Authorization: …" in shown
         assert "none-of-your-business" not in shown
         assert "key-of-mine" not in shown
-        kept = await page.run(
+        kept = await page.evaluate(
             """(async () => [localStorage.length, sessionStorage.length, document.cookie,
               (await indexedDB.databases()).length, JSON.stringify(history.state)])()"""
         )
         assert kept == [0, 0, "", 0, "null"]
-        await page.open(f"{url}/docs")
+        await page.goto(f"{url}/docs")
         await ready(page)
-        assert await page.run(f"document.querySelector('{fields.format(1)}').value") == ""
+        assert await page.input_value(fields.format(1)) == ""
 
 
 async def test_an_agent_that_wants_to_know_who_asks_is_heard(browser):
@@ -201,11 +192,11 @@ async def test_an_agent_that_wants_to_know_who_asks_is_heard(browser):
         raise UnauthenticatedError("that token is not known")
 
     app = app_with(send_message=refuse)
-    async with serving(app) as url, browser.page(f"{url}/docs") as page:
+    async with serving(app) as url, opened(browser, f"{url}/docs") as page:
         await send(page)
-        await page.until("document.querySelector('#SendMessage .error')")
-        assert "that token is not known" in "".join(await texts(page, "#SendMessage .error p"))
-        assert "401" in "".join(await texts(page, "#SendMessage .status"))
+        told = page.locator("#SendMessage .error")
+        await expect(told).to_contain_text("that token is not known")
+        await expect(page.locator("#SendMessage .status")).to_contain_text("401")
 
 
 async def test_what_an_agent_says_never_becomes_markup(browser):
@@ -215,13 +206,12 @@ async def test_what_an_agent_says_never_becomes_markup(browser):
         return reply(evil)
 
     app = app_with(card_of(evil), send_message=say)
-    async with serving(app) as url, browser.page(f"{url}/docs") as page:
+    async with serving(app) as url, opened(browser, f"{url}/docs") as page:
         await send(page)
-        await page.until("document.querySelector('#SendMessage .said')")
-        assert await texts(page, "#SendMessage .said") == [evil]
-        assert await page.run("document.querySelectorAll('img, #evil').length") == 0
-        assert await page.run("document.title") == evil
-        assert page.complaints == []
+        await page.wait_for_selector("#SendMessage .said", state="attached")
+        assert await page.locator("#SendMessage .said").all_text_contents() == [evil]
+        assert await page.locator("img, #evil").count() == 0
+        assert await page.title() == evil
 
 
 async def test_open_operations_and_long_words_fit_a_narrow_screen(browser):
@@ -230,22 +220,22 @@ async def test_open_operations_and_long_words_fit_a_narrow_screen(browser):
 
     app = app_with(card_of("Y" * 200), send_message=long)
     wide = "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
-    async with serving(app) as url, browser.page(f"{url}/docs", width=380) as page:
+    async with serving(app) as url, opened(browser, f"{url}/docs", width=380) as page:
         await send(page)
-        await page.until("document.querySelector('#SendMessage .said')")
-        await page.run(
+        await page.wait_for_selector("#SendMessage .said", state="attached")
+        await page.evaluate(
             "document.querySelectorAll('details').forEach((each) => { each.open = true; })"
         )
-        await page.until("document.querySelector('#values .members')")
-        needed, there_is = await page.run(wide)
+        await page.wait_for_selector("#values .members", state="attached")
+        needed, there_is = await page.evaluate(wide)
         assert needed <= there_is <= 380
 
 
 async def test_light_and_dark_are_the_readers_choice(browser):
     paper = "getComputedStyle(document.body).backgroundColor"
-    async with serving(app_with()) as url, browser.page(f"{url}/docs") as page:
-        light = await page.run(paper)
-        await page.look(width=1280, dark=True)
-        dark = await page.run(paper)
+    async with serving(app_with()) as url, opened(browser, f"{url}/docs") as page:
+        light = await page.evaluate(paper)
+        await page.emulate_media(color_scheme="dark")
+        dark = await page.evaluate(paper)
     assert light == "rgb(255, 255, 255)"
     assert dark != light

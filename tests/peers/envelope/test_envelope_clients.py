@@ -14,7 +14,7 @@ import pytest
 import parley
 from parley import Agent, Turn
 from parley.server.run import serving
-from tests.kit.browser import browsing, found
+from tests.kit.browser import browsing, opened
 from tests.peers.envelope.speaking import by_aiohttp, by_websockets, converse
 from tests.peers.environments import WS, NotMade, command
 
@@ -83,10 +83,11 @@ async def test_javascript_with_ws(url: str) -> None:
 
 @pytest.mark.may_be_missing
 async def test_a_browser(url: str) -> None:
-    executable = found()
-    if executable is None:
-        pytest.skip("there is no Chromium here: install one, or name it in PARLEY_CHROMIUM")
     source = SCRIPT.read_text("utf-8").partition("if (typeof require")[0]
-    async with browsing(executable) as browser, browser.page(f"{url}/docs") as page:
+    async with browsing() as browser, opened(browser, f"{url}/docs") as page:
         address = f"{url.replace('http', 'ws')}/envelope"
-        check(await page.run(f"(() => {{ {source}; return converse(WebSocket, '{address}'); }})()"))
+        check(
+            await page.evaluate(
+                f"(() => {{ {source}; return converse(WebSocket, '{address}'); }})()"
+            )
+        )
