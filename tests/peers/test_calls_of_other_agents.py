@@ -6,19 +6,19 @@ import json
 import re
 import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, closing
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import parley
 from parley import RemoteAgent, Task, TaskState
+from parley.testing import FaultProxy
 from tests.faults.conftest import Served
 from tests.faults.test_calls import CALLING
 from tests.kit.waiting import until
 
 from .conftest import case
-from .cutting_proxy import cutting_proxy
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -31,20 +31,19 @@ PEERS = [
         ("js-0.3", "0.3"),
     ]
 ]
-SENT = re.compile(rb'"method": ?"(?:SendMessage|SendStreamingMessage|message/\w+)"')
 
 
 class Calling:
     """A planner in a process of its own that calls a peer, and what the peer heard of it."""
 
-    def __init__(self, served: Served, heard: bytearray) -> None:
+    def __init__(self, served: Served, proxy: FaultProxy) -> None:
         self.served = served
-        self._heard = heard
+        self.proxy = proxy
 
     @property
     def messages(self) -> int:
         """How many messages reached the peer."""
-        return len(SENT.findall(self._heard))
+        return sum(len(self.proxy.of(name)) for name in ("SendMessage", "SendStreamingMessage"))
 
     def known(self) -> int:
         """Return for how many messages the log has the task that the peer began."""
@@ -66,16 +65,14 @@ async def calling(
 ) -> AsyncIterator[Calling]:
     peer, version = request.param
     url = official_servers(peer)
-    heard = bytearray()
-    async with AsyncExitStack() as stack:
-        proxy = await stack.enter_async_context(cutting_proxy(url, [], heard=heard))
-        async with parley.connect(url, binding="JSONRPC", version=version) as direct:
+    async with FaultProxy(url) as proxy:
+        async with parley.connect(proxy.url, binding="JSONRPC", version=version) as direct:
             card = tmp_path / "card.json"
-            card.write_bytes(direct.card_json.replace(url.encode(), proxy.encode()))
+            card.write_bytes(direct.card_json)
         served = Served(tmp_path / "tasks.db", script=CALLING, args=[str(card)])
         await served.start()
         try:
-            yield Calling(served, heard)
+            yield Calling(served, proxy)
         finally:
             if served.process is not None and served.process.returncode is None:
                 await served.end()
@@ -121,5 +118,4 @@ async def test_a_canceled_task_cancels_those_of_the_peer(calling: Calling) -> No
         await until(lambda: calling.messages == 2)
         await until(lambda: calling.known() == 2)
         assert (await remote.cancel(task.id)).state is TaskState.CANCELED
-    cancels = re.findall(rb'"method": ?"(?:CancelTask|tasks/cancel)"', bytes(calling._heard))
-    assert len(cancels) == 2
+    assert len(calling.proxy.of("CancelTask")) == 2

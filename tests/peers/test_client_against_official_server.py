@@ -11,6 +11,8 @@ import pytest
 
 from parley.client import RemoteAgent, connect
 from parley.client.errors import Timeout
+from parley.conformance import faults
+from parley.conformance.faults.proxy import ProxiedRequest
 from parley.model.errors import (
     InternalError,
     InvalidParamsError,
@@ -29,9 +31,9 @@ from parley.model.tasks import (
     TaskState,
     TaskStatusUpdateEvent,
 )
+from parley.testing import FaultProxy
 
 from .conftest import case
-from .cutting_proxy import cutting_proxy
 
 pytestmark = pytest.mark.anyio
 
@@ -249,12 +251,15 @@ def _doubles(other: Other) -> bool:
     return other.peer == "python-0.3"
 
 
+def is_stream(request: ProxiedRequest) -> bool:
+    return request.operation in ("SendStreamingMessage", "SubscribeToTask")
+
+
 async def test_a_cut_connection_is_taken_up_again(official_server: str) -> None:
-    cuts = [1500, 2000, 2500]
-    async with asyncio.timeout(30), cutting_proxy(official_server, cuts) as proxy:
-        async with connect(official_server) as direct:
-            card = direct.card_json.replace(official_server.encode(), proxy.encode())
-        async with connect(card) as agent:
+    async with asyncio.timeout(30), FaultProxy(official_server) as proxy:
+        for cut in (1500, 2000, 2500):
+            proxy.fault(faults.cut(after_bytes=cut), on=is_stream)
+        async with connect(proxy.url) as agent:
             events = [event async for event in agent.stream("report 20 0.1")]
     # Whoever subscribes to that server now and then gets the task with a chunk in it, and then the
     # chunk as an event. There is no telling by its number, as it has none; the next look at the
@@ -262,7 +267,7 @@ async def test_a_cut_connection_is_taken_up_again(official_server: str) -> None:
     chunks = [chunk for chunk, _ in groupby(kept_of(events))]
     assert chunks == [f"chunk {n}. " for n in range(20)]
     assert states_of(events) == ["SUBMITTED", "WORKING", "COMPLETED"]
-    assert not cuts
+    assert sum(bool(each.faults) for each in proxy.requests) == 3
 
 
 async def test_what_is_refused_is_typed(agent: RemoteAgent) -> None:

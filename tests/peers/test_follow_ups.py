@@ -18,9 +18,10 @@ from parley.cli.app import run
 from parley.client import connect, connect_sync
 from parley.client.calls.stream_reader import new_output
 from parley.client.retry import Retry
+from parley.conformance import faults
 from parley.model.tasks import Event, Task, TaskStatusUpdateEvent
+from parley.testing import FaultProxy
 
-from .cutting_proxy import cutting_proxy
 from .test_client_against_official_server import SERVERS, Other, kept_of, text_of
 
 PARLEY = [
@@ -188,15 +189,13 @@ async def test_a_turns_stream_that_is_cut_loses_and_repeats_nothing(
     version = "0.3" if peer.endswith("0.3") else "1.0"
     async with connect(url, binding=binding, version=version) as direct:
         asked = await direct.send("draft")
-        card = direct.card_json
-    cuts = [size, size]
-    async with asyncio.timeout(30), cutting_proxy(url, cuts) as proxy:
-        card = card.replace(url.encode(), proxy.encode())
+    async with asyncio.timeout(30), FaultProxy(url) as proxy:
+        proxy.fault(faults.cut(after_bytes=size), times=2)
         quick = Retry(first=0.01, limit=0.05)
-        async with connect(card, binding=binding, version=version, retries=quick) as agent:
+        async with connect(proxy.url, binding=binding, version=version, retries=quick) as agent:
             stream = agent.stream("answer chunks 20 0.03", task_id=asked.id)
             events = [event async for event in stream]
-    assert len(cuts) < 2
+    assert any(each.faults for each in proxy.requests)
     turn = Turn("".join(f"chunk {n}. " for n in range(20)), (), "COMPLETED")
     if peer.startswith("python"):
         # Whoever subscribes there now and then gets the task with a chunk in it, and then the chunk

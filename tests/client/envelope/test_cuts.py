@@ -9,10 +9,11 @@ import pytest
 
 import parley
 from parley import Agent, Turn
+from parley.conformance import faults
 from parley.envelope import LinkSettings
 from parley.model.backoff import Backoff
 from parley.server.run import serving
-from tests.peers.cutting_proxy import cutting_proxy
+from parley.testing import FaultProxy
 
 pytestmark = pytest.mark.anyio
 
@@ -61,10 +62,11 @@ async def test_a_stream_that_is_cut_at_any_byte_is_complete_and_has_nothing_twic
     begun.clear()
 
     async def cut_at(byte: int) -> None:
-        async with (
-            cutting_proxy(url, [byte, byte + 400, byte + 900]) as line,
-            parley.envelope.connect(f"{line}/envelope", settings=quick()) as client,
-        ):
+        line = FaultProxy(url.replace("http", "tcp"))
+        for place in (byte, byte + 400, byte + 900):
+            line.fault(faults.cut(after_bytes=place))
+        address = f"http://{line.url}/envelope"
+        async with line, parley.envelope.connect(address, settings=quick()) as client:
             assert await texts(client, sub_type) == whole, byte
 
     for first in range(230, 4000, 377):  # behind the handshake, in steps that hit all frames

@@ -9,6 +9,7 @@ import pytest
 
 import parley
 from parley import Agent, Caller, Turn
+from parley.conformance import faults
 from parley.envelope import (
     EnvelopeBinding,
     EnvelopeFailed,
@@ -19,8 +20,8 @@ from parley.envelope import (
 from parley.model.backoff import Backoff
 from parley.model.errors import InvalidParamsError
 from parley.server.run import serving
+from parley.testing import FaultProxy
 from tests.kit.waiting import until
-from tests.peers.cutting_proxy import cutting_proxy
 
 pytestmark = pytest.mark.anyio
 
@@ -51,8 +52,9 @@ async def url() -> AsyncIterator[str]:
 async def test_an_agent_behind_a_socket_is_asked_through_the_server(url: str) -> None:
     settings = LinkSettings(backoff=Backoff(0.01, 0.05))
     taken: list[IncomingRequest] = []
-    async with cutting_proxy(url, [6000]) as line:
-        address = f"{line}/envelope"
+    async with FaultProxy(url.replace("http", "tcp")) as line:
+        line.fault(faults.cut(after_bytes=6000))
+        address = f"http://{line.url}/envelope"
         async with parley.envelope.connect(
             address, agent_id="remote-desk", settings=settings
         ) as desk:

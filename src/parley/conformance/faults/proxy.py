@@ -416,9 +416,9 @@ class FaultProxy:
             await _hold(faults.get("delay"))
             await _pass_on(_all_of(far_reader), request, faults, write)
         finally:
+            far_writer.close()  # before the wait, which a proxy that ends may cancel
             onward.cancel()
             await asyncio.gather(onward, return_exceptions=True)
-            far_writer.close()
 
 
 _OF_CONNECTIONS = ("drop", "delay", "cut_bytes", "slow")
