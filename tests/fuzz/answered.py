@@ -38,7 +38,7 @@ from parley.wire import jsonrpc, sse, versions
 from parley.wire.json import protojson
 from parley.wire.protobuf.errors import CODES, read_status, write_status
 from parley.wire.versions import Codec
-from tests.fuzz import messages
+from tests.fuzz import inputs
 from tests.fuzz.asked import DIALECTS, Target
 from tests.wire.v0_3.losses import left_of
 
@@ -145,14 +145,14 @@ def answer_seeds(name: str) -> Callable[[], Iterator[bytes]]:
         for operation in BY_NAME.values():
             if name.startswith("protobuf") and operation.name not in codec.names:
                 continue
-            for answer in messages.answers_of(operation):
+            for answer in inputs.answers_of(operation):
                 if operation.streaming:
                     yield b"event\n" + codec.write_event(StreamItem(answer))
                     continue
                 with suppress(InvalidField):  # 0.3 has no webhook without its task
                     yield operation.name.encode() + b"\n" + codec.write_result(operation, answer)
         if name == "jsonrpc 0.3":
-            yield from messages.ANSWERS_OF_0_3
+            yield from inputs.ANSWERS_OF_0_3
 
     return seeds
 
@@ -321,10 +321,10 @@ def _callable(found: Any) -> None:
 
 
 def card_seeds() -> Iterator[bytes]:
-    for card in messages.cards():
+    for card in inputs.cards():
         for version in ("1.0", "0.3", ""):
             yield versions.write_card(card, version)
-    yield from messages.CARDS_OF_0_3
+    yield from inputs.CARDS_OF_0_3
 
 
 # -- headers -------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ from parley.wire.json import protojson
 from parley.wire.json.syntax import check_limits
 from parley.wire.protobuf.errors import MAX_DETAILS_BYTES, write_status
 from tests.faults.malformed import FULL, MALFORMED
-from tests.fuzz import messages
+from tests.fuzz import inputs
 from tests.kit.strategies import MESSAGES
 from tests.wire.v0_3.losses import left_of
 
@@ -113,7 +113,7 @@ def any_json(data: bytes) -> None:
 
 def any_json_seeds() -> Iterator[bytes]:
     for name, kind in MESSAGES.items():
-        for value in messages.values_of(kind):
+        for value in inputs.values_of(kind):
             yield name.encode() + b"\n" + protojson.encode(value)
 
 
@@ -189,9 +189,9 @@ def params_seeds(version: str) -> Callable[[], Iterator[bytes]]:
 
     def seeds() -> Iterator[bytes]:
         for method, operation in codec.methods.items():
-            for request in messages.requests_of(operation):
+            for request in inputs.requests_of(operation):
                 yield method.encode() + b"\n" + codec.write_request(operation, request)
-        yield from messages.OTHERS[version]
+        yield from inputs.OTHERS[version]
 
     return seeds
 
@@ -270,11 +270,11 @@ def http_json_seeds(version: str) -> Callable[[], Iterator[bytes]]:
     def seeds() -> Iterator[bytes]:
         called = {route.operation.name for route in codec.routes}
         for operation in (each for each in OPERATIONS if each.name in called):
-            for request in messages.requests_of(operation):
+            for request in inputs.requests_of(operation):
                 verb, path, query, body = codec.write_request(operation, request)
                 line = f"{verb} {path}?{query}" if query else f"{verb} {path}"
                 yield line.encode() + b"\n" + (body or b"")
-        yield from messages.OVER_HTTP[version]
+        yield from inputs.OVER_HTTP[version]
 
     return seeds
 
@@ -320,7 +320,7 @@ def protobuf_seeds(version: str) -> Callable[[], Iterator[bytes]]:
 
     def seeds() -> Iterator[bytes]:
         for method, operation in codec.methods.items():
-            for request in messages.requests_of(operation):
+            for request in inputs.requests_of(operation):
                 yield method.encode() + b"\n" + codec.write_request(operation, request)
 
     return seeds

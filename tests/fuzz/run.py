@@ -1,7 +1,8 @@
 """Runs targets for a while each: ``python -m tests.fuzz.run --seconds 60 [TARGET ...]``.
 
-What takes steps through the code that no input before has taken is kept, and further inputs are
-made of it. Ends with status 1 when a promise was broken, with each input that did it in ``.fuzz/``.
+hypothesis makes inputs of the seeds of a target, and steers towards inputs that run more lines of
+Parley. Ends with status 1 when a promise was broken, with the smallest input that did it in
+``.fuzz/``. The same ``--seed`` makes the same search.
 """
 
 from __future__ import annotations
@@ -16,22 +17,97 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from types import FrameType
+from typing import Any, NamedTuple
 
-from tests.fuzz import messages
-from tests.fuzz.coverage import Traced, traced
-from tests.fuzz.mutation import Mutator
-from tests.fuzz.targets import TARGETS, regressions
+import hypothesis
+from hypothesis import HealthCheck, Phase, given, settings
 
+import parley
+from parley.wire import versions
+from tests.fuzz import answered, asked, credentials, registry, served
+from tests.fuzz.inputs import inputs
+
+REGRESSIONS = Path(__file__).parent / "regressions"
 KEPT = Path(".fuzz")
-MOST_CRASHES = 20
+ROUND = 2000
+"""Inputs of a round; the second half of each steers towards lines."""
+
 PATIENCE = 20.0
 MOST_MEMORY = 4 * 1024**3
 # Lines that may run for an input, and for each byte of it.
 MOST_LINES, MOST_LINES_A_BYTE = 30_000, 120
+
+
+class Target(NamedTuple):
+    """A function that takes any bytes, and raises when a promise is broken.
+
+    ``form`` says what the inputs are, as ``inputs`` has it.
+    """
+
+    run: Callable[[bytes], None]
+    seeds: Callable[[], Iterable[bytes]]
+    form: str = "line and json"
+
+
+TARGETS: dict[str, Target] = {
+    "envelope": Target(asked.envelope, asked.envelope_seeds, "json"),
+    "json": Target(asked.any_json, asked.any_json_seeds),
+    "limits": Target(asked.limits, asked.envelope_seeds, "json"),
+    "page-tokens": Target(asked.page_tokens, asked.page_token_seeds, "text"),
+    "callbacks": Target(asked.callbacks, asked.callback_seeds),
+    "connections": Target(served.connections, served.connection_seeds, "text"),
+    "server": Target(served.server, served.server_seeds),
+    "responses": Target(answered.responses, answered.response_seeds, "json"),
+    "refusals": Target(answered.refusals, answered.refusal_seeds),
+    "statuses": Target(answered.statuses, answered.status_seeds, "line and protobuf"),
+    "events": Target(answered.events, answered.event_seeds, "text"),
+    "cards": Target(answered.cards, answered.card_seeds, "json"),
+    "certificates": Target(credentials.certificates, credentials.certificate_seeds, "text"),
+    "secrets": Target(credentials.secrets, credentials.secret_seeds, "text"),
+    "tokens": Target(credentials.tokens, credentials.token_seeds, "text"),
+    "claims": Target(credentials.claims, credentials.claims_seeds, "json"),
+    "key-sets": Target(credentials.key_sets, credentials.key_set_seeds, "json"),
+    "notifications": Target(credentials.bodies, credentials.body_seeds, "json"),
+    "proofs": Target(credentials.proofs, credentials.proof_seeds, "text"),
+    "signed-cards": Target(credentials.signed_cards, credentials.signed_card_seeds, "json"),
+    "catalogs": Target(registry.checked, registry.catalog_seeds, "json"),
+    "entries": Target(registry.examined, registry.examined_seeds, "json"),
+    "robots": Target(registry.robots, registry.robots_seeds, "text"),
+    "links": Target(registry.links, registry.link_seeds, "text"),
+    "expressions": Target(registry.expressions, registry.expression_seeds, "text"),
+    "filters": Target(registry.filters, registry.filter_seeds, "json"),
+    "search-pages": Target(registry.places, registry.place_seeds, "text"),
+    "marks": Target(registry.texts, registry.text_seeds, "text"),
+    "entry-texts": Target(registry.described, registry.described_seeds, "json"),
+    "sockets": Target(served.sockets, served.socket_seeds, "line and protobuf"),
+    "envelope-messages": Target(
+        credentials.envelope_messages, credentials.envelope_message_seeds, "json"
+    ),
+    "envelope-cards": Target(credentials.envelope_cards, credentials.envelope_card_seeds, "json"),
+    "headers": Target(answered.headers, answered.header_seeds, "line and text"),
+}
+for _version in versions.SUPPORTED_VERSIONS:
+    TARGETS[f"params-{_version}"] = Target(asked.params(_version), asked.params_seeds(_version))
+    TARGETS[f"http-json-{_version}"] = Target(asked.http_json, asked.http_json_seeds(_version))
+    TARGETS[f"protobuf-{_version}"] = Target(
+        asked.protobuf(_version), asked.protobuf_seeds(_version), "line and protobuf"
+    )
+for _name in answered.CODECS:
+    _form = "line and protobuf" if _name.startswith("protobuf") else "line and json"
+    TARGETS[f"answers-{_name.replace(' ', '-').replace('_', '-')}"] = Target(
+        answered.answers(_name), answered.answer_seeds(_name), _form
+    )
+
+
+def seeds_of(name: str) -> list[bytes]:
+    """Return the inputs that a search begins with: also what once broke a promise."""
+    once = sorted((REGRESSIONS / name).glob("*"))
+    return [*TARGETS[name].seeds(), *map(Path.read_bytes, once)]
 
 
 class Hang(BaseException):
@@ -39,117 +115,63 @@ class Hang(BaseException):
 
 
 class Outcome(NamedTuple):
-    """What came of one target."""
+    """What came of one target: the executions, the lines that ran, and what broke a promise."""
 
     name: str
     executions: int
-    steps: int
-    kept: int
-    lines: float
+    lines: int
     crashes: list[tuple[Path, str]]
 
     def __str__(self) -> str:
         found = f"{len(self.crashes)} crashes" if self.crashes else "no crash"
-        return (
-            f"{self.name:24} {self.executions:8,} executions {self.steps:6,} steps "
-            f"{self.kept:5,} inputs kept, {self.lines:5.1f} lines a byte at most, {found}"
-        )
+        return f"{self.name:24} {self.executions:8,} executions {self.lines:6,} lines, {found}"
 
 
-class Search:
-    """The search for inputs that break a target's promise."""
-
-    def __init__(self, name: str, seed: int) -> None:
-        self.name = name
-        self._target = TARGETS[name]
-        self._chance = random.Random(f"{name} {seed}")
-        self._mutator = Mutator(self._chance, self._target.form, messages.words())
-        self._kept: list[bytes] = []
-        self._seen: set[int] = set()
-        self._crashes: dict[str, tuple[Path, str]] = {}
-        self._costliest = 0.0
-        self._executions = 0
-
-    def run(self, seconds: float, most: int) -> Outcome:
-        """Search for so long, with ``most`` inputs at the most."""
-        end = time.monotonic() + seconds
-        known = [path.read_bytes() for path in (KEPT / self.name / "kept").glob("*")]
-        for data in [*self._target.seeds(), *map(Path.read_bytes, regressions(self.name)), *known]:
-            self._try(data)
-        while time.monotonic() < end and self._executions < most:
-            if len(self._crashes) >= MOST_CRASHES:
-                break
-            self._try(self._mutator.mutated(self._chosen(), self._kept))
-        for data in self._kept:
-            _write(KEPT / self.name / "kept", data)
-        return Outcome(
-            self.name,
-            self._executions,
-            len({feature >> 5 for feature in self._seen}),
-            len(self._kept),
-            self._costliest,
-            [*self._crashes.values()],
-        )
-
-    def _chosen(self) -> bytes:
-        """Return an input to go on from, the latest found more often than others."""
-        if self._chance.random() < 0.3:
-            return self._chance.choice(self._kept[-20:])
-        return self._chance.choice(self._kept)
-
-    def _try(self, data: bytes) -> None:
-        self._executions += 1
-        try:
-            seen = _within_bounds(self._target.run, data)
-        except (Exception, Hang) as error:
-            self._crashed(data, error)
-            return
-        features = seen.features
-        if not self._kept or not features <= self._seen:
-            self._seen |= features
-            self._kept.append(data)
-        self._costliest = max(self._costliest, (seen.lines - 1000) / (len(data) + 100))
-
-    def _crashed(self, data: bytes, error: BaseException) -> None:
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        known_as = f"{type(error).__name__} {place.filename}:{place.lineno}"
-        known = self._crashes.get(known_as)
-        if known is None or known[0].stat().st_size > len(data):
-            if known is not None:
-                known[0].unlink()
-            path = _write(KEPT / self.name / "crashes", data)
-            words = "".join(traceback.format_exception(error))
-            self._crashes[known_as] = (path, words)
+OURS = str(Path(parley.__file__).parent)
 
 
-def _within_bounds(call: Callable[[bytes], None], data: bytes) -> Traced:
-    """Call a function; raise when it takes too long, or too many lines."""
+def lines_of(call: Callable[[bytes], None], data: bytes) -> Counter[tuple[str, int]]:
+    """Call a function, and return how often each line of Parley ran. Raises what it raises."""
+    ran: Counter[tuple[str, int]] = Counter()
+
+    def on_line(frame: FrameType, event: str, arg: Any) -> Any:
+        if event == "line":
+            ran[frame.f_code.co_filename, frame.f_lineno] += 1
+        return on_line
+
+    def on_call(frame: FrameType, event: str, arg: Any) -> Any:
+        return on_line if frame.f_code.co_filename.startswith(OURS) else None
+
+    others = sys.gettrace()
+    sys.settrace(on_call)
+    try:
+        call(data)
+    finally:
+        sys.settrace(others)
+    return ran
+
+
+def check(name: str, data: bytes) -> Counter[tuple[str, int]]:
+    """Run a target; raise when it takes too long, or too many lines."""
     has_timer = hasattr(signal, "setitimer")
     if has_timer:
         signal.setitimer(signal.ITIMER_REAL, PATIENCE)
     try:
-        seen = traced(call, data)
+        ran = lines_of(TARGETS[name].run, data)
     finally:
         if has_timer:
             signal.setitimer(signal.ITIMER_REAL, 0)
-    most = MOST_LINES + MOST_LINES_A_BYTE * len(data)
-    assert seen.lines <= most, f"{seen.lines} lines for {len(data)} bytes"
-    return seen
+    total = ran.total()
+    assert total <= MOST_LINES + MOST_LINES_A_BYTE * len(data), f"{total} lines, {len(data)} bytes"
+    return ran
 
 
 def _hung(signum: int, frame: object) -> None:
     raise Hang(f"no end within {PATIENCE:g} s")
 
 
-def _write(folder: Path, data: bytes) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / hashlib.sha256(data).hexdigest()[:16]
-    path.write_bytes(data)
-    return path
-
-
-def search(name: str, seconds: float, seed: int, executions: int = 0) -> Outcome:
-    """Search in a process of its own."""
+def search(name: str, seconds: float, number: int, most: int) -> Outcome:
+    """Search for so long, in a process of its own, with ``most`` inputs at the most."""
     logging.disable()  # what is wrong with an input is told by what is raised
     if hasattr(signal, "SIGALRM"):
         signal.signal(signal.SIGALRM, _hung)
@@ -159,7 +181,60 @@ def search(name: str, seconds: float, seed: int, executions: int = 0) -> Outcome
         pass
     else:
         resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
-    return Search(name, seed).run(seconds, executions or sys.maxsize)
+    end, executions = time.monotonic() + seconds, 0
+    lines: set[tuple[str, int]] = set()
+    crashes: dict[str, tuple[bytes, str]] = {}
+
+    def attempt(data: bytes) -> int:
+        nonlocal executions
+        if executions >= most or time.monotonic() > end:
+            return 0
+        executions += 1
+        try:
+            ran = check(name, data)
+        except (Exception, Hang) as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            known_as = f"{type(error).__name__} {place.filename}:{place.lineno}"
+            if known_as not in crashes or len(data) < len(crashes[known_as][0]):
+                words = "".join(traceback.format_exception(error))
+                crashes[known_as] = (data, words)
+            raise
+        lines.update(ran)
+        return len(ran)
+
+    seeds = seeds_of(name)
+    while not crashes and executions < most and time.monotonic() < end:
+
+        @hypothesis.seed(number)
+        @settings(
+            max_examples=min(most, ROUND),
+            database=None,
+            deadline=None,
+            phases=[Phase.generate, Phase.target, Phase.shrink],
+            suppress_health_check=list(HealthCheck),
+            verbosity=hypothesis.Verbosity.quiet,
+        )
+        @given(inputs(TARGETS[name].form, seeds))
+        def made(data: bytes) -> None:
+            hypothesis.target(float(attempt(data)))
+
+        try:
+            if not executions:
+                for data in seeds:
+                    attempt(data)
+            made()
+        except BaseException:
+            if not crashes:
+                raise
+        number += 1
+    return Outcome(name, executions, len(lines), [_kept(name, *each) for each in crashes.values()])
+
+
+def _kept(name: str, data: bytes, words: str) -> tuple[Path, str]:
+    path = KEPT / name / hashlib.sha256(data).hexdigest()[:16]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path, words
 
 
 def main() -> int:
@@ -169,18 +244,21 @@ def main() -> int:
     parser.add_argument("--executions", type=int, default=0, help="for each target, at the most")
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    given = parser.parse_args()
-    unknown = [name for name in given.targets if name not in TARGETS]
+    options = parser.parse_args()
+    unknown = [name for name in options.targets if name not in TARGETS]
     if unknown:
         parser.error(f"no target {unknown[0]}; there are {', '.join(TARGETS)}")
-    names = given.targets or [*TARGETS]
-    print(f"{len(names)} targets for {given.seconds:g} s each, --seed {given.seed}", flush=True)
+    names = options.targets or [*TARGETS]
+    print(f"{len(names)} targets for {options.seconds:g} s each, --seed {options.seed}", flush=True)
     crashed = False
     # A process for each, so that what one has cached changes nothing of the next one's way.
     each_anew = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(given.jobs, each_anew, max_tasks_per_child=1) as pool:
+    with ProcessPoolExecutor(options.jobs, each_anew, max_tasks_per_child=1) as pool:
         found = [
-            pool.submit(search, name, given.seconds, given.seed, given.executions) for name in names
+            pool.submit(
+                search, name, options.seconds, options.seed, options.executions or sys.maxsize
+            )
+            for name in names
         ]
         for each in found:
             outcome = each.result()

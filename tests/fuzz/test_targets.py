@@ -1,34 +1,40 @@
 """Every fuzz target, for a moment: its seeds, what once broke it, and inputs made of them.
 
-``make fuzz`` searches on, by what no input before has reached.
+``make fuzz`` searches on.
 """
 
 from __future__ import annotations
 
-import random
-
 import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from tests.fuzz import messages
-from tests.fuzz.mutation import Mutator
-from tests.fuzz.targets import TARGETS, regressions
+from tests.fuzz.inputs import inputs
+from tests.fuzz.run import TARGETS, seeds_of
 
-MUTATED = 150
+MADE = settings(
+    max_examples=150,
+    database=None,
+    deadline=None,
+    phases=[Phase.generate, Phase.shrink],
+    suppress_health_check=list(HealthCheck),
+)
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_no_input_breaks_a_promise(name: str) -> None:
-    target, chance = TARGETS[name], random.Random(name)
-    seeds = [*target.seeds()]
+    target, seeds = TARGETS[name], seeds_of(name)
     assert seeds
-    mutator = Mutator(chance, target.form, messages.words())
-    for data in seeds:
+
+    @seed(1)
+    @MADE
+    @given(inputs(target.form, seeds))
+    def made(data: bytes) -> None:
         target.run(data)
-    for _ in range(MUTATED):
-        target.run(mutator.mutated(chance.choice(seeds), seeds))
+
+    made()
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_what_broke_a_promise_once_does_not_again(name: str) -> None:
-    for path in regressions(name):
-        TARGETS[name].run(path.read_bytes())
+    for data in seeds_of(name):
+        TARGETS[name].run(data)

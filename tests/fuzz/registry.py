@@ -1,14 +1,27 @@
-"""What a registry reads of sites: catalogs, their entries, robots.txt, pages, DNS, manifests."""
+"""What a registry reads: sites with catalogs and their entries, robots.txt, pages, and searches.
+
+What is found valid is read, and the rest has a reason; all of it is bounded.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from parley.registry.catalog.reading import InvalidCatalog
+from parley.model.errors import InvalidParamsError
+from parley.registry.catalog.reading import (
+    MAX_PROBLEMS,
+    InvalidCatalog,
+    InvalidEntry,
+    problems_of,
+    read_catalog,
+    read_entry,
+)
+from parley.registry.catalog.searching import QueryModel
 from parley.registry.ingest.addresses import UnfitAddress, checked_address
 from parley.registry.ingest.examiner import Examiner
 from parley.registry.ingest.fetching import IngestLimits, WebFetcher
@@ -21,8 +34,12 @@ from parley.registry.ingest.sites import (
     read_robots,
 )
 from parley.registry.records import Authority, EntryStanding, Trust
+from parley.registry.search.filters import constraints_of, constraints_of_expression, order_of
+from parley.registry.search.searcher import MAX_OFFSET, asked_digest, page_token, place_in
+from parley.registry.search.texts import MARKS, MAX_TEXT, marks_of, texts_of
 from parley.security.egress import Egress
 from tests.registry.ingest.sites import card, catalog, entry, nested, old_card
+from tests.wire.catalog.test_problems import GOOD
 
 LIMITS = IngestLimits(entries_per_catalog=50, fetch_seconds=1.0)
 MOST = 200
@@ -120,3 +137,107 @@ def link_seeds() -> Iterator[bytes]:
     yield b'<head><link rel="ai-catalog" href="/c.json"><!-- x --><script>y</script></head>'
     yield b'</c.json>; rel="ai-catalog", <https://a.test/>; type=x; rel=next'
     yield b"<link href='http://localhost:80/\xc3\xbc?q#f' rel=ai-catalog>"
+
+
+def checked(data: bytes) -> None:
+    """A catalog has problems, each with its reason, or every entry of it can be read."""
+    try:
+        problems = problems_of(data)
+    except InvalidCatalog as error:
+        assert str(error)
+        return
+    assert len(problems) <= MAX_PROBLEMS + 11
+    assert all(each.what and str(each) for each in problems)
+    if not any(each.is_error for each in problems):
+        assert read_catalog(data).rejected == ()
+
+
+def catalog_seeds() -> Iterator[bytes]:
+    yield msgspec.json.encode(GOOD)
+    yield b'{"specVersion":"1.0","entries":[]}'
+    for each in GOOD["entries"]:  # type: ignore[attr-defined]
+        yield msgspec.json.encode({"specVersion": "1.0", "entries": [each]})
+
+
+DATA = Path(__file__).parents[1] / "data" / "registry"
+ASKED = asked_digest("search", "weather")
+
+
+def expressions(data: bytes) -> None:
+    """An expression becomes constraints with values, or is refused with a short reason."""
+    text = data.decode("utf-8", "replace")
+    for read in (constraints_of_expression, order_of):
+        try:
+            for each in read(text):
+                assert each.field
+        except InvalidParamsError as error:
+            assert 0 < len(str(error)) < 1_000
+
+
+def expression_seeds() -> Iterator[bytes]:
+    yield b"type = 'application/a2a-agent-card+json' AND createdAfter > '2026-01-01'"
+    yield b"NOT (tags = a OR tags IN ('b', \"c\")) AND contains(displayName, 'x'), y"
+    yield b"updatedAt DESC, displayName"
+
+
+def filters(data: bytes) -> None:
+    """A filter in JSON becomes constraints with values, or is refused with a reason."""
+    try:
+        given = msgspec.json.decode(data, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return
+    try:
+        for each in constraints_of(QueryModel(filter=given)):
+            assert each.field
+            assert all(each.values)
+    except InvalidParamsError as error:
+        assert str(error)
+
+
+def filter_seeds() -> Iterator[bytes]:
+    yield b'{"type":["application/a2a-agent-card+json"],"metadata.seats":3,"a.b":[true,"x"]}'
+
+
+def places(data: bytes) -> None:
+    """A token is a place within bounds, or is refused."""
+    try:
+        place = place_in(data.decode("utf-8", "replace"), ASKED)
+    except InvalidParamsError:
+        return
+    assert 0 <= place.offset <= MAX_OFFSET
+    assert place_in(page_token(ASKED, place), ASKED) == place
+
+
+def place_seeds() -> Iterator[bytes]:
+    yield page_token(ASKED, place_in("", ASKED)).encode()
+
+
+def texts(data: bytes) -> None:
+    """Any text has some of the marks, each once and in their order."""
+    found = marks_of({"C": data.decode("utf-8", "surrogateescape")})
+    assert found == tuple(mark for mark in MARKS if mark in found)
+
+
+def text_seeds() -> Iterator[bytes]:
+    for line in (DATA / "instructing.txt").read_text("utf-8").splitlines()[1:]:
+        text = line.split(" | ", 1)[1].encode("latin-1", "backslashreplace")
+        yield text.decode("unicode_escape").encode("utf-8", "replace")
+
+
+def described(data: bytes) -> None:
+    """The texts of an entry are within bounds, whatever it holds."""
+    try:
+        entry = read_entry(msgspec.json.decode(data))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InvalidEntry):
+        return
+    found = texts_of(entry)
+    assert found.keys() <= set("ABCD")
+    assert all(0 < len(text) <= MAX_TEXT for text in found.values())
+
+
+def described_seeds() -> Iterator[bytes]:
+    catalog = msgspec.json.decode((DATA / "catalog.json").read_bytes())
+    for each in catalog["entries"][:5]:
+        yield msgspec.json.encode(each)
+    first = {**catalog["entries"][0], "data": {"tools": [{"name": "x", "inputSchema": {}}]}}
+    yield msgspec.json.encode({name: first[name] for name in first if name != "url"})

@@ -1,15 +1,22 @@
-"""Real messages to begin with: what every operation asks and is answered, in every codec.
+"""Inputs of targets: real messages to begin with, and what hypothesis makes of them.
 
 Each message type has a value with nothing but what it must have and values with everything that it
-can have; what others write differently stands at the end, byte for byte.
+can have, in every codec; what others write differently stands behind, byte for byte. ``inputs``
+changes these: where an input is JSON or protobuf mostly as such, as a random byte would only make
+it neither.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+import json
+import re
+import struct
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
+from hypothesis import strategies as st
 from msgspec import inspect
 from msgspec.structs import replace
 
@@ -31,7 +38,7 @@ from parley.model.parts import Role
 from parley.model.struct import A2AStruct, Timestamp
 from parley.model.tasks import TaskState
 from tests.contract.saying import PARTS
-from tests.kit.strategies import MESSAGES, ONE_OF
+from tests.kit.strategies import MESSAGES, ONE_OF, json_values
 
 MOMENT = Timestamp.from_milliseconds(1_790_000_000_123)
 OBJECT = {"count": 3, "list": [1, 2.5, None, "x"], "deep": {"a": {"b": [[]]}}}
@@ -250,3 +257,218 @@ CARDS_OF_0_3 = (
     b'"signatures":[{"protected":"p","signature":"s","header":{"kid":"k"}}]}',
     b'{"name":"A","url":"https://a.example","capabilities":null,"skills":[]}',
 )
+
+
+# -- inputs made of inputs -----------------------------------------------------------------------
+
+MOST_BYTES = 16_384
+
+_STRANGE: tuple[Any, ...] = (
+    None, True, False, 0, -1, 1, 7, 1.5, -0.0, 1e-7, 1e308, 2**31 - 1, 2**31, 2**53 + 1, 2**64,
+    -(2**63), 10**40, "", "x", "\0", "é", "\U0001f600", "\u2028", " ", "1", "1.0", "true", "null",
+    "YQ", "YQ==", "QUJDRA==", "!", "..", "a/b", "%2e", "tasks/t/pushNotificationConfigs/p",
+    "2026-01-31T12:00:00.000Z", "2026-01-31T12:00:00", "9999-12-31T23:59:59.999-14:00",
+    "0001-01-01T00:00:00+14:00", "x" * 300, [], {}, [[]], [None], [{}], {"": None}, {"a": [1]},
+    {"value": 1}, {"data_part_compat": True}, "data_part_compat",
+)  # fmt: skip
+_TOKENS = (
+    b"", b"\0", b"\n", b"\r\n", b"\r", b"\xff", b"\xc0\xaf", b"\xed\xa0\x80", b"\xef\xbb\xbf",
+    b'"', b"\\", b"\\ud800", b"\\u0000", b"{", b"}", b"[", b"]", b",", b":", b"1e400", b"-0",
+    b"NaN",
+    b"9" * 400, b"9" * 5000, b"[" * 200, b'{"a":' * 120, b"null", b"true", b"%2F", b"%00", b"%",
+    b"//", b"?", b"&", b"=", b"+", b";", b" ",
+)  # fmt: skip
+_WORDS = words()
+_NAMES = [word.decode() for word in _WORDS]
+_DEPTHS = (1, 2, 5, 40, 130)
+
+
+@st.composite
+def inputs(draw: st.DrawFn, form: str, seeds: Sequence[bytes]) -> bytes:
+    """Return inputs that are like ``seeds``: bytes changed here and there, or members, or fields.
+
+    ``form`` is ``text``, ``json``, or one of ``line and json``, ``line and text`` and ``line and
+    protobuf``: then a line says first what is asked.
+    """
+    has_line = form.startswith("line")
+    change = _CHANGES[form.removeprefix("line and ")]
+    data = draw(st.sampled_from(seeds))
+    for _ in range(draw(st.integers(1, 3))):
+        line, end, body = data.partition(b"\n") if has_line else (b"", b"", data)
+        other = draw(st.sampled_from(seeds))
+        match draw(st.integers(0, 9)):
+            case 0:
+                data = _changed_bytes(draw, data, other)
+            case 1 if end:
+                data = _changed_bytes(draw, line, other) + end + body
+            case _:
+                data = line + end + change(draw, body, other.partition(b"\n")[2] if end else other)
+    return data[:MOST_BYTES]
+
+
+def _changed_bytes(draw: st.DrawFn, data: bytes, other: bytes) -> bytes:
+    start = draw(st.integers(0, len(data)))
+    end = draw(st.integers(start, min(len(data), start + 12)) | st.just(len(data)))
+    cut = data[start:end]
+    put = draw(
+        st.binary(max_size=3)
+        | st.sampled_from((*_TOKENS, *_WORDS))
+        | st.sampled_from((cut * 2, cut * 20, other[start:], other[-start:]))
+    )
+    return data[:start] + put + data[end:]
+
+
+def _places(root: Any) -> list[tuple[Any, Any]]:
+    """Return where the values are in some JSON: what holds each, and its key or index there."""
+    found: list[tuple[Any, Any]] = []
+    pending = [root]
+    while pending:
+        holder = pending.pop()
+        for key, value in [*(holder.items() if isinstance(holder, dict) else enumerate(holder))]:
+            found.append((holder, key))
+            if isinstance(value, dict | list):
+                pending.append(value)
+    return found
+
+
+def _changed_json(draw: st.DrawFn, body: bytes, other: bytes) -> bytes:
+    try:
+        root, others = [json.loads(body)], _places([json.loads(other)])
+    except (ValueError, RecursionError):
+        return _changed_bytes(draw, body, other)
+    holder, key = draw(st.sampled_from(_places(root)))
+    value, name = holder[key], draw(st.sampled_from(_NAMES))
+    match draw(st.integers(0, 8)):
+        case 0:
+            theirs, place = draw(st.sampled_from(others))
+            holder[key] = copy.deepcopy(theirs[place])
+        case 1 if holder is not root:
+            del holder[key]
+        case 2 if isinstance(holder, list):
+            holder[key:key] = [value] * draw(st.sampled_from((1, 2, 30)))
+        case 2:
+            holder[_other_spelling(key)] = holder.pop(key)
+        case 3 if isinstance(holder, dict):
+            holder[name] = value
+        case 4 if isinstance(holder, dict):
+            holder[name] = draw(st.sampled_from(_STRANGE))
+        case 5:
+            for _ in range(draw(st.sampled_from(_DEPTHS))):
+                holder[key] = [holder[key]] if draw(st.booleans()) else {"a": holder[key]}
+        case 6 if isinstance(value, str):
+            text = _changed_bytes(draw, value.encode("utf-8", "surrogatepass"), other)
+            holder[key] = text.decode("utf-8", "replace")
+        case 6 if isinstance(value, int | float):
+            holder[key] = draw(st.sampled_from((str(value), value * 2**20, -value)))
+        case 7:
+            holder[key] = draw(json_values)
+        case _:
+            holder[key] = draw(st.sampled_from((*_STRANGE, name)))
+    try:
+        text = json.dumps(root[0], ensure_ascii=draw(st.booleans()))
+    except (ValueError, RecursionError):
+        return body
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _other_spelling(name: str) -> str:
+    """Return a member's name in the other of the two spellings of ProtoJSON."""
+    if "_" in name:
+        return re.sub(r"_(\w)", lambda match: match[1].upper(), name)
+    return re.sub(r"[A-Z]", lambda match: f"_{match[0].lower()}", name)
+
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_ODD_VALUES = st.one_of(
+    st.tuples(st.just(_VARINT), st.integers(0, 2**64 - 1) | st.sampled_from((0, 1, 2, 5, 2**31))),
+    st.tuples(st.just(_FIXED64), st.floats(width=64).map(lambda each: struct.pack("<d", each))),
+    st.tuples(st.just(_BYTES), st.sampled_from((b"", b"\xff", b"YQ==", b"\x08\x01", b"x" * 200))),
+)
+"""Wire types and values that few fields have."""
+
+
+def _changed_protobuf(draw: st.DrawFn, body: bytes, other: bytes) -> bytes:
+    fields = _read_fields(body)
+    if not fields:
+        return _changed_bytes(draw, body, other)
+    place = draw(st.integers(0, len(fields) - 1))
+    number, kind, value = fields[place]
+    if isinstance(value, bytes) and draw(st.integers(0, 3)):
+        within = _changed_protobuf if _read_fields(value) else _changed_bytes
+        fields[place] = (number, kind, within(draw, value, other))
+        return _write_fields(fields)
+    match draw(st.integers(0, 6)):
+        case 0:
+            del fields[place]
+        case 1:
+            fields[place:place] = [fields[place]] * draw(st.sampled_from((1, 2, 30)))
+        case 2:
+            fields[place] = (draw(st.integers(1, 20)), kind, value)
+        case 3:
+            fields[place] = (number, *draw(_ODD_VALUES))
+        case 4:
+            fields[place:place] = _read_fields(other)[:5]
+        case 5 if isinstance(value, bytes):
+            for _ in range(draw(st.sampled_from(_DEPTHS))):
+                value = _write_fields([(draw(st.sampled_from((number, 1, 5, 6))), _BYTES, value)])
+            fields[place] = (number, kind, value)
+        case _:
+            fields.insert(place, (draw(st.integers(1, 20)), *draw(_ODD_VALUES)))
+    return _write_fields(fields)
+
+
+def _read_fields(data: bytes) -> list[tuple[int, int, int | bytes]]:
+    """Return the fields of a protobuf message, whatever they mean; none if ``data`` is no message.
+
+    A field is a number, a wire type and a value: an integer, or the bytes of what is not one.
+    """
+    found: list[tuple[int, int, int | bytes]] = []
+    place = 0
+
+    def varint() -> int:
+        nonlocal place
+        value = shift = 0
+        while True:
+            byte = data[place]
+            place += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128 or shift > 63:
+                return value
+
+    try:
+        while place < len(data):
+            tag = varint()
+            number, kind = tag >> 3, tag & 7
+            if kind == _VARINT:
+                found.append((number, kind, varint()))
+                continue
+            size = varint() if kind == _BYTES else {_FIXED64: 8, _FIXED32: 4}[kind]
+            if not number or place + size > len(data):
+                return []
+            found.append((number, kind, data[place : place + size]))
+            place += size
+    except (IndexError, KeyError):
+        return []
+    return found
+
+
+def _write_fields(fields: Sequence[tuple[int, int, int | bytes]]) -> bytes:
+    def varint(value: int) -> bytes:
+        pieces = bytearray()
+        while value > 127:
+            pieces.append(value & 127 | 128)
+            value >>= 7
+        return bytes(pieces) + bytes([value])
+
+    written = b""
+    for number, kind, value in fields:
+        written += varint(number << 3 | kind)
+        if isinstance(value, int):
+            written += varint(value)
+        else:
+            written += (varint(len(value)) if kind == _BYTES else b"") + value
+    return written
+
+
+_CHANGES = {"text": _changed_bytes, "json": _changed_json, "protobuf": _changed_protobuf}
