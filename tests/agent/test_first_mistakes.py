@@ -1,4 +1,4 @@
-"""Mistakes of the first hour: each gets a sentence that says what would be right."""
+"""Mistakes of the first hour, and an agent as it is when it is served."""
 
 from __future__ import annotations
 
@@ -166,3 +166,25 @@ def test_options_outside_of_their_group_are_named_with_it() -> None:
         Agent("Bank", retention=timedelta(days=1))  # type: ignore[arg-type]
     parameters = inspect.signature(Agent.__init__).parameters.values()
     assert len([each for each in parameters if each.kind is each.KEYWORD_ONLY]) <= 15
+
+
+# -- an agent is served as it is when it is handed over --------------------------------------------
+
+
+def test_an_agent_that_is_served_takes_no_more_skills() -> None:
+    agent = Agent("Early")
+
+    @agent.skill
+    async def first(text: str) -> str:
+        """Comes in time."""
+        return text
+
+    parley.asgi(agent)
+
+    async def late(text: str) -> str:
+        """Comes too late."""
+        return text
+
+    for register in (agent.skill, agent.router):
+        with pytest.raises(RuntimeError, match=r"'Early' is served already, .* declare its"):
+            register(late)

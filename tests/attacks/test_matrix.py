@@ -18,8 +18,8 @@ from parley.testing import Issuer
 from tests.attacks.conftest import Vault
 from tests.attacks.guards import GUARDS
 from tests.contract.conftest import Speech, reach
+from tests.contract.test_credentials import REQUESTS
 from tests.contract.test_errors import refused
-from tests.contract.test_operation_security import REQUESTS
 from tests.kit.http import JSON, connection
 from tests.kit.servers import grpc_of
 

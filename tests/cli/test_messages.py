@@ -1,4 +1,4 @@
-"""From part flags to the parts of a message."""
+"""From part flags to messages, and what the command makes of odd answers and files."""
 
 import base64
 
@@ -8,6 +8,7 @@ from parley.cli.calls.messages import MAX_FILE, build_message
 from parley.cli.output.failures import UsageFailure
 from parley.cli.settings.options import PartFlag
 from parley.model.struct import encode
+from tests.cli.scripted import Answer, message, status_update, task
 
 
 def parts(*flags, stdin=b""):
@@ -104,3 +105,120 @@ def test_json_that_is_nested_without_end_is_refused_as_what_it_is(parley, tmp_pa
         ran = parley("send", *words, "-o", "json")
         assert (ran.status, ran.error["code"]) == (2, "A2ACLI_ERR_USAGE")
         assert "not JSON: maximum recursion depth exceeded" in ran.error["message"]
+
+
+# -- what the command makes of agents that answer oddly, and of files that are none ----------------
+
+
+USER = {"messageId": "u", "role": "ROLE_USER", "parts": [{"text": "what time is it?"}]}
+
+
+@pytest.mark.parametrize("history", [[USER, message("It is noon.")], []], ids=["kept", "not kept"])
+@pytest.mark.parametrize("streaming", [True, False])
+def test_text_that_came_only_on_the_way_is_shown(parley, agent, history, streaming):
+    agent.card["capabilities"] = {"streaming": streaming}
+    working = task("WORKING", "It is noon.")
+    ended = task("COMPLETED", history=history)
+    events = [{"task": task("WORKING")}, status_update("WORKING", "It is noon.")]
+    agent.says("SendStreamingMessage", Answer(events=[*events, status_update("COMPLETED")]))
+    agent.says("SendMessage", Answer(result={"task": task("SUBMITTED")}))
+    looks = [Answer(result=ended)] if streaming else [Answer(result=working), Answer(result=ended)]
+    agent.says("GetTask", *looks)
+    ran = parley("send", "-a", agent.url, "what time is it?", "--poll-interval", "10ms")
+    assert (ran.status, ran.field("Text")) == (0, "It is noon.")
+    assert ran.field("State") == "TASK_STATE_COMPLETED"
+
+
+def test_text_on_the_way_is_not_repeated_beside_other_text(parley, agent):
+    agent.says("GetTask", Answer(result=task(text="Done.", history=[USER, message("Thinking")])))
+    ran = parley("task", "get", "task-1", "-a", agent.url)
+    assert ran.field("Status") == "Done."
+    assert "Thinking" not in ran.stdout
+
+
+def test_an_answer_is_shown_without_what_is_wrong_in_it(parley, agent):
+    odd = task("COMPLETED", "Done.", artifacts=[{"artifactId": "a", "name": 5, "parts": [None]}])
+    odd["status"]["timestamp"] = "yesterday"
+    agent.says("GetTask", Answer(result=odd))
+    ran = parley("task", "get", "task-1", "-a", agent.url)
+    assert (ran.status, ran.field("Status")) == (0, "Done.")
+
+
+def test_extensions_of_service_parameters_are_added_to_ours(parley, agent):
+    agent.says("GetTask", Answer(result=task()))
+    one, two = ("--svc-param", "a2a-extensions: urn:one"), ("--svc-param", "A2A-Extensions:urn:two")
+    ran = parley("task", "get", "task-1", "-a", agent.url, *one, *two, "--svc-param", "X-Own: 1")
+    assert ran.status == 0
+    headers = agent.asked[-1].headers
+    assert headers["a2a-extensions"] == "urn:one, urn:two"
+    assert headers["x-own"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        (["A2A-Version:0.3"], "say it with version="),
+        (["Content-Length: 3"], "counts the body itself"),
+        (["x-own:1", "X-Own:2"], "given twice"),
+    ],
+)
+def test_a_service_parameter_that_would_not_go_out_is_refused(parley, agent, parameters, words):
+    flags = [word for each in parameters for word in ("--svc-param", each)]
+    ran = parley("task", "get", "task-1", "-a", agent.url, *flags)
+    assert ran.status == 2
+    assert words in ran.stderr
+    assert not agent.asked
+
+
+def test_a_huge_configuration_file_is_refused_and_not_read(parley, tmp_path, agent):
+    """It takes no place on the disk, and must take none in memory."""
+    huge = tmp_path / ".env"
+    with huge.open("wb") as file:
+        file.truncate(3 * 1024**3)
+    for flags in ((), ("--config", str(huge))):
+        ran = parley("task", "get", "task-1", "-a", agent.url, *flags)
+        assert ran.status == 2
+        assert "is larger than 1,048,576 bytes" in ran.stderr
+    assert not agent.asked
+
+
+def test_a_nested_card_is_no_card(parley, tmp_path):
+    file = tmp_path / "card.json"
+    file.write_text('{"a":' * 100_000)
+    ran = parley("card", "get", "-a", str(file), "-o", "json")
+    assert (ran.status, ran.error["code"]) == (1, "A2ACLI_ERR_CARD_INVALID")
+
+
+def test_a_card_shows_what_typed_skills_take_and_give(parley, agent):
+    person = {"type": "object", "properties": {"name": {"type": "string"}}}
+    given = {
+        "type": "object",
+        "properties": {
+            "amount": {"type": "number"},
+            "currency": {"enum": ["EUR", "USD"]},
+            "day": {"type": "string", "format": "date"},
+            "who": {"$ref": "#/$defs/Person"},
+            "notes": {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]},
+            "odd": True,
+        },
+        "required": ["amount", "currency"],
+        "$defs": {"Person": person},
+    }
+    schemas = {"pay": {"input": given, "output": {"type": "integer"}}}
+    extension = {"uri": "urn:parley:skill-schemas:v1", "params": {"skills": schemas}}
+    agent.card["capabilities"] = {"extensions": [extension]}
+    agent.card["skills"] = [{"id": "pay", "name": "Pay", "description": "Pays", "tags": ["money"]}]
+    ran = parley("card", "get", "-a", agent.url)
+    assert ran.status == 0
+    assert (
+        "Input:\n"
+        "amount: number\n"
+        'currency: "EUR" or "USD"\n'
+        "day: string (date), optional\n"
+        "who: Person, optional\n"
+        "notes: array of string or null, optional\n"
+        "odd: any value, optional\n"
+    ) in ran.stdout
+    assert ran.field("Output") == "integer"
+    assert '"$defs"' not in ran.stdout
+    assert '"$defs"' in parley("card", "get", "-a", agent.url, "--verbose").stdout

@@ -1,6 +1,9 @@
-"""What only a process shows: signals, pipes, and what is loaded."""
+"""What only a process shows: signals, pipes, what is loaded, and commands of other packages."""
+
+from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.scripted import TASK_ID, Answer, artifact_update, task
-from tests.kit.processes import Running
+from tests.kit.processes import Running, free_port
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
 
@@ -128,3 +131,125 @@ def test_diagnostics_that_nobody_takes_change_nothing(agent, tmp_path):
         )
         assert ran.returncode == 0, ran.stderr
         assert b"Traceback" not in ran.stderr
+
+
+# -- A stream that is shown outlives the server that it comes from ---------------------------------
+
+
+AGENT = '''
+import asyncio
+from parley import Agent, Turn
+
+agent = Agent("Counting agent")
+
+@agent.skill
+async def count(turn: Turn):
+    """Counts."""
+    for number in range(30):
+        await asyncio.sleep(0.03)
+        yield f"{number} "
+'''
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
+def test_a_killed_server_costs_a_streaming_command_nothing(tmp_path):
+    """A2ACLI_TASK_POLL_004 and A2ACLI_TASK_SUBSCRIBE_002, where the agent can resume streams"""
+    (tmp_path / "counting.py").write_text(AGENT)
+    port = str(free_port())
+    serve = ["serve", "counting.py", "--port", port]
+    send = ["send", "go", "--stream", "-o", "json", "--poll-interval", "100ms"]
+    with Running(serve, tmp_path) as first:
+        first.until("Ctrl-C stops the server")
+        with Running([*send, "-a", f"http://127.0.0.1:{port}"], tmp_path) as ran:
+            ran.until('"text":"9 "')
+            first.end(signal.SIGKILL)
+            with Running(serve, tmp_path) as second:
+                second.until("Ctrl-C stops the server")
+                assert ran.end() == 0
+            lines = ran.stdout.splitlines()
+    assert "TASK_STATE_COMPLETED" in lines[-1]
+    said = [line for line in lines if '"artifactUpdate"' in line]
+    # What the dead server streamed stays; what its successor streams replaces it, in full.
+    begun = [place for place, line in enumerate(said) if '"append":true' not in line]
+    assert len(begun) == 2
+    numbers = [re.search(r'"text":"([\d ]+)"', line) for line in said[begun[1] :]]
+    assert "".join(found[1] for found in numbers if found) == "".join(f"{n} " for n in range(30))
+
+
+# -- commands that other packages add, by an entry point -------------------------------------------
+
+
+MODULE = """
+import typer
+
+def register(app):
+    group = typer.Typer(rich_markup_mode=None)
+    app.add_typer(group, name="fleet", help="Look at all of our agents.")
+
+    @group.command("count")
+    def count(names: list[str]):
+        print(f"{len(names)} agents")
+
+    @group.command("list")
+    def list_all():
+        pass
+
+def more(group):
+    @group.command("count")
+    def count():
+        print("no keys")
+"""
+
+
+ENTRIES = """
+[parley.commands]
+fleet = fleet_tools:register
+send = fleet_tools:register
+keys count = fleet_tools:more
+broken = fleet_tools:missing
+"""
+
+
+def package(folder: Path) -> None:
+    """Write an installed package that adds ``fleet``, and wants to replace ``send``."""
+    (folder / "fleet_tools.py").write_text(MODULE, "utf-8")
+    info = folder / "fleet_tools-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fleet-tools\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(ENTRIES, "utf-8")
+
+
+def said(folder: Path, *arguments: str) -> tuple[int, str]:
+    with Running(arguments, folder, PYTHONPATH=str(folder)) as running:
+        status = running.end()
+    return status, running.output["stdout"] + running.output["stderr"]
+
+
+def test_a_package_adds_a_command(tmp_path: Path) -> None:
+    package(tmp_path)
+    assert said(tmp_path, "fleet", "count", "a", "b") == (0, "2 agents\n")
+    _, listed = said(tmp_path, "--help")
+    table = listed.partition("Start here:")[2].partition("warning:")[0]
+    commands = [line.split()[0] for line in table.splitlines() if line.startswith("  ")]
+    assert commands[-1] == "fleet"
+    assert "'broken' (fleet_tools:missing) cannot be loaded: AttributeError" in listed
+    assert {"registry", "mcp", "conformance", "agents", "catalog"} <= set(commands)
+
+
+def test_a_package_replaces_no_command_of_the_core(tmp_path: Path) -> None:
+    package(tmp_path)
+    status, text = said(tmp_path, "send", "--help")
+    assert status == 0
+    assert "Send a message" in text
+
+
+def test_a_package_adds_a_command_to_a_group_of_the_core(tmp_path: Path) -> None:
+    package(tmp_path)
+    assert said(tmp_path, "keys", "count") == (0, "no keys\n")
+    assert "share" in said(tmp_path, "keys", "--help")[1]
+
+
+def test_an_unknown_command_is_refused_with_the_known_ones_in_mind(tmp_path: Path) -> None:
+    status, text = said(tmp_path, "registri")
+    assert status == 2
+    assert "registry" in text

@@ -1,4 +1,4 @@
-"""Compositions whose process dies after each of their commits: nothing is asked twice."""
+"""Compositions and handoffs whose process dies: nothing is asked twice."""
 
 from __future__ import annotations
 
@@ -6,26 +6,32 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from parley import Agent, Task, Turn
+import parley
+from parley import Agent, Execution, Task, TaskState, Turn
 from parley.compose import (
     Composition,
     PartFailure,
     broadcast,
     fallback,
+    handoff,
     map_reduce,
     part,
     quorum,
     retry,
     route,
 )
+from parley.server.run import serving
 from parley.testing import ScriptedAgent, client
+from tests.faults.conftest import Served
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
+
 
 A, B, C = (f"https://{name}.example" for name in "abc")
 
@@ -148,3 +154,49 @@ async def test_a_crash_after_a_late_part_was_canceled_leaves_it_late() -> None:
 
 def is_late(failure: PartFailure) -> bool:
     return failure.reason == "timeout"
+
+
+# -- an agent that has handed a conversation over is killed: it stays handed over, and once
+# -- only ------------------------------------------------------------------------------------------
+
+
+HANDING = Path(__file__).with_name("handing.py")
+
+
+@pytest.mark.slow
+async def test_a_kill_loses_and_repeats_no_handoff(tmp_path: Path) -> None:
+    heard: list[tuple[str, str]] = []
+    go = asyncio.Event()
+    billing = Agent("Billing", execution=Execution(cancel_grace=0.2))
+
+    @billing.skill(replies="task")
+    async def bill(turn: Turn) -> object:
+        """Waits, and hands back what is not about money."""
+        if turn.number == 1:
+            heard.append((turn.text, turn.handoff.note if turn.handoff else ""))
+        await go.wait()
+        return handoff(back=True) if turn.text == "weather" else f"Billing: {turn.text}"
+
+    async with serving(parley.asgi(billing, drain=0.2)) as url:
+        served = Served(tmp_path / "tasks.db", script=HANDING, args=[url])
+        await served.start()
+        try:
+            async with parley.connect(served.url) as remote:
+                first = await remote.send("money", return_immediately=True)
+                assert isinstance(first, Task)
+                await until(lambda: heard == [("money", "a note")])
+                back = await remote.send(
+                    "weather", context_id=first.context_id, return_immediately=True
+                )
+                assert isinstance(back, Task)
+                await until(lambda: heard[-1] == ("weather", ""))
+                await served.end()
+                await served.start()
+                go.set()
+                assert (await remote.wait(first.id, timeout=30)).text == "Billing: money"
+                done = await remote.wait(back.id, timeout=30)
+                assert (done.state, done.text) == (TaskState.COMPLETED, "Reception: weather")
+        finally:
+            if served.process is not None and served.process.returncode is None:
+                await served.end()
+    assert [text for text, _ in heard] == ["money", "weather"]

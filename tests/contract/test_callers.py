@@ -1,26 +1,31 @@
-"""Callers of one id: each sees what is theirs, over every binding and on every store."""
+"""Callers, tenants and traces: each sees what is theirs, over every binding and store."""
 
 from __future__ import annotations
 
+import random
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 
 import parley
-from parley import Message, Part, Role, TaskPushNotificationConfig, TaskState
+from parley import Agent, Message, Part, Role, TaskPushNotificationConfig, TaskState, Turn
+from parley.client.errors import NoCommonVersion
 from parley.extensions import SEARCH, SearchTasksRequest, TaskSearch
 from parley.model.errors import TaskNotFoundError, UnauthenticatedError
 from parley.model.ids import LONGEST_ID
 from parley.model.operations import GetTaskRequest
-from tests.contract.agents import private
-from tests.contract.conftest import Serve, Speech, reach
+from parley.model.service import TraceContext
+from tests.contract.agents import contract, plain, private
+from tests.contract.conftest import Serve, Speech, connect, reach
 from tests.contract.test_errors import refused
 
 pytestmark = pytest.mark.anyio
+
 
 BOBS = {
     "of one issuer": {"x-user": "bob", "x-issuer": "https://one.example"},
@@ -146,3 +151,140 @@ async def test_a_name_with_a_separator_in_it_is_not_let_in(
         async with reach(addresses, speech, headers=headers) as eve:
             caught = await refused(eve, "GetTask", GetTaskRequest(id=task.id))
             assert type(caught) is UnauthenticatedError
+
+
+# -- tenants, reached in every way that can name one -----------------------------------------------
+
+
+@pytest.fixture(scope="session")
+async def shared(serve: Serve) -> Sequence[str]:
+    """The addresses that several tenants share, one for each replica."""
+    tenants = {"acme": contract, "globex": contract, "initech": plain}
+    return await serve(partial(parley.asgi, tenants=tenants))
+
+
+@pytest.fixture
+async def cannot(shared: Sequence[str], speech: Speech) -> bool:
+    """Whether this way has no means to name a tenant: neither a field nor a path."""
+    if speech.way != ("GRPC", "0.3"):
+        return False
+    with pytest.raises(NoCommonVersion):
+        await connect(f"{shared[0]}/acme", speech)
+    return True
+
+
+@pytest.mark.parametrize("path", ["/{}", "/a2a/{}", "/.well-known/agent-card.json?tenant={}"])
+async def test_each_tenant_is_its_own_agent(shared, speech, cannot, path):
+    if cannot:
+        return
+    for tenant, name in (("acme", "Contract agent"), ("initech", "Plain agent")):
+        async with reach(shared, speech, path=path.format(tenant)) as remote:
+            assert remote.card.name == name
+            assert (await remote.send("say hello")).text in ("hello", "mhm")
+
+
+async def test_tenants_see_nothing_of_each_other(shared, speech, cannot):
+    if cannot:
+        return
+    async with (
+        reach(shared, speech, path="/acme") as acme,
+        reach(shared, speech, path="/globex") as globex,
+        reach(shared, speech, path="/a2a/acme") as acme_by_name,
+    ):
+        task = await acme.send("ask please", push="https://hooks.example.com/a")
+        for asked in (
+            globex.get(task.id),
+            globex.cancel(task.id),
+            globex.send("42", task_id=task.id),
+            globex.push.page(task.id),
+        ):
+            with pytest.raises(TaskNotFoundError):
+                await asked
+        with pytest.raises(TaskNotFoundError):
+            [event async for event in globex.subscribe(task.id)]
+        assert (await acme_by_name.get(task.id)).id == task.id
+        assert len((await acme.push.page(task.id)).configs) == 1
+        if not speech.is_old:
+            assert task.id not in [each.id for each in (await globex.list()).tasks]
+            assert task.id in [each.id for each in (await acme_by_name.list()).tasks]
+
+
+async def test_the_extended_card_keeps_its_reader_with_the_tenant(shared, speech, cannot):
+    if cannot:
+        return
+    for path in ("/globex", "/a2a/globex"):
+        async with reach(shared, speech, path=path) as remote:
+            card = await remote.extended_card()
+            assert "secret" in {skill.id for skill in card.skills}
+            for each in card.supported_interfaces:
+                address = each.url.removesuffix("/envelope")
+                assert each.tenant == "globex" or address.endswith("/globex")
+
+
+# -- A turn belongs to its message's trace: over every binding and version, and on every store -----
+
+
+FIRST = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+SECOND = "00-11111111111111111111111111111111-2222222222222222-00"
+
+traced = Agent("Traced")
+
+
+@traced.skill(replies="task", default=True)
+async def asking(turn: Turn) -> str:
+    """Says what trace each of its turns belongs to."""
+    said = f"{turn.trace.traceparent};{turn.trace.tracestate}"
+    await turn.ask(said)
+    return said
+
+
+@traced.skill(replies="message")
+async def direct(turn: Turn) -> str:
+    """Says so in a message."""
+    return f"{turn.trace.traceparent};{turn.trace.tracestate}"
+
+
+@pytest.fixture(scope="session")
+async def traces(serve: Serve) -> Any:
+    return await serve(partial(parley.asgi, traced))
+
+
+async def send(traces: Any, speech: Speech, text: str, *trace: str, **options: Any) -> Any:
+    """Send as a client does whose context has a trace, to any of the replicas."""
+    parent, state = trace
+    async with reach([random.choice(traces)], speech) as remote:
+        remote.context = msgspec.structs.replace(
+            remote.context, trace=TraceContext(traceparent=parent, tracestate=state)
+        )
+        return await remote.send(text, **options)
+
+
+async def test_each_turn_belongs_to_the_trace_of_its_message(traces: Any, speech: Speech) -> None:
+    task = await send(traces, speech, "go", FIRST, "a=1,b=2")
+    assert task.status.message.text == f"{FIRST};a=1,b=2"
+    done = await send(traces, speech, "go on", SECOND, "", task_id=task.id)
+    assert done.text == f"{SECOND};"
+    task = await send(traces, speech, "go", FIRST, "")
+    done = await send(traces, speech, "go on", "", "", task_id=task.id)
+    assert done.text == ";"
+
+
+async def test_a_direct_reply_belongs_to_a_trace(traces: Any, speech: Speech) -> None:
+    reply = await send(traces, speech, "go", FIRST, "a=1", metadata={"skill": "direct"})
+    assert reply.text == f"{FIRST};a=1"
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        ({"traceparent": "00-1-2-01", "tracestate": "a=1"}, ";"),
+        ({"tracestate": "a=1"}, ";"),
+        ({"traceparent": FIRST, "tracestate": "A=1"}, f"{FIRST};"),
+        ({"traceparent": FIRST, "tracestate": "a=1 , b=2"}, f"{FIRST};a=1,b=2"),
+    ],
+)
+async def test_what_is_not_valid_is_dropped(
+    traces: Any, speech: Speech, sent: dict[str, str], kept: str
+) -> None:
+    async with reach(traces, speech, headers=sent) as remote:
+        assert (await remote.send("go", metadata={"skill": "direct"})).text == kept

@@ -1,15 +1,32 @@
-"""The same things, read in every way, are the same."""
+"""The same things, read in every way, are the same: also at the edge of what can be kept."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
+from itertools import product
 
 import pytest
 
-from parley import Message, Role, Task, TaskState
+from parley import Message, Part, Role, Task, TaskPushNotificationConfig, TaskState
+from parley.model.errors import InvalidParamsError
+from parley.model.ids import LONGEST_ID
+from parley.model.operations import (
+    CancelTaskRequest,
+    DeleteTaskPushNotificationConfigRequest,
+    GetTaskPushNotificationConfigRequest,
+    GetTaskRequest,
+    ListTaskPushNotificationConfigsRequest,
+    ListTasksRequest,
+    SendMessageRequest,
+    SubscribeToTaskRequest,
+)
 from tests.contract.agents import release
-from tests.contract.conftest import Speech, reach
+from tests.contract.conftest import STORES, Speech, past_the_card, reach, ways_over
 from tests.contract.saying import PARTS, as_told
+from tests.contract.test_errors import refused
+from tests.kit.servers import WAYS
 
 pytestmark = pytest.mark.anyio
 
@@ -70,3 +87,133 @@ async def test_a_stream_says_the_same_in_every_way(remote, plainest, speech):
 async def collected(stream):
     """Return the rest of a stream."""
     return [event async for event in stream]
+
+
+# -- ids at the edge of what can be kept, and texts with anything in them, alike on every store ----
+
+
+WRONG = {
+    "too long": "a" * (LONGEST_ID + 1),
+    "too long in bytes": "é" * (LONGEST_ID // 2 + 1),
+    "far too long": "0123456789abcdef" * 400,
+    "not a text everywhere": "a\0b",
+}
+
+
+def message(**members):
+    given = {"message_id": "m-1", "role": Role.USER, "parts": (Part(text="work please"),)}
+    return SendMessageRequest(message=Message(**{**given, **members}))
+
+
+def requests(wrong):
+    """Each request with the wrong id in each of its places, and the place's name."""
+    hook = {"url": "https://hooks.example.com"}
+    for name in ("SendMessage", "SendStreamingMessage"):
+        yield name, message(message_id=wrong), "message.messageId"
+        yield name, message(context_id=wrong), "message.contextId"
+        yield name, message(task_id=wrong), "message.taskId"
+        yield name, message(reference_task_ids=("t", wrong)), "message.referenceTaskIds[1]"
+    yield "GetTask", GetTaskRequest(id=wrong), "id"
+    yield "CancelTask", CancelTaskRequest(id=wrong), "id"
+    yield "SubscribeToTask", SubscribeToTaskRequest(id=wrong), "id"
+    yield "ListTasks", ListTasksRequest(context_id=wrong), "contextId"
+    for name, request in (
+        ("CreateTaskPushNotificationConfig", TaskPushNotificationConfig),
+        ("GetTaskPushNotificationConfig", GetTaskPushNotificationConfigRequest),
+        ("DeleteTaskPushNotificationConfig", DeleteTaskPushNotificationConfigRequest),
+    ):
+        more = hook if request is TaskPushNotificationConfig else {}
+        yield name, request(task_id=wrong, id="c", **more), "taskId"
+        yield name, request(task_id="t", id=wrong, **more), "id"
+    name = "ListTaskPushNotificationConfigs"
+    yield name, ListTaskPushNotificationConfigsRequest(task_id=wrong), "taskId"
+
+
+@pytest.mark.parametrize("kind", WRONG)
+async def test_an_id_that_cannot_be_kept_is_refused_by_its_name(remote, speech, kind):
+    for name, request, field in requests(WRONG[kind]):
+        if speech.is_old and name == "ListTasks":
+            continue  # there is none
+        if "reference" in field and speech.is_old and speech.binding != "JSONRPC":
+            continue  # nor these
+        caught = await refused(remote, name, request)
+        assert type(caught) is InvalidParamsError, (name, field, caught)
+        assert field in caught.message
+        assert str(LONGEST_ID) in caught.message
+        assert caught.retry_after is None
+
+
+async def test_the_longest_ids_are_kept(remote, speech):
+    ids = {"message_id": "m" * LONGEST_ID, "context_id": "é" * (LONGEST_ID // 2)}
+    task = await past_the_card(remote, "SendMessage", message(**ids))
+    assert task.state is TaskState.COMPLETED
+    assert task.context_id == ids["context_id"]
+    assert task.history[0].message_id == ids["message_id"]
+    if not speech.is_old:
+        listed = await remote.list(context_id=ids["context_id"])
+        assert task.id in [each.id for each in listed.tasks]
+
+
+ODD = {
+    "U+0000": "a\0b",
+    "all of ASCII": "".join(map(chr, range(128))),
+    "the ends of planes": "\ufffe\uffff\U0001ffff\U0010ffff\ue000",
+    "lines": "\x85\u2028\u2029\r\n",
+    "no letters": "\ufeff\u202e\u0301",
+    "much": "\0é\U0001f600" * 10_000,
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+async def test_a_text_may_hold_anything(remote, kind):
+    """In the log, in the history, in what is remembered, in a list, in a stream."""
+    odd = ODD[kind]
+    deep: object = odd
+    for _ in range(40):
+        deep = [deep]
+    sent = Message(
+        message_id="m-1",
+        role=Role.USER,
+        parts=(Part(text="whole please"), Part(text=odd), Part(data={odd[:100]: [odd, deep]})),
+        metadata={odd[:100]: {"deep": deep}},
+    )
+    events = [event async for event in remote.stream(sent)]
+    task = await remote.get(events[0].id)
+    assert task.state is TaskState.COMPLETED
+    kept = task.history[0]
+    assert kept.parts[1].text == odd
+    assert kept.parts[2].data == {odd[:100]: [odd, deep]}
+    assert kept.metadata == {odd[:100]: {"deep": deep}}
+    asked = await remote.send(f"ask {odd}")
+    assert asked.history[0].text == f"ask {odd}"
+    done = await remote.send(odd, task_id=asked.id)
+    assert done.state is TaskState.COMPLETED
+    assert done.artifacts[0].parts == (Part(text=f"size {odd}"),)
+    assert await remote.get(done.id) == done
+
+
+async def test_a_page_token_that_nobody_gave_is_refused(remote, speech):
+    if speech.is_old:
+        return
+    token = base64.urlsafe_b64encode(json.dumps([1, "a\0b", 2]).encode()).decode()
+    caught = await refused(remote, "ListTasks", ListTasksRequest(page_token=token))
+    assert type(caught) is InvalidParamsError
+    assert "pageToken" in caught.message
+
+
+# -- in which ways the contract is asked over which store ------------------------------------------
+
+
+def test_all_ways_meet_all_stores() -> None:
+    met = {
+        (way, store)
+        for question in range(100)
+        for store in range(1, len(STORES))
+        for way in ways_over(f"test_{question}", store)
+    }
+    assert met == set(product(WAYS, range(1, len(STORES))))
+
+
+def test_every_question_meets_every_store_in_both_versions() -> None:
+    for store in range(1, len(STORES)):
+        assert {version for _, version in ways_over("test_one", store)} == {"1.0", "0.3"}

@@ -1,19 +1,36 @@
-"""The options of a server: each is declared once, and everything else is made of that."""
+"""The options of a server, URLs of stores, and what is said when it starts."""
 
 from __future__ import annotations
 
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import parley
-from parley import Agent, Settings
+from parley import Agent, Retention, Settings, Turn
 from parley.cli.settings.server import FLAGS, server_settings
-from parley.host.options import AppKeywords, ServeKeywords, ServerOptions, options_of
+from parley.host import store_urls
+from parley.host.host import Host, placed, removed_after, several_workers
+from parley.host.options import AppKeywords, ServeKeywords, ServerOptions, options_of, shown
+from parley.host.store_urls import open_admin, open_bus, open_store
 from parley.security import ApiKey
 from parley.security.egress import Egress
+from parley.store.bus.postgres_bus import PostgresBus
+from parley.store.bus.redis_bus import RedisBus
+from parley.store.memory import MemoryLogs, MemoryTaskStore
+from parley.store.postgres.store import PostgresTaskStore
+from parley.store.sqlite.store import SqliteTaskStore
 from tests.house.options_page import PAGE, page
+from tests.house.sizes import ROOT
 
 
 def test_keywords_are_the_options_and_each_is_documented() -> None:
@@ -107,3 +124,265 @@ def test_settings_in_force_are_shown_with_their_source(monkeypatch: pytest.Monke
     assert shown["--signing-keys"] == ("keys.json", "PARLEY_SIGNING_KEYS_FILE")
     assert shown["--usage"] == ("no", "default")
     assert shown["--drain"] == ("10s", "default")
+
+
+# -- from URLs to stores and buses, and what is said of those that are none ------------------------
+
+
+POSTGRES = "postgresql://ada:secret@db.example/tasks"
+REDIS = "redis://:secret@cache.example:6379/0"
+
+
+def test_a_url_names_a_store():
+    assert isinstance(open_store("memory:"), MemoryTaskStore)
+    assert isinstance(open_store("sqlite:///tasks.db"), SqliteTaskStore)
+    assert isinstance(open_store(POSTGRES), PostgresTaskStore)
+    assert isinstance(open_store(POSTGRES.replace("postgresql", "postgres"), 5), PostgresTaskStore)
+    store = MemoryTaskStore()
+    assert open_store(store) is store
+
+
+@pytest.mark.parametrize(
+    ("url", "lease", "migrate", "words"),
+    [
+        ("mysql://ada:secret@x", None, True, "'mysql://ada@x' names no store; use memory:, sqlite"),
+        ("sqlite://tasks.db", None, True, "names no store"),
+        ("sqlite:///", None, True, "names no store"),
+        ("", None, True, "names no store"),
+        ("sqlite:///a.db", 5, True, "lease=5 needs a store that many replicas use.*not sqlite"),
+        (MemoryTaskStore(), 5, True, "not a store that was made before"),
+        (POSTGRES, 0.1, True, "a lease is 0.5 to 3600 seconds"),
+        ("memory:", None, False, "only a postgresql:// store"),
+        ("postgresql://ada:secret@[/x", None, True, "is not a URL that libpq knows"),
+        (f"{POSTGRES}?schema=No", None, True, "a schema's name"),
+    ],
+)
+def test_what_is_no_store_is_refused(url, lease, migrate, words):
+    with pytest.raises(ValueError, match=words) as refused:
+        open_store(url, lease, migrate=migrate)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_url_names_a_bus():
+    assert isinstance(open_bus(None, POSTGRES), PostgresBus)
+    assert isinstance(open_bus(POSTGRES, POSTGRES), PostgresBus)
+    assert isinstance(open_bus(REDIS, POSTGRES), RedisBus)
+    assert isinstance(open_bus("redis+cluster://a:1,b:2", POSTGRES), RedisBus)
+    assert open_bus("none", POSTGRES) is None
+    assert open_bus(None, "memory:") is None
+    assert open_bus(None, MemoryTaskStore(logs=MemoryLogs())) is None
+    assert isinstance(open_bus(REDIS, MemoryTaskStore(logs=MemoryLogs())), RedisBus)
+
+
+@pytest.mark.parametrize(
+    ("url", "store", "words"),
+    [
+        (REDIS, "sqlite:///a.db", "sqlite:///a.db is for one process alone"),
+        ("none", "memory:", "memory: is for one process alone"),
+        (REDIS, MemoryTaskStore(), "this store is for one process alone"),
+        ("amqp://ada:secret@x", POSTGRES, "'amqp://ada@x' names no bus; use redis://"),
+        ("", POSTGRES, "names no bus"),
+        ("redis+moon://x", POSTGRES, "redis"),
+    ],
+)
+def test_what_is_no_bus_is_refused(url, store, words):
+    with pytest.raises(ValueError, match=words) as refused:
+        open_bus(url, store)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setattr(store_urls, "find_spec", lambda name: None)
+    for use in (open_store, open_admin):
+        with pytest.raises(ValueError, match=r'pip install "parley-a2a\[postgres\]"'):
+            use(POSTGRES)
+    with pytest.raises(ValueError, match=r'pip install "parley-a2a\[redis\]"'):
+        open_bus(REDIS, POSTGRES)
+
+
+@pytest.mark.parametrize(
+    ("url", "seen"),
+    [
+        (POSTGRES, "postgresql://ada@db.example/tasks"),
+        ("postgresql://db/x?user=ada&password=secret", "postgresql://db/x?user=ada&password=..."),
+        (REDIS, "redis://@cache.example:6379/0"),
+        ("sqlite:////var/lib/tasks.db", "sqlite:////var/lib/tasks.db"),
+        ("memory:", "memory:"),
+        ("postgresql://ada:secret@[/x", "postgresql:..."),
+    ],
+)
+def test_a_url_is_shown_without_its_password(url, seen):
+    assert shown(url) == seen
+
+
+agent = Agent("Somebody")
+
+
+@agent.skill
+async def say(turn: Turn) -> str:
+    """Says it."""
+    return turn.text
+
+
+def test_an_app_is_made_for_a_fleet():
+    app = parley.asgi(agent, store=POSTGRES, bus=REDIS, role="api", lease=5, migrate=False)
+    assert len(app.agents) == 1
+    app = parley.asgi(agent, store=POSTGRES, bus="none", role="worker")
+    assert not app.agents
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"role": "api"}, "needs a store that other processes use too"),
+        ({"role": "worker", "store": "sqlite:///a.db"}, "needs a store that other processes use"),
+        ({"role": "boss", "store": POSTGRES}, "role is 'both', 'api' or 'worker', not 'boss'"),
+        ({"bus": REDIS}, "memory: is for one process alone"),
+        ({"lease": 5.0}, "needs a store that many replicas use"),
+    ],
+)
+def test_what_makes_no_sense_in_one_process_is_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        parley.asgi(agent, **options)
+
+
+# -- what is said when a server starts: once each, and only where it is so -------------------------
+
+
+APP = """
+import logging
+
+import parley
+from parley import Agent
+
+agent = Agent("Echo")
+
+@agent.skill
+async def say(text: str) -> str:
+    return text
+
+app = parley.asgi(agent, store="{store}")
+logging.basicConfig(level="INFO", format="%(name)s: %(message)s")
+"""
+
+
+def echo(**options: Any) -> Agent:
+    agent = Agent(options.pop("name", "Echo"), **options)
+
+    @agent.skill
+    async def say(turn: Turn) -> str:
+        return turn.text
+
+    return agent
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Callable[..., list[str]]]:
+    """Run ``uvicorn`` with options until all of its workers serve; return what they said."""
+    running: list[subprocess.Popen[str]] = []
+
+    def serve(*options: str, store: str = "memory:", workers: int = 1, **more: str) -> list[str]:
+        (tmp_path / "served_here.py").write_text(APP.format(store=store))
+        command = [sys.executable, "-m", "uvicorn", "served_here:app", "--port", "0", *options]
+        paths = os.pathsep.join([str(tmp_path), str(ROOT / "src")])
+        environ = {k: v for k, v in os.environ.items() if k != "WEB_CONCURRENCY"}
+        server = subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            env={**environ, "PYTHONPATH": paths, **more},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        running.append(server)
+        assert server.stderr is not None
+        lines = []
+        for line in server.stderr:
+            lines.append(line)
+            workers -= "startup complete" in line
+            if not workers:
+                break
+        return lines
+
+    yield serve
+    for server in running:
+        server.send_signal(signal.SIGINT)
+        try:
+            server.wait(10)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+        assert server.stderr is not None
+        server.stderr.close()
+
+
+def said(lines: Sequence[str], what: str) -> list[str]:
+    return [line for line in lines if what in line]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals end no server there")
+@pytest.mark.parametrize(
+    ("options", "environ"), [(["--workers", "2"], {}), ([], {"WEB_CONCURRENCY": "2"})]
+)
+def test_several_workers_that_keep_tasks_in_memory_say_so_in_a_line_each(
+    served: Callable[..., list[str]], options: list[str], environ: Mapping[str, str]
+) -> None:
+    lines = served(*options, workers=2, **environ)
+    told = said(lines, "one of several worker processes (uvicorn has 2)")
+    assert len(told) == 2, lines
+    assert "postgresql://host/database" in told[0]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals end no server there")
+@pytest.mark.parametrize("options", [[], ["--reload"], ["--workers", "1"]])
+def test_one_worker_is_told_nothing_of_several(
+    served: Callable[..., list[str]], options: list[str]
+) -> None:
+    lines = served(*options)
+    assert said(lines, "worker processes") == []
+    assert len(said(lines, "tasks are removed")) == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "expected"),
+    [
+        (["-w", "4"], {}, "gunicorn has 4"),
+        (["-w4"], {}, "gunicorn has 4"),
+        (["--workers=3", "app:app"], {}, "gunicorn has 3"),
+        ([], {"WEB_CONCURRENCY": "2"}, "gunicorn has 2"),
+        ([], {"GUNICORN_CMD_ARGS": "--bind=:80 --workers 5"}, "gunicorn has 5"),
+        (["-w", "1"], {"WEB_CONCURRENCY": "4"}, ""),
+        (["app:app"], {}, ""),
+    ],
+)
+def test_gunicorns_workers_are_counted_as_it_was_told(
+    monkeypatch: pytest.MonkeyPatch, argv: list[str], environ: dict[str, str], expected: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["gunicorn", *argv])
+    assert several_workers({"SERVER_SOFTWARE": "gunicorn/23.0.0", **environ}) == expected
+    assert several_workers(environ) == ""  # alone, whatever a platform sets for others
+
+
+@pytest.mark.anyio
+async def test_how_long_ended_tasks_are_kept_is_said_in_one_line_when_a_server_starts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "parley.host")
+    host = Host(placed([echo(), echo(name="Time")]), MemoryTaskStore(), ServerOptions(drain=0.0))
+    await host.start()
+    await host.stop()
+    told = [r.getMessage() for r in caplog.records if "removed" in r.getMessage()]
+    assert told == [
+        "tasks are removed with all that is theirs when they have ended for 7 days; "
+        "Retention(tasks=...) says how long they are kept, None for ever"
+    ]
+
+
+def test_agents_that_keep_their_tasks_for_other_times_are_named() -> None:
+    day, hours = timedelta(days=1), timedelta(hours=36)
+    agents = [
+        echo(retention=Retention(tasks=hours)),
+        echo(name="Time", retention=Retention(tasks=day)),
+        echo(name="A", retention=Retention(tasks=None)),
+    ]
+    assert re.match(r"for 1 day \(Time\), 1 day, 12:00:00 \(Echo\); ", removed_after(agents))
+    assert removed_after([echo(retention=Retention(tasks=None))]) == ""

@@ -1,18 +1,24 @@
-"""Who reaches a server: refused or warned of at the start."""
+"""Who reaches a server, and which of its endpoints not everyone may see."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
+import aiohttp
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2
 
 import parley
 from parley import Agent, CardDetails, EnvelopeSettings, Rights
 from parley.envelope.binding import EnvelopeBinding
+from parley.model.errors import UnauthenticatedError
 from parley.model.service import Caller
 from parley.security import Bearer, MutualTls, anonymous
 from parley.server.app import Settings
-from parley.server.run import AnonymousRefused, run, warn_of_plain_text
+from parley.server.grpc.server import REFLECTION_SERVICES
+from parley.server.run import AnonymousRefused, run, serving, warn_of_plain_text
 from parley.server.settings import GrpcOptions, TlsOptions
 from parley.server.sockets import listen
 from parley.server.tls import ReloadingTls, asked_of_callers
@@ -20,6 +26,7 @@ from tests.kit.certificates import Authority
 from tests.kit.scripted import app_of
 
 pytestmark = pytest.mark.anyio
+
 
 AUTHORITY = Authority()
 token = Bearer(lambda token: None)
@@ -186,3 +193,267 @@ async def test_a_card_with_security_and_a_plain_public_url_is_warned_of(
         async with app.lifespan():
             pass
     assert ("requires credentials and names http" in caplog.text) == is_warned
+
+
+# -- endpoints that not everyone may see (``Settings.restrict``) -----------------------------------
+
+
+HERE, ELSEWHERE = ["127.0.0.0/8", "::1"], ["192.0.2.0/24"]
+CARD = "/.well-known/agent-card.json"
+PATHS = {
+    "card": [CARD, "/.well-known/agent.json", f"{CARD}?tenant=acme", f"/acme{CARD}"],
+    "docs": ["/docs", "/openapi.json"],
+    "health": ["/health/live", "/health/ready"],
+}
+TOKEN = {"authorization": "Bearer good"}
+
+restrict_token = Bearer({"good": Caller(id="ada")}.get)
+agent = Agent("Bank", security=restrict_token | anonymous)
+
+
+@agent.skill
+async def balance(text: str) -> str:
+    return "42"
+
+
+def restrict_app_of(restrict, **options):
+    settings = Settings(restrict=restrict, **options.pop("settings", {}))
+    agents = options.pop("agents", agent)
+    return parley.asgi(agents, tenants={"acme": agent}, settings=settings, **options)
+
+
+async def get(url, path, headers=None, method="GET"):
+    async with (
+        aiohttp.ClientSession() as http,
+        http.request(method, url + path, headers=headers) as answer,
+    ):
+        return answer.status, dict(answer.headers), await answer.text()
+
+
+@pytest.mark.parametrize("name", PATHS)
+async def test_an_endpoint_is_for_callers_with_credentials(name):
+    async with serving(restrict_app_of({name: "authenticated"})) as url:
+        for path in PATHS[name]:
+            status, headers, text = await get(url, path)
+            assert (status, headers["WWW-Authenticate"]) == (401, "Bearer")
+            assert headers["Cache-Control"] == "no-store"
+            assert "Bank" not in text
+            status, headers, _ = await get(url, path, {"authorization": "Bearer bad"})
+            assert (status, headers["WWW-Authenticate"]) == (401, 'Bearer error="invalid_token"')
+            status, headers, _ = await get(url, path, TOKEN)
+            assert status == 200
+            assert "public" not in headers["Cache-Control"]
+            assert (await get(url, path, method="HEAD"))[0] == 401
+        for other in set(PATHS) - {name}:
+            for path in PATHS[other]:
+                assert (await get(url, path))[0] == 200
+
+
+@pytest.mark.parametrize("name", PATHS)
+async def test_an_endpoint_is_for_some_addresses_and_elsewhere_nothing_is_there(name):
+    async with serving(restrict_app_of({name: HERE})) as url:
+        for path in PATHS[name]:
+            status, headers, _ = await get(url, path)
+            assert status == 200
+            assert "public" not in headers["Cache-Control"]
+    async with serving(restrict_app_of({name: ELSEWHERE})) as url:
+        for path in PATHS[name]:
+            for method in ("GET", "HEAD", "POST", "DELETE"):
+                refused = await get(url, path, TOKEN, method)
+                nothing = await get(url, f"/acme/no{path}", TOKEN, method)
+                assert refused[0] == nothing[0] == 404
+                assert "WWW-Authenticate" not in refused[1]
+            text = (await get(url, path))[2]
+            assert text.startswith('{"error":"nothing is at /')
+
+
+async def test_a_server_that_restricts_nothing_lets_caches_share_cards():
+    async with serving(restrict_app_of({})) as url:
+        assert "public" in (await get(url, CARD))[1]["Cache-Control"]
+
+
+@pytest.mark.parametrize("restrict", [ELSEWHERE, "authenticated"])
+async def test_a_restricted_card_is_listed_nowhere(restrict):
+    agents = {"/bank": agent}
+    async with serving(parley.asgi(agents, settings=Settings(restrict={}))) as url:
+        assert "/bank" in (await get(url, "/"))[2]
+    settings = Settings(restrict={"card": restrict})
+    async with serving(parley.asgi(agents, settings=settings)) as url:
+        for path in ("/", "/nowhere", CARD, f"/a2a/bank{CARD}", f"{CARD}?assistant_id=bank"):
+            assert "http://" not in (await get(url, path))[2]
+    settings = Settings(restrict={"card": HERE})
+    async with serving(parley.asgi(agents, settings=settings)) as url:
+        assert "/bank" in (await get(url, "/"))[2]
+
+
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON", "GRPC"])
+async def test_agents_are_for_callers_with_credentials(binding):
+    app = restrict_app_of({"agents": "authenticated"})
+    async with serving(app, grpc=GrpcOptions(port=0)) as url:
+        over_grpc = f"http://{app.grpc.beside(url)}"
+        options = {"binding": binding, "retries": 0, "trust_origins": [over_grpc]}
+        async with parley.connect(url, **options) as remote:
+            with pytest.raises(UnauthenticatedError):
+                await remote.send("what have I got?")
+        async with parley.connect(url, bearer="good", **options) as remote:
+            assert (await remote.send("what have I got?")).text == "42"
+
+
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON", "GRPC"])
+async def test_agents_are_for_some_addresses(binding):
+    async with (
+        serving(restrict_app_of({"agents": HERE}), grpc=GrpcOptions(port=0)) as url,
+        parley.connect(url, binding=binding) as remote,
+    ):
+        assert (await remote.send("what have I got?")).text == "42"
+    async with (
+        serving(restrict_app_of({"agents": ELSEWHERE}), grpc=GrpcOptions(port=0)) as url,
+        parley.connect(url, binding=binding, retries=0) as remote,
+    ):
+        with pytest.raises(Exception, match=r"nothing is at|not found|404"):
+            await remote.send("what have I got?")
+
+
+# -- addresses behind a proxy ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("forwarded", "trust_proxy", "status"),
+    [
+        ("10.1.2.3", True, 200),
+        ("[fd00::1]:4711", True, 200),
+        ("10.1.2.3:4711", True, 200),
+        ("203.0.113.9", True, 404),
+        ("10.1.2.3, 203.0.113.9", True, 404),
+        ("203.0.113.9, 10.1.2.3", True, 200),
+        ("unknown", True, 404),
+        ("", True, 404),
+        (None, True, 404),
+        ("10.1.2.3", False, 404),
+        ("127.0.0.1", False, 404),
+    ],
+)
+async def test_the_address_is_the_one_that_a_trusted_proxy_adds(forwarded, trust_proxy, status):
+    app = restrict_app_of(
+        {"health": ["10.0.0.0/8", "fd00::/8"]}, settings={"trust_proxy": trust_proxy}
+    )
+    headers = {} if forwarded is None else {"X-Forwarded-For": forwarded}
+    async with serving(app) as url:
+        assert (await get(url, "/health/live", headers))[0] == status
+
+
+async def test_each_header_that_a_proxy_adds_counts():
+    app = restrict_app_of({"health": ["10.0.0.0/8"]}, settings={"trust_proxy": True})
+    async with serving(app) as url, aiohttp.ClientSession() as http:
+        headers = [("X-Forwarded-For", "10.1.2.3"), ("X-Forwarded-For", "203.0.113.9")]
+        answer = await http.get(f"{url}/health/live", headers=headers)
+        assert answer.status == 404
+
+
+# -- gRPC --------------------------------------------------------------------------------------
+
+
+async def grpc_status(target: str, method: str, metadata=(), data=b"") -> str:
+    async with grpc.aio.insecure_channel(target) as channel:
+        try:
+            async with asyncio.timeout(30):
+                # A message that a stream still writes when it is refused would be "INTERNAL" here.
+                call = channel.unary_stream(method)(data, metadata=metadata)
+                async for _ in call:
+                    return "OK"
+        except grpc.aio.AioRpcError as error:
+            return error.code().name
+    return "nothing"
+
+
+SERVICES = {
+    "health": ["/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"],
+    "docs": [f"/{service}/ServerReflectionInfo" for service in REFLECTION_SERVICES],
+}
+
+
+@pytest.mark.parametrize("name", SERVICES)
+@pytest.mark.parametrize(
+    ("restrict", "metadata", "status"),
+    [
+        ("authenticated", (), "UNAUTHENTICATED"),
+        ("authenticated", (("authorization", "Bearer bad"),), "UNAUTHENTICATED"),
+        ("authenticated", (("authorization", "Bearer good"),), "OK"),
+        (HERE, (), "OK"),
+        (ELSEWHERE, (("authorization", "Bearer good"),), "UNIMPLEMENTED"),
+    ],
+)
+async def test_services_of_grpc_are_restricted_too(name, restrict, metadata, status):
+    app = restrict_app_of({name: restrict})
+    async with serving(app, grpc=GrpcOptions(port=0)) as url:
+        target = app.grpc.beside(url)
+        for method in SERVICES[name]:
+            data = health_pb2.HealthCheckRequest().SerializeToString()
+            assert await grpc_status(target, method, metadata, data) == status
+
+
+async def test_what_is_hidden_looks_like_what_is_not_there():
+    app = restrict_app_of({"health": ELSEWHERE})
+    told = []
+    async with (
+        serving(app, grpc=GrpcOptions(port=0)) as url,
+        grpc.aio.insecure_channel(app.grpc.beside(url)) as channel,
+    ):
+        for method in ("/grpc.health.v1.Health/List", "/no.such.Service/List"):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await channel.unary_unary(method)(b"")
+            told.append((refused.value.code(), refused.value.details()))
+    assert told[0] == told[1]
+
+
+# -- settings ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("restrict", "words"),
+    [
+        ({"metrics": "authenticated"}, "has the endpoints card, docs"),
+        ({"card": "everyone"}, "not 'everyone'"),
+        ({"card": []}, "networks such as"),
+        ({"card": ["10.0.0.1/8"]}, "has host bits set"),
+        ({"card": ["authenticated", "10.0.0.0/8"]}, "not 'authenticated'"),
+        ({"card": None}, "networks such as"),
+        ({"callbacks": "authenticated"}, "networks only"),
+        ("card", "takes endpoints"),
+    ],
+)
+def test_what_restricts_nothing_is_refused(restrict, words):
+    with pytest.raises(ValueError, match=words):
+        Settings(restrict=restrict)
+
+
+def test_credentials_need_something_that_verifies_them():
+    open_agent = Agent("Open")
+    open_agent.skill(balance)
+    settings = Settings(restrict={"card": "authenticated"})
+    with pytest.raises(ValueError, match="needs something to verify"):
+        parley.asgi(open_agent, settings=settings)
+    settings = Settings(restrict={"agents": "authenticated"})
+    with pytest.raises(ValueError, match="needs something to verify"):
+        parley.asgi(open_agent, settings=settings)
+
+
+async def test_a_caller_that_the_operator_identifies_counts_if_it_is_authenticated():
+    def identify(scope):
+        user = dict(scope["headers"]).get(b"x-user", b"").decode()
+        return Caller(id=user, authenticated=user == "ada")
+
+    open_agent = Agent("Open")
+    open_agent.skill(balance)
+    settings = Settings(restrict={"card": "authenticated"})
+    async with serving(parley.asgi(open_agent, settings=settings, caller=identify)) as url:
+        assert (await get(url, CARD, {"x-user": "ada"}))[0] == 200
+        assert (await get(url, CARD, {"x-user": "bob"}))[0] == 401
+        assert (await get(url, CARD))[0] == 401
+
+
+async def test_callbacks_are_for_some_addresses():
+    async with serving(restrict_app_of({"callbacks": ELSEWHERE})) as url:
+        assert "nothing is at" in (await get(url, "/callbacks/x", method="POST"))[2]
+    async with serving(restrict_app_of({"callbacks": HERE})) as url:
+        assert "nothing is at" not in (await get(url, "/callbacks/x", method="POST"))[2]

@@ -1,4 +1,4 @@
-"""Whatever loop a test runs on, and however many agents are under test on it."""
+"""Agents under test: on any loop, that wait for something outside, and their webhooks."""
 
 from __future__ import annotations
 
@@ -6,12 +6,29 @@ import asyncio
 import importlib.util
 import sys
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 import parley
-from parley import Agent, Task, Turn
-from parley.testing import client, completed, failed
+from parley import Agent, Task, TaskPushNotificationConfig, Turn
+from parley.model.errors import InvalidParamsError
+from parley.model.operations import AuthenticationInfo
+from parley.push.delivery import RetryPolicy
+from parley.store.protocols.tables import EventCompleted
+from parley.testing import (
+    artifact,
+    assert_events,
+    client,
+    completed,
+    failed,
+    message,
+    submitted,
+    working,
+)
+
+pytestmark = pytest.mark.anyio
+
 
 DAY = timedelta(days=1)
 
@@ -129,3 +146,207 @@ async def test_an_agent_that_does_not_start_says_why_and_leaves_nothing(tmp_path
     assert set(vars(asyncio.get_running_loop())) == before
     async with client(sleeper()) as remote:
         assert await remote.send("?", timeout=5, return_immediately=True) != failed()
+
+
+# -- turns that wait for something outside: completed by the test, and by an address ---------------
+
+
+def shop() -> Agent:
+    agent = Agent("Shop")
+
+    @agent.skill
+    async def order(turn: Turn) -> str:
+        """Waits for a payment, at an address or by its key."""
+        address = await turn.callback(f"payment:{turn.text}")
+        await turn.working(address)
+        paid = await turn.wait_event(f"payment:{turn.text}", timeout=timedelta(days=3))
+        return f"paid {paid['amount']}"
+
+    return agent
+
+
+@pytest.fixture(params=["memory:", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return request.param if request.param == "memory:" else f"sqlite:///{tmp_path}/tasks.db"
+
+
+async def test_a_test_completes_an_event(store: str) -> None:
+    async with client(shop(), store=store) as remote:
+        task = await remote.send("42", return_immediately=True)
+        assert isinstance(task, Task)
+        await remote.advance(timedelta(days=1))
+        await remote.crash()
+        assert await remote.complete("payment:42", {"amount": 10})
+        assert await remote.get(task.id) == completed("paid 10")
+        assert not await remote.complete("payment:42", {"amount": 10})
+        with pytest.raises(EventCompleted):
+            await remote.complete("payment:42", {"amount": 11})
+
+
+async def test_whatever_completes_events_in_production_does_in_a_test(store: str) -> None:
+    agent = shop()
+    async with client(agent, store=store) as remote:
+        task = await remote.send("42", return_immediately=True)
+        assert isinstance(task, Task)
+        await remote.settle()
+        await parley.complete("payment:42", {"amount": 10}, agent=agent, store=remote.store)
+        assert await remote.wait(task.id) == completed("paid 10")
+
+
+async def test_an_address_of_the_agent_is_called_without_a_socket(store: str) -> None:
+    async with client(shop(), store=store) as remote:
+        task = await remote.send("42", return_immediately=True)
+        assert isinstance(task, Task)
+        await remote.settle()
+        status = (await remote.get(task.id)).status
+        assert status.message is not None
+        address = status.message.text
+        assert address.startswith("https://agent.test/")
+        await remote.crash()
+        json = {"Content-Type": "application/json"}
+        reply = await remote.http.send("POST", address, json, b'{"amount": 7}')
+        assert reply.status < 300
+        assert await remote.wait(task.id) == completed("paid 7")
+
+
+async def test_an_address_expires_by_moved_time() -> None:
+    async with client(shop()) as remote:
+        task = await remote.send("42", return_immediately=True)
+        assert isinstance(task, Task)
+        await remote.settle()
+        assert await remote.get(task.id) == working()
+        status = (await remote.get(task.id)).status
+        assert status.message is not None
+        await remote.advance(timedelta(days=60))
+        json = {"Content-Type": "application/json"}
+        reply = await remote.http.send("POST", status.message.text, json, b'{"amount": 7}')
+        assert reply.status == 410
+
+
+# -- webhooks of a test: through the real dispatcher, into a list ----------------------------------
+
+
+def worker() -> Agent:
+    agent = Agent("Worker")
+
+    @agent.skill
+    async def work(turn: Turn) -> str:
+        await turn.working("At it")
+        return "done"
+
+    return agent
+
+
+async def test_every_event_arrives_in_order_with_its_headers() -> None:
+    async with client(worker()) as remote:
+        push = TaskPushNotificationConfig(
+            url="https://hooks.example/in",
+            token="secret",
+            authentication=AuthenticationInfo(scheme="Bearer", credentials="abc"),
+        )
+        task = await remote.send("?", push=push)
+        assert isinstance(task, Task)
+        await remote.settle()
+        assert_events(
+            remote.webhooks, [submitted(), working("At it"), artifact("done"), completed()]
+        )
+        assert remote.webhooks == [submitted(), working("At it"), artifact("done"), completed()]
+        first = remote.webhooks[0]
+        assert first.url == "https://hooks.example/in"
+        assert first.task_id == task.id
+        assert first.token == "secret"
+        assert first.headers["authorization"] == "Bearer abc"
+        assert first.headers["a2a-version"] == "1.0"
+        assert first.id.endswith("/1")
+        assert first.json["task"]["id"] == task.id
+        assert remote.webhooks.to("https://hooks.example/in") == list(remote.webhooks)
+
+
+async def test_webhooks_of_version_0_3_get_tasks() -> None:
+    async with client(worker(), version="0.3") as remote:
+        await remote.send("?", push=remote.webhook)
+        await remote.settle()
+        assert remote.webhooks[-1] == completed("done")
+        assert remote.webhooks[-1].headers["a2a-version"] == "0.3"
+
+
+async def test_a_direct_reply_arrives_too() -> None:
+    agent = Agent("Direct")
+
+    @agent.skill
+    async def reply(turn: Turn) -> str:
+        return "Hello"
+
+    async with client(agent) as remote:
+        await remote.send("?", push=remote.webhook)
+        await remote.settle()
+        assert remote.webhooks == [message("Hello")]
+        assert remote.webhooks[0].task_id == ""
+
+
+@pytest.mark.parametrize("status", [503, 0])
+async def test_failures_are_tried_again_with_backoff(status: int) -> None:
+    async with client(worker()) as remote:
+        remote.webhooks.fail(times=2, status=status)
+        await remote.send("?", push=remote.webhook)
+        await remote.settle()
+        assert [each.status for each in remote.webhooks] == [status]
+        await remote.advance(timedelta(seconds=2))
+        assert [each.status for each in remote.webhooks] == [status, status]
+        await remote.advance(timedelta(seconds=5))
+        assert [each.status for each in remote.webhooks[2:]] == [200] * 4
+        assert len({each.id for each in remote.webhooks}) == 4
+        assert remote.webhooks.events == [submitted(), working(), artifact(), completed()]
+
+
+async def test_retry_after_counts() -> None:
+    async with client(worker()) as remote:
+        remote.webhooks.fail(status=429, retry_after=3600)
+        await remote.send("?", push=remote.webhook)
+        await remote.advance(timedelta(minutes=59))
+        assert not remote.webhooks.accepted
+        await remote.advance(timedelta(minutes=10))
+        assert remote.webhooks.events[-1] == completed()
+
+
+async def test_one_address_fails_and_another_does_not() -> None:
+    async with client(worker()) as remote:
+        remote.webhooks.fail(times=None, url="https://bad.example/")
+        await remote.send("?", push="https://bad.example/")
+        await remote.send("?", push="https://good.example/")
+        await remote.settle()
+        assert not remote.webhooks.to("https://bad.example/")
+        assert len(remote.webhooks.to("https://good.example/")) == 4
+        remote.webhooks.recover()
+        await remote.advance(timedelta(minutes=1))
+        assert len(remote.webhooks.to("https://bad.example/")) == 4
+
+
+async def test_the_server_s_rules_for_addresses_hold() -> None:
+    async with client(worker()) as remote:
+        with pytest.raises(InvalidParamsError, match="loopback"):
+            await remote.send("?", push="http://127.0.0.1:9000/")
+    async with client(worker(), allow_private_webhooks=True) as remote:
+        await remote.send("?", push="http://127.0.0.1:9000/")
+        await remote.settle()
+        assert remote.webhooks
+
+
+async def test_a_webhook_that_keeps_failing_is_suspended() -> None:
+    policy = RetryPolicy(gives_up_after=3600.0)
+    async with client(worker(), retry_policy=policy) as remote:
+        remote.webhooks.fail(times=None)
+        await remote.send("?", push=remote.webhook)
+        await remote.advance(timedelta(hours=3))
+        count = len(remote.webhooks)
+        assert count > 3
+        remote.webhooks.recover()
+        await remote.advance(timedelta(hours=3))
+        assert len(remote.webhooks) == count
+
+
+async def test_a_number_of_failures_is_positive() -> None:
+    async with client(worker()) as remote:
+        with pytest.raises(ValueError, match="times is 1 or more"):
+            remote.webhooks.fail(times=0)
+        await asyncio.sleep(0)

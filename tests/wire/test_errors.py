@@ -1,4 +1,4 @@
-"""Errors as typed details, there and back."""
+"""Errors as typed details and as the status of gRPC, there and back."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parley.model.errors import (
+    ERRORS,
+    A2AError,
     FieldViolation,
     InternalError,
     InvalidParamsError,
@@ -16,8 +18,16 @@ from parley.model.errors import (
     PeerError,
     TaskNotCancelableError,
     TaskNotFoundError,
+    UnsupportedOperationError,
 )
 from parley.wire.errors import details_of, error_of
+from parley.wire.protobuf.errors import (
+    CODES,
+    MAX_DETAILS_BYTES,
+    has_reason,
+    read_status,
+    write_status,
+)
 from tests.kit.strategies import json_values
 
 INFO = {
@@ -127,3 +137,81 @@ def test_nothing_that_a_peer_sends_makes_reading_its_error_fail(code, message, d
     error = error_of(code, message, details)
     assert details_of(error)[0]["reason"] == error.reason
     json.dumps(details_of(error))
+
+
+# -- errors as the status and the trailing metadata of gRPC ----------------------------------------
+
+
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
+def test_an_error_is_read_as_the_one_that_was_written(kind):
+    error = kind("words", metadata={"taskId": "t"}, retry_after=1.5)
+    details = write_status(error)
+    assert has_reason(details)
+    # Several errors share a status, and older servers give others: the reason decides.
+    for status in (error.grpc_status, "UNIMPLEMENTED", "UNKNOWN"):
+        read = read_status(status, "words", details)
+        assert type(read) is kind
+        assert (read.message, read.metadata, read.retry_after) == ("words", {"taskId": "t"}, 1.5)
+
+
+def test_wrong_fields_travel_with_their_error():
+    violations = (FieldViolation("message.parts", "must not be empty"), FieldViolation("id", "x"))
+    error = InvalidParamsError("words", violations=violations)
+    assert read_status("INVALID_ARGUMENT", "words", write_status(error)).violations == violations
+
+
+def test_further_details_travel_as_what_they_are_or_as_an_object():
+    kind = "type.googleapis.com/google.protobuf.Struct"
+    error = InternalError(
+        "words", details=({"a": [1]}, {"@type": "type.googleapis.com/x.Unknown", "b": 2})
+    )
+    read = read_status("INTERNAL", "words", write_status(error))
+    assert [*map(dict, read.details)] == [
+        {"@type": kind, "value": {"a": [1]}},
+        {"@type": kind, "value": {"@type": "type.googleapis.com/x.Unknown", "b": 2}},
+    ]
+
+
+def test_details_are_cut_to_what_metadata_may_hold_and_the_reason_stays():
+    error = InvalidParamsError(
+        "w" * 5000,
+        metadata={"taskId": "i" * 5000},
+        violations=tuple(FieldViolation(f"f{n}", "d" * 500) for n in range(20)),
+        details=({"a": "b" * 5000},),
+        retry_after=1,
+    )
+    details = write_status(error)
+    assert len(details) <= MAX_DETAILS_BYTES
+    read = read_status("INVALID_ARGUMENT", "words", details)
+    assert isinstance(read, InvalidParamsError)
+    assert 0 < len(read.violations) < 20
+    assert read.violations[0] == error.violations[0]
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "kind", "words"),
+    [
+        ("NOT_FOUND", "no such task", TaskNotFoundError, "no such task"),
+        ("UNIMPLEMENTED", "not here", UnsupportedOperationError, "not here"),
+        ("UNIMPLEMENTED", "TaskNotCancelableError: it ended", TaskNotCancelableError, "it ended"),
+        ("INTERNAL", "NoSuchError: words", InternalError, "NoSuchError: words"),
+        ("UNAVAILABLE", "busy", OverloadedError, "busy"),
+        ("DATA_LOSS", "gone", PeerError, "gone"),
+    ],
+)
+def test_a_peer_without_details_is_understood_by_name_or_status(status, message, kind, words):
+    for details in (None, b"", b"\xff\xff\xff"):
+        assert not has_reason(details)
+        error = read_status(status, message, details)
+        assert type(error) is kind
+        assert error.message == words
+
+
+@given(st.sampled_from(sorted(CODES)), st.text(max_size=20), st.binary(max_size=80))
+def test_nothing_that_a_peer_sends_makes_reading_fail(status, message, details):
+    assert isinstance(read_status(status, message, details), A2AError)
+
+
+def test_every_error_has_a_status_that_grpc_knows():
+    assert {error.grpc_status for error in ERRORS} <= {*CODES}
+    assert CODES["UNAUTHENTICATED"] == 16

@@ -1,18 +1,44 @@
-"""What is kept of a task while its stream tells it: bounded, whatever the agent sends."""
+"""What a client makes of a task: from its events, from two looks at it, and at its end."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+from msgspec.structs import replace
 
 from parley.client import connect
 from parley.client.bindings import http
-from parley.client.calls.stream_reader import FoldedTask
-from parley.model.tasks import Task, TaskState
-from tests.client.calls.test_resume import AT_ONCE, boundaries, text_of
-from tests.client.log_agent import LogAgent, chunk, fold_of, says, task
-from tests.kit.scripted_server import scripted
+from parley.client.calls.stream_reader import FoldedTask, diff, new_output, with_final_text
+from parley.model.errors import InternalError, InvalidParamsError, UnsupportedOperationError
+from parley.model.parts import Artifact, Message, Part, Role
+from parley.model.service import CallContext, StreamItem
+from parley.model.struct import Timestamp
+from parley.model.tasks import (
+    Event,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+from parley.server.run import serving
+from parley.server.settings import GrpcOptions
+from parley.store.fold import Fold
+from tests.client.calls.test_resume import boundaries, text_of
+from tests.client.log_agent import IDS, REPORT, LogAgent, chunk, fold_of, says, task
+from tests.kit.scripted import Scripted, app_of
+from tests.kit.scripted import task as scripted_task
+from tests.kit.scripted_server import AT_ONCE, Agent, Exchange, scripted, talk
+from tests.kit.scripted_server import task as plain
+from tests.kit.servers import WAYS
 
 pytestmark = pytest.mark.anyio
+
 
 LIMIT = 10_000
 
@@ -75,3 +101,313 @@ async def test_a_cut_stream_of_a_large_task_goes_on_with_the_task_as_it_stands(
 
 def boundaries_of(log) -> list[int]:
     return boundaries(LogAgent(log, [], numbered=False))
+
+
+# -- what happened between two looks at a task, told as events -------------------------------------
+
+
+def test_a_task_that_was_not_known_is_told_as_itself() -> None:
+    now = fold_of(REPORT)
+    assert diff(None, now) == [now]
+    assert diff(Task(id="other", status=now.status), now) == [now]
+
+
+def test_nothing_new_is_nothing_to_tell() -> None:
+    for end in range(1, len(REPORT) + 1):
+        now = fold_of(REPORT[:end])
+        assert diff(now, now) == []
+
+
+def test_a_grown_artifact_is_told_by_what_it_grew() -> None:
+    assert diff(fold_of(REPORT[:3]), fold_of(REPORT[:4])) == [REPORT[3]]
+
+
+def test_text_that_an_agent_joins_into_one_part_is_told_by_what_it_grew() -> None:
+    before = fold_of(REPORT[:4])
+    joined = Artifact(artifact_id="a-1", name="report", parts=(Part(text="one two three "),))
+    now = Task(id="t-1", context_id="c-1", status=before.status, artifacts=(joined,))
+    assert diff(before, now) == [chunk("three ")]
+
+
+def test_a_replaced_artifact_is_told_whole() -> None:
+    before = fold_of(REPORT[:4])
+    other = Artifact(artifact_id="a-1", name="report", parts=(Part(text="another"),))
+    now = Task(id="t-1", context_id="c-1", status=before.status, artifacts=(other,))
+    assert diff(before, now) == [TaskArtifactUpdateEvent(**IDS, artifact=other)]
+
+
+def test_status_messages_that_came_and_went_are_told_before_the_status() -> None:
+    asked = Message(message_id="u", role=Role.USER, parts=(Part(text="go"),))
+    fold = Fold(Task(id="t-1", context_id="c-1", status=TaskStatus(state=TaskState.SUBMITTED)))
+    before = fold.task
+    for text in ("first", "second", "third"):
+        fold.apply(says(TaskState.WORKING, text))
+    now = fold.task
+    told = diff(before, Task(**{**_fields(now), "history": (asked, *now.history)}))
+    assert [event.status.message.text for event in told] == ["first", "second", "third"]
+
+
+def _fields(task: Task) -> dict:
+    return {name: getattr(task, name) for name in task.__struct_fields__}
+
+
+texts = some.text(some.characters(codec="ascii", categories=["L"]), min_size=1, max_size=3)
+
+
+@some.composite
+def logs(draw) -> list[Event]:
+    events: list[Event] = [task()]
+    for n in range(draw(some.integers(0, 12))):
+        if draw(some.booleans()):
+            events.append(
+                says(TaskState.WORKING, draw(texts) if draw(some.booleans()) else "", f"m{n}")
+            )
+            continue
+        parts = draw(
+            some.lists(
+                some.one_of(texts.map(_text), some.integers().map(_data)), min_size=1, max_size=3
+            )
+        )
+        artifact = Artifact(artifact_id=draw(some.sampled_from("ab")), parts=tuple(parts))
+        events.append(
+            TaskArtifactUpdateEvent(**IDS, artifact=artifact, append=draw(some.booleans()))
+        )
+    if draw(some.booleans()):
+        events.append(
+            says(draw(some.sampled_from([TaskState.COMPLETED, TaskState.INPUT_REQUIRED])))
+        )
+    return events
+
+
+def _text(text: str) -> Part:
+    return Part(text=text)
+
+
+def _data(value: int) -> Part:
+    return Part(data=value)
+
+
+@given(logs(), some.data())
+def test_the_events_told_turn_the_earlier_task_into_the_later(log: list[Event], data) -> None:
+    end = data.draw(some.integers(1, len(log)))
+    before, now = fold_of(log[:end]), fold_of(log)
+    fold = Fold(before)
+    told = diff(before, now)
+    for event in told:
+        fold.apply(event)
+    assert fold.task.status == now.status
+    assert [a.artifact_id for a in fold.task.artifacts] == [a.artifact_id for a in now.artifacts]
+    assert [a.text for a in fold.task.artifacts] == [a.text for a in now.artifacts]
+    assert {m.message_id for m in fold.task.history} == {m.message_id for m in now.history}
+    assert sum(isinstance(event, TaskStatusUpdateEvent) for event in told) <= len(log) - end
+
+
+# -- what a turn said on the way, when it ends without a word: shown, and never that of another ----
+
+
+QUESTION = Message(message_id="q", role=Role.AGENT, parts=(Part(text="which?"),))
+SAID = Message(message_id="s", role=Role.AGENT, parts=(Part(text="this one"),))
+DRAFT = Artifact(artifact_id="a", parts=(Part(text="draft"),))
+BEFORE = Task(
+    id="t",
+    context_id="c",
+    status=TaskStatus(state=TaskState.INPUT_REQUIRED, message=QUESTION),
+    artifacts=(DRAFT,),
+)
+ENDED = replace(BEFORE, status=TaskStatus(state=TaskState.COMPLETED))
+
+
+def test_what_a_turn_said_is_shown_beside_artifacts_of_earlier_turns() -> None:
+    assert new_output(BEFORE, with_final_text(ENDED, SAID, BEFORE)).text == "this one"
+
+
+def test_what_was_asked_before_is_not_what_the_turn_said() -> None:
+    assert with_final_text(ENDED, QUESTION, BEFORE) == ENDED
+    bare = replace(ENDED, artifacts=())
+    assert with_final_text(bare, QUESTION, replace(BEFORE, artifacts=())) == bare
+
+
+def test_a_turn_that_has_text_is_left_as_it_is() -> None:
+    more = replace(ENDED, artifacts=(DRAFT, replace(DRAFT, artifact_id="b")))
+    assert with_final_text(more, SAID, BEFORE) == more
+
+
+# -- A stream breaks, and its task ends meanwhile: the end comes once, whatever else fails ---------
+
+
+LAST_WORDS = Message(message_id="m-2", role=Role.AGENT, parts=(Part(text="done"),))
+DONE = Task(
+    id="t-1",
+    context_id="c-1",
+    status=TaskStatus(state=TaskState.COMPLETED, message=LAST_WORDS),
+    history=(LAST_WORDS,),  # as the official Python server keeps it
+)
+
+
+async def refused(request: Any, context: CallContext) -> AsyncIterator[StreamItem]:
+    raise InvalidParamsError("Task t-1 is in terminal state: completed")
+    yield
+
+
+async def broken(request: Any, context: CallContext) -> AsyncIterator[StreamItem]:
+    raise InternalError("a bug")
+    yield
+
+
+async def empty(request: Any, context: CallContext) -> AsyncIterator[StreamItem]:
+    return
+    yield
+
+
+async def unfinished(request: Any, context: CallContext) -> AsyncIterator[StreamItem]:
+    yield StreamItem(scripted_task())
+
+
+RESUMPTIONS = [refused, broken, empty, unfinished]
+
+
+def states(events: list[Event]) -> list[str]:
+    seen = [event for event in events if isinstance(event, Task | TaskStatusUpdateEvent)]
+    return [event.status.state.name for event in seen]
+
+
+@pytest.mark.parametrize("resumption", RESUMPTIONS)
+@pytest.mark.parametrize("way", WAYS, ids=" ".join)
+async def test_an_end_that_no_stream_shows_is_delivered_once(
+    way: tuple[str, str], resumption: Callable[..., Any]
+) -> None:
+    looks: list[Task] = []
+
+    async def get(request: Any, context: CallContext) -> Task:
+        looks.append(scripted_task())
+        return DONE if len(looks) > 1 else scripted_task()
+
+    async def send(request: Any, context: CallContext) -> Task:
+        return scripted_task()
+
+    script = {
+        "send_streaming_message": unfinished,
+        "subscribe_to_task": resumption,
+        "get_task": get,
+        "send_message": send,
+    }
+    binding, version = way
+    service = Scripted(**script)
+    options = {"binding": binding, "version": version, "retries": AT_ONCE}
+    async with (
+        serving(app_of(service), grpc=GrpcOptions(port=0)) as url,
+        connect(url, **options) as remote,
+        asyncio.timeout(10),
+    ):
+        events = [event async for event in remote.stream("go")]
+        assert states(events) == ["WORKING", "COMPLETED"]
+        asked = [each.method for each in service.asked]
+        assert asked[:3] == ["send_streaming_message", "get_task", "subscribe_to_task"]
+        for wait in (remote.wait("t-1"), remote.send("go")):
+            looks.clear()
+            assert (await wait).state is TaskState.COMPLETED
+
+
+async def cut_off(exchange: Exchange) -> None:
+    """Answer with a stream that breaks off, as official Python servers do for an ended task."""
+    await exchange.open_stream()
+    exchange.hang_up()
+
+
+def status(code: int) -> Callable[[Exchange], Any]:
+    async def answer(exchange: Exchange) -> None:
+        await exchange.body_of(b"<html>", code, content_type="text/html")
+
+    return answer
+
+
+@pytest.mark.parametrize("failure", [cut_off, status(500), status(404), status(502)])
+async def test_a_task_is_asked_for_before_it_is_subscribed_to_again(
+    failure: Callable[[Exchange], Any],
+) -> None:
+    async def begins(exchange: Exchange) -> None:
+        await exchange.open_stream()
+        await exchange.chunk(exchange.frame({"task": plain("WORKING")}))
+        exchange.hang_up()
+
+    agent = Agent(begins, plain("WORKING"), failure, plain("COMPLETED"))
+    async with talk(agent) as (remote, server), asyncio.timeout(10):
+        events = [event async for event in remote.stream("go")]
+        assert states(events) == ["WORKING", "COMPLETED"]
+        assert server.calls[:4] == [
+            "SendStreamingMessage", "GetTask", "SubscribeToTask", "GetTask",
+        ]  # fmt: skip
+
+
+async def test_a_subscription_to_an_ended_task_that_breaks_off_is_refused() -> None:
+    async with talk(Agent(cut_off, plain("COMPLETED"))) as (remote, server):
+        async with asyncio.timeout(10):
+            with pytest.raises(UnsupportedOperationError, match="has ended"):
+                await anext(remote.subscribe("t-1"))
+        assert server.calls == ["SubscribeToTask", "GetTask"]
+
+
+async def test_a_task_whose_subscription_never_works_is_polled_to_its_end() -> None:
+    async def subscribe(exchange: Exchange) -> None:
+        call = exchange.call["method"]
+        if call == "GetTask":
+            looks.append(plain("WORKING", history=[said(f"step {len(looks)}")]))
+            await exchange.result(looks[-1] if len(looks) < 30 else plain("COMPLETED"))
+        elif call == "SendStreamingMessage":
+            await exchange.stream(exchange.frame({"task": plain("WORKING")}))
+        else:
+            await cut_off(exchange)
+
+    looks: list[Any] = []
+    async with talk(Agent(subscribe)) as (remote, server), asyncio.timeout(10):
+        assert states([event async for event in remote.stream("go")])[-1] == "COMPLETED"
+        assert server.calls.count("SubscribeToTask") == 1
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"messageId": text, "role": "ROLE_AGENT", "parts": [{"text": text}]}
+
+
+@pytest.mark.parametrize(
+    ("state", "mark"),
+    [
+        ("COMPLETED", b"[DONE]"),
+        ("COMPLETED", b"bye"),
+        ("INPUT_REQUIRED", b"[DONE]"),
+        ("INPUT_REQUIRED", b"bye"),
+        ("WORKING", b"[DONE]"),
+    ],
+)
+async def test_a_mark_behind_the_last_event_is_no_error(state: str, mark: bytes) -> None:
+    async def streamed(exchange: Exchange) -> None:
+        frame = exchange.frame({"task": plain(state)})
+        await exchange.stream(frame + b"data: " + mark + b"\n\n")
+
+    async with talk(Agent(streamed, plain("COMPLETED"))) as (remote, _), asyncio.timeout(10):
+        events = [event async for event in remote.stream("go")]
+    assert states(events) == [state, *["COMPLETED"] * (state == "WORKING")]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=" ".join)
+async def test_an_unknown_state_is_told_and_not_polled_for_ever(
+    way: tuple[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def get(request: Any, context: CallContext) -> Task:
+        looks.append(request)
+        # Some agents give each answer the time at which they wrote it.
+        now = Timestamp.parse(f"2026-01-31T12:00:{len(looks)}Z")
+        status = TaskStatus(state=TaskState.UNSPECIFIED, timestamp=now)
+        return Task(id="t-1", context_id="c-1", status=status)
+
+    looks: list[Any] = [None] * 10
+    binding, version = way
+    service = Scripted(subscribe_to_task=refused, get_task=get)
+    options = {"binding": binding, "version": version, "retries": AT_ONCE}
+    async with (
+        serving(app_of(service), grpc=GrpcOptions(port=0)) as url,
+        connect(url, **options) as remote,
+        asyncio.timeout(10),
+    ):
+        assert (await remote.wait("t-1", poll=0.01)).state is TaskState.UNSPECIFIED
+    assert len(looks) == 10 + 13
+    assert "'t-1' is in a state that is unknown here" in caplog.text

@@ -1,4 +1,4 @@
-"""Answers that are put together from the JSON of the store: the same, and nothing is decoded."""
+"""Answers from the JSON of the store, and how much history a stream shows."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ from parley.server.http.streams import is_input_required
 from parley.server.run import serving
 from parley.store import snapshot
 from parley.wire import versions
+from tests.engine.fleet import collect
 from tests.kit.http import ask, call, post
 
 pytestmark = pytest.mark.anyio
+
 
 CODEC = versions.dialect("1.0").jsonrpc
 LENGTHS = (None, 0, 1, 2, 99)
@@ -149,3 +151,32 @@ async def test_get_task_decodes_nothing_however_long_the_history(
             old = await post(url, call("tasks/get", get), {"A2A-Version": "0.3"})
             assert len(old.json["result"]["history"]) == len(found["history"])
             assert [kind for kind, _ in decoded] == [Task]
+
+
+# -- how much of a task's history the stream of a message shows ------------------------------------
+
+
+async def test_every_task_in_the_stream_of_a_message_has_the_history_asked_for(talk: Any) -> None:
+    agent = Agent("Curious")
+
+    @agent.skill
+    async def wonder(turn: Turn) -> str:
+        for n in range(4):
+            await turn.ask(f"What, {n}?")
+        return "Ah."
+
+    asked = CallContext(extensions=frozenset({IDEMPOTENT_SEND}))
+    async with talk(agent) as caller:
+        task = await caller.task("go", message_id="m1", context=asked)
+        for length in (99, 0, 1, 3):
+            get = GetTaskRequest(id=task.id)
+            whole = (await caller.service.get_task(get, caller.context)).history
+            items = await collect(caller.stream("so", task_id=task.id, history_length=length))
+            assert items[0].event.history == whole[max(len(whole) - length, 0) :]
+            assert len(items) > 1
+        # One that was answered before is streamed again from its beginning.
+        for id, options, shown in (("m1", {}, 1), ("m2", {"history_length": 0}, 0)):
+            options = {"message_id": id, "context": asked, **options}
+            await caller.task("go", **options)
+            items = await collect(caller.stream("go", **options))
+            assert [len(item.event.history) for item in items if item.seq == 1] == [shown]

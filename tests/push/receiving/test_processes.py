@@ -1,25 +1,45 @@
-"""Receivers that are killed, and several that share a store: every notification is counted."""
+"""Receivers that are killed, that share a store, and that hear our sender."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import itertools
 import random
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 
+from parley import Task
+from parley.push import (
+    PushNotification,
+    receiver,
+    verify_api_key,
+    verify_basic,
+    verify_bearer,
+    verify_hmac,
+    verify_jwt,
+    verify_token,
+)
+from parley.security.signing.keys import SigningKeys
+from parley.server.run import serving
 from tests.kit.processes import free_port
 from tests.kit.waiting import let_time_pass, until
-from tests.push.receiving.delivering import hmac_headers, update
+from tests.kit.webhooks import Webhook, webhook
+from tests.push.proofs.receiving import asking
+from tests.push.pushing import PATIENT, of_version, pushing, writer
+from tests.push.receiving.delivering import SECRET, Handled, hmac_headers, update
+from tests.security.signing.key_sets import key_set, private_jwk
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = pytest.mark.anyio
 
 
 class Process:
@@ -115,6 +135,7 @@ def read(file: Path) -> tuple[Counter[str], Counter[str], dict[str, list[int]]]:
     return begun, done, order
 
 
+@pytest.mark.slow
 async def test_a_receiver_that_is_killed_loses_nothing_and_repeats_what_it_was_handling(
     tmp_path: Path,
 ) -> None:
@@ -141,6 +162,7 @@ async def test_a_receiver_that_is_killed_loses_nothing_and_repeats_what_it_was_h
         assert set(numbers) == set(range(60)), task
 
 
+@pytest.mark.slow
 @pytest.mark.service
 async def test_replicas_handle_each_notification_once_and_tasks_in_order(
     postgres_url: str, tmp_path: Path
@@ -159,6 +181,7 @@ async def test_replicas_handle_each_notification_once_and_tasks_in_order(
     assert all(numbers == list(range(40)) for numbers in order.values())
 
 
+@pytest.mark.slow
 @pytest.mark.service
 async def test_a_replica_that_is_killed_is_followed_by_the_other(
     postgres_url: str, tmp_path: Path
@@ -178,6 +201,7 @@ async def test_a_replica_that_is_killed_is_followed_by_the_other(
     assert all(sorted(numbers) == numbers for numbers in order.values())
 
 
+@pytest.mark.slow
 @pytest.mark.service
 async def test_with_quick_answers_each_is_handled_once_while_nobody_dies(
     postgres_url: str, tmp_path: Path
@@ -194,3 +218,109 @@ async def test_with_quick_answers_each_is_handled_once_while_nobody_dies(
     assert set(done.values()) == {1}
     assert len(done) == 200
     assert all(numbers == list(range(40)) for numbers in order.values())
+
+
+# -- what our sender delivers, our receiver verifies and hands over: by each scheme and version ----
+
+
+KEYS = SigningKeys.parse(key_set(private_jwk(kid="one")))
+
+
+def jwt(url: str, issuer: str) -> Any:
+    return verify_jwt(issuer=issuer, audience=url)
+
+
+SCHEMES: list[tuple[str, str, Callable[[str, str], Any], str]] = [
+    ("HMAC-SHA256", SECRET, lambda url, issuer: verify_hmac(SECRET), "HMAC-SHA256"),
+    ("Bearer", "t0ken", lambda url, issuer: verify_bearer("t0ken"), "Bearer"),
+    ("Basic", "ada:s:crt", lambda url, issuer: verify_basic("ada", "s:crt"), "Basic"),
+    ("ApiKey", "X-Key: k 1", lambda url, issuer: verify_api_key("X-Key", "k 1"), "ApiKey"),
+    ("JWT", "", jwt, "JWT"),
+]
+
+
+def publishing(keys: Webhook, signing: SigningKeys) -> str:
+    """Have a server publish keys, and return its address."""
+    keys.answer = lambda told: web.json_response(signing.published)
+    return keys.url.removesuffix("/hook")
+
+
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+@pytest.mark.parametrize(("scheme", "credentials", "verify", "by"), SCHEMES)
+async def test_what_is_delivered_is_verified_and_typed(
+    scheme: str, credentials: str, verify: Any, by: str, version: str
+) -> None:
+    handled, apps = Handled(), list[Any]()
+    async with webhook() as keys, serving(late_app(apps)) as url:
+        hook = url.rstrip("/") + "/hook"
+        issuer = publishing(keys, KEYS)
+        apps.append(receiver(handled, verify=[verify(hook, issuer), verify_token("t")]))
+        options = {"signing_keys": KEYS, "url": issuer} if scheme == "JWT" else {}
+        async with apps[0], pushing(writer(3), retry_policy=PATIENT, **options) as caller:
+            asked = asking(hook, scheme, credentials, id="hook", token="t")
+            task = await caller.task("go", asked, context=of_version(caller.context, version))
+            await until(lambda: handled.got and handled.got[-1].is_final)
+        assert {each.verified_by for each in handled.got} == {f"{by} + token"}
+        assert {each.version for each in handled.got} == {version}
+        numbers = [each.number for each in handled.got]
+        assert numbers == sorted(set(numbers))  # type: ignore[type-var]
+        assert {each.task_id for each in handled.got} == {task.id}
+        if version == "0.3":
+            assert {type(each.event) for each in handled.got} == {Task}
+
+
+def late_app(apps: list[Any]) -> Any:
+    """Return an app that is known only once its address is."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await receive()
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            await send({"type": "lifespan.shutdown.complete"})
+        else:
+            await apps[0](scope, receive, send)
+
+    return app
+
+
+async def test_a_sender_comes_again_until_the_handler_has_done_it() -> None:
+    failures = itertools.chain(
+        [RuntimeError("one"), None, RuntimeError("two")], itertools.repeat(None)
+    )
+    got: list[PushNotification] = []
+
+    async def handle(notification: PushNotification) -> None:
+        if (failure := next(failures)) is not None:
+            raise failure
+        got.append(notification)
+
+    app = receiver(handle, verify=verify_hmac(SECRET), acknowledge="after")
+    async with serving(app) as url, pushing(writer(5), retry_policy=PATIENT) as caller:
+        await caller.task("go", asking(url, "HMAC-SHA256", SECRET, id="hook"))
+        await until(lambda: got and got[-1].is_final)
+    assert [each.number for each in got] == list(range(1, len(got) + 1))
+
+
+async def test_keys_that_rotate_are_followed() -> None:
+    """A receiver that knows the old key meets the new one, and fetches the set again."""
+    handled, apps = Handled(), list[Any]()
+    old = private_jwk(kid="old")
+    new = private_jwk(kid="new")
+    async with webhook() as keys, serving(late_app(apps)) as url:
+        issuer = publishing(keys, SigningKeys.parse(key_set(old)))
+        apps.append(receiver(handled, verify=jwt(url, issuer)))
+        async with apps[0]:
+            for each in (old, new):
+                signing = SigningKeys.parse(key_set(each))
+                publishing(keys, signing)
+                options: dict[str, Any] = {"signing_keys": signing, "url": issuer}
+                async with pushing(writer(1), retry_policy=PATIENT, **options) as caller:
+                    seen = len(handled.got)
+                    await caller.task("go", asking(url, "JWT"))
+                    await until(lambda n=seen: len(handled.got) > n and handled.got[-1].is_final)
+        assert len(keys.told) == 2
+
+
+def test_the_secret_of_these_tests_is_standard() -> None:
+    assert base64.b64decode(SECRET.removeprefix("whsec_")) == b"0123456789abcdef0123456789abcdef"

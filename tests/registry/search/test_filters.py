@@ -1,11 +1,15 @@
-"""Filters of searches, facets and orders."""
+"""Filters in JSON and as expressions, orders, and page tokens."""
 
 from __future__ import annotations
 
+import base64
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from parley.model.errors import InvalidParamsError
-from parley.registry.catalog.entries import A2A_CARD_TYPES
+from parley.registry.catalog.entries import A2A_CARD, A2A_CARD_TYPES, MCP_CARD
 from parley.registry.catalog.searching import (
     MAX_FACETS,
     MAX_FILTERS,
@@ -15,6 +19,8 @@ from parley.registry.catalog.searching import (
 )
 from parley.registry.records import Constraint, Order
 from parley.registry.search.filters import constraints_of, facets_of, order_of
+from parley.registry.search.filters import constraints_of_expression as read
+from parley.registry.search.searcher import PagePlace, asked_digest, page_token, place_in
 
 
 def test_values_are_alternatives_and_fields_all_hold() -> None:
@@ -143,3 +149,171 @@ def test_a_wrong_order_says_what_would_be_right(text: str, said: str) -> None:
 def test_a_wrong_facet_says_what_would_be_right(facets: list[FacetRequest], said: str) -> None:
     with pytest.raises(InvalidParamsError, match=said):
         facets_of(ExploreRequest(facets=facets))
+
+
+# -- the filter of a list --------------------------------------------------------------------------
+
+
+CREATED, UPDATED = "registry.createdAt", "registry.updatedAt"
+
+
+def where(field: str, *values: str, operator: str = "eq", negated: bool = False) -> Constraint:
+    return Constraint(field=field, values=values, operator=operator, negated=negated)
+
+
+ONE = where("version", "1")
+
+
+@pytest.mark.parametrize(
+    ("text", "constraints"),
+    [
+        ("", []),
+        ("   ", []),
+        (
+            f"type = '{A2A_CARD}' AND createdAfter > '2026-01-01'",
+            [where("type", *A2A_CARD_TYPES), where(CREATED, "2026-01-01", operator="gt")],
+        ),
+        ("type = text/markdown", [where("type", "text/markdown")]),
+        ("type = 'application/mcp-server-card json'", [where("type", MCP_CARD)]),
+        ("type='text/a,text/b'", [where("type", "text/a", "text/b")]),
+        ("publisherId = 'acme.com, other.com'", [where("publisher", "acme.com", "other.com")]),
+        ("publisher = acme.com, other.com", [where("publisher", "acme.com", "other.com")]),
+        ("displayName = 'Smith, Jones'", [where("displayName", "Smith, Jones")]),
+        ("name : weather", [where("displayName", "weather", operator="contains")]),
+        ("contains(displayName, 'wea')", [where("displayName", "wea", operator="contains")]),
+        ("tags != finance", [where("tags", "finance", negated=True)]),
+        ("NOT tags = finance", [where("tags", "finance", negated=True)]),
+        ("NOT NOT tags = finance", [where("tags", "finance")]),
+        ("not tags != finance", [where("tags", "finance")]),
+        ("tags IN (a, 'b c')", [where("tags", "a", "b c")]),
+        ("tags NOT IN (a, b)", [where("tags", "a", "b", negated=True)]),
+        ("tags = a OR tags = b", [where("tags", "a", "b")]),
+        ("tags = a or tags = b and version = 1", "OR joins"),
+        ("(tags = a OR tags = b) AND version = 1", [where("tags", "a", "b"), ONE]),
+        (
+            "NOT (tags = a OR version = 1)",
+            [where("tags", "a", negated=True), where("version", "1", negated=True)],
+        ),
+        ("NOT (tags != a AND tags != b)", [where("tags", "a", "b")]),
+        ("metadata.price >= 9.5", [where("metadata.price", "9.5", operator="ge")]),
+        ("updatedAfter = '2026-01-31T12'", [where(UPDATED, "2026-01-31T12", operator="gt")]),
+        ("createdBefore <= 2026-01-31", [where(CREATED, "2026-01-31", operator="le")]),
+        ("updatedAt < '2026-01-31'", [where(UPDATED, "2026-01-31", operator="lt")]),
+        ("displayName = 'it''s'", [where("displayName", "it's")]),
+        ("displayName = \"it's\"", [where("displayName", "it's")]),
+        (r"displayName = 'it\'s'", [where("displayName", "it's")]),
+        ("card.skills.tags = a AND card.skills.tags = a", [where("card.skills.tags", "a")]),
+        ("identifier = urn:air:acme.com:a:x", [where("identifier", "urn:air:acme.com:a:x")]),
+        ("displayName = '1 OR 1=1; --'", [where("displayName", "1 OR 1=1; --")]),
+    ],
+)  # fmt: skip
+def test_an_expression_becomes_constraints(text: str, constraints: object) -> None:
+    if isinstance(constraints, str):
+        with pytest.raises(InvalidParamsError, match=constraints):
+            read(text)
+    else:
+        assert list(read(text)) == constraints
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("type = MCP", "did you mean 'application/mcp-server-card\\+json'"),
+        ("tags", "at the end: an operator is missing after 'tags'"),
+        ("tags =", "at the end: a value is missing"),
+        ("= finance", "at character 1 \\('='\\): a field is missing"),
+        ("tags = a tags = b", "at character 10 \\('tags'\\): AND or OR is missing"),
+        ("tags = a AND", "at the end: a field is missing"),
+        ("tags = a OR version = 1", "at character 10 \\('OR'\\): OR joins conditions of one field"),
+        ("tags = a OR tags != b", "one is negated"),
+        ("tags = a OR tags : b", "one operator, not = and :"),
+        ("displayName:weather", "with a space before :"),
+        ("displayName = Weather Agent", "a value with spaces stands in quotation marks"),
+        ("(tags = a", "at the end: '\\)' is missing"),
+        ("tags = a)", "at character 9"),
+        ("tags = 'a", "a quotation mark is not closed"),
+        ("tags = ''", "nothing stands between"),
+        ("tags & a", "has no meaning|operator is missing"),
+        ("tags NOT a", "IN is missing after NOT"),
+        ("tags IN a", "'\\(' is missing"),
+        ("createdAfter > yesterday", "no time such as"),
+        ("createdAfter > '2026-01-01', '2027-01-01'", "compared with one time"),
+        ("createdAfter < 2026-01-01", "compared with = or > or >="),
+        ("updatedAt = 2026-01-01", "compared with <, <=, > or >="),
+        ("description = x", "query.text"),
+        ("a..b = x", "no field path"),
+        ("x" * 5_000, "longer than 4000"),
+        ("x" * 3_000, "an operator is missing"),
+        ("NOT " * 100 + "tags = a", "nested deeper than 32"),
+        ("(" * 100 + "tags = a" + ")" * 100, "nested deeper than 32"),
+        (" AND ".join(f"f{n} = 1" for n in range(40)), "at most 32"),
+        (
+            "NOT (" + " AND ".join(f"(tags = a{n} AND tags = b{n})" for n in range(3)) + ")",
+            "negated|too complex",
+        ),
+        (" OR ".join(f"(tags = a{n} AND tags = b{n})" for n in range(12)), "too complex"),
+    ],
+)
+def test_a_wrong_expression_says_where_and_what_would_be_right(text: str, said: str) -> None:
+    with pytest.raises(InvalidParamsError, match=said) as raised:
+        read(text)
+    assert len(str(raised.value)) < 500
+
+
+WORDS = st.sampled_from(
+    ["tags", "type", "=", "!=", ">", "(", ")", ",", "AND", "OR", "NOT", "IN", "'a'", '"b', "a/b",
+     "contains", "createdAfter", "2026-01-01", ":", "\\", "''", "é", "\x00", "x" * 300]
+)  # fmt: skip
+
+
+@given(st.lists(WORDS, max_size=30).map(" ".join) | st.text(max_size=60))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    try:
+        constraints = read(text)
+    except InvalidParamsError:
+        return
+    assert all(each.field and each.values for each in constraints)
+
+
+# -- page tokens -----------------------------------------------------------------------------------
+
+
+ASKED = asked_digest("search", "weather", [])
+
+
+def test_a_token_leads_to_the_next_page() -> None:
+    place = PagePlace(20, 71)
+    assert place_in(page_token(ASKED, place), ASKED) == place
+    assert place_in("", ASKED) == PagePlace()
+
+
+def test_a_token_of_another_question_is_refused() -> None:
+    token = page_token(ASKED, PagePlace(20))
+    with pytest.raises(InvalidParamsError, match="of another question"):
+        place_in(token, asked_digest("search", "news", []))
+
+
+@pytest.mark.parametrize(
+    "token", ["x", "eyJwYWdlIjogMn0=", "ä", "A" * 1_000, "....", "%00", "null", " "]
+)
+def test_what_is_no_token_is_refused(token: str) -> None:
+    with pytest.raises(InvalidParamsError, match="none of this registry's"):
+        place_in(token, ASKED)
+
+
+@pytest.mark.parametrize(
+    "place", [PagePlace(-1), PagePlace(10**9), PagePlace(0, 101), PagePlace(0, -1)]
+)
+def test_a_token_that_was_made_up_goes_nowhere_else(place: PagePlace) -> None:
+    with pytest.raises(InvalidParamsError, match="none of this registry's"):
+        place_in(page_token(ASKED, place), ASKED)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_refused_or_a_place(body: bytes) -> None:
+    token = base64.urlsafe_b64encode(body).decode().rstrip("=")
+    try:
+        place = place_in(token, ASKED)
+    except InvalidParamsError:
+        return
+    assert place.offset >= 0

@@ -32,7 +32,7 @@ from parley.server.cards.openapi import document
 from parley.server.run import serving
 from tests.kit.http import ask
 from tests.kit.scripted import Scripted, app_of, card_of
-from tests.server.http.test_http_json_versions import COUNT, Counting
+from tests.server.http.test_http_json_paths import COUNT, Counting
 
 pytestmark = pytest.mark.anyio
 

@@ -1,9 +1,13 @@
-"""Limits and usage without ASGI: refused and counted is what the way through ASGI does."""
+"""Requests without ASGI: their limits and usage, and what a stream that waits holds."""
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
 import re
+from collections import Counter
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +23,10 @@ from parley.server.http1.asgi import AsgiExchange
 from parley.server.run import serving
 from parley.store.memory import MemoryTaskStore
 from parley.store.sqlite.store import SqliteTaskStore
-from tests.kit.http import call, post
+from tests.kit.http import JSON, WAIT, call, connection, post
 
 pytestmark = pytest.mark.anyio
+
 
 _IDS = re.compile(r"[0-9a-f]{12,32}|\d{4}-\d\d-\d\dT[\d:.]+Z")
 
@@ -177,3 +182,59 @@ async def test_what_the_store_counts_is_waited_for_in_a_task(in_tasks, tmp_path:
         assert "retry-after" in found[2].headers
         assert json.loads(found[2].body)["error"]
         assert len(in_tasks) == waits
+
+
+# -- A stream that waits has let go of its request: counted in tasks and objects, not in bytes -----
+
+
+OF_A_REQUEST = (
+    "DirectExchange", "HeadFields", "JsonRpcRequests", "KnownHead", "RequestHead",
+    "SendMessageRequest", "ServiceCall", "scope",
+)  # fmt: skip
+STREAMS = 6
+
+
+def counted() -> Counter[str]:
+    """The objects that there are, by the names of their classes, and the scopes of requests."""
+    gc.collect()
+    found: Counter[str] = Counter()
+    for each in gc.get_objects():
+        found[type(each).__name__] += 1
+        if type(each) is dict and each.get("type") == "http" and "raw_path" in each:
+            found["scope"] += 1
+    return found
+
+
+async def test_an_idle_stream_holds_two_tasks_and_nothing_of_its_request() -> None:
+    agent = Agent("Idle")
+    over = asyncio.Event()
+
+    @agent.skill(replies="task")
+    async def wait(turn: Turn) -> None:
+        """Works for ever."""
+        await turn.working()
+        await over.wait()
+
+    app = parley.asgi(agent)
+    async with asyncio.timeout(WAIT * 6), serving(app) as url, AsyncExitStack() as stack:
+
+        async def opened(number: int) -> None:
+            said = {"messageId": f"m-{number}", "role": "ROLE_USER", "parts": [{"text": "x"}]}
+            http = await stack.enter_async_context(connection(url))
+            body = call("SendStreamingMessage", {"message": said})
+            await http.request("POST", "/", body, JSON)
+            await http.head()
+            frames = http.frames()
+            stack.push_async_callback(frames.aclose)
+            for _ in range(2):
+                await anext(frames)
+
+        await opened(0)
+        before, tasks = counted(), len(asyncio.all_tasks())
+        for number in range(1, STREAMS + 1):
+            await opened(number)
+        after, grown = counted(), len(asyncio.all_tasks()) - tasks
+        over.set()
+    assert grown == 2 * STREAMS  # the agent's, and the stream's
+    assert [name for name in OF_A_REQUEST if after[name] > before[name]] == []
+    assert after["AsgiExchange"] - before["AsgiExchange"] == STREAMS

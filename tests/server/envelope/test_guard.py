@@ -1,10 +1,12 @@
-"""Who may say what: sources, signatures, targets and permissions, and attacks on them."""
+"""Who may say what: sources, signatures, targets and permissions, nonces, and attacks on them."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
+from msgspec import Raw
 from msgspec.structs import replace
 
 import parley
@@ -21,7 +23,7 @@ from parley.envelope.messages import (
     SourceMismatch,
     TargetNotFound,
 )
-from parley.envelope.server.guard import EnvelopeKeys, KnownCallers, sign_answer
+from parley.envelope.server.guard import EnvelopeKeys, KnownCallers, Nonces, sign_answer
 from parley.envelope.signatures import EnvelopeKey, read_key, verify_signature
 from parley.model.errors import (
     OverloadedError,
@@ -32,10 +34,13 @@ from parley.model.errors import (
 from parley.model.service import ANONYMOUS, Caller
 from parley.security.authorization import Authorization
 from parley.security.failures import Failures
+from parley.security.limits.counters import SLACK_MS
 from parley.security.signing.keys import SigningKeys, new_key_set, write_key_set
 from parley.server.run import serving
 from parley.store.memory import MemoryTaskStore
+from parley.store.postgres.store import PostgresTaskStore
 from parley.store.protocols.errors import StoreUnavailable
+from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.tables import QUOTAS
 from tests.server.envelope.guarded import (
     ADA,
@@ -388,3 +393,124 @@ async def test_keys_that_their_owner_publishes_are_fetched(store):
             assert await published.find("shop", key.kid) is None
         finally:
             await published.close()
+
+
+# -- attempts to be somebody else with what was seen on the wire -----------------------------------
+
+
+@pytest.fixture
+async def nonces():
+    store = MemoryTaskStore(clock=Clock())
+    await store.open(lambda records: None)
+    yield store
+    await store.close()
+
+
+async def test_a_replayed_message_does_not_make_a_connection_its_signers(nonces):
+    guard = guard_of(nonces)
+    seen = signed(nonces, SHARED)
+    await guard.admit(seen, guard.sender(ANONYMOUS, "192.0.2.1"))
+    with guard.open_socket(ANONYMOUS, "192.0.2.66") as attacker:
+        with pytest.raises(MessageReplayed):
+            await guard.admit(seen, attacker)
+        with pytest.raises(SignatureRequired):
+            await guard.admit(message("shop"), attacker)
+
+
+async def test_a_message_to_another_agent_does_not_make_a_connection_its_signers(nonces):
+    guard = guard_of(nonces)
+    elsewhere = signed(nonces, SHARED, message("shop", target="another"))
+    with guard.open_socket(ANONYMOUS, "192.0.2.66") as attacker:
+        with pytest.raises(TargetNotFound):
+            await guard.admit(elsewhere, attacker)
+        with pytest.raises(SignatureRequired):
+            await guard.admit(message("shop"), attacker)
+
+
+async def test_a_signed_message_of_any_type_cannot_be_passed_on_to_another_agent(nonces):
+    guard = guard_of(nonces, is_reachable=lambda id: True)
+    for target in ("", "another"):
+        sent = message("shop", target=target)
+        sent = replace(sent, message=replace(sent.message, type="INVENTORY"), payload=Raw(b"{}"))
+        with pytest.raises(TargetNotFound):
+            await guard.admit(signed(nonces, SHARED, sent), guard.sender(ANONYMOUS, ""))
+
+
+async def test_a_stranger_loses_an_id_once_somebody_proves_it(nonces):
+    known = KnownCallers()
+    guard = guard_of(nonces, known=known, keys=None)
+    with guard.open_socket(ANONYMOUS, "192.0.2.66") as stranger:
+        await guard.admit(message("ada"), stranger)
+        await guard.admit(message("ada"), stranger)
+        with guard.open_socket(ADA, "192.0.2.1") as ada:
+            await guard.admit(message("ada"), ada)
+            with pytest.raises(SourceMismatch):
+                await guard.admit(message("ada"), stranger)
+            await guard.admit(message("ada"), ada)
+
+
+async def test_a_stranger_loses_an_id_once_its_owner_has_a_key(nonces, monkeypatch):
+    guard = guard_of(nonces)
+    owns = guard._signed.owns
+    monkeypatch.setattr(guard._signed, "owns", lambda id: False)
+    with guard.open_socket(ANONYMOUS, "192.0.2.66") as stranger:
+        await guard.admit(message("shop"), stranger)
+        monkeypatch.setattr(guard._signed, "owns", owns)
+        with pytest.raises(SignatureRequired):
+            await guard.admit(message("shop"), stranger)
+
+
+# -- nonces in real stores: one message, once, on every replica and after every restart ------------
+
+
+async def test_a_restart_forgets_no_nonce(tmp_path):
+    store = SqliteTaskStore(tmp_path / "tasks.db")
+    await store.open(lambda records: None)
+    sent = signed(store, SHARED)
+    guard = guard_of(store)
+    await guard.admit(sent, guard.sender(ANONYMOUS, ""))
+    await store.close()
+    again = SqliteTaskStore(tmp_path / "tasks.db")
+    await again.open(lambda records: None)
+    try:
+        guard = guard_of(again)
+        with pytest.raises(MessageReplayed):
+            await guard.admit(sent, guard.sender(ANONYMOUS, ""))
+    finally:
+        await again.close()
+
+
+@pytest.mark.service
+async def test_of_many_replicas_that_get_a_message_at_once_one_admits_it(postgres_url):
+    stores = [PostgresTaskStore(postgres_url) for _ in range(2)]
+    for store in stores:
+        await store.open(lambda records: None)
+    try:
+        sent = signed(stores[0], SHARED)
+        guards = [guard_of(store) for store in stores] * 4
+        admitted = await asyncio.gather(
+            *[guard.admit(sent, guard.sender(ANONYMOUS, "")) for guard in guards],
+            return_exceptions=True,
+        )
+        refused = [each for each in admitted if isinstance(each, MessageReplayed)]
+        assert len(refused) == len(guards) - 1
+    finally:
+        for store in stores:
+            await store.close()
+
+
+async def test_what_is_over_is_removed_from_the_store(tmp_path):
+    clock = Clock()
+    store = SqliteTaskStore(tmp_path / "tasks.db", clock=clock)
+    await store.open(lambda records: None)
+    try:
+        nonces = Nonces(store)
+        await nonces.take("shop", "a-first-nonce", clock.ms + 300_000)
+        clock.ms += 300_000 + SLACK_MS - 1
+        with pytest.raises(MessageReplayed):
+            await nonces.take("shop", "a-first-nonce", clock.ms)
+        clock.ms += 700_000
+        await nonces.take("shop", "another-nonce", clock.ms)  # and the first one is pruned
+        await nonces.take("shop", "a-first-nonce", clock.ms)
+    finally:
+        await store.close()

@@ -1,4 +1,4 @@
-"""Frames and messages: what is taken, what fails a socket, and how sockets end."""
+"""Frames and messages: what is taken, what fails a socket, and what a client can make it hold."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import asyncio
 import socket as sockets
 import struct
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 
 import pytest
 
+from parley.model.errors import OverloadedError, TooManyRequestsError
 from parley.server.app import Settings
+from parley.server.limits import SharedTimeouts, SocketLimits
 from parley.server.run import serving
 from parley.server.websocket import serving as shared
-from tests.kit.waiting import until
+from tests.kit.http import WAIT
+from tests.kit.waiting import let_time_pass, until
 from tests.kit.websocket import (
     BINARY,
     CLOSE,
@@ -24,10 +28,12 @@ from tests.kit.websocket import (
     closing,
     frame,
     raw_socket,
+    refused,
     socket_app,
 )
 
 pytestmark = pytest.mark.anyio
+
 
 SMALL = Settings(max_socket_message_bytes=1000)
 
@@ -217,3 +223,239 @@ async def test_a_silent_handler_keeps_nothing_of_a_socket_that_ended():
         held.reads.set()
         await held.ended.wait()
         await until(lambda: app.request_bytes.total == 0 and app.sockets.open == 0, 5)
+
+
+# -- what a client can make the server hold over a WebSocket: bytes, time, and sockets -------------
+
+
+KIB, MIB = 1024, 1024 * 1024
+
+
+async def filled(socket, data: bytes, most: int) -> int:
+    """Write until the server reads no more. Return how many bytes it took."""
+    written = 0
+    writer = socket.http.writer
+    writer.transport.set_write_buffer_limits(0)
+    while written < most:
+        writer.write(data)
+        written += len(data)
+        try:
+            await asyncio.wait_for(writer.drain(), 0.3)
+        except TimeoutError:
+            break
+    return written
+
+
+async def test_nothing_is_read_while_messages_wait_for_the_app():
+    held = Held()
+    held.reads.clear()
+    app = socket_app(held)
+    async with serving(app) as url, raw_socket(url) as socket:
+        sock = socket.http.writer.get_extra_info("socket")
+        sock.setsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF, 64 * KIB)
+        data = frame(TEXT, b"x" * KIB) * 64
+        assert await filled(socket, data, 64 * MIB) < 32 * MIB  # what the system buffers, no more
+        assert app.request_bytes.total < MIB
+        held.reads.set()
+        await asyncio.wait_for(socket.http.writer.drain(), WAIT)
+        await socket.write(closing(1000))
+        await held.ended.wait()
+    assert app.request_bytes.total == 0
+    assert set(held.received) == {"x" * KIB}
+
+
+async def test_messages_that_are_unfinished_share_the_budget_of_requests():
+    """Of all who hold it, the one that asks for more than there is gets none."""
+    settings = Settings(max_body_bytes_held=200_000, max_body_bytes=150_000, address_share=1)
+    app = socket_app(settings=settings)
+    async with (
+        serving(app) as url,
+        raw_socket(url) as first,
+        raw_socket(url) as second,
+        raw_socket(url) as third,
+    ):
+        await first.write(frame(TEXT, b"x" * 140_000)[:130_000])
+        await until(lambda: app.request_bytes.total > 100_000, 5)
+        await second.write(frame(TEXT, b"x" * 140_000)[:130_000])
+        end = await second.read()
+        assert (end.kind, end.code) == (CLOSE, 1013)
+        await third.echoed("small ones pass")
+        assert app.request_bytes.total < 140_000
+
+
+async def test_a_client_that_does_not_read_makes_the_app_wait_and_is_cut_off():
+    held = Held()
+    sent = 0
+
+    async def pour(socket, text):
+        nonlocal sent
+        while True:
+            await socket.send("x" * 100_000)
+            sent += 100_000
+
+    held.answer = pour
+    app = socket_app(held, settings=Settings(max_unsent_bytes=50_000))
+    async with serving(app) as url, raw_socket(url) as slow, raw_socket(url) as other:
+        await slow.write(frame(TEXT, b"go"))
+        await until(lambda: app.unsent_bytes.total > 0, 5)
+        before = sent
+        await let_time_pass(0.05)
+        assert sent == before
+        for each in (slow, other):
+            each.http.writer.transport.pause_reading()
+        await other.write(frame(TEXT, b"go"))
+        await until(held.ended.is_set, 5)  # one of two has to go
+        await until(lambda: app.sockets.open == 1, 5)
+
+
+async def test_pings_of_a_client_that_does_not_read_are_not_all_answered():
+    held = Held()
+    app = socket_app(held)
+    held.answer = lambda socket, text: socket.send("x" * 8 * MIB)
+    async with serving(app) as url, raw_socket(url) as socket:
+        await socket.write(frame(TEXT, b"go"))
+        await until(lambda: app.unsent_bytes.total > 0, 5)
+        before = app.unsent_bytes.total
+        for n in range(200):
+            await socket.write(b"".join(frame(PING, b"%d" % m) for m in range(n * 50, n * 50 + 50)))
+        await let_time_pass(0.05)
+        assert app.unsent_bytes.total <= before
+        assert (await socket.read()).kind == TEXT
+        pongs = [await socket.read()]
+        while pongs[-1].data != b"9999":
+            pongs.append(await socket.read())
+        assert all(each.kind == PONG for each in pongs)
+        assert len(pongs) < 5000
+
+
+async def test_a_message_that_takes_too_long_fails_its_socket():
+    app = socket_app(settings=Settings(body_timeout=0.2))
+    async with serving(app) as url, raw_socket(url) as slow, raw_socket(url) as idle:
+        await slow.write(frame(TEXT, b"never finished", fin=False))
+        end = await slow.read()
+        assert (end.code, "in time" in end.reason) == (1008, True)
+        await idle.echoed("no message, no hurry")
+
+
+PINGED = Settings(socket_ping_interval=0.1, socket_ping_timeout=0.1)
+
+
+async def test_a_client_that_answers_no_ping_is_cut_off_and_one_that_does_is_not():
+    held = Held()
+    async with (
+        serving(socket_app(held, settings=PINGED)) as url,
+        raw_socket(url) as silent,
+        raw_socket(url) as lively,
+    ):
+        for _ in range(6):
+            ping = await lively.read()
+            assert ping == (PING, b"")
+            await lively.write(frame(PONG, ping.data))
+        assert held.ended.is_set()
+        assert [socket.is_open for socket in held.sockets] == [False, True]
+        assert held.sockets[0].close_code == 1006
+        assert (await silent.read()).kind == PING
+
+
+async def test_a_client_whose_app_does_not_read_is_not_blamed_for_it():
+    held = Held()
+    held.reads.clear()
+    async with serving(socket_app(held, settings=PINGED)) as url, raw_socket(url) as socket:
+        await socket.write(frame(TEXT, b"x" * KIB) * 100)
+        await let_time_pass(0.5)
+        held.reads.set()
+        await until(lambda: len(held.received) == 100, 5)
+
+
+async def test_sockets_are_bounded_for_all_and_for_each_address():
+    settings = Settings(max_sockets=2, max_sockets_per_address=2)
+    app = socket_app(settings=settings)
+    async with serving(app) as url, raw_socket(url):
+        async with raw_socket(url) as socket:
+            answer = await refused(url)
+            assert (answer.status, answer.headers["retry-after"]) == (503, "5")
+            assert "2 sockets are open" in answer.json["error"]
+            await socket.write(closing(1000))
+            await socket.read()
+        await until(lambda: app.sockets.open == 1, 5)
+        async with raw_socket(url):
+            pass
+
+
+async def test_another_address_has_sockets_of_its_own():
+    settings = Settings(max_sockets_per_address=1, trust_proxy=True)
+    async with (
+        serving(socket_app(settings=settings)) as url,
+        raw_socket(url, X_Forwarded_For="2001:db8::1"),
+    ):
+        assert (await refused(url, X_Forwarded_For="2001:db8::2")).status == 429
+        async with raw_socket(url, X_Forwarded_For="2001:db8:0:1::1"):
+            pass
+
+
+def test_a_caller_has_as_many_sockets_as_the_limit():
+    limits = SocketLimits(Settings(max_sockets_per_caller=1))
+    with ExitStack() as held:
+        held.enter_context(limits.slot_of(("", "ada")))
+        with pytest.raises(TooManyRequestsError, match="this caller"), limits.slot_of(("", "ada")):
+            pass
+        for other in (("", "bob"), ("tenant", "ada"), ("", ""), ("", "")):
+            held.enter_context(limits.slot_of(other))
+    with limits.slot_of(("", "ada")):
+        pass
+    full = SocketLimits(Settings(max_sockets=1))
+    full.acquire("")
+    with pytest.raises(OverloadedError):
+        full.acquire("")
+    full.release("")
+    assert full.open == 0
+
+
+async def test_one_timer_calls_what_is_due_in_its_order():
+    loop = asyncio.get_running_loop()
+    called: list[str] = []
+    timeouts = SharedTimeouts[str](0.05, called.append)
+    timeouts.set("cleared")
+    timeouts.set("first")
+    timeouts.set("again")
+    timers = len(loop._scheduled)
+    timeouts.set("again")
+    timeouts.clear("cleared")
+    timeouts.clear("never set")
+    timeouts.set("second")
+    assert len(loop._scheduled) == timers
+    await until(lambda: len(called) == 3, 5)
+    assert called == ["first", "again", "second"]
+    assert "first" not in timeouts
+
+
+async def test_many_that_are_due_at_once_do_not_hold_up_the_event_loop():
+    held_up = most = 0
+
+    def expired(_: int) -> None:
+        nonlocal held_up, most
+        held_up += 1
+        most = max(most, held_up)
+
+    timeouts = SharedTimeouts[int](0.02, expired)
+    for n in range(1000):
+        timeouts.set(n)
+    while 0 in timeouts or 999 in timeouts:
+        held_up = 0
+        await let_time_pass(0)
+    assert most == 200
+
+
+async def test_a_socket_of_half_a_frame_and_a_reset_leaves_nothing():
+    held = Held()
+    app = socket_app(held)
+    async with serving(app) as url:
+        async with raw_socket(url) as socket:
+            await socket.write(frame(TEXT, b"x" * 50_000)[:40_000])
+            await until(lambda: app.request_bytes.total > 30_000, 5)
+            linger = struct.pack("ii", 1, 0)
+            writer = socket.http.writer
+            writer.get_extra_info("socket").setsockopt(
+                sockets.SOL_SOCKET, sockets.SO_LINGER, linger
+            )
+        await until(lambda: app.request_bytes.total == app.sockets.open == 0, 5)

@@ -1,14 +1,17 @@
-"""An index that is filed late answers as a look at every task does, after any sequence of uses."""
+"""The index of a memory store: what it answers, what it looks at, what is kept whole."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
+import tracemalloc
 from collections.abc import Coroutine, Sequence
+from types import FrameType
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 from msgspec.structs import replace
@@ -18,12 +21,15 @@ from parley.model.tasks import TaskState
 from parley.store.events import CancelRequested, Scope
 from parley.store.memory import MemoryLogs, MemoryTaskStore, index
 from parley.store.protocols.errors import StoreError
-from parley.store.protocols.tables import Receipt
+from parley.store.protocols.tables import NEVER, Receipt
 from parley.store.protocols.task_log import Append, TaskQuery
 from parley.store.protocols.webhooks import PushRecord, PushState
-from tests.kit.records import addition, creation, message, received, status
+from tests.kit.records import AT, SCOPE, addition, chunk, creation, message, received, status
 from tests.store.conftest import Clock
 from tests.store.memory.scan import Scan
+
+pytestmark = pytest.mark.anyio
+
 
 T = TypeVar("T")
 
@@ -249,3 +255,201 @@ def test_the_index_answers_as_a_scan_does(monkeypatch: pytest.MonkeyPatch) -> No
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         IndexMachine, settings=settings(max_examples=60, stateful_step_count=40)
     )
+
+
+# -- what a memory store looks at grows with what it returns, not with what it keeps ---------------
+# Costs are counted in steps of the interpreter, so that a look at a head counts whoever does it.
+
+
+FEW, MANY = 200, 10_000
+
+
+def steps(work: Coroutine[Any, Any, Any]) -> int:
+    """How many instructions of the interpreter a coroutine takes that waits for nothing."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, arg: Any) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work.send(None)
+    except StopIteration:
+        return count
+    finally:
+        sys.settrace(before)
+    raise AssertionError("a memory store does not wait")
+
+
+async def filled(tasks: int) -> tuple[MemoryTaskStore, Clock]:
+    """A store with tasks of all kinds in one scope, half of them in one context."""
+    clock = Clock()
+    store = MemoryTaskStore(clock=clock)
+    await store.open(lambda records: None)
+    for n in range(tasks):
+        name, kind = f"t{n:05}", n % 5
+        context_id = f"c{n}" if n % 2 else "c"
+        release, receipts = kind == 3, (Receipt(name, b""),)
+        options = {"context_id": context_id, "receipts": receipts, "release": release}
+        said = (message("hello"),)
+        store.append(creation(name, at=AT + n, queue_key=n + 1, exchange=said, **options))
+        if kind == 0:
+            store.append(addition(name, 1, status(name, TaskState.COMPLETED, at=AT + n)))
+        elif kind == 1:
+            waits = status(name, TaskState.INPUT_REQUIRED, at=AT + n)
+            store.append(addition(name, 1, waits, turn_open=False))
+        elif kind == 2:
+            keys = (f"e{n}",)
+            store.append(addition(name, 1, release=True, wakes_at=NEVER - n, waits_for=keys))
+    clock.now += 1000
+    return store, clock
+
+
+async def costs(tasks: int) -> dict[str, int]:
+    store, clock = await filled(tasks)
+    assert len(store._index._moved) <= index.MAX_MOVED, "little is left to be filed"
+    await store.unclaimed()
+    middle, state = (AT + tasks // 2, "t"), TaskState.COMPLETED
+    pages = {
+        "first page": TaskQuery(scope=SCOPE, limit=10),
+        "page in the middle": TaskQuery(scope=SCOPE, limit=10, before=middle),
+        "page of a state": TaskQuery(scope=SCOPE, limit=10, state=state, before=middle),
+        "page of a context": TaskQuery(scope=SCOPE, limit=10, context_id="c", before=middle),
+        "page of a span": TaskQuery(
+            scope=SCOPE, limit=10, status_after=AT + 5, not_after=AT + tasks - 5
+        ),
+    }
+    found = {name: steps(store.list(query)) for name, query in pages.items()}
+    for query in pages.values():
+        page = await store.list(query)
+        assert (len(page.tasks), page.more) == (10, True)
+    assert (await store.list(pages["page of a span"])).total == tasks - 9
+    found |= {
+        "unclaimed": steps(store.unclaimed()),
+        "first_queued": steps(store.first_queued("agent")),
+        "next_wake": steps(store.next_wake(["agent"])),
+        "due_tasks": steps(store.due_tasks("agent", NEVER, 10)),
+        "awaiting_input": steps(store.awaiting_input("agent", clock.now, 10)),
+        "active_pushes": steps(store.active_pushes(["agent"], 0, 10)),
+        "claim_pushes": steps(store.claim_pushes("agent", 10)),
+        "replicas": steps(store.replicas()),
+        "complete_event": steps(store.complete_event("agent", "e2", b"1")),
+        "prune nothing": steps(store.prune("agent", AT - 1, 10)),
+        "claim_batch": steps(store.claim_batch("agent", 10)),
+    }
+    assert len(await store.held_tasks()) == tasks // 5 + 10
+    steps(store.prune("agent", clock.now, 10))  # the receipts and contexts, which go at once
+    found["prune"] = steps(store.prune("agent", clock.now, 10))
+    await store.close()
+    return found
+
+
+async def test_no_query_looks_at_more_tasks_because_there_are_more() -> None:
+    few, many = await costs(FEW), await costs(MANY)
+    for name, count in many.items():
+        assert count <= few[name] * 1.1 + 50, (name, few[name], count)
+
+
+async def test_what_a_task_costs_in_orders_is_small() -> None:
+    """Bytes for each task beside its log: two places, and a context of its own."""
+    store = MemoryTaskStore()
+    await store.open(lambda records: None)
+    for n in range(1000):
+        store.append(creation(f"t{n}", at=AT + n))
+    store._index, kept = index.TaskIndex(store._logs), list(store._logs.values())
+    tracemalloc.start()
+    try:
+        for log in kept:
+            log.number = 0
+            store._index.moved(log)
+        await store.unclaimed()
+        assert tracemalloc.get_traced_memory()[0] / len(kept) < 600
+    finally:
+        tracemalloc.stop()
+    await store.close()
+
+
+# -- tasks that are kept whole are what would be read, and no more than there is room for ----------
+
+
+STEPS = st.lists(
+    st.tuples(st.integers(0, 2), st.sampled_from(["status", "chunk", "claim", "read", "end"])),
+    max_size=30,
+)
+
+
+@given(STEPS)
+def test_whatever_happened_in_between_a_task_is_read_as_it_is(steps: list[tuple[int, str]]) -> None:
+    asyncio.run(_read_after_each(steps))
+
+
+async def _read_after_each(steps: list[tuple[int, str]]) -> None:
+    store = MemoryTaskStore()
+    await store.open(lambda _: None)
+    ended = set()
+    for number, step in [*((n, "begin") for n in range(3)), *steps]:
+        task_id = f"t{number}"
+        log = store._logs.get(task_id)
+        if log is None:
+            await store.append(creation(task_id))
+        elif task_id in ended:
+            pass
+        elif step == "claim":
+            await store.claim(task_id)
+        elif step != "read":
+            event = {
+                "status": status(task_id, TaskState.WORKING, "on it"),
+                "chunk": chunk(task_id, "more"),
+                "end": status(task_id, TaskState.COMPLETED, "done"),
+            }[step]
+            if step == "end":
+                ended.add(task_id)
+            await store.append(addition(task_id, log.head.seq, event, epoch=log.head.epoch))
+        for each in store._logs.values():
+            record = await store.load(each.head.task_id)
+            again = await store.load(each.head.task_id, scope=SCOPE)
+            assert record is not None
+            assert again is not None
+            assert record.stored == each.stored(None, artifacts=True)
+            assert again.stored is record.stored
+            assert record.stored.json() == each.stored(None, artifacts=True).json()
+            assert (record.seq, record.epoch) == (each.head.seq, each.head.epoch)
+    await store.close()
+
+
+@pytest.mark.anyio
+async def test_few_and_small_tasks_are_kept() -> None:
+    store = MemoryTaskStore()
+    await store.open(lambda _: None)
+    for n in range(200):
+        await store.append(creation(f"t{n}"))
+        assert await store.load(f"t{n}") is not None
+    assert len(store._shared.whole) == 64
+    large = status("t199", TaskState.WORKING, "x" * 40_000)
+    await store.append(addition("t199", store._logs["t199"].head.seq, large))
+    one, other = [await store.load("t199") for _ in range(2)]
+    assert one is not None
+    assert other is not None
+    assert one.stored == other.stored
+    assert one.stored is not other.stored
+    assert len(store._shared.whole) == 63
+    await store.close()
+
+
+@pytest.mark.anyio
+async def test_a_task_that_is_pruned_is_kept_no_longer() -> None:
+    store = MemoryTaskStore()
+    await store.open(lambda _: None)
+    await store.append(creation("t"))
+    seq = store._logs["t"].head.seq
+    await store.append(addition("t", seq, status("t", TaskState.COMPLETED, "done")))
+    assert await store.load("t") is not None
+    assert len(store._shared.whole) == 1
+    assert await store.prune(SCOPE.agent, store.now() + 1000, 10) == 1
+    assert await store.load("t") is None
+    assert len(store._shared.whole) == 0
+    await store.close()

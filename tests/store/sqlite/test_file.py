@@ -1,4 +1,4 @@
-"""The SQLite store's files: no link is followed, all are private, and a lost one is noticed."""
+"""The SQLite store's files: no link is followed, all are private, and old tasks are removed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -15,17 +16,18 @@ from pathlib import Path
 
 import pytest
 
+from parley.model.tasks import TaskState
 from parley.store.events import LoggedEvent
 from parley.store.protocols.errors import StoreUnavailable
+from parley.store.protocols.tables import Receipt
+from parley.store.protocols.task_log import TaskQuery
 from parley.store.sqlite.store import SqliteTaskStore
-from tests.kit.records import addition, chunk, creation
+from tests.kit.records import SCOPE, addition, chunk, creation, message, status
 from tests.kit.waiting import until
 from tests.store.sqlite.test_store import HOLD, ignore, opened, refusal
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.skipif(sys.platform == "win32", reason="Windows has other links and permissions"),
-]
+pytestmark = pytest.mark.anyio
+
 
 NOTES = "These are my notes. They are not to be lost.\n"
 
@@ -41,6 +43,7 @@ def victim(tmp_path: Path) -> Path:
 # -- links -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other links and permissions")
 @pytest.mark.parametrize("content", [NOTES, "12\n", ""])
 @pytest.mark.parametrize("kind", ["symbolic link", "hard link"])
 @pytest.mark.parametrize("ending", [".lock", "-wal", "-shm", "-journal"])
@@ -63,6 +66,7 @@ async def test_a_link_in_place_of_a_file_of_the_database_is_not_followed(
         await store.append(creation("t"))
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other links and permissions")
 @pytest.mark.parametrize("ending", [".lock", "-wal"])
 async def test_a_link_to_nothing_makes_nothing(tmp_path: Path, ending: str) -> None:
     (tmp_path / f"tasks.db{ending}").symlink_to(tmp_path / "made")
@@ -70,12 +74,14 @@ async def test_a_link_to_nothing_makes_nothing(tmp_path: Path, ending: str) -> N
     assert not (tmp_path / "made").exists()
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other links and permissions")
 async def test_a_lock_file_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "tasks.db.lock").write_text(NOTES)
     assert "tasks.db.lock is not a lock file" in await refusal(tmp_path / "tasks.db")
     assert (tmp_path / "tasks.db.lock").read_text() == NOTES
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other links and permissions")
 @pytest.mark.parametrize("name", ["tasks.db", "tasks.db.lock", "tasks.db-wal"])
 async def test_what_is_no_regular_file_is_refused(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / name)
@@ -83,6 +89,7 @@ async def test_what_is_no_regular_file_is_refused(tmp_path: Path, name: str) -> 
         assert f"{name} is not a regular file" in await refusal(tmp_path / "tasks.db")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other links and permissions")
 async def test_a_database_that_is_named_by_a_symbolic_link_is_the_one_it_names(
     tmp_path: Path,
 ) -> None:
@@ -97,6 +104,7 @@ async def test_a_database_that_is_named_by_a_symbolic_link_is_the_one_it_names(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["disk", "tasks.db"]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other links and permissions")
 async def test_a_database_with_two_names_is_refused(tmp_path: Path) -> None:
     """What is open by one name is not locked for who opens it by the other."""
     async with opened(tmp_path / "tasks.db"):
@@ -123,6 +131,7 @@ def tidy_up(lock: Path) -> None:
             os.close(descriptor)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other links and permissions")
 async def test_a_lock_file_that_was_removed_is_no_lock(tmp_path: Path) -> None:
     """Two that open at once, with an operator who tidies up in between, do not both get it."""
     path = tmp_path / "tasks.db"
@@ -158,6 +167,7 @@ def umask(mask: int) -> Iterator[None]:
         os.umask(before)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other links and permissions")
 @pytest.mark.parametrize("mask", [0, 0o777, 0o077])
 async def test_its_files_are_private_whatever_the_umask(tmp_path: Path, mask: int) -> None:
     with umask(mask):
@@ -166,6 +176,7 @@ async def test_its_files_are_private_whatever_the_umask(tmp_path: Path, mask: in
             assert modes(tmp_path) == PRIVATE
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other links and permissions")
 async def test_files_that_were_open_to_others_are_made_private(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -187,6 +198,7 @@ async def test_files_that_were_open_to_others_are_made_private(
     ]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other links and permissions")
 async def test_a_file_of_another_user_is_said_to_be_open_to_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -215,6 +227,7 @@ async def until_unavailable(store: SqliteTaskStore, is_so: bool) -> str:
     return store.unavailable_reason
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other links and permissions")
 @pytest.mark.parametrize("how", ["moved away", "replaced", "replaced by a link"])
 @pytest.mark.parametrize("name", ["tasks.db", "tasks.db-wal"])
 async def test_nothing_is_written_to_a_file_that_is_lost(
@@ -255,6 +268,7 @@ def said_of(how: str) -> str:
     return "was removed or moved away" if how == "moved away" else "another file took the place"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other links and permissions")
 async def test_a_file_that_is_lost_at_the_very_moment_acknowledges_nothing(tmp_path: Path) -> None:
     path, told = tmp_path / "tasks.db", list[LoggedEvent]()
 
@@ -280,6 +294,7 @@ async def test_a_file_that_is_lost_at_the_very_moment_acknowledges_nothing(tmp_p
     await store.close()
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other links and permissions")
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("how", ["removed", "replaced"])
 async def test_a_lost_file_is_noticed_by_itself(tmp_path: Path, name: str, how: str) -> None:
@@ -315,6 +330,7 @@ CALLED = {
 }
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other links and permissions")
 async def test_what_took_the_place_of_a_database_stays_whole(tmp_path: Path) -> None:
     """Closing the one that was replaced takes nothing from the one that is there now."""
     path = tmp_path / "tasks.db"
@@ -335,6 +351,7 @@ async def test_what_took_the_place_of_a_database_stays_whole(tmp_path: Path) -> 
         assert await store.load("t") is None
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other links and permissions")
 async def test_a_second_name_that_comes_later_is_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -346,3 +363,127 @@ async def test_a_second_name_that_comes_later_is_warned_of(
         assert store.unavailable_reason == ""
     said = [r.getMessage() for r in caplog.records if "second name" in r.getMessage()]
     assert len(said) == 1
+
+
+# -- removing what is old from a SQLite store: piece by piece, however large it is -----------------
+
+
+MEGABYTE = "x" * 1_000_000
+
+
+def statements(store: SqliteTaskStore) -> list[str]:
+    """Note what is done to the database."""
+    done: list[str] = []
+    assert store._writing is not None
+    store._writing.batch_writer.connection.set_trace_callback(done.append)  # type: ignore[attr-defined]
+    return done
+
+
+async def committed(done: list[str], times: int) -> None:
+    async with asyncio.timeout(20):
+        while done.count("COMMIT") < times:
+            await asyncio.sleep(0)
+
+
+def left_in(path: Path, table: str) -> int:
+    connection = sqlite3.connect(path)
+    [(count,)] = connection.execute(f"SELECT count(*) FROM {table}").fetchall()
+    connection.close()
+    return int(count)
+
+
+async def large_task(store: SqliteTaskStore, name: str, records: int) -> None:
+    await store.append(creation(name))
+    for seq in range(1, records + 1):
+        await store.append(addition(name, seq, chunk(name, MEGABYTE)))
+    await store.append(addition(name, records + 1, status(name, TaskState.COMPLETED)))
+
+
+async def test_one_large_log_is_removed_in_slices(tmp_path: Path) -> None:
+    async with opened(tmp_path / "tasks.db") as store:
+        await large_task(store, "large", 12)
+        done = statements(store)
+        assert await store.prune(SCOPE.agent, store.now() + 1000, 10) == 1
+        assert done.count("COMMIT") >= 12
+        assert await store.load("large") is None
+        assert left_in(tmp_path / "tasks.db", "log") == 0
+
+
+async def test_large_tasks_are_removed_one_by_one(tmp_path: Path) -> None:
+    async with opened(tmp_path / "tasks.db") as store:
+        for n in range(6):
+            await large_task(store, f"t{n}", 1)
+        for n in range(100):
+            end = status(f"s{n}", TaskState.COMPLETED)
+            await store.append(creation(f"s{n}", end))
+        done = statements(store)
+        assert await store.prune(SCOPE.agent, store.now() + 1000, 200) == 106
+        assert 6 <= done.count("COMMIT") < 20
+        assert (await store.list(TaskQuery(scope=SCOPE))).total == 0
+        assert left_in(tmp_path / "tasks.db", "log") == 0
+
+
+async def test_large_contexts_and_receipts_are_removed_a_few_at_a_time(tmp_path: Path) -> None:
+    async with opened(tmp_path / "tasks.db") as store:
+        for n in range(6):
+            await store.set_value(SCOPE, f"context{n}", "key", MEGABYTE.encode())
+            receipt = Receipt(f"m{n}", b"d", reply=MEGABYTE.encode())
+            await store.keep(SCOPE, f"said{n}", receipt=receipt, exchange=[message(MEGABYTE)])
+        done = statements(store)
+        await store.prune(SCOPE.agent, store.now() + 1000, 10)
+        assert done.count("COMMIT") >= 18
+        tables = ("contexts", "context_values", "history", "receipts")
+        assert [left_in(tmp_path / "tasks.db", table) for table in tables] == [0] * 4
+
+
+async def test_interrupted_pruning_goes_on_when_the_store_is_open_again(tmp_path: Path) -> None:
+    """The task is gone at once; its log is not forgotten, nor is its key given to another."""
+    path = tmp_path / "tasks.db"
+    async with opened(path) as store:
+        await large_task(store, "large", 12)
+        done = statements(store)
+        pruning = asyncio.create_task(store.prune(SCOPE.agent, store.now() + 1000, 10))
+        await committed(done, 3)
+        assert await store.append(creation("meanwhile")) == 1
+        pruning.cancel()
+        await asyncio.gather(pruning, return_exceptions=True)
+        assert await store.load("large") is None
+    assert 1 < left_in(path, "log") < 13
+    connection = sqlite3.connect(path)
+    connection.execute("DELETE FROM tasks")  # so that nothing else keeps the key
+    connection.commit()
+    connection.close()
+    async with opened(path) as store:
+        assert await store.append(creation("new")) == 1
+        for seq in range(1, 15):
+            assert await store.append(addition("new", seq, chunk("new", "y"))) == seq + 1
+        assert len(await store.events("new", 0, 100)) == 15
+        assert await store.prune(SCOPE.agent, 0, 10) == 0
+        assert left_in(path, "log") == 15 + 1  # and that of "meanwhile", which was cut off here
+        record = await store.load("new")
+        assert record is not None
+        assert record.seq == 15
+
+
+async def test_pruning_twice_at_once_counts_once(tmp_path: Path) -> None:
+    async with opened(tmp_path / "tasks.db") as store:
+        for n in range(20):
+            await store.append(creation(f"t{n}", status(f"t{n}", TaskState.COMPLETED)))
+        await store.append(creation("alive"))
+        before = store.now() + 1000
+        removed = await asyncio.gather(*[store.prune(SCOPE.agent, before, 100) for _ in range(3)])
+        assert sum(removed) == 20
+        assert (await store.list(TaskQuery(scope=SCOPE))).total == 1
+
+
+async def test_a_store_that_is_closed_removes_nothing_more(tmp_path: Path) -> None:
+    store = SqliteTaskStore(tmp_path / "tasks.db")
+    await store.open(lambda records: None)
+    await large_task(store, "large", 12)
+    done = statements(store)
+    pruning = asyncio.create_task(store.prune(SCOPE.agent, store.now() + 1000, 10))
+    await committed(done, 2)
+    await store.close()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await pruning
+    assert done.count("COMMIT") < 10

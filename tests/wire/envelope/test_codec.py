@@ -1,8 +1,9 @@
-"""Messages of the envelope protocol as JSON."""
+"""Messages of the envelope protocol as JSON: the codec, its schema, its specification page."""
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import jsonschema
@@ -11,13 +12,26 @@ import pytest
 from hypothesis import given, settings
 from msgspec.structs import replace
 
+from parley.envelope import cards, codec, messages
 from parley.envelope.codec import UnreadableEnvelope, members_of, read_message, write_message
-from parley.envelope.messages import Envelope, RequestPayload, ResponsePayload
-from parley.envelope.server.card import schema
+from parley.envelope.declared import MaintenanceWindow
+from parley.envelope.messages import (
+    ENVELOPE_ERRORS,
+    TASK_ERRORS,
+    Envelope,
+    RequestPayload,
+    ResponsePayload,
+)
+from parley.envelope.server.card import schema, vectors
+from parley.model.errors import ERRORS, PeerError
+from parley.model.ids import LONGEST_ID
+from parley.model.operations import OPERATIONS
 from parley.model.struct import Timestamp
+from parley.wire.json.problems import collecting_problems
+from tests.house.documents import ROOT, blocks
 from tests.wire.envelope.messages import REQUEST, envelopes, request
 
-SCHEMA = jsonschema.Draft202012Validator(json.loads(schema()))
+VALIDATOR = jsonschema.Draft202012Validator(json.loads(schema()))
 
 
 def refusal(message: Any, **limits: int) -> UnreadableEnvelope:
@@ -40,7 +54,7 @@ def test_a_message_that_is_written_is_the_one_that_is_read(message: Envelope) ->
 
     assert replace(read, received=None) == message
     assert json.loads(written) == members_of(message)
-    SCHEMA.validate(json.loads(written))
+    VALIDATOR.validate(json.loads(written))
 
 
 def test_the_message_that_users_print_is_read_with_all_its_members() -> None:
@@ -119,7 +133,7 @@ def test_every_wrong_member_is_named_with_what_would_be_right() -> None:
         "payload.metadata.retryCount": "expected an integer from 0 to 9007199254740991, got -1",
         "security.timestamp": "expected a string, got a number",
     }
-    assert not SCHEMA.is_valid(request(message__priority="shouting"))
+    assert not VALIDATOR.is_valid(request(message__priority="shouting"))
 
 
 @pytest.mark.parametrize(
@@ -262,3 +276,139 @@ def test_a_number_that_json_does_not_have_is_not_written() -> None:
 
     with pytest.raises(ValueError, match=r"payload\.parameters\.a\.0 is nan"):
         write_message(wrong)
+
+
+# -- the published JSON Schema says what the model says --------------------------------------------
+
+
+SCHEMA = json.loads(schema())
+DEFINED: dict[str, type[Any]] = {
+    "source": messages.MessageSource,
+    "target": messages.Target,
+    "messageInfo": messages.MessageInfo,
+    "security": messages.MessageSecurity,
+    "requestPayload": messages.RequestPayload,
+    "requestMetadata": messages.RequestMetadata,
+    "responsePayload": messages.ResponsePayload,
+    "responseMetadata": messages.ResponseMetadata,
+    "error": messages.EnvelopeError,
+    "violation": messages.WrongMember,
+    "card": cards.EnvelopeCard,
+    "agentInfo": cards.CardAgentInfo,
+    "capability": cards.CardCapability,
+    "performance": cards.CardPerformance,
+    "endpoints": cards.CardEndpoints,
+    "cardSecurity": cards.CardSecurity,
+    "constraints": cards.CardConstraints,
+    "rateLimits": cards.CardRateLimits,
+    "availability": cards.CardAvailability,
+    "maintenanceWindow": MaintenanceWindow,
+    "cardMetadata": cards.CardMetadata,
+}
+
+
+def test_the_schema_is_one() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+@pytest.mark.parametrize("name", DEFINED)
+def test_a_definition_has_the_members_of_its_struct(name: str) -> None:
+    fields = msgspec.structs.fields(DEFINED[name])
+    defined = SCHEMA["$defs"][name]
+
+    assert list(defined["properties"]) == [each.encode_name for each in fields]
+    assert defined.get("required", []) == [each.encode_name for each in fields if each.required]
+
+
+def test_the_choices_of_a_request_are_those_of_the_model() -> None:
+    chosen = SCHEMA["$defs"]["message"]["allOf"][0]["then"]["properties"]
+
+    assert chosen["message"]["properties"]["subType"]["enum"] == list(messages.SubType)
+    assert chosen["message"]["properties"]["priority"]["enum"] == list(messages.Priority)
+    strategies = chosen["target"]["properties"]["routingStrategy"]["enum"]
+    assert strategies == list(messages.RoutingStrategy)
+
+
+# -- the specification page says what the codec does: strangers write clients from it --------------
+
+
+NAME = "docs/reference/envelope-specification.md"
+PAGE = (ROOT / NAME).read_text("utf-8")
+EXAMPLES = [each for each in blocks(NAME) if each.language == "json"]
+CARD_SCHEMA = {**SCHEMA, "$id": "urn:card", "$ref": "#/$defs/card"}
+ROWS = {found[1]: found[0] for found in re.finditer(r"^\| `([^`]+)` \|.*$", PAGE, flags=re.M)}
+
+
+@pytest.mark.parametrize("block", EXAMPLES, ids=lambda each: f"line {each.line}")
+def test_an_example_is_one(block: Any) -> None:
+    example = json.loads(block.text)
+
+    if "agentInfo" in example:
+        jsonschema.Draft202012Validator(CARD_SCHEMA).validate(example)
+        with collecting_problems() as problems:
+            card = cards.read_card(example)
+        assert not problems
+        assert cards.read_card(cards.write_card(card)) == card
+        return
+    jsonschema.Draft202012Validator(SCHEMA).validate(example)
+    written = members_of(read_message(block.text))
+    for name in ("messageId", "source", "timestamp"):
+        assert written[name] == example[name]
+
+
+@pytest.mark.parametrize(
+    "error", [*ERRORS, *ENVELOPE_ERRORS.values()], ids=lambda error: error.reason
+)
+def test_an_error_is_in_the_table_with_its_status(error: Any) -> None:
+    assert re.search(rf"\| {error.http_status}[ ;]", ROWS[error.reason])
+
+
+def test_the_page_names_every_member_and_choice() -> None:
+    codes = {*TASK_ERRORS.values(), PeerError.reason}
+    choices = [*messages.MessageType, *messages.SubType, *messages.Priority, *messages.Status]
+    named = {*codes, *choices, *messages.RoutingStrategy, codec.UTF_8}
+    kinds = [
+        value
+        for module in (messages, cards)
+        for value in vars(module).values()
+        if isinstance(value, type)
+        and issubclass(value, msgspec.Struct)
+        and value.__module__.startswith("parley.envelope")
+    ]
+    members = {field.encode_name for kind in kinds for field in msgspec.structs.fields(kind)} - {
+        "further",
+        "received",
+    }
+    assert len(members) > 70
+
+    missing = {
+        name
+        for name in named | members
+        if not re.search(rf"[`.\[\"]{re.escape(name)}[`.\"\[]", PAGE)
+    }
+    assert missing == set()
+    for name in (messages.SUBPROTOCOL, messages.BINDING):
+        assert f"`{name}`" in PAGE
+
+
+def test_the_page_has_a_row_for_each_operation() -> None:
+    for operation in OPERATIONS:
+        row = ROWS[f"{messages.OPERATION_PREFIX}{operation.name}"]
+        assert operation.request.__name__ in row
+        if operation.streaming:
+            assert "EVENTs with a `StreamResponse` each" in row
+
+
+def test_the_worked_example_is_one_of_the_vectors() -> None:
+    first, second = json.loads(vectors())["good"][:2]
+
+    assert f"\n{first['canonical']}\n{first['signature']}\n" in PAGE
+    assert f"`{second['signature']}`" in PAGE
+
+
+def test_the_limits_on_the_page_are_those_of_the_codec() -> None:
+    assert codec.MAX_BYTES == 10 * 2**20
+    assert codec.MAX_DEPTH == 100
+    assert cards.MAX_CARD_BYTES == 2**20
+    for limit in ("10 MiB", "100 levels", f"{LONGEST_ID} bytes", "1 MiB, 1,000 capabilities"):
+        assert limit in PAGE

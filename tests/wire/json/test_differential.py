@@ -1,14 +1,4 @@
-"""Protobuf's own JSON codec is the judge: it reads what we write, and we read what it reads.
-
-Known differences, all of them wanted:
-
-- numbers in data and metadata: protobuf holds doubles, we keep integers as integers (so `1` comes
-  back from it as `1.0`; they compare equal here);
-- we refuse a value without its required fields, without any member of a oneof, with an unknown
-  enum name or number, or with malformed base64; protobuf lets those pass;
-- protobuf refuses a member given twice under one name, which JSON parsers do not tell us about;
-- protobuf keeps nanoseconds, we keep milliseconds, as specification §5.6.1 asks.
-"""
+"""JSON of any kind: judged by protobuf's codec, refused with a reason, and bounded."""
 
 from __future__ import annotations
 
@@ -18,12 +8,13 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from parley.model.errors import InvalidParamsError
-from parley.wire.json.protojson import decode, encode
+from parley.model.errors import A2AError, InvalidParamsError
+from parley.model.tasks import Task
+from parley.wire.json.protojson import check_limits, decode, encode
 from tests.kit.strategies import MESSAGES, abort, any_message, json_values, value_of
 from tests.wire.json.oracle import parse, write
 
@@ -101,3 +92,119 @@ def _respell_value(value: Any, info: inspect.Type, draw: Any) -> Any:
         case inspect.CustomType():
             return draw(st.sampled_from([value, value.replace("Z", "000Z"), value[:-1] + "+00:00"]))
     return value
+
+
+# -- whatever arrives: a value, or an A2A error that says what is wrong ----------------------------
+
+
+kinds = st.sampled_from(sorted(MESSAGES)).map(MESSAGES.__getitem__)
+
+
+@given(st.binary(max_size=40) | st.text(max_size=40).map(str.encode), kinds)
+@example(b"\x00", Task)
+def test_no_bytes_whatever_raise_anything_but_a2a_errors(body, kind):
+    with suppress(A2AError):
+        decode(body, kind)
+
+
+@given(json_values, kinds)
+def test_no_json_whatever_raises_anything_but_invalid_params(value, kind):
+    with suppress(InvalidParamsError):
+        decode(json.dumps(value).encode(), kind)
+
+
+@given(any_message(), st.data())
+@settings(max_examples=300)
+def test_a_value_with_one_member_spoiled_is_read_soundly_or_refused(value, data):
+    members = json.loads(encode(value))
+    abort(members, data.draw)
+    with suppress(InvalidParamsError):
+        again = decode(json.dumps(members).encode(), type(value))
+        assert decode(encode(again), type(value)) == again
+
+
+@given(any_message(), st.data())
+@settings(max_examples=300)
+def test_a_cut_or_changed_body_raises_nothing_but_a2a_errors(value, data):
+    body = bytearray(encode(value))
+    place = data.draw(st.integers(0, len(body) - 1))
+    if data.draw(st.booleans()):
+        del body[place:]
+    else:
+        body[place] = data.draw(st.integers(0, 255))
+    with suppress(A2AError):
+        decode(bytes(body), type(value))
+
+
+# -- how deep a body is, and how many parts its message has, is found out before decoding ----------
+
+
+def depth_of(value: object) -> int:
+    if isinstance(value, dict):
+        return 1 + max(map(depth_of, value.values()), default=0)
+    if isinstance(value, list):
+        return 1 + max(map(depth_of, value), default=0)
+    return 0
+
+
+@given(json_values)
+def test_a_body_is_refused_exactly_when_it_is_deeper_than_the_limit(value):
+    body = json.dumps(value, ensure_ascii=False).encode()
+    depth = depth_of(value)
+    check_limits(body, max_depth=depth)
+    if depth:
+        with pytest.raises(InvalidParamsError, match=f"more than {depth - 1} levels"):
+            check_limits(body, max_depth=depth - 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 200, "{" * 200, '"[' * 200, '\\"[' * 200, "\\\\[" * 200, '[\\\\\\"[' * 99, "]}" * 99],
+)
+def test_brackets_in_strings_are_not_nesting(text):
+    body = json.dumps({"a": [text, {"b": text}]}).encode()
+    check_limits(body, max_depth=3)
+    with pytest.raises(InvalidParamsError):
+        check_limits(body, max_depth=2)
+
+
+def test_brackets_that_close_in_strings_hide_no_nesting():
+    body = b'["]]]]]"' * 50 + b"]" * 50
+    with pytest.raises(InvalidParamsError):
+        check_limits(body, max_depth=49)
+
+
+@pytest.mark.parametrize("depth", [101, 100_000])
+def test_nesting_is_limited_by_default(depth):
+    with pytest.raises(InvalidParamsError, match="more than 100 levels deep"):
+        check_limits(b"[" * depth + b"]" * depth)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        "%s",
+        '{"jsonrpc":"2.0","params":%s}',
+        '{"jsonrpc":"2.0","params":%s,"message":5}',
+        '{"params":{"request":{}},"message":[],"jsonrpc":"2.0","params":%s}',
+    ],
+)
+def test_a_message_with_too_many_parts_is_refused(wrap):
+    parts = ",".join(['{"text":"a"}'] * 5)
+    body = (wrap % f'{{"message":{{"parts":[{parts}]}}}}').encode()
+    check_limits(body, max_parts=5)
+    with pytest.raises(InvalidParamsError, match="more than 4 parts") as caught:
+        check_limits(body, max_parts=4)
+    assert caught.value.violations[0].field == "message.parts"
+
+
+def test_objects_in_data_are_not_parts():
+    body = b'{"message":{"parts":[{"data":[%b]}]}}' % b",".join([b"{}"] * 50)
+    check_limits(body, max_parts=1)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"\xff{{{", b"[{},{},{}]", b'{"message":5}', b'{"message":{"parts":{}}}{{{']
+)
+def test_what_is_wrong_otherwise_is_left_to_the_decoder(body):
+    check_limits(body, max_parts=1)

@@ -1,8 +1,9 @@
-"""0.3 round trips lose only what 0.3 cannot say, and that is listed (``losses``)."""
+"""0.3 round trips lose only what 0.3 cannot say (``losses``), and its schema agrees."""
 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from parley.model.errors import InvalidParamsError
+from parley.model.cards import APIKeySecurityScheme, SecurityScheme
+from parley.model.errors import ERRORS, A2AError, InvalidAgentResponseError, InvalidParamsError
 from parley.model.operations import (
     BY_NAME,
     GetTaskRequest,
@@ -21,14 +23,18 @@ from parley.model.operations import (
 from parley.model.parts import Message, Part, Role
 from parley.model.service import StreamItem
 from parley.model.tasks import Task
-from parley.wire import versions
+from parley.wire import jsonrpc, versions
+from parley.wire.json.syntax import check_limits
 from parley.wire.v0_3 import proto
+from parley.wire.v0_3.cards import write_merged_card
 from parley.wire.v0_3.http_json import HttpJson
 from parley.wire.v0_3.json import JsonRpc
-from tests.kit.strategies import value_of
+from parley.wire.v0_3.operations import NAMES
+from tests.kit.strategies import abort, json_objects, json_values, value_of
 from tests.wire.json.oracle import message_class
-from tests.wire.v0_3.exchanges import CALLED, answer_of, read, request_of
+from tests.wire.v0_3.exchanges import CALLED, answer_of, cards, read, request_of
 from tests.wire.v0_3.losses import left_of
+from tests.wire.v0_3.schema import flaws
 
 JSONRPC, HTTP_JSON = JsonRpc(), HttpJson()
 
@@ -241,3 +247,171 @@ def test_how_much_of_a_history_is_wanted_is_always_said(length, written):
         members = proto.write_request(send, message)
         assert members["configuration"]["historyLength"] == written
         assert proto.read_request(send, members).configuration.history_length == length
+
+
+# -- what is written in 0.3 is what the JSON schema of 0.3 says ------------------------------------
+
+
+schema_few = settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+
+REQUEST_DEFINITIONS = {
+    "message/send": "SendMessageRequest",
+    "message/stream": "SendStreamingMessageRequest",
+    "tasks/get": "GetTaskRequest",
+    "tasks/cancel": "CancelTaskRequest",
+    "tasks/resubscribe": "TaskResubscriptionRequest",
+    "tasks/pushNotificationConfig/set": "SetTaskPushNotificationConfigRequest",
+    "tasks/pushNotificationConfig/get": "GetTaskPushNotificationConfigRequest",
+    "tasks/pushNotificationConfig/list": "ListTaskPushNotificationConfigRequest",
+    "tasks/pushNotificationConfig/delete": "DeleteTaskPushNotificationConfigRequest",
+    "agent/getAuthenticatedExtendedCard": "GetAuthenticatedExtendedCardRequest",
+}
+
+
+def test_every_method_of_the_schema_is_called_by_its_name():
+    assert set(NAMES.values()) == REQUEST_DEFINITIONS.keys()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@schema_few
+@given(data=st.data())
+def test_requests(name, data):
+    params = JSONRPC.write_request(BY_NAME[name], data.draw(request_of(BY_NAME[name])))
+    method = NAMES[name]
+    if method == "agent/getAuthenticatedExtendedCard":
+        assert params == b"{}"
+    else:
+        assert flaws(REQUEST_DEFINITIONS[method], jsonrpc.request(1, method, params)) == []
+
+
+@pytest.mark.parametrize("operation", CALLED, ids=lambda operation: operation.name)
+@schema_few
+@given(data=st.data())
+def test_answers(operation, data):
+    method = NAMES.get(operation.name)
+    if method is None:
+        return  # 0.3 lists no tasks
+    if operation.name == "GetExtendedAgentCard":
+        answer = data.draw(cards_of_known_places)
+    else:
+        answer = data.draw(answer_of(operation))
+    response = REQUEST_DEFINITIONS[method].replace("Request", "SuccessResponse")
+    result = JSONRPC.write_result(operation, answer)
+    assert flaws(response, jsonrpc.response(b"1", result)) == []
+
+
+@schema_few
+@given(value_of(StreamResponse))
+def test_events(wrapper):
+    event = JSONRPC.write_event(StreamItem(wrapper.payload))
+    answer = jsonrpc.response(b"1", event)
+    assert flaws("SendStreamingMessageSuccessResponse", answer) == []
+
+
+def _key(scheme: SecurityScheme) -> bool:
+    """Whether the place of a key, if it is one, is one of those that OpenAPI knows."""
+    key = scheme.api_key_security_scheme
+    return not isinstance(key, APIKeySecurityScheme) or key.location in ("header", "query")
+
+
+cards_of_known_places = cards.filter(lambda card: all(map(_key, card.security_schemes.values())))
+
+
+@schema_few
+@given(cards_of_known_places)
+def test_cards(card):
+    assert flaws("AgentCard", JSONRPC.write_result(BY_NAME["GetExtendedAgentCard"], card)) == []
+    assert flaws("AgentCard", write_merged_card(card)) == []
+
+
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
+def test_errors(kind):
+    error = JSONRPC.write_error(kind("what is wrong"))
+    assert flaws("JSONRPCErrorResponse", jsonrpc.error_response(b"1", error)) == []
+    assert type(JSONRPC.read_error(error)) is kind
+
+
+# -- whatever arrives in 0.3: a value, or an A2A error that says what is wrong ---------------------
+
+
+CODECS = [JsonRpc(), HttpJson()]
+bodies = st.binary(max_size=40) | json_values.map(lambda value: json.dumps(value).encode())
+some = settings(max_examples=100, deadline=None)
+
+
+def answers_read(codec: Any, body: bytes) -> None:
+    for operation in CALLED:
+        with suppress(InvalidAgentResponseError):
+            codec.read_result(operation, body)
+    with suppress(A2AError):
+        codec.read_event(body)
+
+
+@some
+@given(bodies)
+def test_no_bytes_whatever_raise_anything_but_a2a_errors(body):
+    jsonrpc, http_json = CODECS
+    for operation in jsonrpc.methods.values():
+        with suppress(A2AError):
+            jsonrpc.read_request(operation, body)
+    for route in http_json.routes:
+        with suppress(A2AError):
+            http_json.read_request(route, {"id": "t", "config_id": "c"}, [("status", "x")], body)
+    for codec in CODECS:
+        answers_read(codec, body)
+    with suppress(A2AError):
+        http_json.read_error(500, body)
+    with suppress(A2AError):
+        jsonrpc.read_error(body)
+
+
+@some
+@given(st.data())
+def test_a_request_with_one_member_spoiled_is_read_or_refused(data):
+    operation = data.draw(st.sampled_from(CALLED))
+    params = json.loads(CODECS[0].write_request(operation, data.draw(request_of(operation))))
+    abort(params, data.draw)
+    with suppress(A2AError):
+        CODECS[0].read_request(operation, json.dumps(params).encode())
+
+
+@some
+@given(st.data())
+def test_an_answer_with_one_member_spoiled_is_read_or_refused(data):
+    operation = data.draw(st.sampled_from(CALLED))
+    answer = data.draw(answer_of(operation))
+    for codec in CODECS:
+        members = json.loads(codec.write_result(operation, answer))
+        if isinstance(members, dict | list):
+            abort(members, data.draw)
+        answers_read(codec, json.dumps(members).encode())
+
+
+@some
+@given(events, st.data())
+def test_an_event_with_one_member_spoiled_is_read_or_refused(event, data):
+    for codec in CODECS:
+        members = json.loads(codec.write_event(StreamItem(event)))
+        abort(members, data.draw)
+        with suppress(A2AError):
+            codec.read_event(json.dumps(members).encode())
+
+
+@some
+@given(cards, json_objects, st.data())
+def test_a_card_with_one_member_spoiled_is_read_or_refused(card, others, data):
+    members = {**others, **json.loads(versions.write_card(card, "0.3"))}
+    abort(members, data.draw)
+    with suppress(A2AError):
+        versions.read_card(members)
+
+
+@pytest.mark.parametrize("name", ["parts", "content"])
+@pytest.mark.parametrize("lease_owner", ["message", "request"])
+def test_parts_are_counted_by_either_name(name, lease_owner):
+    body = json.dumps({lease_owner: {name: [{"text": "x"}] * 1001}}).encode()
+    with pytest.raises(A2AError, match="1000 parts"):
+        check_limits(body)
+    check_limits(json.dumps({lease_owner: {name: [{"text": "x"}] * 1000}}).encode())
