@@ -21,6 +21,7 @@ from parley.server.run import serving
 from parley.store.memory import MemoryTaskStore
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.agent.test_in_task_auth import MAIL, TOKEN, asking, ended, needed, post, post_office
+from tests.kit.servers import served
 from tests.kit.waiting import let_time_pass
 
 pytestmark = pytest.mark.anyio
@@ -77,10 +78,7 @@ async def test_the_credential_is_in_no_file_no_export_and_no_log(
             if path.is_file() and TOKEN.encode() in path.read_bytes()
         ]
 
-    async with (
-        serving(parley.asgi(agent, store=store, drain=0.0)) as url,
-        parley.connect(url) as remote,
-    ):
+    async with served(agent, store=store, drain=0.0) as remote:
         task = await asking(remote, "hold")
         await remote.authorize(task, TOKEN)
         await entered.wait()
@@ -127,10 +125,7 @@ async def test_a_turn_that_sleeps_for_long_keeps_its_credential(tmp_path: Path) 
         await turn.wait_event("morning")
         return str(credential.token == TOKEN)
 
-    async with (
-        serving(parley.asgi(agent, store=store, drain=0.0)) as url,
-        parley.connect(url) as remote,
-    ):
+    async with served(agent, store=store, drain=0.0) as remote:
         task = await asking(remote, "sleepy")
         await remote.authorize(task, TOKEN)
         async with asyncio.timeout(10):

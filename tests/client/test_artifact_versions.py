@@ -24,6 +24,7 @@ from parley import (
 )
 from parley.model.struct import Timestamp
 from parley.server.run import serving
+from tests.kit.servers import served
 
 pytestmark = pytest.mark.anyio
 
@@ -218,7 +219,7 @@ def painter() -> Agent:
 
 
 async def test_an_agent_goes_on_from_the_version_that_is_meant() -> None:
-    async with serving(parley.asgi(painter())) as url, parley.connect(url) as remote:
+    async with served(painter()) as remote:
         versions = ArtifactVersions()
         versions.add(await remote.send("a boat"))
         async for event in remote.stream(versions.message("make it red", "picture")):

@@ -27,6 +27,7 @@ from parley.compose import (
 )
 from parley.compose import concurrent as combinators
 from parley.testing import ScriptedAgent, client
+from tests.kit.servers import served
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -281,10 +282,8 @@ def test_a_failure_may_pass_that_is_no_answer(reason: Any, code: str, passes: bo
 
 async def test_an_agent_that_cannot_be_reached_is_tried_again() -> None:
     made = fallback(retry("http://127.0.0.1:9", attempts=2, backoff=0), says("Other", "instead"))
-    import parley
-    from parley.server.run import serving
 
-    async with serving(parley.asgi(made, drain=0.2)) as url, parley.connect(url) as remote:
+    async with served(made, drain=0.2) as remote:
         assert (await remote.send("go")).text == "instead"
 
 

@@ -13,8 +13,8 @@ import pytest
 
 import parley
 from parley import Task, TaskState
-from parley.server.run import serving
 from tests.house.sizes import ROOT
+from tests.kit.servers import served
 
 from .environments import JS_1_3, NotMade, command
 
@@ -58,10 +58,7 @@ async def test_a_parley_agent_delegates_to_the_agent_in_javascript(
         assert "Tower" in (await remote.send("What is there to see in London?")).text
     monkeypatch.setenv("GUIDE", guide)
     agent = runpy.run_path(str(FOLDER / "trip.py"))["agent"]
-    async with (
-        serving(parley.asgi(agent, allow_private_agents=True)) as url,
-        parley.connect(url) as planner,
-    ):
+    async with served(agent, allow_private_agents=True) as planner:
         planned = await planner.send("Plan a day in Helsinki")
         assert planned.text.splitlines() == [
             "In the morning: The fortress of Suomenlinna",

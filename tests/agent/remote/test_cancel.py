@@ -17,6 +17,7 @@ from parley.model.errors import UnsupportedOperationError
 from parley.server.run import serving
 from parley.store.events import RecordKind
 from parley.store.memory import MemoryTaskStore
+from tests.kit.servers import served
 from tests.kit.waiting import let_time_pass, until
 
 pytestmark = pytest.mark.anyio
@@ -163,10 +164,7 @@ async def test_a_task_of_a_dead_process_cancels_its_calls_without_running(
         return agent
 
     store = f"sqlite:///{tmp_path / 'tasks.db'}"
-    async with (
-        serving(parley.asgi(planner(), store=store)) as first,
-        parley.connect(first) as remote,
-    ):
+    async with served(planner(), store=store) as remote:
         task = await remote.send("go")
     async with AsyncExitStack() as stack:
         second = await stack.enter_async_context(serving(parley.asgi(planner(), store=store)))

@@ -13,6 +13,7 @@ from parley.client import auth_request
 from parley.model.service import Caller
 from parley.security import Bearer
 from parley.server.run import serving
+from tests.kit.servers import served
 from tests.kit.waiting import let_time_pass
 
 pytestmark = pytest.mark.anyio
@@ -53,10 +54,7 @@ async def test_the_agent_between_is_restarted_while_it_waits(tmp_path: Path) -> 
     store = f"sqlite:///{tmp_path / 'between.db'}"
     between = delegating("Between", where, "inner")
     async with serving(parley.asgi(inner(), drain=0.0)) as where["inner"]:
-        async with (
-            serving(parley.asgi(between, store=store, drain=0.0)) as url,
-            parley.connect(url) as remote,
-        ):
+        async with served(between, store=store, drain=0.0) as remote:
             task = await remote.send("hi")
             assert isinstance(task, Task)
             assert task.state is TaskState.AUTH_REQUIRED

@@ -35,6 +35,7 @@ from parley.model.errors import (
 )
 from parley.model.operations import SendMessageRequest
 from parley.server.run import serving
+from tests.kit.servers import served
 
 pytestmark = pytest.mark.anyio
 
@@ -292,7 +293,7 @@ async def test_an_agent_without_streams_and_webhooks_answers_and_refuses_those()
         """Says it again."""
         return turn.text
 
-    async with serving(parley.asgi(agent)) as url, parley.connect(url) as remote:
+    async with served(agent) as remote:
         capabilities = remote.card.capabilities
         assert (capabilities.streaming, capabilities.push_notifications) == (False, False)
         assert (await remote.send("hello")).text == "hello"
