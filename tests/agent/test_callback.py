@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -66,27 +64,6 @@ async def ordered(remote: parley.RemoteAgent, text: str, skill: str = "order") -
     task = await remote.send(text, metadata={"skill": skill}, return_immediately=True)
     assert isinstance(task, Task)
     return task, await address_of(remote, task)
-
-
-@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.service)])
-def replicas(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Any]:
-    """Serves what is given on each store, on PostgreSQL by two replicas."""
-
-    @asynccontextmanager
-    async def served(*args: Any, **options: Any) -> AsyncIterator[list[str]]:
-        store, count = "memory:", 1
-        if request.param == "sqlite":
-            store = f"sqlite:///{tmp_path / 'tasks.db'}"
-        elif request.param == "postgres":
-            store, count = request.getfixturevalue("postgres_url"), 2
-        async with AsyncExitStack() as stack:
-            urls = []
-            for _ in range(count):
-                app = parley.asgi(*args, store=store, drain=0.0, **options)
-                urls.append(await stack.enter_async_context(serving(app)))
-            yield urls
-
-    return served
 
 
 @pytest.mark.parametrize("skill", ["order", "order_in_thread"])

@@ -117,27 +117,6 @@ def post_office(**options: Any) -> Agent:
     return agent
 
 
-@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.service)])
-def replicas(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Any]:
-    """Serves what is given on each store, on PostgreSQL by two replicas."""
-
-    @asynccontextmanager
-    async def served(*args: Any, **options: Any) -> AsyncIterator[list[str]]:
-        store, count = "memory:", 1
-        if request.param == "sqlite":
-            store = f"sqlite:///{tmp_path / 'tasks.db'}"
-        elif request.param == "postgres":
-            store, count = request.getfixturevalue("postgres_url"), 2
-        async with AsyncExitStack() as stack:
-            urls = []
-            for _ in range(count):
-                app = parley.asgi(*args, store=store, drain=0.0, **options)
-                urls.append(await stack.enter_async_context(serving(app)))
-            yield urls
-
-    return served
-
-
 @asynccontextmanager
 async def office(**options: Any) -> AsyncIterator[str]:
     agent = options.pop("agent", None) or post_office(**options)

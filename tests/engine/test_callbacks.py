@@ -12,6 +12,7 @@ from parley.engine.authorizations import Callbacks
 from parley.security.sealing import TokenExpired, TokenInvalid, TokenSigner
 from parley.store.memory import MemoryLogs, MemoryTaskStore
 from parley.store.protocols.tables import EventCompleted
+from tests.kit.waiting import Clock
 
 pytestmark = pytest.mark.anyio
 
@@ -19,16 +20,9 @@ HOUR = timedelta(hours=1)
 BASE = "https://agents.example/shop"
 
 
-class Clock:
-    now = 1_700_000_000_500
-
-    def __call__(self) -> int:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1_700_000_000_500)
 
 
 @pytest.fixture

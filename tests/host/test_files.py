@@ -28,7 +28,7 @@ from parley.store.memory import MemoryTaskStore
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
 from tests.files.conftest import content, uploaded
-from tests.kit.waiting import until
+from tests.kit.waiting import Clock, until
 from tests.store.conftest import PostgresAtOurTime
 
 BOB = Caller("bob", authenticated=True)
@@ -99,16 +99,6 @@ async def test_a_place_that_cannot_be_used_stops_the_start(tmp_path: Path) -> No
 # -- tasks -----------------------------------------------------------------------------------------
 
 
-class Clock:
-    """Milliseconds that pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1_700_000_000_000
-
-    def __call__(self) -> int:
-        return self.now
-
-
 def agent_of() -> Agent:
     agent = Agent("Clerk", retention=Retention(tasks=timedelta(days=7)))
 
@@ -173,7 +163,7 @@ class Hosted:
 
 @pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.service)])
 async def hosted(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Hosted]:
-    clock = Clock()
+    clock = Clock(1_700_000_000_000)
     store: TaskStore
     if request.param == "memory":
         store = MemoryTaskStore(clock=clock)
@@ -418,7 +408,7 @@ async def test_a_running_host_sweeps_by_itself_and_survives_a_store_that_fails(
             return await super().list(folder, *given)
 
     monkeypatch.setattr("parley.host.files.SWEEP_SECONDS", 0.01)
-    clock = Clock()
+    clock = Clock(1_700_000_000_000)
     objects = Failing(tmp_path / "files")
     host = Host(placed(agent_of()), MemoryTaskStore(clock=clock), files=objects)
     await host.start()

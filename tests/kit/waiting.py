@@ -1,4 +1,4 @@
-"""Waiting in tests: for a condition, or for time to pass. No other test code sleeps.
+"""Time in tests: waiting for a condition, letting time pass, a clock. No other test code sleeps.
 
 ``tests/house/test_sleeps.py`` holds that; agents under test may sleep, as they play work.
 """
@@ -9,6 +9,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 INTERVAL = 0.005
 """Seconds between two looks at a condition."""
@@ -55,3 +56,13 @@ def let_time_pass(seconds: float) -> Awaitable[None]:
 def block_thread(seconds: float) -> None:
     """Block the thread, as ``let_time_pass`` does for a coroutine."""
     time.sleep(seconds)
+
+
+class Clock:
+    """A clock that stands still until a test moves it, in the unit of ``now``."""
+
+    def __init__(self, now: Any) -> None:
+        self.now = now
+
+    def __call__(self) -> Any:
+        return self.now

@@ -30,7 +30,7 @@ from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.webhooks import PushRecord
 from tests.engine.fleet import Fleet
 from tests.kit.records import creation, status
-from tests.kit.waiting import let_time_pass, until
+from tests.kit.waiting import Clock, let_time_pass, until
 from tests.kit.webhooks import webhook
 from tests.push.proofs.receiving import asking
 from tests.push.pushing import PATIENT, pushing, writer
@@ -169,14 +169,6 @@ async def test_replicas_that_share_a_store_have_equal_parts(fleet: Fleet) -> Non
 # -- one cap, with a clock of its own ------------------------------------------------------------
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def destination_at(origin: str, caller: str = "ada") -> Destination:
     return Destination(caller, origin)
 
@@ -189,7 +181,7 @@ def admitted(caps: DestinationCaps, destination: Destination) -> DeliveryCall:
 
 @pytest.mark.parametrize("most", [1, 2, 3, 7, 60, 600])
 async def test_no_minute_has_more_than_the_cap(most: int) -> None:
-    clock = Clock()
+    clock = Clock(1000.0)
     caps = DestinationCaps(DestinationCap(per_minute=most), lambda d: None, clock=clock)
     sent: list[float] = []
     for _ in range(3000):
@@ -210,14 +202,14 @@ async def test_no_minute_has_more_than_the_cap(most: int) -> None:
 
 
 async def test_a_request_that_is_not_made_is_given_back() -> None:
-    caps = DestinationCaps(DestinationCap(per_minute=4), lambda d: None, clock=Clock())
+    caps = DestinationCaps(DestinationCap(per_minute=4), lambda d: None, clock=Clock(1000.0))
     for _ in range(10):
         admitted(caps, destination_at("https://victim.example.com:443")).end()
     caps.close()
 
 
 async def test_an_address_that_is_dialled_counts_for_all_names() -> None:
-    caps = DestinationCaps(DestinationCap(per_minute=8), lambda d: None, clock=Clock())
+    caps = DestinationCaps(DestinationCap(per_minute=8), lambda d: None, clock=Clock(1000.0))
     for n in range(2):
         delivery = admitted(caps, destination_at(f"https://n{n}.example.com:443"))
         assert delivery.permit()
@@ -235,7 +227,7 @@ async def test_an_address_that_is_dialled_counts_for_all_names() -> None:
 
 
 async def test_a_token_endpoint_of_one_caller_holds_up_nobodys_webhooks() -> None:
-    clock, shared = Clock(), "https://hooks.example.com:443"
+    clock, shared = Clock(1000.0), "https://hooks.example.com:443"
     caps = DestinationCaps(DestinationCap(per_minute=64), lambda d: None, clock=clock)
     mallory = admitted(caps, destination_at(shared, "mallory"))
     with caps.token_request("mallory", "busy.example.net"):
@@ -254,7 +246,7 @@ async def test_a_token_endpoint_of_one_caller_holds_up_nobodys_webhooks() -> Non
 
 
 async def test_token_endpoints_have_a_part_of_the_cap_and_callers_a_part_of_it() -> None:
-    clock = Clock()
+    clock = Clock(1000.0)
     caps = DestinationCaps(DestinationCap(per_minute=160), lambda d: None, clock=clock)
 
     def asked(caller: str, name: str) -> int:

@@ -21,21 +21,11 @@ from parley.security.schemes.api_key import create_key
 from parley.security.schemes.scheme import CredentialsRefused, Proof
 from parley.store.memory import MemoryLogs, MemoryTaskStore
 from parley.store.protocols.errors import StoreUnavailable
-from tests.kit.waiting import until
+from tests.kit.waiting import Clock, until
 
 pytestmark = pytest.mark.anyio
 
 ADA = Caller(id="ada", scopes=frozenset({"read"}))
-
-
-class Clock:
-    """Milliseconds that pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1_000_000_000
-
-    def __call__(self) -> int:
-        return self.now
 
 
 class CountingStore(MemoryTaskStore):
@@ -59,7 +49,7 @@ class CountingStore(MemoryTaskStore):
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1_000_000_000)
 
 
 @pytest.fixture

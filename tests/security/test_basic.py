@@ -17,7 +17,7 @@ from parley.security.credentials import MAX_WAITING, PasswordHash, _scrypt
 from parley.security.evidence import Evidence, SchemeResources
 from parley.security.schemes.http import MAX_CHECKS
 from parley.security.schemes.scheme import CredentialsRefused, Proof
-from tests.kit.waiting import until
+from tests.kit.waiting import Clock, until
 
 pytestmark = pytest.mark.anyio
 
@@ -29,18 +29,10 @@ def fast_hash(password: str) -> str:
     return str(FAST._replace(digest=_scrypt(password, FAST, 32)))
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def evidence(*values: str, clock: Clock | None = None) -> Evidence:
     headers = [(b"authorization", value.encode("latin-1")) for value in values]
     scope = {"client": ("1.2.3.4", 5), "headers": headers, "query_string": b""}
-    return Evidence(scope, SchemeResources(now=clock or Clock()))
+    return Evidence(scope, SchemeResources(now=clock or Clock(1000.0)))
 
 
 def basic(user: str, password: str, *, clock: Clock | None = None) -> Evidence:
@@ -102,7 +94,7 @@ async def test_an_unknown_user_costs_as_much_as_a_known_one(
 async def test_a_verdict_is_kept_for_a_while_so_that_hashing_is_rare(
     users: Basic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = Clock()
+    clock = Clock(1000.0)
     hashed: list[str] = []
     matches = users._matches
 

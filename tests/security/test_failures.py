@@ -17,16 +17,9 @@ from parley.security.failures import LINES_PER_MINUTE, MAX_TRACKED, Failures
 from parley.security.networks import CONNECTION, client_address, network_of
 from parley.security.schemes.http import Basic
 from parley.server.http1.serving import KnownProxies
+from tests.kit.waiting import Clock
 
 pytestmark = pytest.mark.anyio
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def scope(
@@ -40,7 +33,7 @@ def scope(
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1000.0)
 
 
 @pytest.fixture

@@ -13,21 +13,12 @@ from parley.store.memory import MemoryTaskStore
 from parley.store.postgres.store import PostgresTaskStore
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
-
-
-class Clock:
-    """Milliseconds that pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1_000_000
-
-    def __call__(self) -> int:
-        return self.now
+from tests.kit.waiting import Clock
 
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1_000_000)
 
 
 @pytest.fixture

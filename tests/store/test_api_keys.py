@@ -25,7 +25,7 @@ from parley.store.protocols.tables import ENDED_KEPT, DuplicateApiKey, TooManyAp
 from parley.store.sql import FILES
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
-from tests.store.conftest import Clock
+from tests.kit.waiting import Clock
 
 pytestmark = pytest.mark.anyio
 

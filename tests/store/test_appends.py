@@ -37,7 +37,7 @@ from tests.kit.records import (
     turn_started,
 )
 from tests.kit.strategies import value_of
-from tests.store.conftest import Clock
+from tests.kit.waiting import Clock
 
 pytestmark = pytest.mark.anyio
 

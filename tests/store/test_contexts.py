@@ -24,7 +24,7 @@ from tests.kit.records import (
     received,
     status,
 )
-from tests.store.conftest import Clock
+from tests.kit.waiting import Clock
 
 pytestmark = pytest.mark.anyio
 

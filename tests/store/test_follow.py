@@ -17,7 +17,7 @@ from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.task_log import PAGE_BYTES
 from parley.store.task_store import TaskStore
 from tests.kit.records import addition, chunk, creation, numbers, received, status
-from tests.store.conftest import Clock
+from tests.kit.waiting import Clock
 
 pytestmark = pytest.mark.anyio
 

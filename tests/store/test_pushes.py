@@ -31,7 +31,7 @@ from parley.store.sqlite.file import APPLICATION_ID
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
 from tests.kit.records import SCOPE, addition, chunk, creation, received, status
-from tests.store.conftest import Clock
+from tests.kit.waiting import Clock
 
 pytestmark = pytest.mark.anyio
 

@@ -20,8 +20,7 @@ from parley.store.task_store import TaskStore
 from tests.kit.records import SCOPE, creation
 from tests.kit.services.postgres import PostgresServer
 from tests.kit.services.proxy import line
-from tests.kit.waiting import let_time_pass
-from tests.store.conftest import Clock
+from tests.kit.waiting import Clock, let_time_pass
 from tests.store.postgres.test_store import opened
 
 pytestmark = pytest.mark.anyio

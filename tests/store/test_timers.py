@@ -30,8 +30,8 @@ from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
 from tests.kit.records import SCOPE, addition, creation, left, received, status, turn_started
 from tests.kit.services.postgres import PostgresServer
-from tests.kit.waiting import until
-from tests.store.conftest import Clock, PostgresAtOurTime
+from tests.kit.waiting import Clock, until
+from tests.store.conftest import PostgresAtOurTime
 
 pytestmark = pytest.mark.anyio
 

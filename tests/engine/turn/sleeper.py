@@ -18,24 +18,15 @@ from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
 from tests.engine.fleet import get
 from tests.engine.talk import Talk
-from tests.kit.waiting import until
+from tests.kit.waiting import Clock, until
 
 DAY = timedelta(days=1)
 MS = 86_400_000
 
 
-class Clock:
-    """Milliseconds that pass when a test says so."""
-
-    now = 1_700_000_000_000
-
-    def __call__(self) -> int:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1_700_000_000_000)
 
 
 class Sleeper(Talk):

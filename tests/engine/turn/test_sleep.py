@@ -13,11 +13,11 @@ from parley.model.operations import CancelTaskRequest
 from parley.model.tasks import TaskStatusUpdateEvent
 from parley.store.protocols.tables import NEVER
 from tests.engine.fleet import collect, get, states
-from tests.engine.turn.sleeper import DAY, MS, Clock, Open, Sleeper, results, said
+from tests.engine.turn.sleeper import DAY, MS, Open, Sleeper, results, said
 from tests.engine.turn.sleeper import clock as clock
 from tests.engine.turn.sleeper import new_store as new_store
 from tests.engine.turn.sleeper import opened as opened
-from tests.kit.waiting import let_time_pass, until
+from tests.kit.waiting import Clock, let_time_pass, until
 
 pytestmark = pytest.mark.anyio
 

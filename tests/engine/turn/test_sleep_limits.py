@@ -20,11 +20,11 @@ from parley.store.protocols.tables import MAX_WAITS
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.engine.fleet import collect, events_of, states
 from tests.engine.talk import Talk
-from tests.engine.turn.sleeper import DAY, MS, Clock, Open, Sleeper, results
+from tests.engine.turn.sleeper import DAY, MS, Open, Sleeper, results
 from tests.engine.turn.sleeper import clock as clock
 from tests.engine.turn.sleeper import new_store as new_store
 from tests.engine.turn.sleeper import opened as opened
-from tests.kit.waiting import let_time_pass, until
+from tests.kit.waiting import Clock, let_time_pass, until
 
 pytestmark = pytest.mark.anyio
 

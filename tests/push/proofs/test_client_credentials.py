@@ -16,7 +16,7 @@ from parley import Caller, Task
 from parley.push.proofs import ClientToken, Proofs
 from parley.security.egress import Egress
 from parley.store.protocols.webhooks import PushState
-from tests.kit.waiting import let_time_pass, until
+from tests.kit.waiting import Clock, let_time_pass, until
 from tests.kit.webhooks import webhook
 from tests.push.proofs.receiving import asking, token_endpoint
 from tests.push.pushing import PATIENT, gated, pushing, writer
@@ -24,16 +24,6 @@ from tests.push.pushing import PATIENT, gated, pushing, writer
 pytestmark = pytest.mark.anyio
 
 SECRET = "s3cr3t-of-client"
-
-
-class Clock:
-    """A monotonic clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -92,7 +82,7 @@ async def test_many_webhooks_wait_for_one_request() -> None:
 
 
 async def test_a_token_is_renewed_before_it_expires() -> None:
-    clock = Clock()
+    clock = Clock(1000.0)
     async with token_endpoint() as endpoint, webhook() as hook, pushing(writer(1)) as caller:
         egress = caller.host.push.egress
         _with(caller, Proofs(egress, monotonic=clock))
@@ -109,7 +99,7 @@ async def test_a_token_is_renewed_before_it_expires() -> None:
 
 
 async def test_an_old_token_is_used_while_it_is_valid_and_the_endpoint_is_down() -> None:
-    clock = Clock()
+    clock = Clock(1000.0)
     async with webhook() as hook, pushing(writer(1)) as caller:
         _with(caller, Proofs(caller.host.push.egress, monotonic=clock))
         async with token_endpoint() as endpoint:

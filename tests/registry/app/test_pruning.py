@@ -8,15 +8,14 @@ from parley.registry.app.registry import DAY_MS, KEPT_DAYS, RegistryCare
 from parley.registry.index.sqlite import SqliteRegistryIndex
 from parley.registry.publishing.callers import CallerRates, PublishingLimits
 from parley.security.egress import Egress
-from tests.kit.waiting import until
-from tests.registry.index.conftest import Clock
+from tests.kit.waiting import Clock, until
 from tests.registry.index.making import CATALOG, draft, identifier, standings
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_old_withdrawn_entries_are_removed_in_pieces() -> None:
-    clock = Clock()
+    clock = Clock(1_000_000)
     index = SqliteRegistryIndex(clock=clock)
     await index.open()
     await index.put([draft(f"n{n}") for n in range(5)])
@@ -32,7 +31,7 @@ async def test_old_withdrawn_entries_are_removed_in_pieces() -> None:
 
 
 async def test_a_running_registry_removes_them() -> None:
-    clock = Clock()
+    clock = Clock(1_000_000)
     index = SqliteRegistryIndex(clock=clock)
     await index.open()
     await index.put([draft("one", type="application/mcp-server-card+json")])

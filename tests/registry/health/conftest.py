@@ -1,5 +1,6 @@
 """An index of each kind, for what looks after agents."""
 
-from tests.registry.index.conftest import Clock, clock, index
+from tests.kit.waiting import Clock
+from tests.registry.index.conftest import clock, index
 
 __all__ = ["Clock", "clock", "index"]

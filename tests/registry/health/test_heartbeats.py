@@ -11,7 +11,7 @@ from parley.registry.health.settings import HealthSettings, ProbeFinding, ProbeO
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.publishing.callers import CallerRates, PublishingLimits
 from parley.registry.records import AgentHealth, IndexedEntry, Liveness, Observed
-from tests.registry.index.conftest import Clock
+from tests.kit.waiting import Clock
 from tests.registry.index.making import OPERATOR, draft, identifier, listed, where
 
 pytestmark = pytest.mark.anyio

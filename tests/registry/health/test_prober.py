@@ -13,8 +13,7 @@ from parley.registry.health.settings import HealthSettings, ProbeFinding, ProbeO
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.records import AgentHealth, IndexedEntry
 from parley.security.egress import Egress
-from tests.kit.waiting import let_time_pass, until
-from tests.registry.index.conftest import Clock
+from tests.kit.waiting import Clock, let_time_pass, until
 from tests.registry.index.making import OPERATOR, draft, identifier, listed, where
 
 pytestmark = pytest.mark.anyio

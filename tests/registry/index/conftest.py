@@ -10,21 +10,12 @@ import pytest
 from parley.registry.index.postgres import PostgresRegistryIndex
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.sqlite import SqliteRegistryIndex
-
-
-class Clock:
-    """Milliseconds that pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1_000_000
-
-    def __call__(self) -> int:
-        return self.now
+from tests.kit.waiting import Clock
 
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1_000_000)
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.service)])

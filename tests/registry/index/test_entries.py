@@ -17,7 +17,7 @@ from parley.registry.records import (
     Trust,
     Viewer,
 )
-from tests.registry.index.conftest import Clock
+from tests.kit.waiting import Clock
 from tests.registry.index.making import (
     CATALOG,
     OPERATOR,

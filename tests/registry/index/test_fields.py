@@ -16,7 +16,7 @@ from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.sqlite import SqliteRegistryIndex
 from parley.registry.index.words import MAX_LENGTH, MAX_WORDS, asked_words, stem, synonyms, words_of
 from parley.registry.records import Constraint, EntrySelection, Order
-from tests.registry.index.conftest import Clock
+from tests.kit.waiting import Clock
 from tests.registry.index.making import EVERYBODY, draft, found, listed, short, where
 
 pytestmark = pytest.mark.anyio

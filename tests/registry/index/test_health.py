@@ -9,7 +9,7 @@ import pytest
 
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.records import AgentHealth, EntryStanding, Liveness, Observed
-from tests.registry.index.conftest import Clock
+from tests.kit.waiting import Clock
 from tests.registry.index.making import CATALOG, OPERATOR, draft, identifier, listed, short, where
 
 pytestmark = pytest.mark.anyio

@@ -15,7 +15,7 @@ from parley.registry.index.registry_index import CHALLENGE_KEPT_MS as KEPT_MS
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.writing import MAX_OPERATIONS, card_difference, difference
 from parley.registry.records import Source, SourceKind, SourceState
-from tests.registry.index.conftest import Clock
+from tests.kit.waiting import Clock
 from tests.registry.index.making import CATALOG, draft, listed, standings
 
 pytestmark = pytest.mark.anyio

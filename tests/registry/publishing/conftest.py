@@ -14,7 +14,7 @@ from parley.registry.ingest.fetching import WebFetcher
 from parley.registry.publishing.callers import CallerRates, PublishingLimits
 from parley.registry.publishing.proofs import DomainProofs
 from parley.registry.publishing.pushing import EntryPublishing
-from tests.registry.index.conftest import Clock, clock, index  # noqa: F401
+from tests.kit.waiting import Clock
 from tests.registry.ingest.dns_server import DnsServer, dns_server
 from tests.registry.ingest.sites import HERE_ONLY, WebSite, site
 
@@ -31,9 +31,9 @@ class Publishing:
 
     def __init__(
         self,
-        index: RegistryIndex,  # noqa: F811
+        index: RegistryIndex,
         dns: DnsServer,
-        clock: Clock,  # noqa: F811
+        clock: Clock,
         limits: PublishingLimits | None = None,
     ) -> None:
         self.index = index
@@ -76,9 +76,7 @@ async def web() -> AsyncIterator[WebSite]:
 
 @pytest.fixture
 async def publishing(
-    index: RegistryIndex,  # noqa: F811
-    dns: DnsServer,
-    clock: Clock,  # noqa: F811
+    index: RegistryIndex, dns: DnsServer, clock: Clock
 ) -> AsyncIterator[Publishing]:
     made = Publishing(index, dns, clock)
     yield made

@@ -12,6 +12,7 @@ from parley.server.run import serving
 from parley.wire import versions
 from tests.kit.http import ask, call, connection, post
 from tests.kit.scripted import Scripted, app_of, card_of
+from tests.kit.waiting import Clock
 
 pytestmark = pytest.mark.anyio
 
@@ -181,13 +182,6 @@ async def test_a_card_that_cannot_be_made_is_an_error_with_a_reference(caplog):
 # The cache of a card
 
 
-class Clock:
-    now = 1_000_000.0
-
-    def __call__(self):
-        return self.now
-
-
 async def served(page, host="a.example", **headers):
     """Return what a page answers to a GET."""
     sent = []
@@ -218,7 +212,7 @@ async def test_cards_are_kept_for_a_bounded_number_of_addresses():
         made.append(interfaces[0].url)
         return card_of()(interfaces)
 
-    page = CardPage(Endpoint(Scripted(), card), ROOT, settings=Settings(), clock=Clock())
+    page = CardPage(Endpoint(Scripted(), card), ROOT, settings=Settings(), clock=Clock(1_000_000.0))
     for _ in range(3):
         await served(page, "a.example")
     assert len(made) == 1
@@ -231,7 +225,7 @@ async def test_cards_are_kept_for_a_bounded_number_of_addresses():
 
 async def test_a_card_that_changes_is_noticed_when_caches_may_notice():
     names = ["first"]
-    clock = Clock()
+    clock = Clock(1_000_000.0)
     page = CardPage(
         Endpoint(Scripted(), lambda interfaces: card_of(names[0])(interfaces)),
         ROOT,

@@ -24,21 +24,12 @@ from parley.server.run import serving
 from parley.store.memory import MemoryTaskStore
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.kit.http import JSON, WAIT, call, connection, post
+from tests.kit.waiting import Clock
 
 pytestmark = pytest.mark.anyio
 
 
 _IDS = re.compile(r"[0-9a-f]{12,32}|\d{4}-\d\d-\d\dT[\d:.]+Z")
-
-
-class Clock:
-    """Milliseconds that pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 20_000 * DAY_MS
-
-    def __call__(self) -> int:
-        return self.now
 
 
 async def named(scope: Any) -> Caller:
@@ -151,7 +142,7 @@ async def used(store: Any) -> list[Any]:
 
 @pytest.mark.parametrize("name", LIMITS)
 async def test_both_ways_refuse_and_count_the_same(in_tasks, name: str) -> None:
-    clocks = Clock(), Clock()
+    clocks = Clock(20_000 * DAY_MS), Clock(20_000 * DAY_MS)
     stores = [MemoryTaskStore(clock=clock) for clock in clocks]
     app, inner = [limited(LIMITS[name], store) for store in stores]
 
@@ -175,7 +166,7 @@ async def test_both_ways_refuse_and_count_the_same(in_tasks, name: str) -> None:
 async def test_what_the_store_counts_is_waited_for_in_a_task(in_tasks, tmp_path: Path) -> None:
     """A rate is counted in this process and a day in the store, which then has to be asked."""
     for limits, waits in ((("2/minute per caller",), 0), (("2 messages/day per caller",), 3)):
-        store = SqliteTaskStore(tmp_path / f"{waits}.db", clock=Clock())
+        store = SqliteTaskStore(tmp_path / f"{waits}.db", clock=Clock(20_000 * DAY_MS))
         async with serving(limited(limits, store)) as url:
             found = [await post(url, saying("hello"), ADA) for _ in range(3)]
         assert [each.status for each in found] == [200, 200, 429]

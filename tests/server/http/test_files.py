@@ -28,23 +28,13 @@ from parley.server.sockets import listen
 from parley.store.memory import MemoryTaskStore
 from tests.kit.http import ask, connection
 from tests.kit.servers import under_uvicorn
-from tests.kit.waiting import until
+from tests.kit.waiting import Clock, until
 
 pytestmark = pytest.mark.anyio
 
 MIB = 1024 * 1024
 URI = "urn:parley:file-transfer:v1"
 BOB, EVE = {"Authorization": "bob"}, {"Authorization": "eve"}
-
-
-class Clock:
-    """The time of a store, which a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1_700_000_000_000
-
-    def __call__(self) -> int:
-        return self.now
 
 
 def agent_of(name: str = "Clerk") -> Agent:
@@ -462,7 +452,7 @@ async def test_a_signature_is_for_its_own_file_and_purpose(
 async def test_signed_addresses_expire_and_the_owner_keeps_the_file(
     http: aiohttp.ClientSession, tmp_path: Path
 ) -> None:
-    clock = Clock()
+    clock = Clock(1_700_000_000_000)
     store = MemoryTaskStore(clock=clock)
     app = parley.asgi(agent_of(), store=store, files=tmp_path, caller=caller)
     async with serving(app) as url:

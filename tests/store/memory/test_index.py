@@ -25,7 +25,7 @@ from parley.store.protocols.tables import NEVER, Receipt
 from parley.store.protocols.task_log import Append, TaskQuery
 from parley.store.protocols.webhooks import PushRecord, PushState
 from tests.kit.records import AT, SCOPE, addition, chunk, creation, message, received, status
-from tests.store.conftest import Clock
+from tests.kit.waiting import Clock
 from tests.store.memory.scan import Scan
 
 pytestmark = pytest.mark.anyio
@@ -69,7 +69,7 @@ class IndexMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.clock = Clock()
+        self.clock = Clock(1_000_000)
         self.kept = MemoryLogs(self.clock)
         self.scan = Scan(self.kept)
         self.names = 0
@@ -287,7 +287,7 @@ def steps(work: Coroutine[Any, Any, Any]) -> int:
 
 async def filled(tasks: int) -> tuple[MemoryTaskStore, Clock]:
     """A store with tasks of all kinds in one scope, half of them in one context."""
-    clock = Clock()
+    clock = Clock(1_000_000)
     store = MemoryTaskStore(clock=clock)
     await store.open(lambda records: None)
     for n in range(tasks):
