@@ -18,56 +18,20 @@ from parley.conformance.server_run import CHECKS, run_server
 from parley.conformance.verdicts import Verdict
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions
-from tests.testing.conformance.tried import CASES, DEFECTS, TEXTS, Defect, agent, limited
+from tests.testing.conformance.tried import AGENTS, CARD_OF, CASES, DEFECTS, TEXTS, Defect
 
 pytestmark = pytest.mark.anyio
-
-
-WAYS = {f"{b} {v}" for b in ("JSONRPC", "HTTP+JSON", "GRPC") for v in ("1.0", "0.3")}
-AGENTS: dict[str, dict[str, Any]] = {
-    "agent": {"agents": agent},
-    "limited": {"agents": limited},
-    "tenant": {"tenants": {"acme": agent}},
-}
 
 
 @asynccontextmanager
 async def served(*middleware: Any, grpc: bool = False, of: str = "agent") -> AsyncIterator[str]:
     app = parley.asgi(**AGENTS[of], drain=0.0, middleware=middleware)
     async with serving(app, grpc=GrpcOptions(port=0) if grpc else None) as url:
-        yield url + CARD_OF_TENANT * (of == "tenant")
-
-
-CARD_OF_TENANT = "/.well-known/agent-card.json?assistant_id=acme"
+        yield url + CARD_OF[of]
 
 
 def ids(verdicts: Sequence[Verdict], outcome: str) -> set[str]:
     return {each.requirement.id for each in verdicts if each.outcome == outcome}
-
-
-async def test_our_own_server_conforms_in_every_binding_and_version() -> None:
-    """With three servers every check can be tried in every way that it is for, and is met."""
-    passed: set[tuple[str, str]] = set()
-    for of in AGENTS:
-        seen: list[Verdict] = []
-        async with served(grpc=True, of=of) as url:
-            report = await run_server(url, texts=TEXTS, on_verdict=seen.append)
-            async with parley.connect(url, extensions=["urn:example:strict:v1"]) as remote:
-                left = [task async for task in remote.tasks() if not task.state.is_terminal]
-        assert left == []  # what the checks began is over
-        others = [v for v in report.verdicts if v.outcome in ("failed", "noted")]
-        assert [f"{v.where} {v.requirement.id}: {v.reason}" for v in others] == []
-        assert report.conforms
-        assert tuple(seen) == report.verdicts
-        passed |= {(v.requirement.id, v.where) for v in report.verdicts if v.outcome == "passed"}
-    tried = {
-        (check.requirement.id, where)
-        for check in CHECKS
-        for where in (WAYS if check.scope == "interface" else {"card"})
-        if where == "card"
-        or (where.split()[0] in check.bindings and where.split()[1] in check.versions)
-    }
-    assert tried - passed == set()
 
 
 @pytest.mark.parametrize(

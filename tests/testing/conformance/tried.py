@@ -46,6 +46,13 @@ limited = Agent(
 )
 limited.skill(tags=["test"], input_modes=["text/plain"])(act)
 
+AGENTS: dict[str, dict[str, Any]] = {
+    "agent": {"agents": agent},
+    "limited": {"agents": limited},
+    "tenant": {"tenants": {"acme": agent}},
+}
+CARD_OF = {"agent": "", "limited": "", "tenant": "/.well-known/agent-card.json?assistant_id=acme"}
+
 Change = Callable[[bytes], bytes]
 
 
