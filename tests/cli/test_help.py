@@ -107,7 +107,7 @@ def test_no_help_is_wider_than_80_columns(parley, monkeypatch, words):
 
 
 HERE = Path(__file__).parent
-REPORT = HERE.parents[1] / "docs" / "cli-compliance.md"
+REPORT = HERE.parents[1] / "docs" / "reference" / "cli-compliance.md"
 TIER_1 = {
     "CARD_GET": 1, "SEND": 6, "TASK_GET": 1, "TASK_CANCEL": 1, "INTERACT": 5, "TASK_POLL": 4,
     "OUT": 6, "EXIT": 2, "AUTH": 4, "TX": 3, "VER": 1, "DEFAULT": 1, "CONFIG": 1, "CLI": 1,
