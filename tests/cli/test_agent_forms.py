@@ -137,7 +137,8 @@ def test_one_sentence_says_what_names_no_agent(parley, named, command, form):
     ran = parley(*command.split(), reference, *COMMANDS[command], "-o", "json")
     assert (ran.status, ran.error["code"]) == (3, "A2ACLI_ERR_CARD_NOT_FOUND"), ran
     assert ran.error["hint"] == (
-        "the agent is a host, an address, the URL of a card, a card file, or an identifier in a "
+        "name an agent by a host, an address, the URL of a card, a card file, or an identifier in "
+        "a "
         "registry (urn:...)"
     )
 

@@ -182,7 +182,7 @@ def test_a_transport_that_is_out_of_reach_is_replaced_and_that_is_said(parley, r
         ready.card["supportedInterfaces"] = offers
         ran = get(parley, ready)
         assert (ran.status, ready.asked[-1].path) == (0, "/second")
-        said = f"JSONRPC 1.0 {dead} cannot be used; called JSONRPC 1.0 {ready.url}/second"
+        said = f"JSONRPC 1.0 {dead} cannot be used; used JSONRPC 1.0 {ready.url}/second"
         assert said in ran.stderr
         ready.card["supportedInterfaces"] = offers[:1]
         assert get(parley, ready).status == 3
@@ -200,7 +200,7 @@ def test_a_preference_is_ordered_and_what_is_not_offered_is_skipped(parley, read
     ready.card["supportedInterfaces"] = [ready.interface()]
     ran = get(parley, ready, "--transport", "rest")
     assert ran.status == 0
-    assert "none of the preferred transports is to be had; using JSONRPC" in ran.stderr
+    assert "none of the preferred transports is available; using JSONRPC" in ran.stderr
     ready.card["supportedInterfaces"] = [ready.interface(protocolBinding="SMOKE")]
     ran = get(parley, ready, "-o", "json")
     assert ran.status == 1
@@ -225,7 +225,7 @@ def test_the_version_is_always_said_and_never_below_one(parley, ready):
     assert [asked.headers["a2a-version"] for asked in ready.asked] == ["1.0", "1.0"]
     ran = get(parley, ready, "--a2a-version", "2.0", "-o", "json")
     assert (ran.status, ran.error["code"]) == (2, "A2ACLI_ERR_USAGE")
-    assert "there are 1.0, 0.3" in ran.error["message"]
+    assert "the versions are 1.0, 0.3" in ran.error["message"]
 
     ready.card["supportedInterfaces"] = [ready.interface(protocolVersion="0.3")]
     count = len(ready.asked)
@@ -268,7 +268,7 @@ def test_the_extended_card_is_had_with_a_scheme_that_the_public_card_names(parle
     count = len(ready.asked)
     ran = parley("card", "get", "-a", ready.url, "--extended", "--api-key", "key-1", "-o", "json")
     assert (ran.status, ran.error["code"]) == (2, "A2ACLI_ERR_USAGE")
-    assert "no security scheme that takes the API key" in ran.error["message"]
+    assert "no security scheme for the API key" in ran.error["message"]
     assert len(ready.asked) == count
 
 

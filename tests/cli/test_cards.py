@@ -25,8 +25,8 @@ def test_credentials_that_a_card_wants_and_does_not_describe_are_told(parley, tm
     secured = {"securitySchemes": {"k": {"type": "hmac"}}, "security": [{"k": []}]}
     path = written(tmp_path, {**card(NOWHERE), **secured})
     ran = parley("send", "-a", path, "hello")
-    assert "warning: the agent wants the scheme 'k'" in ran.stderr
-    assert "it is called without credentials" in ran.stderr
+    assert "warning: the agent requires the scheme 'k'" in ran.stderr
+    assert "calling it without credentials" in ran.stderr
     ran = parley("send", "-a", path, "--svc-param", "X-Own: secret", "hello")
     assert "without credentials" not in ran.stderr
 
@@ -37,7 +37,7 @@ def test_an_agent_of_0_2_is_called_as_one_of_0_3(parley, agent, version):
     agent.card.update(url=f"{agent.url}/rpc", protocolVersion=version)
     ran = parley("task", "get", "task-1", "-a", agent.url)
     assert ran.status == 1
-    hint = "call it in a version that it offers: --a2a-version 0.3"
+    hint = "call it in a version that it supports: --a2a-version 0.3"
     assert hint in ran.stderr
     agent.says("tasks/get", Answer(result={**task(), "kind": "task", "status": OLD_STATUS}))
     ran = parley("task", "get", "task-1", "-a", agent.url, *hint.split()[-2:])
@@ -50,7 +50,7 @@ def test_the_hint_for_a_version_leads_to_one_that_is_offered(parley, agent):
     assert "--a2a-version 1.0" in ran.stderr
     agent.card["supportedInterfaces"] = [agent.interface(protocolVersion="0.1.0")]
     ran = parley("task", "get", "task-1", "-a", agent.url)
-    assert "parley speaks 1.0 and 0.3; the agent offers neither" in ran.stderr
+    assert "parley supports 1.0 and 0.3; the agent supports neither" in ran.stderr
 
 
 OLD_STATUS = {"state": "completed"}
@@ -168,7 +168,7 @@ def test_members_of_0_3_in_a_card_of_1_0_are_named(parley, tmp_path):
     scheme = {"type": "apiKey", "in": "header", "name": "X"}
     secured = {"securitySchemes": {"k": scheme}, "security": [{"k": []}]}
     lines = faults(parley, tmp_path, {**NEW, **secured})
-    assert "security: version 1.0 has this as securityRequirements" in lines
+    assert "security: in version 1.0 this is securityRequirements" in lines
     assert any(line.startswith("securitySchemes.k: a security scheme has") for line in lines)
     interface = {"url": "https://a.example", "transport": "JSONRPC", "protocolVersion": "1.0"}
     assert faults(parley, tmp_path, {**NEW, "supportedInterfaces": [interface]}) == {

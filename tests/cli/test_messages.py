@@ -43,12 +43,12 @@ def test_a_media_type_binds_to_the_part_before_it(tmp_path):
     ("flags", "word"),
     [
         ([], "empty"),
-        ([("media_type", "text/plain"), ("text", "a")], "belongs to the part before it"),
+        ([("media_type", "text/plain"), ("text", "a")], "must follow a part"),
         ([("text", "a"), ("media_type", "a/b"), ("media_type", "a/c")], "two media types"),
         ([("text", "a"), ("media_type", "pdf")], "not a media type"),
         ([("file", "/no/such/file")], "cannot be read"),
         ([("data", "-")], "standard input is not JSON"),
-        ([("data", '{"day": 1}')], "--data names a file of JSON"),
+        ([("data", '{"day": 1}')], "--data takes a JSON file"),
     ],
 )
 def test_what_cannot_be_sent_is_a_usage_error(flags, word):
@@ -85,7 +85,7 @@ def test_a_file_that_is_too_large_for_a_message_is_left_where_it_is(tmp_path):
 
 
 def test_a_media_type_needs_a_part_flag_before_it_not_just_a_text():
-    with pytest.raises(UsageFailure, match="belongs to the part before it"):
+    with pytest.raises(UsageFailure, match="must follow a part"):
         build_message(
             [PartFlag("media_type", "text/plain")], text="hi", context_id=None, task_id=None
         )

@@ -22,7 +22,7 @@ def test_ctrl_c_leaves_the_task_running_and_says_how_to_find_it(agent, tmp_path)
     """A2ACLI_TASK_POLL_002"""
     agent.says("SendStreamingMessage", Answer(events=[{"task": task("WORKING")}], end="hang"))
     with Running(["send", "go", "-a", agent.url], tmp_path) as ran:
-        ran.until(f"note: task {TASK_ID} in context context-1 is under way")
+        ran.until(f"note: task {TASK_ID} in context context-1 is running")
         assert ran.end(signal.SIGINT) == 130
         assert f"parley task get --wait -a {agent.url} {TASK_ID}" in ran.stderr
         assert "Traceback" not in ran.stderr

@@ -101,7 +101,7 @@ def test_the_agents_own_origin_is_preferred_and_that_is_said(parley, agent, else
     flags = ("task", "get", TASK_ID, "-a", agent.url, *BEARER)
     ran = parley(*flags, "--verbose")
     assert ran.status == 0
-    assert f"JSONRPC 1.0 {elsewhere.url}/rpc is passed over" in ran.stderr
+    assert f"JSONRPC 1.0 {elsewhere.url}/rpc is skipped" in ran.stderr
     assert "passed over" not in parley(*flags).stderr
     said = parley(*flags, "--transport", "jsonrpc").stderr
     assert f"to allow it: --trust-origin {elsewhere.url}\n" in said
@@ -234,7 +234,7 @@ def test_a_file_that_nobody_named_decides_nothing_about_credentials_from_elsewhe
     assert f"sets A2ACLI_{setting};" in ran.error["message"]
     assert came_from in ran.error["message"]
     flag = setting.lower().replace("_", "-")
-    assert f"--{flag}, or say that you trust the file with --config {file};" in ran.error["hint"]
+    assert f"--{flag} yourself, or trust the file with --config {file};" in ran.error["hint"]
     assert led_away.fetched == elsewhere.fetched == elsewhere.asked == []
     assert SECRET not in ran.stdout + ran.stderr
     # What it says to do does it.

@@ -175,7 +175,7 @@ async def test_files_reach_the_model(served):
 @pytest.mark.parametrize(
     ("status", "told"),
     [
-        (400, "The language model refused the request with status 400."),
+        (400, "The language model rejected the request with status 400."),
         (401, "The language model does not accept this agent's credentials."),
     ],
 )

@@ -85,7 +85,7 @@ async def test_structured_output_is_no_text_of_the_answer(served: FrameworkServe
     [
         ("refuse this", TaskState.REJECTED, "I do not help with that."),
         ("filter this", TaskState.REJECTED, "content filter"),
-        ("shorten this", TaskState.FAILED, "longest length"),
+        ("shorten this", TaskState.FAILED, "maximum length"),
     ],
 )
 async def test_structured_output_that_ends_without_its_end_says_why(served, said, state, told):

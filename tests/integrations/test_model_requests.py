@@ -101,8 +101,8 @@ async def test_a_thread_counts_while_the_event_loop_waits_for_it() -> None:
 @pytest.mark.parametrize(
     ("ending", "state", "words"),
     [
-        ("stop", TaskState.FAILED, "answered with nothing"),
-        ("max_tokens", TaskState.FAILED, "longest length"),
+        ("stop", TaskState.FAILED, "answer was empty"),
+        ("max_tokens", TaskState.FAILED, "maximum length"),
         ("FinishReason.SAFETY", TaskState.REJECTED, "content filter"),
     ],
 )
@@ -157,7 +157,7 @@ async def test_a_reply_that_breaks_off_each_time_fails_the_task(soon: None) -> N
 
     task = await said_of(run)
     assert (task.state, len(asked)) == (TaskState.FAILED, 4)
-    assert "broke off" in why(task)
+    assert "was interrupted" in why(task)
     assert spent_on(task).tokens == 40
 
 
@@ -211,7 +211,7 @@ def test_callers_learn_of_a_model_that_fails_and_nothing_of_its_address() -> Non
         "The language model did not answer in time; try again later.",
         "The language model did not answer in time; try again later.",
         "The language model cannot be reached now; try again later.",
-        "The language model refused the request with status 404.",
+        "The language model rejected the request with status 404.",
         "The language model does not accept this agent's credentials.",
         "The language model failed with status 503; try again later.",
     ]

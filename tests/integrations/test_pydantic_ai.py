@@ -70,7 +70,7 @@ async def test_what_an_output_validator_makes_of_the_text_is_the_answer(served):
     async with agent_of(served, "checked") as remote:
         assert completed(await remote.send("hello")).text == "YOU SAID: HELLO"
         task = await remote.send("whisper")
-    assert failed(task) == "The language model gave no answer that fits."
+    assert failed(task) == "The language model gave no valid answer."
 
 
 async def test_a_file_that_the_agent_returns_is_an_artifact(served):

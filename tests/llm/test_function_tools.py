@@ -152,7 +152,7 @@ def test_what_cannot_be_a_tool() -> None:
     ]:  # fmt: skip
         with pytest.raises(TypeError, match=match):
             FunctionTool(function)
-    with pytest.raises(TypeError, match="a tool is a function"):
+    with pytest.raises(TypeError, match="a tool must be a function"):
         FunctionTool("https://example.com")  # type: ignore[arg-type]
 
 

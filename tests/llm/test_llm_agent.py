@@ -108,7 +108,7 @@ async def test_tools_of_one_reply_run_at_the_same_time_and_a_wrong_call_is_told(
     said = raw.bodies[-1]["messages"]
     results = [message["content"] for message in said if message["role"] == "tool"]
     assert results[:2] == ["A met", "B met"]
-    assert results[2].startswith("Error: the arguments are no JSON object")
+    assert results[2].startswith("Error: the arguments are not a JSON object")
     assert results[3] == "Error: there is no tool 'flee'; the tools: meet"
     assert results[4].startswith("Error: these arguments do not fit: name: required")
     sent = next(message for message in said if message["role"] == "assistant")
@@ -229,7 +229,7 @@ async def test_an_endpoint_without_response_format_and_an_answer_that_never_fits
     async with parley.connect(made(raw, output=list[str])) as remote:
         task = await remote.send("Some cities")
     assert task.state is TaskState.FAILED
-    assert "does not fit what was asked for" in task.status.message.text
+    assert "does not match the requested type" in task.status.message.text
     assert spent_on(task) == Spent(tokens=24)
     assert len(raw.bodies) == 3
     assert "JSON alone" in raw.bodies[0]["messages"][0]["content"]
@@ -285,7 +285,7 @@ async def test_files_that_it_does_not_take_are_refused_with_a_reason(endpoint) -
     async with parley.connect(open_agent) as remote:
         task = await remote.send("What is it?", files=[image])
     assert task.state is TaskState.REJECTED
-    assert "takes text, and dot.png is image/png" in task.status.message.text
+    assert "accepts text, but dot.png is image/png" in task.status.message.text
 
 
 async def test_a_turn_ends_clearly_when_its_budget_is_used_up(endpoint) -> None:
@@ -301,7 +301,7 @@ async def test_a_turn_ends_clearly_when_its_budget_is_used_up(endpoint) -> None:
     async with parley.connect(agent) as remote:
         task = await remote.send("Go on")
     assert task.state is TaskState.FAILED
-    assert "The token budget of one task is used up: 800 of 900" in task.status.message.text
+    assert "The token budget of one task is exhausted: 800 of 900" in task.status.message.text
     assert spent_on(task).tokens == 800
     assert [r.max_tokens < 900 for r in served.requests] == [True, True]
 
@@ -319,8 +319,8 @@ async def test_budgets_of_contexts_and_callers_hold_over_tasks(endpoint, monkeyp
             task = await remote.send("Hm?", context_id=context)
             states.append(task.status.message.text if task.status.message else "")
     assert states[0] == states[1] == states[3] == ""
-    assert "of this conversation is used up: 200 of 200" in states[2]
-    assert "of a caller in a day is used up: 300 of 310" in states[4]
+    assert "of this conversation is exhausted: 200 of 200" in states[2]
+    assert "of a caller in a day is exhausted: 300 of 310" in states[4]
 
 
 async def test_a_reply_counts_once_if_the_process_dies_before_the_count_is_logged() -> None:
@@ -382,7 +382,7 @@ async def test_a_model_that_never_comes_to_an_end(endpoint) -> None:
     async with parley.connect(made(served, tools=[more], max_rounds=3)) as remote:
         task = await remote.send("Go on")
     assert task.state is TaskState.FAILED
-    assert "asked for tools 3 times" in task.status.message.text
+    assert "called tools 3 times" in task.status.message.text
     assert len(served.requests) == 3
 
 
@@ -468,7 +468,7 @@ async def test_a_reply_that_broke_off_is_asked_for_again(endpoint, monkeypatch) 
         lost = await remote.send("Count.")
     assert (task.state, task.text) == (TaskState.COMPLETED, "One two.")
     assert (lost.state, len(served.requests)) == (TaskState.FAILED, 6)
-    assert "broke off each time" in lost.status.message.text
+    assert "was interrupted at each attempt" in lost.status.message.text
 
 
 async def test_an_empty_reply_is_asked_for_again(endpoint) -> None:
@@ -612,7 +612,7 @@ def test_every_public_name_is_there() -> None:
 def test_what_cannot_be() -> None:
     with pytest.raises(TypeError, match=r"tools=\["):
         ModelLoop(tools="https://example.com")
-    with pytest.raises(TypeError, match="a tool is a function"):
+    with pytest.raises(TypeError, match="a tool must be a function"):
         ModelLoop(tools=[3])
     with pytest.raises(ValueError, match="turn of a token budget"):
         TokenBudget(turn=0)

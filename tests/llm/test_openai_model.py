@@ -251,7 +251,7 @@ async def test_an_answer_that_is_compressed_is_refused(raw, status) -> None:
     packed = gzip.compress(b"data: " + b" " * 10_000_000)
     headers = {"Content-Encoding": "gzip", "Content-Type": "text/event-stream"}
     raw.will(lambda body: Response(packed, status, headers))
-    with pytest.raises(ModelFailed, match="answered compressed"):
+    with pytest.raises(ModelFailed, match="sent a compressed response"):
         await said(model(raw))
     assert raw.headers[0]["accept-encoding"] == "identity"
     assert len(raw.bodies) == 1
@@ -275,7 +275,7 @@ async def test_one_that_stays_busy_is_given_up(raw) -> None:
 
 async def test_one_that_asks_for_a_long_pause_is_not_waited_for(raw) -> None:
     raw.will(refusal(429, headers={"Retry-After": "86400"}))
-    with pytest.raises(ModelFailed, match="busy, or the quota is used up"):
+    with pytest.raises(ModelFailed, match="busy, or the quota is exhausted"):
         await said(model(raw))
     assert len(raw.bodies) == 1
 
@@ -295,7 +295,7 @@ async def test_one_that_breaks_later_is_not(raw) -> None:
 @pytest.mark.parametrize(
     ("answer", "match"),
     [
-        (refusal(401, f"Incorrect API key provided: {KEY}"), "refuses the key .401."),
+        (refusal(401, f"Incorrect API key provided: {KEY}"), "rejects the key .401."),
         (refusal(404, "model not found"), "ollama pull qwen3:8b"),
         (refusal(400, f"the key {KEY} may not do this"), r"the key \[key\] may not do this"),
         (refusal(400, "qwen3:8b does not support tools"), "does not support tools"),

@@ -269,5 +269,5 @@ async def test_arguments_that_contradict_each_other_are_refused() -> None:
         client(_agent(), caller="ann", scopes="pay")
     with pytest.raises(ValueError, match="caller=None"):
         client(_agent(), caller="")
-    with pytest.raises(ValueError, match="identify would never be asked"):
+    with pytest.raises(ValueError, match="identify would never be called"):
         await client(_agent(security=ApiKey()), identify=lambda scope: Caller("ann", True))

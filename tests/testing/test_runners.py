@@ -132,7 +132,7 @@ async def test_a_client_can_be_made_again_for_the_same_agent() -> None:
             assert await remote.get(task.id) == completed("attempt 1")
     one = client(agent)
     async with one:
-        with pytest.raises(RuntimeError, match="under test already"):
+        with pytest.raises(RuntimeError, match="open already"):
             await one
 
 

@@ -152,7 +152,7 @@ async def test_an_address_without_a_stand_in_is_refused_with_what_to_do() -> Non
     async with client(agent, remotes=remotes) as remote:
         told = (await remote.send("?")).text
     assert 'add remotes={"https://other.example' in told
-    assert "there are agents at https://agent.test, https://rates.example" in told
+    assert "the agents are at https://agent.test, https://rates.example" in told
     with pytest.raises(ValueError, match="'rates' is not an address of a remote agent"):
         client(agent, remotes={"rates": ScriptedAgent()})
 
@@ -176,9 +176,9 @@ async def test_it_can_be_served_on_a_socket() -> None:
 def test_scripts_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match=r"begin with a rule: .on\(...\).replies"):
         ScriptedAgent().replies("?")
-    with pytest.raises(ValueError, match=r"nothing follows \.replies"):
+    with pytest.raises(ValueError, match=r"is the last step of its rule"):
         ScriptedAgent().on("a", reply="b").works()
     with pytest.raises(ValueError, match="times is 1 or more"):
         ScriptedAgent().on("a", reply="b", times=0)
-    with pytest.raises(ValueError, match="one of reply, ask and fail"):
+    with pytest.raises(ValueError, match="give reply, ask or fail, or add steps"):
         ScriptedAgent().on("a", reply="b", fail="c")

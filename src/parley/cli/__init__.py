@@ -24,6 +24,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from parley.cli.output.streams import log_python_errors
 
     log_python_errors()
-    # gRPC's C library would write text of peers, such as a GOAWAY's, to stderr unescaped.
+    # gRPC's C library would print texts of peers, such as a GOAWAY message, to stderr unescaped.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     sys.exit(run(sys.argv[1:] if arguments is None else list(arguments)))

@@ -1,4 +1,4 @@
-"""The application: all commands together, and one run of a command line."""
+"""The application: all commands together, and the run of a command line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from parley.cli.settings.options import GroupedCommand, load_sources
 from parley.cli.settings.table import BY_FIELD, SETTINGS
 from parley.host.program import NAME
 
-_ParserError: type[Exception] = typer.BadParameter.__mro__[2]  # the base of all its errors
+_ParserError: type[Exception] = typer.BadParameter.__mro__[2]  # the base class of all click errors
 
 COMMANDS: dict[str, dict[str, str]] = {
     "Start here": {
@@ -34,50 +34,51 @@ COMMANDS: dict[str, dict[str, str]] = {
         "send": "Send a message to an agent.",
     },
     "Call agents": {
-        "card": "Look at agent cards, sign and verify them.",
-        "task": "Look at tasks, wait for them, follow, cancel.",
-        "auth": "Log in to agents, see your logins, log out.",
+        "card": "Show, sign and verify agent cards.",
+        "task": "Show, await, follow and cancel tasks.",
+        "auth": "Log in to agents, list your logins, log out.",
         "push": "Receive push notifications.",
         "envelope": "Call agents by messages over a WebSocket.",
     },
     "Find and publish agents": {
         "agents": "Find agents by what you need, and publish them.",
-        "catalog": "Look at catalogs of agents, and publish one in DNS.",
-        "registry": "Serve a registry: agents, found by need.",
-        "mcp": "Offer A2A agents to hosts that speak MCP.",
+        "catalog": "Show and check catalogs of agents, and print their DNS records.",
+        "registry": "Serve a registry that finds agents by need.",
+        "mcp": "Offer A2A agents to MCP hosts.",
     },
     "Operate a server": {
-        "store": "Look after a store: migrate, move, prune, resume.",
-        "keys": "Look after API keys of callers, and signing keys of a server.",
-        "audit": "Who did what: show, export, verify and prune the audit.",
-        "usage": "What callers used, by day.",
+        "store": "Manage a store: migrate, move, prune, resume webhooks.",
+        "keys": "Manage API keys of callers, and signing keys of a server.",
+        "audit": "Show, export, verify and prune the audit log.",
+        "usage": "Show the usage of callers by day.",
         "complete": "Complete an event that tasks wait for.",
     },
     "Practise and test": {
-        "demo-server": "Serve an agent to practise commands with.",
-        "conformance": "Try a server or a client against the specification.",
+        "demo-server": "Serve an agent for trying out commands.",
+        "conformance": "Test a server or a client against the specification.",
     },
     "This command": {
-        "config": "Look at the configuration.",
-        "completion": "Print the script with which a shell completes commands.",
+        "config": "Show the configuration.",
+        "completion": "Print the completion script for a shell.",
         "help": "Show how to use parley, or one of its commands.",
     },
 }
-"""The commands as help lists them, by what people do, each in words.
+"""The commands in the order of the help, grouped by purpose, each with its description.
 
-Those that are not the core's are listed if they are installed. Other packages' follow at the end.
+A command outside the core is listed if its package is installed. Commands of other packages follow
+at the end.
 """
 
 WORDS = {name: words for group in COMMANDS.values() for name, words in group.items()}
 CORE = WORDS.keys() - {"envelope", "agents", "catalog", "registry", "mcp", "conformance", "help"}
 ALONE = ("complete", "completion", "demo", "demo-server", "help", "send", "serve", "usage", "audit")
-"""The commands without commands of their own."""
+"""The commands without subcommands."""
 
 ENTRY_POINTS = "parley.commands"
-"""The entry points of an installed package that name further commands.
+"""The group of entry points with which an installed package adds commands.
 
-Each is a function that adds a command of the entry point's name to a ``typer.Typer``: with a name
-of two words, such as ``keys share``, to that of the first.
+Each is a function that adds a command with the entry point's name to a ``typer.Typer``; a name of
+two words, such as ``keys share``, adds a subcommand of the first word.
 """
 
 ABOUT = """Serve AI agents, and call them, over the Agent2Agent protocol (A2A 1.0).
@@ -86,18 +87,18 @@ ABOUT = """Serve AI agents, and call them, over the Agent2Agent protocol (A2A 1.
 Try it:
   parley demo                                 see it all at work
   parley serve agent.py                       serve the agent in a file
-  parley card get http://127.0.0.1:9999       see who is there
-  parley send http://127.0.0.1:9999 "Hello"   ask it something
+  parley card get http://127.0.0.1:9999       show its card
+  parley send http://127.0.0.1:9999 "Hello"   send it a message
 
 \b
 An agent is a URL, a host, a card file, or an identifier in a registry
 (urn:...): the first argument, or -a. Without one it is the agent at
 http://127.0.0.1:9999, where parley serve listens. Nothing is remembered:
---task-id and --context-id take back the ids that parley prints.
+--task-id and --context-id take the ids that parley prints.
 """
 
 VARIABLE = f"_{NAME.upper()}_COMPLETE"
-"""The environment variable by which a shell asks for completions."""
+"""The environment variable with which a shell requests completions."""
 
 SHELLS = ("bash", "zsh", "fish", "powershell")
 
@@ -109,7 +110,7 @@ Install it:
 
 
 class Application(TyperGroup):
-    """All commands; help lists them by what people do."""
+    """All commands; help lists them by purpose."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands by group."""
@@ -125,8 +126,8 @@ class Application(TyperGroup):
 def build(words: Sequence[str] = ()) -> typer.Typer:
     """Return the application with the command that the ``words`` of a command line name.
 
-    If they name none, all are there, the core's by their names alone: to make them all takes longer
-    than most of them run.
+    If they name none, all commands are listed, the core's by name only: loading them all takes
+    longer than most commands run.
     """
     app = typer.Typer(
         name=NAME,
@@ -178,9 +179,11 @@ def _register_help(app: typer.Typer) -> None:
             if not hasattr(current.command, "resolve_command"):
                 raise UsageFailure(
                     f"{current.command_path} has no commands",
-                    hint=f"parley help {' '.join(names[:number])} shows how to use it",
+                    hint=f"parley help {' '.join(names[:number])} shows its usage",
                 )
-            _, found, _ = current.command.resolve_command(current, [name])  # or it suggests one
+            _, found, _ = current.command.resolve_command(
+                current, [name]
+            )  # raises an error with a suggestion if unknown
             current = type(current)(found, info_name=name, parent=current)
         print_line(current.get_help())
 
@@ -204,7 +207,7 @@ def _register_completion(app: typer.Typer) -> None:
 
 
 def _named(name: str) -> Any:
-    """Return what registers a command, ``None`` if there is none."""
+    """Return the registration function of a command, ``None`` for an unknown command."""
     if name == "completion":
         return _register_completion
     if name in CORE:
@@ -216,7 +219,7 @@ def _named(name: str) -> Any:
 
 
 def _add_to_groups(app: typer.Typer, words: Sequence[str]) -> None:
-    """Add the commands of packages to the groups of the core, unless others are named."""
+    """Add the commands of packages to the groups of the core, unless another group is named."""
     groups = {each.name: each.typer_instance for each in app.registered_groups}
     group = groups.get(words[0]) if len(words) > 1 else None
     if group is not None and words[1] in [each.name for each in group.registered_commands]:
@@ -228,7 +231,9 @@ def _add_to_groups(app: typer.Typer, words: Sequence[str]) -> None:
 
 
 def _loaded(each: EntryPoint) -> Any:
-    """Return what registers a command; warn of one that fails, for the sake of the others."""
+    """Return the registration function of a command; warn if it fails to load, and keep
+    the others.
+    """
     try:
         return each.load()
     except Exception as error:
@@ -240,7 +245,7 @@ def _loaded(each: EntryPoint) -> Any:
 
 
 def _leave_out_siblings(app: typer.Typer, words: Sequence[str]) -> None:
-    """Leave out the commands beside the one that is named, group by group."""
+    """Remove the siblings of the named command, group by group."""
     for word in words:
         groups = [group for group in app.registered_groups if group.name == word]
         commands = [command for command in app.registered_commands if command.name == word]
@@ -287,12 +292,12 @@ def _usage(error: Any) -> UsageFailure:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else NAME
     return UsageFailure(
-        str(error.format_message()).rstrip("."), hint=f"{path} --help shows how to use it"
+        str(error.format_message()).rstrip("."), hint=f"{path} --help shows its usage"
     )
 
 
 def _globals_last(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with options before the command moved behind it."""
+    """Return the arguments with options before the command moved after it."""
     spellings = {flag: s for s in SETTINGS for flag in (*s.spellings, *s.off)}
     index = 0
     while index < len(arguments) and arguments[index].startswith("-"):

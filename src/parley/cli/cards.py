@@ -1,4 +1,4 @@
-"""Cards of agents on the command line: fetch them, and find what is wrong with them."""
+"""Cards of agents on the command line: fetching and validating them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ from parley.wire.json.problems import MAX_PROBLEMS
 async def fetch_card(
     call: AgentCall, trust: CardTrust | None
 ) -> tuple[ResolvedCard, Credentials, HttpTransport]:
-    """Return the card of ``--agent-card``, verified as ``trust`` says, and what fetched it."""
+    """Return the verified card of ``--agent-card``, with the credentials and transport that fetched
+    it.
+    """
     settings = call.settings
     with wrong_usage():
         reference, credentials = Credentials.from_reference(
@@ -63,25 +65,25 @@ Fault = tuple[str, str]
 
 
 def exposures(raw: bytes) -> list[str]:
-    """Return what a card should not tell everyone, and addresses that are not encrypted."""
+    """Return secrets in a card, and its unencrypted addresses."""
     members = json.loads(raw)
     found = [
-        f"{path}: this looks like {kind}, and everyone may read a card: take it out, and revoke it "
-        "where it is valid"
+        f"{path}: this looks like {kind}, and cards are public: remove it, and revoke it "
+        "if it is valid"
         for path, kind in exposed(members)
     ]
     return found + [
-        f"{path}: http://{urlsplit(url).hostname} is not encrypted, so others read the credentials "
+        f"{path}: http://{urlsplit(url).hostname} is not encrypted, which exposes the credentials "
         "that are sent there: use https://"
         for path, url in plain_urls(members)
     ]
 
 
 def problems(raw: bytes) -> list[str]:
-    """Return all problems of a card, with its members' names; none if it is valid.
+    """Return all problems of a card, with the paths of its members; an empty list for a valid card.
 
-    A card is valid if it has what the specification of its version requires. One with the members
-    of both versions is checked against both. Unknown members are allowed.
+    A card is valid if it has the required members of its version. A card with members of both
+    versions is checked against both. Unknown members are allowed.
     """
     members = json.loads(raw)
     is_latest = "supportedInterfaces" in members or "supported_interfaces" in members
@@ -99,14 +101,14 @@ def _of_latest(members: dict[str, Any]) -> Iterator[Fault]:
     yield from _of_schema(members, versions.LATEST)
     interfaces = members.get("supportedInterfaces", members.get("supported_interfaces"))
     if interfaces == []:
-        yield "supportedInterfaces", "there is none, so the agent cannot be called"
+        yield "supportedInterfaces", "the list is missing or empty, so the agent cannot be called"
     for path, each in _objects(interfaces, "supportedInterfaces"):
         binding = each.get("protocolBinding", each.get("protocol_binding"))
         yield from _of_address(f"{path}.url", each.get("url"), binding)
     if "url" not in members:
         for path, secured in _secured(members):
             if "security" in secured:
-                yield f"{path}security", "version 1.0 has this as securityRequirements"
+                yield f"{path}security", "in version 1.0 this is securityRequirements"
 
 
 def _of_0_3(members: dict[str, Any]) -> Iterator[Fault]:
@@ -134,7 +136,7 @@ def _of_both(members: dict[str, Any]) -> Iterator[Fault]:
 
 
 def _of_schema(members: dict[str, Any], version: str) -> Iterator[Fault]:
-    """Yield what is wrong with members, and which required ones are missing."""
+    """Yield the invalid and the missing members."""
     kind = versions.card_schema(version)
     wrong: list[Fault] = []
     try:
@@ -143,7 +145,7 @@ def _of_schema(members: dict[str, Any], version: str) -> Iterator[Fault]:
         wrong = [(each.field, each.description) for each in error.violations]
     yield from wrong
     if len(wrong) >= MAX_PROBLEMS:
-        yield "", f"more values may be wrong than these {MAX_PROBLEMS}: mend them and check again"
+        yield "", f"only the first {MAX_PROBLEMS} problems are listed: correct them and check again"
     known = {path for path, _ in wrong}
     for path in _missing(inspect.type_info(kind), members, ""):
         if path not in known:
@@ -151,7 +153,7 @@ def _of_schema(members: dict[str, Any], version: str) -> Iterator[Fault]:
 
 
 def _missing(info: inspect.Type, value: Any, path: str) -> Iterator[str]:
-    """Yield the required members that a value lacks, also those that writers of ProtoJSON omit."""
+    """Yield missing required members, including members that ProtoJSON writers omit when empty."""
     match info:
         case inspect.StructType() if isinstance(value, dict):
             for field in info.fields:
@@ -175,7 +177,7 @@ def _missing(info: inspect.Type, value: Any, path: str) -> Iterator[str]:
 
 def _of_address(path: str, url: Any, binding: Any) -> Iterator[Fault]:
     if not isinstance(url, str) or not url:
-        return  # the schema says so
+        return  # the schema reports it
     try:
         parts = urlsplit(url)
         is_absolute = bool(parts.scheme and parts.hostname)
@@ -189,7 +191,9 @@ def _of_address(path: str, url: Any, binding: Any) -> Iterator[Fault]:
 
 
 def _secured(members: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the card and its skills, which may require credentials, with what their paths begin."""
+    """Yield the card and its skills, which may have security requirements, with their path
+    prefixes.
+    """
     yield "", members
     for path, skill in _objects(members.get("skills"), "skills"):
         yield f"{path}.", skill

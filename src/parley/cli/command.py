@@ -1,4 +1,4 @@
-"""Commands and their groups, as modules declare them."""
+"""Commands and command groups, as modules declare them."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def _calling(function: Command) -> Command:
 
 
 class Commands:
-    """The commands of a group, or of the top without a ``name``: ``add`` is a decorator.
+    """The commands of a group, or of the top level without a ``name``: ``add`` is a decorator.
 
-    An async function gets the call of an agent in place of the settings and the output.
+    An async function receives the call of an agent instead of the settings and the output.
     """
 
     def __init__(self, name: str = "", about: str = "", cls: Any = None) -> None:
@@ -59,7 +59,7 @@ class Commands:
         return added
 
     def group(self, name: str, about: str) -> Self:
-        """Return a group inside of the group."""
+        """Return a subgroup of this group."""
         inner = type(self)(name, about)
         self._added.append(inner.register)
         return inner
@@ -68,7 +68,9 @@ class Commands:
         """Add the commands to an application."""
         if self._name:
             group = typer.Typer(rich_markup_mode=None, cls=self._cls or TyperGroup)
-            group.callback()(lambda: None)  # else one command alone would be no group
+            group.callback()(
+                lambda: None
+            )  # otherwise typer collapses a group with a single command
             app.add_typer(group, name=self._name, help=self._about)
             app = group
         for add in self._added:

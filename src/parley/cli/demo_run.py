@@ -1,4 +1,4 @@
-"""The demo: its agents, its steps, and the view of plain lines."""
+"""The demo: its agents, its steps, and its plain-text output."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ AGENTS = {
     "/flights": "flight_booking.py",
     "/boats": "sailboat.py",
 }
-TEXTS = Settings(missing_version="1.0")  # for texts that are typed in
+TEXTS = Settings(missing_version="1.0")  # for messages typed by hand, without a version
 
 
 def run_demo(view: PlainView, port: int, *, once: bool) -> int:
@@ -58,7 +58,7 @@ def folder() -> Path:
 
 
 def serve_practice_agent(port: int) -> None:
-    """Serve an agent to practise commands with, until Ctrl-C."""
+    """Serve an agent for trying out commands, until Ctrl-C."""
     agent = practice_agent()
     served = ServerOptions(store="memory:", port=port, publisher="")
 
@@ -75,10 +75,10 @@ def serve_practice_agent(port: int) -> None:
 
 
 def practice_agent() -> Agent:
-    """Return an agent whose callers say what it does."""
+    """Return an agent whose behaviour its callers select."""
     agent = Agent(
         name="Practice agent",
-        description="Does what the first word of a message says, to try commands with",
+        description="Behaves as the first word of a message says, for trying out commands",
         version=__version__,
     )
 
@@ -99,9 +99,9 @@ def practice_agent() -> Agent:
         elif word == "ask":
             return f"You like {(await turn.ask('Which colour do you like?')).text}."
         elif word == "fail":
-            raise RuntimeError("it was told to fail")
+            raise RuntimeError("the message asked for a failure")
         elif word == "reject":
-            turn.reject("It was told to reject.")
+            turn.reject("The message asked for a rejection.")
         return f"You said: {turn.text}"
 
     return agent
@@ -315,7 +315,7 @@ class PlainView:
         """Do not pause."""
 
     def end(self, commands: Sequence[str], *, serving: bool, options: Sequence[str] = ()) -> None:
-        """Show commands to try; ``options`` are those of a demo to try them with."""
+        """Show commands to try; ``options`` are the options of a demo to try them with."""
         print_line(f"\n{try_title(serving=serving, options=options)}:")
         for command in commands:
             print_line(f"  {command}")
@@ -341,7 +341,7 @@ class PlainArtifact:
         print_line(f"  {'task':<9}{state_name(state)}{': ' if message else ''}{one_line(message)}")
 
     def end(self) -> None:
-        """Show what is left."""
+        """Show the remaining text."""
         if self._text:
             self._show(self._text)
 
@@ -350,7 +350,7 @@ class PlainArtifact:
 
 
 def shown_part(part: Part, name: str) -> str:
-    """Return a part as text; ``name`` is that of its artifact."""
+    """Return a part as text; ``name`` is the name of its artifact."""
     if part.is_file:
         return file_line(part, name)
     return part.text or "" if not part.has_data else json_text(part.data)

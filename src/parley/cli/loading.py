@@ -1,9 +1,9 @@
-"""Loads the agents that ``parley serve`` gets as targets.
+"""Loads the agents in the targets of ``parley serve``.
 
 A target is ``path/to/file.py``, ``path/to/file.py:name``, ``package.module`` or
-``package.module:name``, and may begin with the path to serve it under: ``/time=time_agent.py``.
-It names an agent, or a mapping of paths to agents, such as ``parley.serve`` takes.
-A tenant is a target after the tenant's name: ``acme=shop.py``.
+``package.module:name``, and may begin with the path to serve it under: ``/time=time_agent.py``. It
+names an agent, or a mapping of paths to agents, as for ``parley.serve``. A tenant is a target after
+the tenant's name: ``acme=shop.py``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MODULE = re.compile(r"(?P<location>[A-Za-z_][\w.]*)(?::(?P<name>[A-Za-z_]\w*))?
 
 
 class AgentTarget(NamedTuple):
-    """One target: the path to serve it under, its file or module, and the agent's name there."""
+    """A target: the path to serve it under, its file or module, and the agent's name there."""
 
     path: str
     location: str
@@ -54,12 +54,12 @@ def parse_target(text: str) -> AgentTarget:
 
 
 def load(targets: Sequence[str]) -> dict[str, Agent]:
-    """Return the agents of the targets by the path to serve each under.
+    """Return the agents of the targets by their served paths.
 
-    A single agent is served at the root, several under their own paths or else under their names;
-    the paths of a mapping are below the target's.
+    A single agent is served at the root, several agents under their own paths or else under their
+    names; the paths of a mapping are below the target's path.
 
-    Raises ``CommandFailure`` with the place of the error.
+    Raises ``CommandFailure`` with the location of the error.
     """
     parsed = [parse_target(target) for target in targets]
     agents: dict[str, Agent] = {}
@@ -74,7 +74,7 @@ def load(targets: Sequence[str]) -> dict[str, Agent]:
             if path in agents:
                 raise UsageFailure(
                     f"two agents would be served under {path or '/'}",
-                    hint="give each a path of its own: "
+                    hint="give each its own path: "
                     f"/one={parsed[0].location} /two={target.location}",
                 )
             agents[path] = agent
@@ -84,7 +84,7 @@ def load(targets: Sequence[str]) -> dict[str, Agent]:
 def load_tenants(tenants: Sequence[str]) -> dict[str, Agent]:
     """Return the agents of the tenants by name.
 
-    Raises ``CommandFailure`` with the place of the error.
+    Raises ``CommandFailure`` with the location of the error.
     """
     agents: dict[str, Agent] = {}
     for tenant in tenants:
@@ -94,7 +94,8 @@ def load_tenants(tenants: Sequence[str]) -> dict[str, Agent]:
         found = _found(target)
         if isinstance(found, Mapping):
             raise UsageFailure(
-                f"--tenant: {name!r} is one agent, and {target.location} has {len(found)} by path",
+                f"--tenant: {name!r} needs one agent, but {target.location} has {len(found)} by "
+                "path",
                 hint=f"name the agent: --tenant {name}={target.location}:NAME",
             )
         agents[name] = found
@@ -113,7 +114,7 @@ def parse_tenant(text: str) -> tuple[str, AgentTarget]:
 
 
 def folders(targets: Sequence[str]) -> list[Path]:
-    """Return the folders with the targets' code."""
+    """Return the folders that contain the targets' code."""
     found: list[Path] = []
     for target in map(parse_target, targets):
         if target.is_file:
@@ -155,7 +156,7 @@ def _found(target: AgentTarget) -> Agent | Mapping[str, Agent]:
         with wrong_usage(f"{target.location}: "):
             parts |= {id(used) for agent in agents for used in with_used(agent.uses)}
     whole = [each for each in known.values() if id(each) not in parts]
-    if len(whole) == 1:  # the other agents of the file are its parts
+    if len(whole) == 1:  # the other agents of the file are parts of it
         return whole[0]
     raise UsageFailure(
         f"there is more than one agent in {target.location}"
@@ -186,7 +187,7 @@ def _is_served(value: object, kind: type[Agent]) -> TypeGuard[Agent | Mapping[st
 def _choices(target: AgentTarget, known: Iterable[str]) -> str:
     names = [f"{target.location}:{name}" for name in known]
     if not names:
-        return 'an agent is made with: agent = parley.Agent(name="...", description="...")'
+        return 'create an agent with: agent = parley.Agent(name="...", description="...")'
     return "say which: " + " or ".join(names)
 
 
@@ -197,7 +198,7 @@ def _import_file(target: AgentTarget) -> ModuleType:
         raise UsageFailure(f"there is no file {target.location}")
     folder = str(path.parent)
     if folder not in sys.path:
-        sys.path.insert(0, folder)  # as Python does for a script, for imports beside it
+        sys.path.insert(0, folder)  # as Python does for a script, for imports from its folder
     plain = file.stem if file.stem.isidentifier() else f"agent_{_slug(file.stem)}"
     for name in (plain, f"_parley_{zlib.crc32(str(path).encode())}_{file.stem}"):
         loaded = sys.modules.get(name)
@@ -228,7 +229,8 @@ def _import_module(target: AgentTarget) -> ModuleType:
         if error.name and target.location.startswith(error.name):
             raise UsageFailure(
                 f"there is no module {target.location!r} here",
-                hint="give a file instead (path/to/agent.py), or run where it can be imported",
+                hint="give a file instead (path/to/agent.py), or run parley where it can be "
+                "imported",
             ) from None
         raise _broken(target, error) from error
     except (Exception, SystemExit) as error:

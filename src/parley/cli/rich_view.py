@@ -33,7 +33,7 @@ from parley.cli.output.text import visible
 from parley.model.cards import AgentCard
 from parley.model.tasks import Task, TaskState
 
-MAX_PIXELS = 1_000_000  # more is not for a terminal
+MAX_PIXELS = 1_000_000  # larger pictures are not drawn
 
 
 def half_blocks(png: bytes, columns: int, rows: int) -> Text | None:
@@ -114,7 +114,7 @@ _STYLES = {
 class _Console(Console):
     """A console that prints text only: no cursor movements, markup or emoji codes in it.
 
-    Text of others also goes through ``visible`` before the layout, so that its width is right.
+    Untrusted text also goes through ``visible`` before the layout, so that its width is right.
     """
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ class _Console(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Return the segments: rich's own controls, and text without any."""
+        """Return the segments: rich's own controls, and text without controls."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
@@ -208,7 +208,7 @@ class RichView(PlainView):
         await asyncio.sleep(PAUSE)
 
     def end(self, commands: Sequence[str], *, serving: bool, options: Sequence[str] = ()) -> None:
-        """Show commands to try; ``options`` are those of a demo to try them with."""
+        """Show commands to try; ``options`` are the options of a demo to try them with."""
         self._console.print()
         title = Text(try_title(serving=serving, options=options), "bold")
         self._console.print(Rule(title, align="left", style="dim"))
@@ -274,6 +274,6 @@ def _line_of_report(line: str) -> Text:
 
 
 def _text(*pieces: str | tuple[str, str]) -> Text:
-    """Return escaped text of pieces, each with or without a style."""
+    """Return the escaped text of pieces, each with or without a style."""
     pairs = [(piece, "") if isinstance(piece, str) else piece for piece in pieces]
     return Text.assemble(*((visible(text), style) for text, style in pairs))

@@ -1,1 +1,3 @@
-"""Conformance runs: what the specification asks of a server or a client, tried and judged."""
+"""Conformance runs: test a server or a client against the A2A specification, and report the
+verdicts.
+"""

@@ -1,4 +1,4 @@
-"""A server in a thread of its own: an ASGI app on a free port of this machine."""
+"""A server in its own thread: an ASGI app on a free port of this machine."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 import uvicorn
 
 START_SECONDS = 10.0
-"""How long the server has to start, and to stop."""
+"""The number of seconds the server may take to start, and to stop."""
 
 
 class ScriptServer(uvicorn.Server):
-    """Serves an app without a word, and tells when requests are taken."""
+    """Serves an app without log output, and calls ``ready`` when it accepts requests."""
 
     def __init__(self, app: Any, ready: Callable[[], None]) -> None:
         config = uvicorn.Config(
@@ -33,18 +33,18 @@ class ScriptServer(uvicorn.Server):
         self._ready = ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen."""
+        """Listen, then call ``ready``."""
         await super().startup(sockets)
         self._ready()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the program."""
+        """Install no signal handlers: the program keeps its own."""
         yield
 
 
 class BackgroundServer:
-    """Serves an app at ``http://127.0.0.1``, whatever the test's event loop does meanwhile."""
+    """Serves an app at ``http://127.0.0.1``, independently of the test's event loop."""
 
     def __init__(self, app: Any) -> None:
         self._started = threading.Event()
@@ -59,7 +59,7 @@ class BackgroundServer:
         return f"http://127.0.0.1:{self._socket.getsockname()[1]}"
 
     def start(self) -> None:
-        """Start, and return when requests are taken."""
+        """Start, and return when the server accepts requests."""
         self._thread.start()
         if not self._started.wait(START_SECONDS):
             raise TimeoutError(f"the server did not start within {START_SECONDS:g} seconds")

@@ -24,7 +24,7 @@ check = Checks("card")
 
 
 class CardProbe(msgspec.Struct, kw_only=True):
-    """A card as it came: its members, and its exchange if it was fetched."""
+    """A card in its received form: its members, and the HTTP exchange if it was fetched."""
 
     http: LoggedTransport
     members: dict[str, Any]
@@ -32,14 +32,14 @@ class CardProbe(msgspec.Struct, kw_only=True):
 
     @property
     def fetched(self) -> WireExchange:
-        """The exchange. Raises ``NotApplicable`` without one."""
+        """The exchange. Raises ``NotApplicable`` for a card that was not fetched."""
         if self.exchange is None:
-            raise NotApplicable("the card was given, and not fetched")
+            raise NotApplicable("the card was given as a document, not fetched")
         return self.exchange
 
     @property
     def is_latest(self) -> bool:
-        """Whether it has the members of 1.0."""
+        """Return whether the card has the members of 1.0."""
         return "supportedInterfaces" in self.members
 
 
@@ -82,7 +82,7 @@ async def _(probe: CardProbe) -> None:
 @check("CARD-4", "MUST", "4.4.6", "Every interface has a URL, a binding and a version")
 async def _(probe: CardProbe) -> None:
     if not probe.is_latest:
-        raise NotApplicable("the card is one of 0.3")
+        raise NotApplicable("the card is a card of 0.3")
     interfaces = probe.members["supportedInterfaces"]
     fail_if(not interfaces, "supportedInterfaces is empty: the agent cannot be called")
     for index, each in enumerate(interfaces):
@@ -111,13 +111,13 @@ async def _(probe: CardProbe) -> None:
         seen.add(skill["id"])
 
 
-@check("CARD-6", "SHOULD", "8.6.1", "The card says how long it may be kept (Cache-Control)")
+@check("CARD-6", "SHOULD", "8.6.1", "The card says how long it may be cached (Cache-Control)")
 async def _(probe: CardProbe) -> None:
     if "max-age" not in probe.fetched.headers.get("cache-control", ""):
         raise ConformanceViolation("the answer has no Cache-Control with a max-age")
 
 
-@check("CARD-7", "SHOULD", "8.6.1", "The card has an ETag, and is not sent twice")
+@check("CARD-7", "SHOULD", "8.6.1", "The card has an ETag, and an unchanged card is 304")
 async def _(probe: CardProbe) -> None:
     tag = probe.fetched.headers.get("etag", "")
     fail_if(not tag, "the answer has no ETag")
@@ -126,7 +126,7 @@ async def _(probe: CardProbe) -> None:
     )
     if reply.status != 304:
         raise ConformanceViolation(
-            f"asked with If-None-Match: {tag}, it is {reply.status}, not 304"
+            f"with If-None-Match: {tag} the status is {reply.status}, not 304"
         )
 
 
@@ -140,15 +140,15 @@ async def _(probe: CardProbe) -> None:
             fail_if(name not in schemes, f"{name!r} is not among the securitySchemes")
 
 
-@check("CARD-9", "SHOULD", "7.1", "The card has no secrets, and no address without encryption")
+@check("CARD-9", "SHOULD", "7.1", "The card has no secrets and no unencrypted addresses")
 async def _(probe: CardProbe) -> None:
     for path, kind in exposed(probe.members):
-        raise ConformanceViolation(f"{path} looks like {kind}, and everyone may read a card")
+        raise ConformanceViolation(f"{path} looks like {kind}, and a card is public")
     for path, url in plain_urls(probe.members):
         raise ConformanceViolation(f"{path}: http://{urlsplit(url).hostname} is not encrypted")
 
 
-@check("CARD-10", "MUST", "8.3.1", "Core bindings have the names of the specification")
+@check("CARD-10", "MUST", "8.3.1", "Core bindings are named as in the specification")
 async def _(probe: CardProbe) -> None:
     interfaces = [
         *(probe.members.get("supportedInterfaces") or ()),
@@ -160,36 +160,36 @@ async def _(probe: CardProbe) -> None:
             raise ConformanceViolation(f"{name!r} should be {canonical(name)!r}")
 
 
-@check("CARD-11", "MUST", "0.3:5.6.1", "A card of 0.3 names its version and transport rightly")
+@check("CARD-11", "MUST", "0.3:5.6.1", "A card of 0.3 names its version and a known transport")
 async def _(probe: CardProbe) -> None:
     if "url" not in probe.members:
         raise NotApplicable("the card has no members of 0.3")
     if not str(probe.members.get("protocolVersion", "")).startswith("0."):
         raise ConformanceViolation(
-            f"protocolVersion is {probe.members.get('protocolVersion')!r}, not one of 0.3"
+            f"protocolVersion is {probe.members.get('protocolVersion')!r}, not a version of 0.3"
         )
     preferred = probe.members.get("preferredTransport", "JSONRPC")
     fail_if(preferred not in ALL_BINDINGS, f"preferredTransport is {preferred!r}")
 
 
-@check("CARD-12", "MAY", "8.2", "The card is at the path of before 0.3 too")
+@check("CARD-12", "MAY", "8.2", "The card is also at the path of versions before 0.3")
 async def _(probe: CardProbe) -> None:
     url = probe.fetched.url
     if not url.endswith("/agent-card.json"):
-        raise NotApplicable("the card is at an address of its own")
+        raise NotApplicable("the card is not at the well-known path")
     older = await _asked(probe, url.replace("/agent-card.json", "/agent.json"))
-    fail_if(older != probe.members, "at agent.json is not the same card")
+    fail_if(older != probe.members, "agent.json is not the same card")
 
 
-@check("CARD-13", "MAY", "4.4.1", "Who names a version gets the card of that one alone")
+@check("CARD-13", "MAY", "4.4.1", "A request that names a version gets that version's card only")
 async def _(probe: CardProbe) -> None:
     if not probe.is_latest or "url" not in probe.members:
-        raise NotApplicable("the card has not the members of both versions")
+        raise NotApplicable("the card does not have the members of both versions")
     new, old = [await _asked(probe, probe.fetched.url, v) for v in ALL_VERSIONS]
     mixed = OLD_MEMBERS & new.keys() or "supportedInterfaces" not in new
-    fail_if(mixed, "the card of 1.0 has not its members, or others beside them")
+    fail_if(mixed, "the card for 1.0 lacks members of 1.0, or has members of 0.3")
     mixed = "supportedInterfaces" in old or "url" not in old
-    fail_if(mixed, "the card of 0.3 has not its members, or others beside them")
+    fail_if(mixed, "the card for 0.3 lacks members of 0.3, or has members of 1.0")
 
 
 @check("CARD-14", "MAY", "4.4.6", "The address of a gRPC interface is host:port")
@@ -199,22 +199,22 @@ async def _(probe: CardProbe) -> None:
         fail_if(is_url, f"it is {each['url']!r}")
 
 
-@check("CARD-15", "MUST", "4.4.1", "Security is said in the form of its version")
+@check("CARD-15", "MUST", "4.4.1", "Security requirements have the form of their version")
 async def _(probe: CardProbe) -> None:
     for need in probe.members.get("securityRequirements") or ():
-        schemes = need.get("schemes") if need else {}  # none: whoever calls may
+        schemes = need.get("schemes") if need else {}  # empty: no credentials are required
         lists = isinstance(schemes, dict) and all("list" in v or not v for v in schemes.values())
-        fail_if(not lists, f"the requirement {need} has not the form of 1.0")
+        fail_if(not lists, f"the requirement {need} does not have the form of 1.0")
     for need in probe.members.get("security") or () if "url" in probe.members else ():
         lists = all(isinstance(scopes, list) for scopes in need.values())
-        fail_if(not lists, f"the requirement {need} has not the form of 0.3")
+        fail_if(not lists, f"the requirement {need} does not have the form of 0.3")
 
 
 OLD_MEMBERS = {"url", "preferredTransport", "protocolVersion", "additionalInterfaces"}
 
 
 async def _asked(probe: CardProbe, url: str, version: str = "") -> dict[str, Any]:
-    """Return the card at an address, as a version has it."""
+    """Return the card at an address, requested in a version."""
     named = {"A2A-Version": version} if version else {}
     await probe.http.send("GET", url, {**probe.fetched.asked, **named}, None, timeout=10)
     return members_of(probe.http.last and probe.http.last.json)

@@ -1,4 +1,4 @@
-"""What the scripted server says: cards, tasks, streams and errors, in each version and binding."""
+"""The replies of the scripted server: cards, tasks, streams and errors, by version and binding."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def card(
     before: tuple[dict[str, Any], ...] = (),
     **more: Any,
 ) -> dict[str, Any]:
-    """Return a card with one interface that is served."""
+    """Return a card with one interface of the scripted server."""
     common: dict[str, Any] = {
         "name": "Scripted agent",
         "description": "Tries clients",
@@ -48,9 +48,10 @@ def card(
 
 
 class Forms:
-    """Writes in one version. Values are those of 1.0; ``0.3`` is made of them.
+    """Encodes replies in one version. Arguments have the form of 1.0, and are converted for
+    ``0.3``.
 
-    ``is_proto``: 0.3 over HTTP+JSON, which has the JSON of its proto.
+    ``is_proto``: 0.3 over HTTP+JSON, whose JSON follows the protobuf definition.
     """
 
     def __init__(self, version: str = "1.0", *, is_proto: bool = False) -> None:
@@ -84,7 +85,7 @@ class Forms:
     def task(
         self, state: str, *, said: str = "", text: str = "", parts: list[Any] | None = None
     ) -> dict[str, Any]:
-        """Return a task: ``said`` in its status, ``text`` or ``parts`` in an artifact."""
+        """Return a task: ``said`` is the status message, ``text`` or ``parts`` are an artifact."""
         found: dict[str, Any] = {
             "id": TASK_ID,
             "contextId": CONTEXT_ID,
@@ -95,7 +96,7 @@ class Forms:
         return {"kind": "task", **found} if self.is_old else found
 
     def named(self, kind: str, value: dict[str, Any]) -> dict[str, Any]:
-        """Return a value as answers to messages, and events, have it."""
+        """Return a value wrapped as in responses to messages, and in events."""
         return value if self.is_old else {kind: value}
 
     def updated(self, state: str, text: str = "", *, final: bool = False) -> dict[str, Any]:
@@ -135,7 +136,7 @@ class Forms:
 
 
 def result(request: ReceivedCall, value: Any) -> ScenarioReply:
-    """Return an answer in the binding of its request."""
+    """Return a response in the binding of its request."""
     return ScenarioReply(body=json.dumps(_enclosed(request, value)).encode())
 
 
@@ -175,7 +176,7 @@ def is_card(request: ReceivedCall) -> bool:
 
 
 def card_reply(members: dict[str, Any]) -> ScenarioReply:
-    """Return a card as an answer."""
+    """Return a card as a response."""
     return ScenarioReply(body=json.dumps(members).encode())
 
 

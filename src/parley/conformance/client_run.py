@@ -1,4 +1,4 @@
-"""A conformance run against a client: it plays scenarios, and what it does is judged."""
+"""A conformance run against a client: the client plays scenarios, and its behaviour is judged."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ _IDS: dict[str, Any] = {"task_id": TASK_ID, "context_id": CONTEXT_ID}
 
 @asynccontextmanager
 async def grpc_agent(visit: Visit, said: str, version: str) -> AsyncIterator[None]:
-    """Serve an agent over gRPC for a visit: ``visit.grpc`` is where. Needs the extra ``grpc``.
+    """Serve an agent over gRPC for a visit, at ``visit.grpc``. Needs the extra ``grpc``.
 
-    What is received is kept in the form of 1.0, whatever the ``version``.
+    Received requests are kept in the form of 1.0, for every ``version``.
     """
     import grpc
 
@@ -117,11 +117,13 @@ TO_DO: dict[Action, str] = {
     "answer": f"send {TEXT!r}, answer the agent's question with {ANSWER!r}, print its text",
     "cancel": f"send {TEXT!r} without waiting for the end of the task, and cancel the task",
 }
-"""What a client is to do for each action. It is to fail (exit status) where it gets no answer."""
+"""The instructions for each action. A client that gets no answer must fail (exit status
+1 or more).
+"""
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client under test is to do: at which address, and which action of ``TO_DO``."""
+    """The instructions for one play: the agent's address, and an action of ``TO_DO``."""
 
     url: str
     action: Action
@@ -133,7 +135,7 @@ Drive = Callable[[Assignment], Awaitable[ClientOutcome]]
 
 
 class CannotPlay(Exception):
-    """The client under test has no way to do an action; says why."""
+    """The client under test has no way to do an action; the text says why."""
 
 
 async def run_client(
@@ -147,10 +149,11 @@ async def run_client(
     patience: float = 30.0,
     on_verdict: Callable[[Verdict], None] | None = None,
 ) -> ConformanceReport:
-    """Try a client: ``drive`` has it do what an assignment says, and returns what came of it.
+    """Test a client: ``drive`` makes it carry out an assignment, and returns the outcome.
 
-    ``only`` and ``skip`` choose scenarios by id, or how ids begin; ``protocol_versions`` and
-    ``bindings`` by the interface on their card. ``patience`` is how many seconds one may take.
+    ``only`` and ``skip`` choose scenarios by id or id prefix; ``protocol_versions`` and
+    ``bindings`` choose them by the interface on their card. ``patience`` is the time limit of one
+    play, in seconds.
     """
     scenarios = choose(only, skip, protocol_versions, bindings)
     verdicts = []
@@ -171,10 +174,10 @@ async def watch_client(
     protocol_versions: tuple[str, ...] = (),
     bindings: tuple[str, ...] = (),
 ) -> ConformanceReport:
-    """Serve the scenarios for a client that somebody else runs, and judge what it did.
+    """Serve the scenarios for a client that is run by hand, and judge its requests.
 
-    ``ready`` gets the scenarios with their visits, and returns when the client is done. What a
-    client prints is not judged.
+    ``ready`` receives the scenarios with their visits, and returns when the client is done. The
+    output of the client is not judged.
     """
     scenarios = choose(only, skip, protocol_versions, bindings)
     async with _served(scenarios) as visits:
@@ -186,7 +189,7 @@ async def watch_client(
 
 @asynccontextmanager
 async def _served(scenarios: list[ClientScenario]) -> AsyncIterator[list[Visit]]:
-    """Serve the scenarios, each at an address of its own."""
+    """Serve the scenarios, each at its own address."""
     async with AsyncExitStack() as stack:
         answers = [each.answer for each in scenarios]
         visits = await stack.enter_async_context(scripted_server(answers))
@@ -218,10 +221,10 @@ def choose(
 
 
 class CommandDriver:
-    """Runs a command for each scenario; ``{url}``, ``{action}``, ``{text}`` and ``{scenario}``
-    stand for what it is to do.
+    """Runs a command for each scenario. ``{url}``, ``{action}``, ``{text}`` and ``{scenario}`` in
+    the command are replaced by the values of the assignment.
 
-    Exit status 0 says that the client got an answer. A command without ``{action}`` only sends.
+    Exit status 0 means that the client got an answer. A command without ``{action}`` can only send.
     """
 
     def __init__(self, command: str, *, patience: float) -> None:
@@ -229,14 +232,12 @@ class CommandDriver:
         self._knows_actions = "{action}" in command
         self._patience = patience
         if "{url}" not in command:
-            raise ValueError("the command has no {url}, so it does not know whom to call")
+            raise ValueError("the command has no {url}, so the client has no address to call")
 
     async def __call__(self, assignment: Assignment) -> ClientOutcome:
         """Run the command once. Raises ``CannotPlay``, ``OSError``, ``TimeoutError``."""
         if assignment.action != "send" and not self._knows_actions:
-            raise CannotPlay(
-                f"the command has no {{action}}, so it cannot be told to {assignment.action}"
-            )
+            raise CannotPlay(f"the command has no {{action}}, so it cannot {assignment.action}")
         words = []
         for word in self._words:
             for name in ("url", "action", "text", "scenario"):
@@ -285,7 +286,7 @@ async def _played(scenario: ClientScenario, visit: Visit, drive: Drive, patience
 def _judged(scenario: ClientScenario, visit: Visit) -> Verdict:
     try:
         if not visit.requests and not visit.outcomes:
-            raise NotApplicable(f"not played; {TO_DO[scenario.action]}")
+            raise NotApplicable(f"the scenario was not played; it is: {TO_DO[scenario.action]}")
         for judge in scenario.judges:
             judge(visit)
         _judge_outcome(scenario, visit)
@@ -297,18 +298,18 @@ def _judged(scenario: ClientScenario, visit: Visit) -> Verdict:
 
 
 def _judge_outcome(scenario: ClientScenario, visit: Visit) -> None:
-    """Judge what the client made of the answer, where that can be seen."""
+    """Judge the client's exit status and output, if they are known."""
     for outcome in visit.outcomes:
         if scenario.fails and outcome.succeeded:
             raise ConformanceViolation(
-                "the client says that it succeeded (exit status 0), and there was no answer"
+                "the client reported success (exit status 0) although it got no answer"
             )
         if not scenario.wants:
             continue
         if outcome.output is not None and scenario.wants not in outcome.output:
             printed = outcome.output.strip()[-200:] or "nothing"
             raise ConformanceViolation(
-                f"the agent said {scenario.wants!r}, and the client printed {printed}"
+                f"the agent said {scenario.wants!r}, but the client printed {printed}"
             )
 
 

@@ -1,4 +1,6 @@
-"""Scenarios for clients: what the server does, what the client is to do, and how it is judged."""
+"""Scenarios for clients: the server's replies, the client's action, and how the client
+is judged.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,8 @@ Judges = Callable[[Visit], None]
 
 
 class ClientScenario(msgspec.Struct, frozen=True, kw_only=True):
-    """One scenario. ``wants`` is a text that the client is to print, ``fails`` that it is to fail.
+    """One scenario. ``wants`` is text that the client must print; with ``fails`` the client must
+    fail.
 
     ``runs`` is how often the client plays it; ``judges`` raises ``ConformanceViolation``.
     """
@@ -67,16 +70,16 @@ class ClientScenario(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def asked(visit: Visit) -> None:
-    """The client sends a message."""
+    """Require that the client sends a message."""
     if not visit.requests:
-        raise NotApplicable("the client was not run against this address")
+        raise NotApplicable("the client did not call this address")
     if not visit.sent:
         paths = ", ".join(f"{each.method} {each.path}" for each in visit.requests[:4])
-        raise ConformanceViolation(f"no message was sent; the client asked for {paths}")
+        raise ConformanceViolation(f"no message was sent; the client requested {paths}")
 
 
 def in_form(visit: Visit) -> None:
-    """The message has the form of its version."""
+    """Require that the message has the form of its version."""
     for each in visit.sent:
         message = each.message
         if not message.get("messageId"):
@@ -93,26 +96,26 @@ def in_form(visit: Visit) -> None:
 
 
 def in_old_form(visit: Visit) -> None:
-    """The message has the form of 0.3."""
+    """Require that the message has the form of 0.3."""
     for each in visit.sent:
         message = each.message
         if message.get("role") != "user":
-            raise ConformanceViolation(
-                f"the role is {message.get('role')!r}, not 'user' as 0.3 has it"
-            )
+            raise ConformanceViolation(f"the role is {message.get('role')!r}, not 'user' as in 0.3")
         parts = message.get("parts") or ()
         if not parts or any(part.get("kind") not in ("text", "file", "data") for part in parts):
-            raise ConformanceViolation("a part has no kind, which 0.3 asks for")
+            raise ConformanceViolation("a part has no kind, which 0.3 requires")
 
 
 def in_old_http_form(visit: Visit) -> None:
-    """The message has a form of 0.3 over HTTP+JSON: that of the proto, or that of its text."""
+    """Require a message form of 0.3 over HTTP+JSON: as in the protobuf definition, or as in the
+    text.
+    """
     for each in visit.sent:
         message = each.message
         if "content" not in message:
             if message.get("role") == "ROLE_USER":
                 raise ConformanceViolation(
-                    "the message has no content: parts with the role 'ROLE_USER' are of 1.0"
+                    "the message has no content: parts with the role 'ROLE_USER' belong to 1.0"
                 )
             in_old_form(visit)
             continue
@@ -126,7 +129,7 @@ def in_old_http_form(visit: Visit) -> None:
 
 
 def in_camel_case(visit: Visit) -> None:
-    """Members are in camelCase."""
+    """Require that members are in camelCase."""
     for each in visit.sent:
         names = [*each.params, *each.message, *each.params.get("configuration", {})]
         for name in names:
@@ -135,7 +138,7 @@ def in_camel_case(visit: Visit) -> None:
 
 
 def as_json_rpc(visit: Visit) -> None:
-    """Calls are JSON-RPC 2.0."""
+    """Require that calls are JSON-RPC 2.0."""
     for each in visit.sent:
         call = each.json
         if each.method != "POST":
@@ -146,15 +149,13 @@ def as_json_rpc(visit: Visit) -> None:
         if call.get("jsonrpc") != "2.0":
             raise ConformanceViolation(f"jsonrpc is {call.get('jsonrpc')!r}, not '2.0'")
         if not isinstance(call.get("id"), str | int) or isinstance(call.get("id"), bool):
-            raise ConformanceViolation(
-                f"the id is {call.get('id')!r}: the call waits for no answer"
-            )
+            raise ConformanceViolation(f"the id is {call.get('id')!r}: the call is a notification")
         if not isinstance(call.get("params"), dict):
-            raise ConformanceViolation("params is no object")
+            raise ConformanceViolation("params is not an object")
 
 
 def version_named(visit: Visit) -> None:
-    """Every request but those for cards names the version."""
+    """Require that every request except card requests names the version."""
     for each in visit.requests:
         if each.operation == "card":
             continue
@@ -166,59 +167,61 @@ def version_named(visit: Visit) -> None:
 
 
 def at_path(path: str) -> Judges:
-    """Every call goes to one path."""
+    """Require that every call goes to one path."""
 
     def judge(visit: Visit) -> None:
         for each in visit.requests:
             if each.operation != "card" and not each.path.startswith(path):
                 raise ConformanceViolation(
-                    f"{each.method} {each.path} is not at {path}, where the card leads"
+                    f"{each.method} {each.path} is not at {path}, the address on the card"
                 )
 
     return judge
 
 
 def by_grpc(visit: Visit) -> None:
-    """Every call is one over gRPC."""
+    """Require that every call uses gRPC."""
     for each in visit.requests:
         if each.operation != "card" and each.method != "GRPC":
             raise ConformanceViolation(
-                f"{each.method} {each.path} is HTTP, and the card has an interface of gRPC alone"
+                f"{each.method} {each.path} is HTTP, but the card has a gRPC interface only"
             )
 
 
 def ids_differ(visit: Visit) -> None:
-    """Different messages have different ids."""
+    """Require that different messages have different ids."""
     ids = [each.message.get("messageId") for each in visit.sent]
     if len(visit.outcomes) > 1 and len(set(ids)) < len(visit.outcomes):
         raise ConformanceViolation(f"two messages have the same messageId: {ids}")
 
 
 def not_streamed(visit: Visit) -> None:
-    """No stream is asked for."""
+    """Require that the client opens no stream."""
     if visit.of("SendStreamingMessage"):
         raise ConformanceViolation(
-            "SendStreamingMessage was called, and the card declares no streaming"
+            "SendStreamingMessage was called, but the card declares no streaming"
         )
 
 
 def followed(visit: Visit) -> None:
-    """A task that goes on is followed."""
+    """Require that the client follows a task that is still working."""
     if not visit.of("GetTask", "SubscribeToTask"):
-        raise ConformanceViolation("the task was still working, and nobody asked for it again")
+        raise ConformanceViolation(
+            "the task was still working, but the client did not ask for it again"
+        )
 
 
 def not_repeated(visit: Visit) -> None:
-    """A message that may have arrived is not sent as a second one."""
+    """Require that a message that may have arrived is not sent again with a new id."""
     ids = {each.message.get("messageId") for each in visit.sent}
     if len(ids) > len(visit.outcomes or [0]):
         raise ConformanceViolation(
-            f"after the cut the message was sent again, as another one: {sorted(map(str, ids))}"
+            f"after the cut the message was sent with a new messageId: {sorted(map(str, ids))}"
         )
 
 
 def within(most: int) -> Judges:
-    """No flood of requests."""
+    """Require that the client sends the message at most ``most`` times."""
 
     def judge(visit: Visit) -> None:
         if len(visit.sent) > most:
@@ -228,23 +231,25 @@ def within(most: int) -> Judges:
 
 
 def waits(visit: Visit) -> None:
-    """After 429 the client waits as long as it is told."""
+    """Require that the client obeys Retry-After of a 429 response."""
     times = [each.at for each in visit.sent]
     if len(times) > 1 and times[1] - times[0] < 0.9:
         gap = times[1] - times[0]
         raise ConformanceViolation(
-            f"Retry-After was 1 second, and the next request came after {gap:.2f} s"
+            f"Retry-After was 1 second, but the next request came after {gap:.2f} s"
         )
 
 
 def continues(visit: Visit) -> None:
-    """The answer to a question names the task."""
+    """Require that the answer to a question names the task."""
     if len(visit.sent) < 2:
-        raise ConformanceViolation("the question was not answered: there is one message")
+        raise ConformanceViolation(
+            "the question was not answered: the client sent a single message"
+        )
     message = visit.sent[1].message
     if message.get("taskId") != TASK_ID:
         raise ConformanceViolation(
-            f"the answer has taskId {message.get('taskId')!r}, not that of the task"
+            f"the answer has taskId {message.get('taskId')!r}, not the id of the task"
         )
     first = visit.sent[0].message.get("messageId")
     if message.get("messageId") == first:
@@ -252,7 +257,7 @@ def continues(visit: Visit) -> None:
 
 
 def cancelled(visit: Visit) -> None:
-    """The task is cancelled by its id."""
+    """Require that the task is cancelled by its id."""
     calls = visit.of("CancelTask")
     if not calls:
         raise ConformanceViolation("CancelTask was not called")
@@ -262,7 +267,7 @@ def cancelled(visit: Visit) -> None:
 
 
 def tenant_named(visit: Visit) -> None:
-    """The tenant of the interface is in the request."""
+    """Require that requests have the tenant of the interface."""
     for each in visit.sent:
         if each.params.get("tenant") != "blue":
             raise ConformanceViolation(
@@ -271,24 +276,24 @@ def tenant_named(visit: Visit) -> None:
 
 
 def nothing_sent(visit: Visit) -> None:
-    """Nothing but the card is asked for."""
+    """Require that nothing but the card is requested."""
     if not visit.requests:
-        raise NotApplicable("the client was not run against this address")
+        raise NotApplicable("the client did not call this address")
     if visit.sent:
         raise ConformanceViolation("a message was sent to an agent without a card")
 
 
 def extension_requested(visit: Visit) -> None:
-    """A required extension is requested, or the agent left alone."""
+    """Require that a required extension is requested, or that the agent is not called."""
     for each in visit.sent:
         if not each.headers.get("a2a-extensions"):
             raise ConformanceViolation(
-                "the card requires an extension, and the message requests none"
+                "the card requires an extension, but the message requests none"
             )
 
 
 def carded(**options: Any) -> Callable[[Visit], dict[str, Any]]:
-    """Return what makes the card of a visit."""
+    """Return the function that builds the card of a visit."""
     return lambda visit: card(visit, **options)
 
 
@@ -299,7 +304,9 @@ def plays(
     events: list[dict[str, Any]] | None = None,
     forms: Forms = NEW,
 ) -> Serves:
-    """Answer messages with a value or events, and further operations as a server does."""
+    """Return a server that answers messages with a value or events, and supports the other
+    operations.
+    """
     now = forms.task("COMPLETED", text=STORY if events else SAID)
     answer = value if value is not None else forms.named("task", now)
 
@@ -320,8 +327,8 @@ def plays(
     return serves
 
 
-def old_refused(request: ReceivedCall) -> ScenarioReply:
-    """Say over HTTP+JSON of 0.3 that there is no such task."""
+def old_not_found(request: ReceivedCall) -> ScenarioReply:
+    """Return TaskNotFound over HTTP+JSON of 0.3."""
     body = versions.dialect("0.3").http_json.write_error(TaskNotFoundError("no such task"))
     return ScenarioReply(status=404, body=body)
 
@@ -338,12 +345,12 @@ def over_grpc(visit: Visit) -> dict[str, Any]:
 
 
 def says(reply: Callable[[ReceivedCall], ScenarioReply]) -> Serves:
-    """Answer every request in one way."""
+    """Return a server that answers every request with ``reply``."""
     return lambda request, visit: reply(request)
 
 
 def still_working(request: ReceivedCall, visit: Visit) -> ScenarioReply:
-    """Have a task that works on, and is done when it is asked for twice."""
+    """Return a task that keeps working, and completes at the second request for it."""
     working, done = NEW.task("WORKING"), NEW.task("COMPLETED", text=SAID)
     if request.operation in ("SendMessage", "SendStreamingMessage"):
         if request.operation == "SendMessage":
@@ -369,12 +376,12 @@ def cuts(request: ReceivedCall, visit: Visit) -> ScenarioReply:
 
 
 def asks(request: ReceivedCall, visit: Visit) -> ScenarioReply:
-    """Ask back, and be content with any answer."""
+    """Ask a question, and accept any answer."""
     return _asks(request, visit, NEW)
 
 
 def asks_old_http(request: ReceivedCall, visit: Visit) -> ScenarioReply:
-    """Ask back over HTTP+JSON of 0.3."""
+    """Ask a question over HTTP+JSON of 0.3, and accept any answer."""
     return _asks(request, visit, OLD_PROTO)
 
 
@@ -392,12 +399,14 @@ def _asks(request: ReceivedCall, visit: Visit, forms: Forms) -> ScenarioReply:
 
 
 def cancels(request: ReceivedCall, visit: Visit) -> ScenarioReply:
-    """Have a task that works until it is cancelled."""
+    """Return a task that works until it is cancelled."""
     return _cancels(request, visit, "CANCELED")
 
 
 def cancels_old_http(request: ReceivedCall, visit: Visit) -> ScenarioReply:
-    """Have such a task over HTTP+JSON of 0.3, whose proto spells its state in another way."""
+    """Return such a task over HTTP+JSON of 0.3, whose protobuf definition spells the state
+    differently.
+    """
     return _cancels(request, visit, "CANCELLED")
 
 
@@ -411,7 +420,9 @@ def _cancels(request: ReceivedCall, visit: Visit, word: str) -> ScenarioReply:
 
 
 def odd_stream(request: ReceivedCall, visit: Visit) -> ScenarioReply:
-    """Comments, other line ends, data of several lines, and bytes cut in a character."""
+    """Send a stream with comments, unusual line ends, multi-line data, and chunks that split a
+    character.
+    """
     if request.operation != "SendStreamingMessage":
         return plays(events=NEW.story())(request, visit)
     first, *rest = NEW.story()
@@ -432,13 +443,13 @@ def odd_stream(request: ReceivedCall, visit: Visit) -> ScenarioReply:
 
 
 def other_id(request: ReceivedCall, visit: Visit) -> ScenarioReply:
-    """Answer the request of somebody else."""
+    """Answer with the JSON-RPC id of another request."""
     body = {"jsonrpc": "2.0", "id": "of-another-request", "result": {"message": NEW.message(SAID)}}
     return ScenarioReply(body=json.dumps(body).encode())
 
 
 def rich(value: dict[str, Any]) -> dict[str, Any]:
-    """Return a value with members that no version has."""
+    """Return a value with members that are in no version of the specification."""
     return {**value, "newMember": {"nested": [1, None]}, "another": True}
 
 
@@ -454,9 +465,9 @@ def scenario(
     calls: bool = True,
     **options: Any,
 ) -> ClientScenario:
-    """Return a row of the table, by default of a card with one interface of JSON-RPC.
+    """Return a row of the scenario table, by default with a card of one JSON-RPC interface.
 
-    ``calls``: the client is to send a message.
+    ``calls``: the client must send a message.
     """
     return ClientScenario(
         requirement=ConformanceRequirement(id=id, level=level, section=section, title=title),

@@ -1,4 +1,4 @@
-"""The scripted server that clients are tried with: a port for each scenario."""
+"""The scripted server that tests clients, with a port for each scenario."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from parley.conformance.faults.cards import operation_of
 
 CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 MAX_REQUESTS = 200
-"""After so many requests of one scenario the server only refuses."""
+"""The most requests of one scenario; the server rejects further requests."""
 
 
 class ReceivedCall(msgspec.Struct, kw_only=True):
-    """A request of the client under test. ``operation`` is in the words of 1.0."""
+    """A request of the client under test. ``operation`` has its name in 1.0."""
 
     method: str
     path: str
@@ -31,7 +31,7 @@ class ReceivedCall(msgspec.Struct, kw_only=True):
 
     @property
     def json(self) -> dict[str, Any]:
-        """The body as a JSON object; empty if it is none."""
+        """The body as a JSON object; empty if the body is no JSON object."""
         try:
             found = json.loads(self.body)
         except (ValueError, RecursionError):
@@ -40,7 +40,7 @@ class ReceivedCall(msgspec.Struct, kw_only=True):
 
     @property
     def params(self) -> dict[str, Any]:
-        """What the request says: the parameters of JSON-RPC, or the body."""
+        """The parameters of the operation: ``params`` of JSON-RPC, or the body."""
         body = self.json
         if "jsonrpc" not in body:
             return body
@@ -49,7 +49,7 @@ class ReceivedCall(msgspec.Struct, kw_only=True):
 
     @property
     def message(self) -> dict[str, Any]:
-        """The message that is sent; empty if there is none."""
+        """The message in the request; empty without a message."""
         found = self.params.get("message") or self.params.get("request")
         return found if isinstance(found, dict) else {}
 
@@ -59,7 +59,7 @@ class ReceivedCall(msgspec.Struct, kw_only=True):
 
 
 class ScenarioReply(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer: bytes, or ``pieces`` of a stream. ``cut`` breaks the connection after them."""
+    """A response: bytes, or ``pieces`` of a stream. ``cut`` breaks the connection after them."""
 
     status: int = 200
     headers: tuple[tuple[str, str], ...] = (("content-type", "application/json"),)
@@ -69,8 +69,8 @@ class ScenarioReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What the client under test made of a scenario: whether it says that it succeeded, and what
-    it printed. Nobody knows either (``None``) where a person runs the client.
+    """The outcome of a scenario: the client's exit status as success or failure, and its output.
+    Both are ``None`` for a client that is run by hand.
     """
 
     succeeded: bool | None = None
@@ -78,9 +78,9 @@ class ClientOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Visit(msgspec.Struct, kw_only=True):
-    """One scenario while it is played: its address, what came, what the client made of it.
+    """One play of a scenario: its address, the received requests, the client's outcomes.
 
-    ``grpc`` is the ``host:port`` of the agent, where the scenario is one over gRPC.
+    ``grpc`` is the ``host:port`` of the agent in a gRPC scenario.
     """
 
     url: str
@@ -102,14 +102,14 @@ Answer = Callable[[Visit, ReceivedCall], ScenarioReply]
 
 
 class _Cut(Exception):
-    """The connection ends in the middle of an answer, as the scenario wants it."""
+    """The connection ends in the middle of a response, as the scenario requires."""
 
 
 @asynccontextmanager
 async def scripted_server(
     answers: Sequence[Answer], host: str = "127.0.0.1"
 ) -> AsyncIterator[list[Visit]]:
-    """Serve each answer on a port of its own, and yield their visits in order."""
+    """Serve each scenario on its own port, and yield their visits in order."""
     sockets, visits, by_port = [], [], {}
     for answer in answers:
         listener = socket.socket(proto=socket.IPPROTO_TCP)

@@ -1,4 +1,4 @@
-"""``parley conformance``: servers and clients of anybody, tried against the specification."""
+"""``parley conformance``: test any server or client against the specification."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SUFFIXES = {".txt": "text", ".json": "json", ".md": "markdown", ".html": "html"}
 
 EXITS = """\b
 Exit status:
-  0  every MUST that was tried is met    1  one is not, or nothing was tried
+  0  every tested MUST is met            1  a MUST is not met, or nothing was tested
   2  wrong usage                         3  no agent there"""
 SERVER_EXAMPLES = """\b
 Examples:
@@ -43,12 +43,12 @@ Examples:
   parley conformance client                      serve until Ctrl-C, then judge
 
 \b
-What the client does for each {action}; where it gets no answer, it exits with 1 or more:
+The client's work for each {action}; without an answer it must exit with 1 or more:
   send    send {text}, wait for the end of the task, print the agent's text
   stream  send {text} with streaming, print the agent's text
   answer  send {text}, answer the agent's question with Blue, print its text
   cancel  send {text} without waiting for the end of the task, and cancel the task"""
-COMMANDS = Commands("conformance", "Try a server or a client against the specification.")
+COMMANDS = Commands("conformance", "Test a server or a client against the specification.")
 register = COMMANDS.register
 OPTIONS = (
     "agent_card", "svc_param", "insecure", "ca_file", "client_cert", "client_key", "proxy",
@@ -58,16 +58,15 @@ OPTIONS = (
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """Which requirements are tried, and what is written of them."""
+    """The options that choose requirements, and the report."""
 
     only: Annotated[
         tuple[str, ...],
-        CommandOption(
-            "Only these, by id or how ids begin, such as STREAM; repeatable.", "ID", "Checks"
-        ),
+        CommandOption("Only these ids or id prefixes, such as STREAM; repeatable.", "ID", "Checks"),
     ] = ()
     skip: Annotated[
-        tuple[str, ...], CommandOption("All but these; repeatable.", "ID", "Checks")
+        tuple[str, ...],
+        CommandOption("Without these ids or id prefixes; repeatable.", "ID", "Checks"),
     ] = ()
     binding: Annotated[
         tuple[str, ...],
@@ -76,14 +75,14 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     protocol_version: Annotated[
         tuple[str, ...], CommandOption("Only this version of A2A; repeatable.", "1.0|0.3", "Checks")
     ] = ()
-    strict: Annotated[bool, CommandOption("SHOULD counts as MUST.", panel="Report")] = False
+    strict: Annotated[bool, CommandOption("A SHOULD counts as a MUST.", panel="Report")] = False
     report: Annotated[
-        str, CommandOption("Write it: .json, .md, .html or .txt.", "FILE", "Report")
+        str, CommandOption("Write the report: .json, .md, .html or .txt.", "FILE", "Report")
     ] = ""
 
     @property
     def choice(self) -> dict[str, Any]:
-        """What takes part. Raises ``UsageFailure``."""
+        """The options that choose requirements, as arguments of a run. Raises ``UsageFailure``."""
         from parley.client.bindings.binding import canonical
         from parley.conformance.verdicts import ALL_BINDINGS, ALL_VERSIONS
 
@@ -94,7 +93,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         ):
             for each in given:
                 if each not in known:
-                    raise UsageFailure(f"{flag} {each}: it is one of {', '.join(known)}")
+                    raise UsageFailure(f"{flag} {each} is unknown; choose from {', '.join(known)}")
         if self.report and Path(self.report).suffix.lower() not in SUFFIXES:
             raise UsageFailure(f"--report: {self.report} ends in none of {', '.join(SUFFIXES)}")
         return {
@@ -108,13 +107,16 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 class ServerTrial(Trial, frozen=True, kw_only=True):
     """The options of ``parley conformance server``."""
 
-    text: Annotated[str, CommandOption("A message for it.", "TEXT", "Messages")] = "Hello"
+    text: Annotated[str, CommandOption("Any message.", "TEXT", "Messages")] = "Hello"
     task: Annotated[
-        str, CommandOption("A message that makes a task, which ends by itself.", "TEXT", "Messages")
+        str,
+        CommandOption("A message that starts a task, which ends by itself.", "TEXT", "Messages"),
     ] = ""
-    ask: Annotated[str, CommandOption("A message that makes it ask back.", "TEXT", "Messages")] = ""
+    ask: Annotated[
+        str, CommandOption("A message that makes the agent ask a question.", "TEXT", "Messages")
+    ] = ""
     slow: Annotated[
-        str, CommandOption("A message that it works on for some seconds.", "TEXT", "Messages")
+        str, CommandOption("A message that takes the agent some seconds.", "TEXT", "Messages")
     ] = ""
     patience: Annotated[
         float, CommandOption("How long an answer may take.", "TIME", "Waiting", default="15s")
@@ -134,11 +136,11 @@ class ClientTrial(Trial, frozen=True, kw_only=True):
 
 @COMMANDS.add("server", *OPTIONS, epilog=f"{SERVER_EXAMPLES}\n\n{EXITS}\n\n{SOURCES_HELP}")
 async def server(call: AgentCall, options: ServerTrial) -> int:
-    """Try a server against the specification: its card, and every interface on it.
+    """Test a server against the specification: its card, and every interface on it.
 
-    Sends messages to the agent, in every binding and version that it declares, and asks for
-    what does not exist. Tell it texts whose outcome is known: without them, what needs a task,
-    a question or long work is skipped if the agent does not happen to do that.
+    Sends messages to the agent, in every binding and version that it declares, and requests
+    resources that do not exist. Give texts with a known outcome: without them, requirements that
+    need a task, a question or long work are skipped unless ``--text`` happens to cause it.
     """
     from parley.client.auth.credentials import Credentials
     from parley.conformance.probe import LoggedTransport, ProbedTexts
@@ -148,8 +150,8 @@ async def server(call: AgentCall, options: ServerTrial) -> int:
     settings, output, choice = call.settings, call.output, options.choice
 
     def tried(verdict: Verdict) -> None:
-        if verdict.where not in shown and sys.stderr.isatty():  # it may take minutes
-            output.note(f"trying {verdict.where}")
+        if verdict.where not in shown and sys.stderr.isatty():  # an interface may take minutes
+            output.note(f"testing {verdict.where}")
         shown.add(verdict.where)
 
     with wrong_usage():
@@ -180,12 +182,12 @@ async def server(call: AgentCall, options: ServerTrial) -> int:
 
 @COMMANDS.add("client", "output", "verbose", "debug", epilog=f"{CLIENT_EXAMPLES}\n\n{EXITS}")
 def client(settings: CommandSettings, output: Output, options: ClientTrial) -> int:
-    """Try a client against the specification: it plays scenarios with a scripted server.
+    """Test a client against the specification: it plays scenarios with a scripted server.
 
-    Serves an agent for each scenario on this machine, which does what servers do, and may do:
-    answers, streams, breaks off, refuses. With --run the client is started for each, and what
-    it sends, prints and exits with is judged. Without, the addresses are printed with what the
-    client is to do; Ctrl-C ends, and what it sent is judged.
+    Serves an agent for each scenario on this machine, with behaviour that the specification allows:
+    answers, streams, interrupted streams, rejections. With --run the client is started for each
+    scenario, and its requests, output and exit status are judged. Without --run the addresses are
+    printed with the client's instructions; Ctrl-C ends the run, and the requests are judged.
     """
     from parley.conformance.client_run import CommandDriver, run_client, watch_client
 
@@ -214,15 +216,15 @@ async def _watch(output: Output, pairs: list[tuple[ClientScenario, Visit]]) -> N
         times = " (twice)" if scenario.runs > 1 else ""
         line = f"{visit.url}  {scenario.requirement.id}: {TO_DO[scenario.action]}{times}"
         print_line(line, err=output.is_json)
-    output.note("run the client against each address; Ctrl-C ends, and judges what it did")
+    output.note("run the client against each address; Ctrl-C ends the run and judges its requests")
     await ended.wait()
 
 
 def _finish(output: Output, made: ConformanceReport, options: Trial, *, verbose: bool) -> int:
     if not made.verdicts:
         raise UsageFailure(
-            "nothing was tried: no requirement fits these options",
-            hint="--only and --skip take ids, or how they begin, such as CARD-1 or STREAM",
+            "nothing was tested: no requirement matches these options",
+            hint="--only and --skip take ids or id prefixes, such as CARD-1 or STREAM",
         )
     if options.report:
         path = Path(options.report)

@@ -4,7 +4,7 @@
         agent = Agent("Bank", security=OpenIdConnect(issuer.url, audience="bank"))
         token = issuer.token(sub="ada")
 
-It consents at once, for ``issuer.user``, and does what it is told to do wrong.
+It consents at once, for ``issuer.user``, and simulates the faults that a test requests.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from parley.conformance.faults import FaultGate
 from parley.conformance.issuer_grants import EndpointRequest, Grants, OAuthFailure
 
 CLIENTS = {"app": "", "service": "secret"}
-"""The clients of an issuer that is given none: a public one, and one with a secret."""
+"""The default clients of an issuer: a public client, and a client with a secret."""
 
 _POSTED = frozenset(("token", "device", "introspect", "revoke", "register"))
 
@@ -33,9 +33,10 @@ _POSTED = frozenset(("token", "device", "introspect", "revoke", "register"))
 class Issuer(Grants):
     """An issuer with all flows. ``async with`` and ``with`` serve it; ``app`` is its ASGI app.
 
-    ``clients`` are ids and secrets, empty for public clients. ``audience`` is that of access
-    tokens for which a client names none. ``alg`` signs; ``opaque`` makes access tokens that only
-    introspection reads. ``url`` is for an app that is served some other way.
+    ``clients`` maps ids to secrets, empty for public clients. ``audience`` is the audience of
+    access tokens for which a client names none. ``alg`` is the signing algorithm; ``opaque`` makes
+    access tokens that only introspection reads. ``url`` is the address of an app that is served
+    otherwise.
     """
 
     def __init__(
@@ -119,13 +120,13 @@ class Issuer(Grants):
         self._add(endpoint, _Fault(times, lambda _: Response(body, status, made)))
 
     def hang(self, endpoint: str, *, times: int | None = None) -> None:
-        """Do not answer, until ``recover``."""
+        """Leave requests unanswered until ``recover``."""
         self._add(endpoint, _Fault(times, None))
 
     def lie(self, endpoint: str, *, times: int | None = None, **members: Any) -> None:
-        """Replace members of the answer: ``lie("discovery", issuer="https://evil.example")``.
+        """Replace members of the response: ``lie("discovery", issuer="https://evil.example")``.
 
-        A member that is ``None`` is left out.
+        A member with the value ``None`` is left out.
         """
 
         def change(response: Response) -> Response:
@@ -145,7 +146,7 @@ class Issuer(Grants):
             self.lie(endpoint, padding="x" * size)
 
     def recover(self, endpoint: str = "") -> None:
-        """End the faults of an endpoint, or of all. Requests that hang are answered."""
+        """End the faults of an endpoint, or of all endpoints. Requests that hang are answered."""
         if endpoint:
             self._faults.pop(self._known(endpoint), None)
         else:
@@ -159,7 +160,7 @@ class Issuer(Grants):
     def _known(self, endpoint: str) -> str:
         if endpoint not in self._endpoints:
             known = ", ".join(self._endpoints)
-            raise ValueError(f"an endpoint is one of {known}, not {endpoint!r}")
+            raise ValueError(f"unknown endpoint {endpoint!r}; the endpoints are {known}")
         return endpoint
 
     # -- endpoints -----------------------------------------------------------------------------
@@ -230,7 +231,7 @@ class Issuer(Grants):
 
 
 class _Fault:
-    """What an endpoint does instead, ``None`` for nothing; ``left`` is how often."""
+    """The fault of an endpoint, ``None`` for no fault; ``left`` is how many more times."""
 
     def __init__(self, left: int | None, change: Callable[[Response], Response] | None) -> None:
         self.left = left

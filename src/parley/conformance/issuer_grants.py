@@ -42,7 +42,7 @@ class OAuthFailure(Exception):
 
     @property
     def response(self) -> Response:
-        """The error as an answer."""
+        """The error as a response."""
         headers = {"Cache-Control": "no-store"}
         if self.status == 401:
             headers["WWW-Authenticate"] = 'Basic realm="issuer"'
@@ -51,7 +51,7 @@ class OAuthFailure(Exception):
 
 
 class _Grant(msgspec.Struct, kw_only=True):
-    """What somebody has granted a client; all tokens that come of it are one family."""
+    """The grant of a user to a client; all tokens issued from it are one family."""
 
     client: str
     sub: str = ""
@@ -87,14 +87,14 @@ class EndpointRequest:
         return [value for key, value in self._pairs if key == name and value]
 
     def get(self, name: str) -> str:
-        """Return the value of a parameter that is there at most once, empty without it."""
+        """Return the value of a parameter that may be given once, empty without the parameter."""
         values = self.all(name)
         if len(values) > 1:
             raise OAuthFailure("invalid_request", f"{name} is given more than once")
         return values[0] if values else ""
 
     def need(self, name: str) -> str:
-        """Return the value of a parameter that must be there."""
+        """Return the value of a required parameter."""
         value = self.get(name)
         if not value:
             raise OAuthFailure("invalid_request", f"{name} is missing")
@@ -102,14 +102,14 @@ class EndpointRequest:
 
     @property
     def audience(self) -> tuple[str, ...]:
-        """Where the token is for (RFC 8707, RFC 8693)."""
+        """The audience of the token (RFC 8707, RFC 8693)."""
         return (*self.all("audience"), *self.all("resource"))
 
 
 class Grants(IssuerTokens):
-    """The endpoints of an issuer, at which tokens are granted, read and revoked.
+    """The endpoints of an issuer that grant, read and revoke tokens.
 
-    An endpoint returns its answer, or raises ``OAuthFailure``.
+    An endpoint returns its response, or raises ``OAuthFailure``.
     """
 
     clients: dict[str, str]
@@ -133,16 +133,16 @@ class Grants(IssuerTokens):
             TOKEN_EXCHANGE: self._by_exchange,
         }
 
-    # -- for the test --------------------------------------------------------------------------
+    # -- control by the test ----------------------------------------------------------------------
 
     def rotate(self, *, keep: bool = True) -> None:
-        """Sign with a new key. ``keep`` still publishes the former ones."""
+        """Sign with a new key. With ``keep`` the former keys stay published."""
         self.keys.rotate(keep=keep)
 
     def revoke(self, token: str) -> None:
-        """Revoke an access token, or a refresh token with all that came of it.
+        """Revoke an access token, or a refresh token with all tokens issued from it.
 
-        Introspection says that it is not active.
+        Introspection reports a revoked token as not active.
         """
         grant = self._refresh.get(token)
         if grant is not None:
@@ -151,7 +151,7 @@ class Grants(IssuerTokens):
 
     @property
     def user_codes(self) -> list[str]:
-        """The device codes that wait for somebody's decision, as shown to the user."""
+        """The user codes of the devices that wait for a decision."""
         waiting = "authorization_pending"
         return [each.user_code for each in self._devices.values() if each.decision == waiting]
 
@@ -161,7 +161,7 @@ class Grants(IssuerTokens):
         device.decision, device.sub = "", user or self.user or "ada"
 
     def deny(self, user_code: str) -> None:
-        """Refuse a device code. Raises ``KeyError``."""
+        """Deny a device code. Raises ``KeyError``."""
         self._waiting(user_code).decision = "access_denied"
 
     def _waiting(self, user_code: str) -> _Device:
@@ -176,7 +176,7 @@ class Grants(IssuerTokens):
         if client not in self.clients:
             raise OAuthFailure("invalid_request", f"no client is named {client!r}")
         if not _may_redirect_to(redirect_uri):
-            raise OAuthFailure("invalid_request", "redirect_uri is https, or on loopback")
+            raise OAuthFailure("invalid_request", "redirect_uri must be https, or on loopback")
         answer = {"state": asked.get("state"), "iss": self.url}
         try:
             answer["code"] = self._code(client, redirect_uri, asked)
@@ -187,7 +187,7 @@ class Grants(IssuerTokens):
 
     def _code(self, client: str, redirect_uri: str, asked: EndpointRequest) -> str:
         if asked.get("response_type") != "code":
-            raise OAuthFailure("unsupported_response_type", "response_type is code")
+            raise OAuthFailure("unsupported_response_type", "response_type must be code")
         if asked.get("code_challenge_method") != "S256" or not asked.get("code_challenge"):
             raise OAuthFailure("invalid_request", "code_challenge with S256 is required")
         if self.user is None:
@@ -243,17 +243,19 @@ class Grants(IssuerTokens):
     def _by_code(self, client: str, asked: EndpointRequest) -> dict[str, Any]:
         grant = self._codes.get(asked.need("code"))
         if grant is None or grant.client != client or self.now() > grant.expires_at:
-            raise OAuthFailure("invalid_grant", "the code is unknown, or its time is over")
+            raise OAuthFailure("invalid_grant", "the code is unknown or expired")
         if grant.is_used:
             grant.is_revoked = True
             raise OAuthFailure("invalid_grant", "the code was used before")
         grant.is_used = True
         if asked.get("redirect_uri") != grant.redirect_uri:
-            raise OAuthFailure("invalid_grant", "redirect_uri is not the one of the request")
+            raise OAuthFailure(
+                "invalid_grant", "redirect_uri differs from the authorization request"
+            )
         digest = hashlib.sha256(asked.need("code_verifier").encode()).digest()
         made = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
         if not hmac.compare_digest(made, grant.challenge):
-            raise OAuthFailure("invalid_grant", "code_verifier does not fit the challenge")
+            raise OAuthFailure("invalid_grant", "code_verifier does not match the challenge")
         return self._granted(grant, asked)
 
     def _by_refresh_token(self, client: str, asked: EndpointRequest) -> dict[str, Any]:
@@ -265,7 +267,7 @@ class Grants(IssuerTokens):
         if grant is None or grant.client != client or token in self._revoked or grant.is_revoked:
             raise OAuthFailure("invalid_grant", "the refresh token is not valid")
         if self.now() > grant.expires_at:
-            raise OAuthFailure("invalid_grant", "the refresh token's time is over")
+            raise OAuthFailure("invalid_grant", "the refresh token has expired")
         scope = _narrowed(asked.get("scope"), grant.scope)
         del self._refresh[token]
         keep(self._spent, token, grant)
@@ -273,7 +275,9 @@ class Grants(IssuerTokens):
 
     def _by_client(self, client: str, asked: EndpointRequest) -> dict[str, Any]:
         if not self.clients[client]:
-            raise OAuthFailure("unauthorized_client", "a client without a secret has no grant")
+            raise OAuthFailure(
+                "unauthorized_client", "a client without a secret may not use this grant"
+            )
         scope = asked.get("scope")
         token = self.token(
             client,
@@ -291,7 +295,7 @@ class Grants(IssuerTokens):
             raise OAuthFailure("invalid_grant", "the device code is unknown")
         now = self.now()
         if now > device.expires_at:
-            raise OAuthFailure("expired_token", "the device code's time is over")
+            raise OAuthFailure("expired_token", "the device code has expired")
         if device.decision:
             is_early = now - device.polled_at < self.device_interval
             device.polled_at = now
@@ -301,10 +305,14 @@ class Grants(IssuerTokens):
         return self._granted(device, asked)
 
     def _by_exchange(self, client: str, asked: EndpointRequest) -> dict[str, Any]:
-        """Exchange a token (RFC 8693): the client acts for its subject, or becomes it."""
+        """Exchange a token (RFC 8693): the client acts for the subject, or impersonates the
+        subject.
+        """
         for name in ("subject_token_type", "requested_token_type", "actor_token_type"):
             if asked.get(name) and asked.get(name) not in TOKEN_TYPES:
-                raise OAuthFailure("invalid_request", f"{name} is one of {' '.join(TOKEN_TYPES)}")
+                raise OAuthFailure(
+                    "invalid_request", f"{name} must be one of {' '.join(TOKEN_TYPES)}"
+                )
         asked.need("subject_token_type")
         subject = self._read(asked.need("subject_token"))
         if subject is None:
@@ -369,10 +377,10 @@ class Grants(IssuerTokens):
         }
         return self.sign(claims | ({"nonce": grant.nonce} if grant.nonce else {}))
 
-    # -- tokens that were granted --------------------------------------------------------------
+    # -- tokens in use ----------------------------------------------------------------------------
 
     def _introspect(self, asked: EndpointRequest) -> Response:
-        """Say what a token means (RFC 7662), to clients with a secret."""
+        """Return the claims of a token (RFC 7662), to clients with a secret."""
         if not self.clients[self._client(asked)]:
             raise OAuthFailure("invalid_client", "introspection needs a secret", 401)
         claims = self._read(asked.need("token"))
@@ -387,7 +395,7 @@ class Grants(IssuerTokens):
         return Response(status_code=200)
 
     def _userinfo(self, asked: EndpointRequest) -> Response:
-        """Say who the user of an access token is."""
+        """Return the claims of the user of an access token."""
         scheme, _, token = asked.headers.get("authorization", "").partition(" ")
         claims = self._read(token) if scheme.lower() == "bearer" else None
         if claims is None:
@@ -395,13 +403,15 @@ class Grants(IssuerTokens):
         return _no_store({"sub": claims["sub"], "name": str(claims["sub"]).title()})
 
     def _register(self, asked: EndpointRequest) -> Response:
-        """Register a client (RFC 7591): a public one if it wants no secret."""
+        """Register a client (RFC 7591), without a secret if its authentication method
+        is ``none``.
+        """
         try:
             wish = json.loads(asked.body)
         except ValueError:
-            raise OAuthFailure("invalid_client_metadata", "the body is JSON") from None
+            raise OAuthFailure("invalid_client_metadata", "the body must be JSON") from None
         if not isinstance(wish, dict):
-            raise OAuthFailure("invalid_client_metadata", "the body is a JSON object")
+            raise OAuthFailure("invalid_client_metadata", "the body must be a JSON object")
         client = f"client-{secrets.token_hex(4)}"
         is_public = wish.get("token_endpoint_auth_method") == "none"
         self.clients[client] = "" if is_public else secrets.token_urlsafe(16)
@@ -435,7 +445,9 @@ class Grants(IssuerTokens):
 
 
 def _may_redirect_to(url: str) -> bool:
-    """Return whether a code may go there; a loopback address may have any port (RFC 8252 §7.3)."""
+    """Return whether a code may be sent to an address; loopback may have any port (RFC
+    8252 §7.3).
+    """
     try:
         address = urlsplit(url)
     except ValueError:
@@ -445,9 +457,9 @@ def _may_redirect_to(url: str) -> bool:
 
 
 def _narrowed(asked: str, granted: str) -> str:
-    """Return the scope that is asked for, all that is granted for none."""
+    """Return the requested scope, or the whole granted scope if none is requested."""
     if not set(asked.split()) <= set(granted.split()):
-        raise OAuthFailure("invalid_scope", f"granted is: {granted or 'nothing'}")
+        raise OAuthFailure("invalid_scope", f"the granted scope is: {granted or 'nothing'}")
     return asked or granted
 
 

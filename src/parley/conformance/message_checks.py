@@ -1,4 +1,4 @@
-"""Checks of messages: what an agent does with them, and what it refuses."""
+"""Checks of messages: the agent's responses to messages, and the messages that it must reject."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ check = Checks()
 @check("MSG-1", "MUST", "3.1.1", "A message is answered with a task or a message")
 async def _(probe: Probe) -> None:
     value = (await probe.send()).given()
-    fail_if(not isinstance(value, Task | Message), f"the answer is {an(type(value).__name__)}")
+    fail_if(not isinstance(value, Task | Message), f"the response is {an(type(value).__name__)}")
 
 
 @check("MSG-2", "MUST", "4.1.1", "A task has an id, a context and a state")
@@ -45,72 +45,86 @@ async def _(probe: Probe) -> None:
     fail_if(unknown, "the task has no state that the specification knows")
 
 
-@check("MSG-3", "MUST", "3.4.1", "The context that the agent made is in its answer")
+@check("MSG-3", "MUST", "3.4.1", "The response has the contextId that the agent generated")
 async def _(probe: Probe) -> None:
     value = (await probe.send()).given()
     fail_if(not value.context_id, "neither the task nor the message has a contextId")
 
 
-@check("MSG-4", "MUST", "3.4.1", "A given context is kept or refused, never replaced")
+@check("MSG-4", "MUST", "3.4.1", "A given contextId is kept or rejected, never replaced")
 async def _(probe: Probe) -> None:
     first = (await probe.send()).given()
     said = await probe.send(context=first.context_id)
     if said.error is None and said.value.context_id != first.context_id:
         raise ConformanceViolation(
-            f"the contextId {first.context_id!r} became {said.value.context_id!r} in the answer"
+            f"the contextId {first.context_id!r} became {said.value.context_id!r} in the response"
         )
 
 
-@check("MSG-5", "MUST", "3.4.2", "A message for an unknown task is refused as TaskNotFound")
+@check("MSG-5", "MUST", "3.4.2", "A message for an unknown task is rejected with TaskNotFound")
 async def _(probe: Probe) -> None:
     said = await probe.send(task=MISSING_TASK)
-    said.refused_with(TaskNotFoundError, why="for a task that does not exist")
+    said.rejected_with(TaskNotFoundError, why="for a task that does not exist")
 
 
-@check("MSG-6", "MUST", "3.1.1", "A message for an ended task is refused", versions=NEW)
+@check("MSG-6", "MUST", "3.1.1", "A message for an ended task is rejected", versions=NEW)
 async def _(probe: Probe) -> None:
     task = await probe.finished()
     said = await probe.send(task=task.id, context=task.context_id)
-    said.refused_with(UnsupportedOperationError, why="for a task that has ended")
+    said.rejected_with(UnsupportedOperationError, why="for a task that has ended")
 
 
-@check("MSG-7", "MUST", "3.4.3", "A task of another context than the given one is refused")
+@check("MSG-7", "MUST", "3.4.3", "A message whose contextId is not its task's is rejected")
 async def _(probe: Probe) -> None:
     task = await probe.asking()
     said = await probe.send(task=task.id, context="another-context")
-    said.refused(why="with the contextId of another context than the task's")
+    said.rejected(why="with a contextId other than the task's")
     state = (await probe.get(task.id)).given().state
-    fail_if(state is not task.state, f"the task is {state} after a message that was refused")
+    fail_if(state is not task.state, f"the task is {state} after a rejected message")
 
 
-@check("MSG-8", "MUST", "4.1.4", "Messages of the agent have its role, an id and parts")
+@check("MSG-8", "MUST", "4.1.4", "Messages of the agent have the agent's role, an id and parts")
 async def _(probe: Probe) -> None:
     value = (await probe.send()).given()
     said = value if isinstance(value, Message) else value.status.message
     if said is None:
-        raise NotApplicable("the agent said nothing")
-    fail_if(said.role is not Role.AGENT, f"the role is {said.role}, not that of an agent")
+        raise NotApplicable("the agent sent no message")
+    fail_if(said.role is not Role.AGENT, f"the role is {said.role}, not the agent's role")
     fail_if(not said.message_id, "the message has no messageId")
     fail_if(not said.parts, "the message has no parts")
 
 
-WRONG: tuple[tuple[str, Level, str, tuple[str, ...], dict[str, Any], str], ...] = (
+INVALID_MESSAGES: tuple[tuple[str, Level, str, tuple[str, ...], dict[str, Any], str], ...] = (
     ("MSG-9", "MUST", "4.1.4", ALL_VERSIONS, {"parts": []}, "has no parts"),
     ("MSG-10", "MUST", "4.1.4", ALL_VERSIONS, {"messageId": GONE}, "has no messageId"),
-    ("MSG-11", "MUST", "4.1.4", ALL_VERSIONS, {"parts": "Hello"}, "has a text as its parts"),
+    ("MSG-11", "MUST", "4.1.4", ALL_VERSIONS, {"parts": "Hello"}, "has a string as its parts"),
     ("MSG-18", "MUST", "5.5", NEW, {"messageId": 7}, "has a number as its messageId"),
     ("MSG-19", "MUST", "5.5", NEW, {"metadata": []}, "has a list as its metadata"),
     ("MSG-20", "SHOULD", "4.1.6", NEW, {"parts": [{}]}, "has a part without content"),
-    ("MSG-21", "MUST", "4.1.6", NEW, {"parts.0.url": "https://a.example"}, "has a part of two"),
-    ("MSG-22", "SHOULD", "4.1.6", NEW, {"parts": [{"raw": "no base64!"}]}, "has no base64 as raw"),
+    (
+        "MSG-21",
+        "MUST",
+        "4.1.6",
+        NEW,
+        {"parts.0.url": "https://a.example"},
+        "has a part with two contents",
+    ),
+    (
+        "MSG-22",
+        "SHOULD",
+        "4.1.6",
+        NEW,
+        {"parts": [{"raw": "no base64!"}]},
+        "has invalid base64 as raw",
+    ),
     ("MSG-23", "SHOULD", "4.1.4", NEW, {"role": "ROLE_NOBODY"}, "has an unknown role"),
 )
-"""Messages that are wrong: id, level, section, versions, the members, and words for them."""
+"""Invalid messages: id, level, section, versions, the invalid members, and a description."""
 
-for _id, _level, _section, _versions, _members, _what in WRONG:
+for _id, _level, _section, _versions, _members, _what in INVALID_MESSAGES:
 
     @check(
-        *(_id, _level, _section, f"A message that {_what} is refused"),
+        *(_id, _level, _section, f"A message that {_what} is rejected"),
         versions=_versions,
         bindings=OVER_HTTP,
     )
@@ -121,21 +135,21 @@ for _id, _level, _section, _versions, _members, _what in WRONG:
         }
         said = await probe.send(members=altered)
         if said.wire is not None and (probe.binding, said.wire.status) == ("HTTP+JSON", 400):
-            return  # the status is all that this binding asks for
-        said.refused_with(InvalidParamsError, why=f"of a message that {what}")
+            return  # this binding requires the status only
+        said.rejected_with(InvalidParamsError, why=f"of a message that {what}")
 
 
-@check("MSG-24", "SHOULD", "9.1", "Numbers that JSON does not have are refused", bindings=OVER_HTTP)
+@check("MSG-24", "SHOULD", "9.1", "Numbers that are not JSON are rejected", bindings=OVER_HTTP)
 async def _(probe: Probe) -> None:
     said = await probe.send(members={"message.metadata": {"n": float("nan")}})
-    said.refused(why="of a message with NaN in its metadata")
+    said.rejected(why="of a message with NaN in its metadata")
 
 
-@check("MSG-25", "SHOULD", "9.5", "The fields that are wrong are named", bindings=OVER_HTTP)
+@check("MSG-25", "SHOULD", "9.5", "The error names the invalid fields", bindings=OVER_HTTP)
 async def _(probe: Probe) -> None:
     wanted = {f"message.{probe.parts}", "message.messageId"}
     said = await probe.send(members=dict.fromkeys(wanted, GONE))
-    error = said.refused_with(InvalidParamsError, why="of a message without an id and parts")
+    error = said.rejected_with(InvalidParamsError, why="of a message without an id and parts")
     named = {each.field for each in error.violations}
     plain = [{each.replace("_", "").lower() for each in some} for some in (named, wanted)]
     fail_if(not plain[0] >= plain[1], f"the error names {sorted(named)}, not {sorted(wanted)}")
@@ -146,20 +160,20 @@ async def _(probe: Probe) -> None:
     new = {"of": "a later version"}
     for place in ("", "message.", "message.parts.0.", "configuration."):
         said = await probe.send(members={f"{place}someNewMember": new})
-        fail_if(said.error, f"a request with the unknown {place}someNewMember was refused")
+        fail_if(said.error, f"a request with the unknown {place}someNewMember was rejected")
 
 
-@check("MSG-26", "MAY", "5.5", "Members may be named as in the proto", bindings=OVER_HTTP)
+@check("MSG-26", "MAY", "5.5", "Members may have their protobuf names", bindings=OVER_HTTP)
 async def _(probe: Probe) -> None:
     members = {"message.messageId": GONE, "message.message_id": "spelled-otherwise"}
     said = await probe.send(members=members | {"message.context_id": "spelled"})
-    fail_if(said.given().context_id != "spelled", "the context_id of the message was lost")
+    fail_if(said.given().context_id != "spelled", "the context_id of the message was ignored")
     if not probe.is_old:
         task = await probe.task(members={"configuration": {"history_length": 0}})
-        fail_if(task.history, "the history_length of the configuration was lost")
+        fail_if(task.history, "the history_length of the configuration was ignored")
 
 
-@check("MSG-13", "MUST", "3.2.4", "With historyLength 0 the answer has no history", versions=NEW)
+@check("MSG-13", "MUST", "3.2.4", "With historyLength 0 the response has no history", versions=NEW)
 async def _(probe: Probe) -> None:
     task = await probe.task(history=0)
     fail_if(task.history, f"the task has {len(task.history)} messages of history")
@@ -170,25 +184,30 @@ async def _(probe: Probe) -> None:
     task = await probe.asking()
     value = (await probe.send("Here it is", task=task.id)).given()
     other = not isinstance(value, Task) or value.id != task.id
-    fail_if(other, f"the answer is not the task {task.id!r}")
+    fail_if(other, f"the response is not the task {task.id!r}")
     changed = value.context_id != task.context_id
     fail_if(changed, f"the contextId changed to {value.context_id!r}")
 
 
-@check("MSG-15", "MUST", "3.4.2", "Every new task has an id of its own")
+@check("MSG-15", "MUST", "3.4.2", "Every new task has a unique id")
 async def _(probe: Probe) -> None:
     first = await probe.finished()
     same = (await probe.task()).id == first.id
-    fail_if(same, f"two messages without a task got the same one, {first.id!r}")
+    fail_if(same, f"two messages without a taskId got the same task, {first.id!r}")
 
 
-@check("MSG-16", "MUST", "3.2.2", "A message is answered when its task has ended or waits")
+@check(
+    "MSG-16",
+    "MUST",
+    "3.2.2",
+    "The response to a message comes when its task has ended or is interrupted",
+)
 async def _(probe: Probe) -> None:
     _waited(await probe.task())
 
 
 @check(
-    *("MSG-27", "MUST", "3.2.2", "So is one that says nothing of waiting"),
+    *("MSG-27", "MUST", "3.2.2", "Without returnImmediately the response waits as well"),
     versions=NEW,
     bindings=OVER_HTTP,
 )
@@ -198,7 +217,7 @@ async def _(probe: Probe) -> None:
 
 
 @check(
-    *("MSG-33", "SHOULD", "5.7", "The blocking of 0.3 is passed over"),
+    *("MSG-33", "SHOULD", "5.7", "The member blocking of 0.3 is ignored"),
     versions=NEW,
     bindings=OVER_HTTP,
 )
@@ -206,12 +225,19 @@ async def _(probe: Probe) -> None:
     _waited(await probe.task(members={"configuration": {"blocking": False}}))
 
 
-@check("MSG-28", "MAY", "0.3:7.1.1", "So is one of 0.3", versions=OLD, bindings=OVER_HTTP)
+@check(
+    "MSG-28",
+    "MAY",
+    "0.3:7.1.1",
+    "With blocking of 0.3 the response waits",
+    versions=OLD,
+    bindings=OVER_HTTP,
+)
 async def _(probe: Probe) -> None:
     _waited(await probe.task(members={"configuration": GONE}))
 
 
-@check("MSG-17", "MUST", "3.2.2", "With returnImmediately the answer does not wait")
+@check("MSG-17", "MUST", "3.2.2", "With returnImmediately the response does not wait")
 async def _(probe: Probe) -> None:
     await _at_once(probe, at_once=True)
 
@@ -225,19 +251,21 @@ async def _(probe: Probe) -> None:
     await _at_once(probe, members={"configuration": {}})
 
 
-@check("MSG-30", "MAY", "3.4.1", "A context may be named by the caller")
+@check("MSG-30", "MAY", "3.4.1", "The caller may choose a new contextId")
 async def _(probe: Probe) -> None:
     value = (await probe.send(context="a-context-of-the-caller")).given()
-    fail_if(value.context_id != "a-context-of-the-caller", "the contextId is another one")
+    fail_if(value.context_id != "a-context-of-the-caller", "the contextId is different")
 
 
-@check("MSG-31", "MAY", "3.3.1", "A message with the id of an earlier one is a new message")
+@check(
+    "MSG-31", "MAY", "3.3.1", "A message with the messageId of an earlier message is a new message"
+)
 async def _(probe: Probe) -> None:
     ids = {(await probe.task(id="the-same-message")).id for _ in range(2)}
-    fail_if(len(ids) < 2, "the same task was returned")
+    fail_if(len(ids) < 2, "the earlier task was returned")
 
 
-@check("MSG-32", "MAY", "3.7", "The history has what was asked and answered, each once")
+@check("MSG-32", "MAY", "3.7", "The history has every question and answer once")
 async def _(probe: Probe) -> None:
     task = await probe.asking()
     (await probe.send("Here it is", task=task.id)).given()
@@ -251,30 +279,30 @@ async def _(probe: Probe) -> None:
     fail_if(lost, "the question is not in the history")
 
 
-@check("EXT-4", "SHOULD", "4.6.3", "An extension that the agent does not know is passed over")
+@check("EXT-4", "SHOULD", "4.6.3", "An extension that the agent does not know is ignored")
 async def _(probe: Probe) -> None:
     (await probe.send(extensions=("urn:example:unknown:v9", *probe.required))).given()
 
 
-@check(*("EXT-5", "MAY", "4.6.1", "The answer names the extensions in force"), bindings=OVER_HTTP)
+@check(*("EXT-5", "MAY", "4.6.1", "The response names the active extensions"), bindings=OVER_HTTP)
 async def _(probe: Probe) -> None:
     declared = {each.uri for each in probe.card.capabilities.extensions}
     if not declared:
         raise NotApplicable("the card declares no extension")
     wire = (await probe.send(extensions=tuple(declared))).wire
     name = probe.dialect.extensions_header
-    fail_if(wire is None or not wire.headers.get(name), f"the answer has no header {name}")
+    fail_if(wire is None or not wire.headers.get(name), f"the response has no header {name}")
 
 
 @check("VER-1", "MUST", "3.6.2", "Unknown versions are VersionNotSupported", versions=NEW)
 async def _(probe: Probe) -> None:
     for version in ("99.0", "0.2", "nonsense"):
         said = await probe.send(version=version)
-        said.refused_with(VersionNotSupportedError, why=f"with A2A-Version: {version}")
+        said.rejected_with(VersionNotSupportedError, why=f"with A2A-Version: {version}")
 
 
 @check(
-    *("VER-2", "MUST", "3.6.2", "A request without a version is one of 0.3"),
+    *("VER-2", "MUST", "3.6.2", "A request without a version is a request of 0.3"),
     versions=NEW,
     bindings=("JSONRPC", "GRPC"),
 )
@@ -286,48 +314,50 @@ async def _(probe: Probe) -> None:
     )
 
 
-@check("VER-3", "MUST", "3.6.2", "A request of 0.3 need not name its version", versions=OLD)
+@check("VER-3", "MUST", "3.6.2", "A request of 0.3 may leave out its version", versions=OLD)
 async def _(probe: Probe) -> None:
     (await probe.send(version="")).given()
 
 
-@check("VER-4", "MUST", "3.6", "The patch of a version does not count")
+@check("VER-4", "MUST", "3.6", "The patch number of a version is ignored")
 async def _(probe: Probe) -> None:
     (await probe.send(version=f"{probe.version}.7")).given()
 
 
 @check(
-    *("VER-5", "MAY", "3.6.1", "The version may be a parameter of the query"),
+    *("VER-5", "MAY", "3.6.1", "The version may be a query parameter"),
     versions=NEW,
     bindings=OVER_HTTP,
 )
 async def _(probe: Probe) -> None:
     (await probe.send(version="", query="A2A-Version=1.0")).given()
     said = await probe.send(query="A2A-Version=99.0")
-    fail_if(said.error, "a parameter counts before the header")
+    fail_if(said.error, "the query parameter took precedence over the header")
 
 
-@check("VER-6", "MAY", "3.3.2", "The refusal of a version says which there are")
+@check("VER-6", "MAY", "3.3.2", "The error for an unknown version names the supported versions")
 async def _(probe: Probe) -> None:
-    said = str((await probe.send(version="99.0")).refused(why="with A2A-Version: 99.0"))
+    said = str((await probe.send(version="99.0")).rejected(why="with A2A-Version: 99.0"))
     fail_if(probe.version not in said, f"it says {said!r}")
 
 
-@check("VER-7", "MAY", "3.6.2", "The answer names its version", bindings=OVER_HTTP)
+@check("VER-7", "MAY", "3.6.2", "The response names its version", bindings=OVER_HTTP)
 async def _(probe: Probe) -> None:
     wire = (await probe.send()).wire
     named = wire.headers.get("a2a-version") if wire is not None else None
-    fail_if(named != probe.version, f"the header A2A-Version of the answer is {named!r}")
+    fail_if(named != probe.version, f"the header A2A-Version of the response is {named!r}")
 
 
 def _waited(task: Task) -> None:
     waits = task.state.is_terminal or task.state.is_interrupted
-    fail_if(not waits, f"the task is {task.state}, and nothing asked for an answer at once")
+    fail_if(
+        not waits, f"the task is {task.state}, although the request did not set returnImmediately"
+    )
 
 
 async def _at_once(probe: Probe, **options: Any) -> None:
     if not probe.texts.slow:
-        raise NotApplicable("--slow names a text that the agent works on for some seconds")
+        raise NotApplicable("give --slow a text that takes the agent some seconds")
     value = (await probe.send(probe.texts.slow, **options)).given()
     ended = isinstance(value, Task) and value.state.is_terminal
-    fail_if(ended, "the answer came when the task had ended already")
+    fail_if(ended, "the response came after the task had ended")

@@ -44,57 +44,59 @@ CREATE, GET, LIST, DELETE = (
 UNDECLARED = "the card does not declare capabilities."
 
 
-@check("PUSH-1", "MUST", "3.3.4", "Push notifications that the card does not declare are refused")
+@check("PUSH-1", "MUST", "3.3.4", "Push operations are rejected unless the card declares them")
 async def _(probe: Probe) -> None:
     if probe.card.capabilities.push_notifications:
         raise NotApplicable("the card declares capabilities.pushNotifications")
     kinds = (PushNotificationNotSupportedError, UnsupportedOperationError)[: 1 + probe.is_old]
     for operation in (CREATE, GET, LIST, DELETE):
         said = await _push(probe, operation, MISSING_TASK)
-        said.refused_with(*kinds, why="to an agent without push")
+        said.rejected_with(*kinds, why="to an agent without push")
 
 
-@check("PUSH-2", "MUST", "3.1.7", "A configuration is kept, found and listed")
+@check("PUSH-2", "MUST", "3.1.7", "A configuration is stored, found and listed")
 async def _(probe: Probe) -> None:
     made = await _made(probe)
     found = (await _push(probe, GET, made.task_id, made.id)).given()
-    fail_if(found.url != WEBHOOK, f"the configuration was for {WEBHOOK}, and is for {found.url}")
+    fail_if(found.url != WEBHOOK, f"the configuration for {WEBHOOK} has the URL {found.url}")
     for size in (0, 10):
         ids = [each.id for each in await _listed(probe, made.task_id, page_size=size)]
         fail_if(made.id not in ids, f"the list does not have the configuration {made.id!r}")
 
 
-@check("PUSH-3", "MUST", "3.1.10", "A deleted configuration is gone, also when deleted twice")
+@check("PUSH-3", "MUST", "3.1.10", "A deleted configuration is gone; a second deletion succeeds")
 async def _(probe: Probe) -> None:
     made = await _made(probe)
     (await _push(probe, DELETE, made.task_id, made.id)).given()
-    (await _push(probe, GET, made.task_id, made.id)).refused(why="that was deleted")
+    (await _push(probe, GET, made.task_id, made.id)).rejected(why="that was deleted")
     if not probe.is_old:
         (await _push(probe, DELETE, made.task_id, made.id)).given()
 
 
-@check("PUSH-4", "MUST", "3.1.7", "Configurations of an unknown task are refused as TaskNotFound")
+@check(
+    "PUSH-4", "MUST", "3.1.7", "Configurations of an unknown task are rejected with TaskNotFound"
+)
 async def _(probe: Probe) -> None:
     _pushes(probe)
     for operation in (CREATE, GET, LIST):
         said = await _push(probe, operation, MISSING_TASK)
-        said.refused_with(TaskNotFoundError, why="for a task that does not exist")
+        said.rejected_with(TaskNotFoundError, why="for a task that does not exist")
 
 
-@check("PUSH-5", "MAY", "3.1.7", "The credentials of a configuration are told to nobody")
+@check("PUSH-5", "MAY", "3.1.7", "The credentials of a configuration are not returned")
 async def _(probe: Probe) -> None:
     made = await _made(probe)
     found = (await _push(probe, GET, made.task_id, made.id)).given()
     for each in (made, found, *await _listed(probe, made.task_id)):
         told = each.authentication and each.authentication.credentials
-        fail_if(told, "the answer has the credentials in it")
+        fail_if(told, "the response contains the credentials")
 
 
-@check("PUSH-6", "MAY", "3.1.7", "A configuration without a URL of HTTP is refused")
+@check("PUSH-6", "MAY", "3.1.7", "A configuration without an HTTP URL is rejected")
 async def _(probe: Probe) -> None:
     _pushes(probe)
     said = await _push(probe, CREATE, (await probe.finished()).id, url="nonsense")
-    said.refused_with(InvalidParamsError, why="with the URL 'nonsense'")
+    said.rejected_with(InvalidParamsError, why="with the URL 'nonsense'")
 
 
 @check("PUSH-7", "MAY", "11.3", "A deletion is answered with an empty object", bindings=REST)
@@ -102,11 +104,11 @@ async def _(probe: Probe) -> None:
     made = await _made(probe)
     wire = (await _push(probe, DELETE, made.task_id, made.id)).wire
     found = (wire.status, wire.json) if wire is not None else None
-    fail_if(found != (200, {}), f"the answer is {found}")
+    fail_if(found != (200, {}), f"the response is {found}")
 
 
 @check(
-    *("PUSH-8", "MAY", "0.3:7.5", "A configuration may be the whole body, or in it"),
+    *("PUSH-8", "MAY", "0.3:7.5", "A configuration may be the body or a member of it"),
     versions=OLD,
     bindings=REST,
 )
@@ -120,19 +122,21 @@ async def _(probe: Probe) -> None:
         wire = await probe.raw(json.dumps(body).encode(), path=path)
         fail_if(wire.status != 200, f"the status is {wire.status}")
         ids = [each.id for each in await _listed(probe, task)]
-        fail_if("inner" not in ids, "the list does not have it")
+        fail_if("inner" not in ids, "the list does not have the configuration")
 
 
-@check("EXT-1", "MUST", "3.1.11", "An extended card that is not declared is refused", versions=NEW)
+@check(
+    "EXT-1", "MUST", "3.1.11", "A request for an undeclared extended card is rejected", versions=NEW
+)
 async def _(probe: Probe) -> None:
     if probe.card.capabilities.extended_agent_card:
         raise NotApplicable("the card declares capabilities.extendedAgentCard")
     said = await probe.call("GetExtendedAgentCard")
     kinds = (UnsupportedOperationError, ExtendedAgentCardNotConfiguredError)
-    said.refused_with(*kinds, why="of an agent without one")
+    said.rejected_with(*kinds, why="of an agent without one")
 
 
-@check("EXT-2", "MUST", "3.1.11", "A declared extended card is served, to those who may see it")
+@check("EXT-2", "MUST", "3.1.11", "A declared extended card is served to permitted callers")
 async def _(probe: Probe) -> None:
     if not probe.card.capabilities.extended_agent_card:
         raise NotApplicable(f"{UNDECLARED}extendedAgentCard")
@@ -142,55 +146,57 @@ async def _(probe: Probe) -> None:
         said.given()
 
 
-@check(
-    "EXT-3", "MUST", "4.6.1", "A required extension that is not requested is refused", versions=NEW
-)
+@check("EXT-3", "MUST", "4.6.1", "A request without a required extension is rejected", versions=NEW)
 async def _(probe: Probe) -> None:
     if not probe.required:
         raise NotApplicable("the card requires no extension")
     said = await probe.send(extensions=())
-    said.refused_with(ExtensionSupportRequiredError, why="without what the card requires")
+    said.rejected_with(ExtensionSupportRequiredError, why="without a required extension")
     (await probe.send()).given()
 
 
-@check("MODE-1", "MAY", "3.1.1", "Content that is not taken is refused, with what is")
+@check(
+    "MODE-1", "MAY", "3.1.1", "Unsupported content is rejected, and the error names supported modes"
+)
 async def _(probe: Probe) -> None:
     said = await probe.send(part=PICTURE)
     if said.error is None:
-        raise NotApplicable("the agent takes any content")
-    error = said.refused_with(ContentTypeNotSupportedError, why=f"of {PICTURE.media_type}")
+        raise NotApplicable("the agent accepts any content")
+    error = said.rejected_with(ContentTypeNotSupportedError, why=f"of {PICTURE.media_type}")
     modes = probe.card.default_input_modes
     fail_if(not any(mode in str(error) for mode in modes), f"it says {str(error)!r}")
 
 
-@check("MODE-2", "MAY", "3.2.2", "Who accepts nothing that the agent gives is refused")
+@check(
+    "MODE-2", "MAY", "3.2.2", "A request that accepts none of the agent's output modes is rejected"
+)
 async def _(probe: Probe) -> None:
     said = await probe.send(probe.task_text, modes=("application/x-conformance",))
-    said.refused_with(ContentTypeNotSupportedError, why="for application/x-conformance")
+    said.rejected_with(ContentTypeNotSupportedError, why="for application/x-conformance")
     for mode in probe.card.default_output_modes:
         (await probe.send(probe.task_text, modes=(f"{mode.partition('/')[0]}/*",))).given()
 
 
 @check(
-    *("TENANT-1", "MAY", "4.4.6", "A tenant that there is not is refused"),
+    *("TENANT-1", "MAY", "4.4.6", "An unknown tenant is rejected"),
     versions=NEW,
     bindings=("JSONRPC", "GRPC"),
 )
 async def _(probe: Probe) -> None:
     _tenants(probe)
     said = await probe.call("GetTask", id=MISSING_TASK, tenant="no-such-tenant")
-    said.refused_with(InvalidParamsError, why="of a tenant that does not exist")
+    said.rejected_with(InvalidParamsError, why="of a tenant that does not exist")
 
 
 @check(
-    *("TENANT-2", "MAY", "4.4.6", "A body that names another tenant than the path is refused"),
+    *("TENANT-2", "MAY", "4.4.6", "A body that names another tenant than the path is rejected"),
     versions=NEW,
     bindings=REST,
 )
 async def _(probe: Probe) -> None:
     _tenants(probe)
     said = await probe.send(members={"tenant": "no-such-tenant"})
-    said.refused_with(InvalidParamsError, why="whose body names another tenant")
+    said.rejected_with(InvalidParamsError, why="whose body names another tenant")
 
 
 def _tenants(probe: Probe) -> None:
@@ -198,11 +204,11 @@ def _tenants(probe: Probe) -> None:
         raise NotApplicable("the card names no tenant")
 
 
-# -- what clients of before 0.3 send -----------------------------------------------------------
+# -- requests of clients before 0.3 -----------------------------------------------------------
 
 
 def _older(probe: Probe, text: str = "", **more: Any) -> dict[str, Any]:
-    """Return parameters as older texts have them."""
+    """Return parameters in the form of the specification before 0.3."""
     parts = [{"type": "text", "text": text or probe.task_text}]
     return {"message": {"role": "user", "parts": parts}, **more}
 
@@ -213,7 +219,7 @@ async def _(probe: Probe) -> None:
     fail_if(task.get("contextId") != "a-session", "the sessionId is not the contextId")
     asked = await probe.asking()
     done = await _sent(probe, "Here it is", id=asked.id)
-    fail_if(done.get("id") != asked.id, "the id is not that of the task")
+    fail_if(done.get("id") != asked.id, "the id is not the id of the task")
 
 
 @check(
@@ -222,7 +228,10 @@ async def _(probe: Probe) -> None:
 async def _(probe: Probe) -> None:
     probe.need_streams()
     events = _events((await probe.rpc("tasks/sendSubscribe", _older(probe), UNSAID)).body)
-    fail_if(not events or events[-1]["result"].get("final") is not True, "there is no such stream")
+    fail_if(
+        not events or events[-1]["result"].get("final") is not True,
+        "the response is not a stream with a final event",
+    )
 
 
 @check("OLDER-3", "MAY", "0.3:7.9", "tasks/subscribe resubscribes", versions=OLD, bindings=RPC)
@@ -261,17 +270,26 @@ async def _(probe: Probe) -> None:
     body = json.dumps(_older(probe)).encode()
     events = _events((await probe.raw(body, path="/tasks/sendStream", headers=UNSAID)).body)
     final = events and events[-1].get("statusUpdate", {}).get("final")
-    fail_if(final is not True, "there is no such stream")
+    fail_if(final is not True, "the response is not a stream with a final event")
 
 
-@check("OLDER-8", "MAY", "0.3:3.5.3", "POST /tasks/{id}/cancel too", versions=OLD, bindings=REST)
+@check(
+    "OLDER-8", "MAY", "0.3:3.5.3", "POST /tasks/{id}/cancel cancels", versions=OLD, bindings=REST
+)
 async def _(probe: Probe) -> None:
     path = f"/tasks/{(await probe.running()).id}/cancel"
     status = (await probe.raw(b"", path=path, headers=UNSAID)).status
     fail_if(status != 200, f"the status is {status}")
 
 
-@check("OLDER-9", "MAY", "3.6.2", "Older names are of 0.3 alone", versions=NEW, bindings=OVER_HTTP)
+@check(
+    "OLDER-9",
+    "MAY",
+    "3.6.2",
+    "Method names before 0.3 work in 0.3 only",
+    versions=NEW,
+    bindings=OVER_HTTP,
+)
 async def _(probe: Probe) -> None:
     if probe.binding == "JSONRPC":
         error = (await probe.rpc("tasks/send", _older(probe))).json
@@ -285,9 +303,9 @@ UNSAID = {"A2A-Version": ""}
 
 
 async def _sent(probe: Probe, text: str = "", **more: Any) -> dict[str, Any]:
-    """Return the task that tasks/send answers with."""
+    """Return the task in the response to tasks/send."""
     answer = await probe.rpc("tasks/send", _older(probe, text, **more), UNSAID)
-    return members_of((answer.json or {}).get("result"), "there is no such method")
+    return members_of((answer.json or {}).get("result"), "the response has no result")
 
 
 def _events(body: bytes) -> list[Any]:
@@ -302,7 +320,7 @@ def _pushes(probe: Probe) -> None:
 async def _push(
     probe: Probe, operation: str, task: str, id: str = "conformance", url: str = WEBHOOK
 ) -> Any:
-    """Do an operation on a configuration."""
+    """Call an operation on a push configuration."""
     fields: dict[str, Any] = {"task_id": task}
     if operation != LIST:
         fields["id"] = id
@@ -324,6 +342,6 @@ async def _made(probe: Probe) -> TaskPushNotificationConfig:
     task = await probe.finished()
     said = await _push(probe, CREATE, task.id)
     if isinstance(said.error, A2AError) and WEBHOOK.split("/")[2] in str(said.error):
-        raise NotApplicable(f"the agent takes no webhook at {WEBHOOK}: {said.error}")
+        raise NotApplicable(f"the agent accepts no webhook at {WEBHOOK}: {said.error}")
     made: TaskPushNotificationConfig = said.given()
     return msgspec.structs.replace(made, task_id=task.id)

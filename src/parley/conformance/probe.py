@@ -1,4 +1,4 @@
-"""One interface of an agent, asked by server checks, and its exchanges as they were on the wire."""
+"""A probe of one interface of an agent for server checks, with the exchanges on the wire."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from parley.wire.sse import SseParser
 from parley.wire.versions import Dialect
 
 SHOWN = 700
-"""The characters of a body that evidence shows."""
+"""The most characters of a body that the evidence shows."""
 
 
 class WireExchange(msgspec.Struct, kw_only=True):
-    """A request over HTTP, with the headers that ``asked``, and what came back."""
+    """A request over HTTP with its headers (``asked``), and the response."""
 
     method: str
     url: str
@@ -44,7 +44,7 @@ class WireExchange(msgspec.Struct, kw_only=True):
 
     @property
     def json(self) -> Any:
-        """The body as JSON, ``None`` if it is none."""
+        """The body as JSON, ``None`` for other content."""
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError):
@@ -52,29 +52,30 @@ class WireExchange(msgspec.Struct, kw_only=True):
 
     @property
     def media_type(self) -> str:
-        """The media type of the answer, in lower case."""
+        """The media type of the response, in lower case."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     def __str__(self) -> str:
         lines = [f"{self.method} {redacted(self.url)}"]
         if self.sent:
             lines.append(_shortened(self.sent))
-        lines.append(f"{self.status or 'no answer'} {self.headers.get('content-type', '')}".strip())
+        lines.append(
+            f"{self.status or 'no response'} {self.headers.get('content-type', '')}".strip()
+        )
         if self.body:
             lines.append(_shortened(self.body))
         return "\n".join(lines)
 
 
 GONE = object()
-"""Stands for a member that a request has not."""
+"""Removes a member from the request."""
 
 
 class Alteration(NamedTuple):
-    """What a check makes of the requests of our own client, on their way.
+    """A check's changes to the requests of Parley's client before they are sent.
 
     ``members`` are values by their paths, such as ``message.parts.0.text``, or ``/method`` in the
-    envelope of JSON-RPC; ``verb`` is that of
-    HTTP, ``query`` is added to the address.
+    envelope of JSON-RPC; ``verb`` is the HTTP method; ``query`` is appended to the address.
     """
 
     members: Mapping[str, Any] = {}
@@ -102,7 +103,7 @@ class Alteration(NamedTuple):
 
 
 class LoggedTransport(HttpTransport):
-    """An HTTP transport that keeps its latest exchanges, and alters requests."""
+    """An HTTP transport that keeps its latest exchange, and alters requests."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -111,7 +112,7 @@ class LoggedTransport(HttpTransport):
 
     @property
     def last(self) -> WireExchange | None:
-        """The latest exchange, if there is one."""
+        """The latest exchange, or ``None``."""
         return self.recent[-1] if self.recent else None
 
     @asynccontextmanager
@@ -125,7 +126,7 @@ class LoggedTransport(HttpTransport):
         timeout: float | None = None,
         idle: float | None = None,
     ) -> AsyncIterator[OpenResponse]:
-        """Send a request and yield the response, and keep both."""
+        """Send a request, yield the response, and record both."""
         how = self.alteration
         method, headers, body = how.verb or method, override(headers, how.headers), how.body(body)
         if how.query:
@@ -161,10 +162,10 @@ MISSING_TASK = "there-is-no-such-task"
 
 
 class ProbedTexts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent under test is told: any message, and those with a known outcome.
+    """The texts for the agent under test: any message, and texts with a known outcome.
 
-    ``task`` makes it work on a task to the end, ``ask`` makes it ask for more, ``slow`` makes it
-    work for some seconds. Without one, ``text`` is tried for it.
+    ``task`` makes it work on a task to the end, ``ask`` makes it ask a question, ``slow`` makes it
+    work for some seconds. ``text`` replaces a missing text.
     """
 
     text: str = "Hello"
@@ -173,10 +174,12 @@ class ProbedTexts(msgspec.Struct, frozen=True, kw_only=True):
     slow: str = ""
 
 
-class Said(NamedTuple):
-    """The answer to a call: a value, or the error in its place. ``wire`` is none over gRPC.
+class CallResult(NamedTuple):
+    """The response to a call: a value or an error. ``wire`` is the HTTP exchange, ``None`` over
+    gRPC.
 
-    The value of a stream are its events until it ended; it is not ``closed`` where it went on.
+    The value of a stream is the tuple of its events; ``closed`` is false for a stream that was
+    still open.
     """
 
     operation: str
@@ -187,7 +190,7 @@ class Said(NamedTuple):
 
     @property
     def result(self) -> dict[str, Any]:
-        """The result as JSON, without a wrapper that says what it is."""
+        """The result as JSON, without the member that wraps a task or message."""
         self.given()
         answer = self.wire.json if self.wire is not None else None
         found = answer.get("result") if isinstance(answer, dict) and "jsonrpc" in answer else answer
@@ -201,28 +204,30 @@ class Said(NamedTuple):
         self.given()
         assert self.wire is not None
         if self.wire.media_type != "text/event-stream":
-            raise NotApplicable("the answer is no stream")
+            raise NotApplicable("the response is not a stream")
         found = []
         for _, _, data in SseParser().feed(self.wire.body):
             try:
                 found.append(json.loads(data))
             except ValueError:
                 raise ConformanceViolation(f"an event is not JSON: {data[:80]!r}") from None
-            members_of(found[-1], f"an event is no JSON object: {data[:80]!r}")
+            members_of(found[-1], f"an event is not a JSON object: {data[:80]!r}")
         return found
 
     def given(self) -> Any:
-        """Return the value. Raises ``ConformanceViolation`` for an error, and for no events."""
+        """Return the value. Raises ``ConformanceViolation`` for an error, and for an
+        empty stream.
+        """
         if self.error is not None:
             raise ConformanceViolation(f"{self.operation} was answered with {named(self.error)}")
         fail_if(self.value == (), "the stream ended without an event")
         return self.value
 
-    def refused_with(self, *kinds: type[A2AError], why: str) -> A2AError:
-        """Return the error. Raises ``ConformanceViolation`` for another, and for success."""
+    def rejected_with(self, *kinds: type[A2AError], why: str) -> A2AError:
+        """Return the error. Raises ``ConformanceViolation`` for another error, and for success."""
         wanted = " or ".join(f"{kind.__name__} ({kind.code})" for kind in kinds)
-        error = self.refused(why=why, wanted=wanted)
-        # Readers go by the reason of an error, where it has one; the code has to be right too.
+        error = self.rejected(why=why, wanted=wanted)
+        # Clients use the reason of an error, if it has one; the code has to be right as well.
         answer = self.wire.json if self.wire is not None else None
         said = answer.get("error") if isinstance(answer, dict) and "jsonrpc" in answer else None
         found = ""
@@ -233,8 +238,8 @@ class Said(NamedTuple):
         fail_if(found, f"{self.operation} {why} was answered with {found}, not with {wanted}")
         return error  # type: ignore[return-value]
 
-    def refused(self, *, why: str, wanted: str = "an error") -> Exception:
-        """Return the error, whichever it is. Raises ``ConformanceViolation`` without one."""
+    def rejected(self, *, why: str, wanted: str = "an error") -> Exception:
+        """Return the error of any kind. Raises ``ConformanceViolation`` for success."""
         if self.error is None:
             is_stream = isinstance(self.value, tuple)
             kind = f"{len(self.value)} events" if is_stream else an(type(self.value).__name__)
@@ -247,7 +252,7 @@ class Said(NamedTuple):
 
 
 class _OtherVersion:
-    """The dialect of one version, which says in requests that it is another."""
+    """The dialect of one version whose requests name another version."""
 
     def __init__(self, real: Dialect, version: str) -> None:
         self._real = real
@@ -258,9 +263,9 @@ class _OtherVersion:
 
 
 class Probe:
-    """Asks one interface of an agent. ``patience`` is how many seconds an answer may take.
+    """Calls one interface of an agent. ``patience`` is the time limit of a response, in seconds.
 
-    ``parameters`` are the credentials that the interface may have, and ``auth`` says others.
+    ``parameters`` are the credentials for the interface; ``auth`` supplies others.
     """
 
     def __init__(
@@ -300,11 +305,13 @@ class Probe:
 
     @property
     def parts(self) -> str:
-        """The member of a message that has its parts; the proto of 0.3 has another name."""
+        """The name of a message's member for its parts: ``parts``, or ``content`` in 0.3 over
+        HTTP+JSON.
+        """
         return "content" if self.is_old and self.binding != "JSONRPC" else "parts"
 
     def _caller(self, version: str) -> Any:
-        """Return what calls the interface, in the name of a version."""
+        """Return the caller of the interface whose requests name a version."""
         if version not in self._callers:
             dialect: Any = self.dialect
             if version != self.version:
@@ -322,13 +329,13 @@ class Probe:
         return self._callers[version]
 
     async def aclose(self) -> None:
-        """Cancel the tasks that checks left at work, as far as that goes; close the connections."""
+        """Cancel the unfinished tasks of the checks, if possible; close the connections."""
         left = [self.call("CancelTask", id=each) for each in self._left]
         try:
             async with asyncio.timeout(self.patience):
                 await asyncio.gather(*left, return_exceptions=True)
         except TimeoutError:
-            pass  # the agent under test need not be able to
+            pass  # the agent under test may not support it
         finally:
             for caller in self._callers.values():
                 await caller.aclose()
@@ -348,12 +355,12 @@ class Probe:
         query: str = "",
         verb: str = "",
         **fields: Any,
-    ) -> Said:
-        """Do an operation once; ``fields`` are those of its request.
+    ) -> CallResult:
+        """Call an operation once; ``fields`` are the fields of its request.
 
-        ``version`` is said in place of the interface's, ``extensions`` in place of those that the
-        card requires. A stream is read to its end, or for so many ``events``, and has ``begun``
-        with its first one or its refusal. Requests over HTTP are altered: see ``Alteration``.
+        ``version`` replaces the interface's version, ``extensions`` replaces the extensions that
+        the card requires. A stream is read to its end, or up to ``events`` events; ``begun`` is set
+        at its first event or its error. Requests over HTTP are altered: see ``Alteration``.
         """
         known = BY_NAME[operation]
         request = known.request(**fields)
@@ -391,7 +398,7 @@ class Probe:
             self.http.alteration = Alteration()
             if begun is not None:
                 begun.set()
-        return Said(
+        return CallResult(
             operation, tuple(found) if known.streaming else value, error, self.http.last, closed
         )
 
@@ -408,8 +415,8 @@ class Probe:
         history: int | None = None,
         modes: tuple[str, ...] = (),
         **options: Any,
-    ) -> Said:
-        """Send a message: ``modes`` are the output modes that are accepted; see ``call``."""
+    ) -> CallResult:
+        """Send a message: ``modes`` are the accepted output modes; see ``call``."""
         said = Message(
             message_id=id or uuid4().hex,
             role=Role.USER,
@@ -423,22 +430,22 @@ class Probe:
         return await self.call(operation, message=said, configuration=how, **options)
 
     async def task(self, **options: Any) -> Task:
-        """Return the task that a message makes, which ends by itself."""
+        """Return the task of a message, which ends by itself."""
         value = (await self.send(self.task_text, **options)).given()
         if not isinstance(value, Task):
-            raise NotApplicable("the agent answers directly; --task names a text that makes a task")
+            raise NotApplicable("the agent answers directly; give --task a text that starts a task")
         return value
 
-    async def get(self, id: str, history: int | None = None, **options: Any) -> Said:
+    async def get(self, id: str, history: int | None = None, **options: Any) -> CallResult:
         """Get a task."""
         return await self.call("GetTask", id=id, history_length=history, **options)
 
-    async def stream(self, text: str | None = None, **options: Any) -> Said:
+    async def stream(self, text: str | None = None, **options: Any) -> CallResult:
         """Send a message and read the stream to its end."""
         self.need_streams()
         return await self.send(text, operation="SendStreamingMessage", **options)
 
-    async def subscribe(self, id: str, **options: Any) -> Said:
+    async def subscribe(self, id: str, **options: Any) -> CallResult:
         """Subscribe to a task."""
         self.need_streams()
         return await self.call("SubscribeToTask", id=id, **options)
@@ -449,7 +456,7 @@ class Probe:
             raise NotApplicable("the card does not declare capabilities.streaming")
 
     def _note(self, answer: Any) -> None:
-        """Note the task of an answer as long as it has not ended."""
+        """Keep the task of a response until it has ended."""
         if isinstance(answer, Task | TaskStatusUpdateEvent):
             task_id = answer.id if isinstance(answer, Task) else answer.task_id
             change = self._left.discard if answer.status.state.is_terminal else self._left.add
@@ -465,7 +472,7 @@ class Probe:
         path: str = "",
         headers: Mapping[str, str] = {},
     ) -> WireExchange:
-        """Send bytes to the interface, or to a path below it, and return what came."""
+        """Send bytes to the interface, or to a path below it, and return the exchange."""
         given = await self._auth.parameters(None) if self._auth else NOTHING
         known = {"Content-Type": "application/json", "A2A-Version": self.version}
         if self.required:
@@ -489,21 +496,21 @@ class Probe:
     async def rpc(
         self, method: str, params: Any, headers: Mapping[str, str] = {}, **more: Any
     ) -> WireExchange:
-        """Post a JSON-RPC call that may be wrong."""
+        """Post a JSON-RPC call that may be invalid."""
         call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params, **more}
         return await self.raw(json.dumps(call).encode(), headers=headers)
 
     # -- tasks in a known state ----------------------------------------------------------------
 
     async def finished(self) -> Task:
-        """Return a task that has ended; the same one for all checks of the interface."""
+        """Return a task that has ended; the same task for all checks of the interface."""
         if self._finished is None:
             value = await self.task()
             until = asyncio.get_running_loop().time() + self.patience
             while not value.state.is_terminal:
                 if value.state.is_interrupted or asyncio.get_running_loop().time() > until:
                     raise NotApplicable(
-                        f"the task is {_short(value.state)} and does not end; --task names a text "
+                        f"the task is {_short(value.state)} and does not end; give --task a text "
                         "whose task ends by itself"
                     )
                 await asyncio.sleep(0.1)
@@ -515,7 +522,7 @@ class Probe:
         """Return a task that waits for its caller."""
         value = (await self.send(self.texts.ask or self.texts.text)).given()
         if not isinstance(value, Task) or value.state is not TaskState.INPUT_REQUIRED:
-            raise NotApplicable("--ask names a text that makes the agent ask for more")
+            raise NotApplicable("give --ask a text that makes the agent ask a question")
         return value
 
     async def running(self) -> Task:
@@ -523,12 +530,12 @@ class Probe:
         text = self.texts.slow or self.texts.ask or self.task_text
         value = (await self.send(text, at_once=True)).given()
         if not isinstance(value, Task) or value.state.is_terminal:
-            raise NotApplicable("--slow names a text that the agent works on for some seconds")
+            raise NotApplicable("give --slow a text that takes the agent some seconds")
         return value
 
 
-def members_of(value: Any, otherwise: str = "the answer is not a JSON object") -> dict[str, Any]:
-    """Return a JSON object. Raises ``ConformanceViolation`` for anything else."""
+def members_of(value: Any, otherwise: str = "the response is not a JSON object") -> dict[str, Any]:
+    """Return a JSON object. Raises ``ConformanceViolation`` for any other value."""
     if not isinstance(value, dict):
         raise ConformanceViolation(otherwise)
     return value

@@ -1,4 +1,4 @@
-"""Reports of conformance runs: as text, JSON, Markdown and a page of HTML."""
+"""Reports of conformance runs: as text, JSON, Markdown and an HTML page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ _MARKS = {"passed": "passed", "failed": "FAILED", "noted": "noted", "skipped": "
 
 
 class ConformanceReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a run. ``kind`` is ``server`` or ``client``, ``subject`` who was tried."""
+    """The outcome of a run. ``kind`` is ``server`` or ``client``, ``subject`` names the tested
+    party.
+    """
 
     kind: Literal["server", "client"]
     subject: str
@@ -27,24 +29,24 @@ class ConformanceReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def failed(self) -> tuple[Verdict, ...]:
-        """All that is not met."""
+        """The verdicts of all requirements that are not met."""
         return tuple(each for each in self.verdicts if each.outcome == "failed")
 
     @property
     def conforms(self) -> bool:
-        """Whether every MUST that was tried is met, and something was tried."""
+        """Return whether at least one requirement was tested, and every tested MUST is met."""
         return self._tried and not any(each.breaks for each in self.verdicts)
 
     @property
     def summary(self) -> str:
-        """One line: how many passed, failed and were skipped."""
+        """A line with the numbers of passed, failed and skipped requirements."""
         if not self._tried:
             return "nothing was tried"
         counts = Counter(each.outcome for each in self.verdicts)
         musts = sum(each.breaks for each in self.verdicts)
         ids = len({each.requirement.id for each in self.verdicts if each.outcome != "skipped"})
         word = "conforms" if self.conforms else "does not conform"
-        return f"{word}: {_counted(counts, f' ({musts} MUST)')}, of {ids} requirements tried"
+        return f"{word}: {_counted(counts, f' ({musts} MUST)')}, of {ids} requirements tested"
 
     def written(self, format: Format) -> str:
         """Return the report in a format."""
@@ -58,7 +60,7 @@ class ConformanceReport(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(self._text(whole=True))
 
     def brief(self) -> str:
-        """Return the text with what is not met alone, and a line for each place."""
+        """Return the text with a line for each place, and the failed requirements only."""
         return "\n".join(self._text(whole=False))
 
     @property
@@ -118,7 +120,7 @@ class ConformanceReport(msgspec.Struct, frozen=True, kw_only=True):
         yield f"{self.summary}. Made with parley {VERSION}."
         for where in self._places():
             yield from ("", f"## {_cell(where)}", "")
-            yield "| requirement | | what | outcome | why |"
+            yield "| requirement | | title | outcome | reason |"
             yield "|---|---|---|---|---|"
             for each in self._at(where):
                 need = each.requirement
@@ -167,7 +169,7 @@ class ConformanceReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _counted(counts: Counter[Outcome], more: str = "") -> str:
-    """Return how many came out how, with words after the failed ones."""
+    """Return the number of verdicts by outcome; ``more`` is added after the failed ones."""
     noted = f"{counts['noted']} noted, " if counts["noted"] else ""
     failed = f"{counts['passed']} passed, {counts['failed']} failed{more}, "
     return f"{failed}{noted}{counts['skipped']} skipped"

@@ -56,7 +56,7 @@ _REACHED = ConformanceRequirement(
     id="IFACE-1",
     level="MUST",
     section="8.3.1",
-    title="The interfaces of the card are those that the agent has",
+    title="The agent answers at every interface of its card",
 )
 
 
@@ -74,14 +74,13 @@ async def run_server(
     patience: float = 15.0,
     on_verdict: Callable[[Verdict], None] | None = None,
 ) -> ConformanceReport:
-    """Try a server against the specification, and return what came of it.
+    """Test a server against the specification, and return the report.
 
-    ``reference`` leads to the agent's card, as for ``connect``. ``texts`` is what it is told.
+    ``reference`` leads to the agent's card, as for ``connect``. ``texts`` are the messages to send.
     ``credentials`` go to the origin of the reference, whatever the card says, and so does ``auth``:
-    with ``None`` it is the login there. ``only`` and ``skip`` choose checks by id, or how ids
-    begin; ``bindings`` and ``protocol_versions`` choose interfaces.
-    ``patience`` is how many seconds an answer may take. Raises ``ClientError`` where
-    there is no agent card.
+    with ``None`` it is the saved login for that origin. ``only`` and ``skip`` choose checks by id
+    or id prefix; ``bindings`` and ``protocol_versions`` choose interfaces. ``patience`` is the time
+    limit of a response, in seconds. Raises ``ClientError`` if there is no agent card.
     """
     verdicts: list[Verdict] = []
 
@@ -142,7 +141,9 @@ async def run_server(
 async def _card(
     http: LoggedTransport, reference: Reference, auth: Authorizer, patience: float
 ) -> tuple[ResolvedCard | None, CardProbe]:
-    """Return the card, unless it cannot be read at all, and what its checks get."""
+    """Return the card, ``None`` if it cannot be read at all, and the subject of the
+    card's checks.
+    """
     resolver = CardResolver(http, credentials=auth.credentials, auth=auth, timeout=patience)
     resolved = None
     try:
@@ -188,7 +189,7 @@ async def _interface(
 
 
 async def _reach(probe: Probe) -> None:
-    """Ask something that has no effect: any answer of the protocol will do."""
+    """Make a call without effect: any response of the protocol shows that the interface answers."""
     said = await probe.get("is-anybody-there")
     if said.error is not None and not isinstance(said.error, A2AError):
         raise ConformanceViolation(

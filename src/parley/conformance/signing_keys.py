@@ -16,33 +16,33 @@ from joserfc.jws import JWSRegistry
 Key = ECKey | OKPKey | RSAKey
 
 MAX_KEYS = 8
-"""The keys of one algorithm that an issuer publishes: the current one, and former ones."""
+"""The most published keys of one algorithm: the current key, and former keys."""
 
 _CURVES = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
 
 
 class IssuerKeys:
-    """Keys by algorithm, the current one last. They are made when they are first needed."""
+    """Keys by algorithm, the current key last. They are created on first use."""
 
     def __init__(self) -> None:
         self._keys: dict[str, list[Key]] = {}
         self._foreign: dict[str, Key] = {}
 
     def current(self, alg: str) -> Key:
-        """Return the key that signs with an algorithm now."""
+        """Return the current signing key of an algorithm."""
         if alg not in self._keys:
             self._keys[alg] = [new_key(alg)]
         return self._keys[alg][-1]
 
     def foreign(self, alg: str) -> Key:
-        """Return a key that is not published, under the id of the current one."""
+        """Return an unpublished key with the id of the current key."""
         if alg not in self._foreign:
             self._foreign[alg] = new_key(alg)
         key = self._foreign[alg].as_dict(private=True)
         return type(self.current(alg)).import_key({**key, "kid": self.current(alg).kid or ""})
 
     def rotate(self, *, keep: bool) -> None:
-        """Sign with new keys; ``keep`` goes on publishing the former ones."""
+        """Sign with new keys; with ``keep`` the former keys stay published."""
         for alg, keys in self._keys.items():
             self._keys[alg] = [*(keys[1 - MAX_KEYS :] if keep else ()), new_key(alg)]
 
@@ -52,7 +52,7 @@ class IssuerKeys:
         return {"keys": [key.as_dict(private=False) for key in keys]}
 
     def read(self, token: str) -> dict[str, Any] | None:
-        """Return the claims of a token that one of these keys has signed, else ``None``."""
+        """Return the claims of a token signed with one of these keys, else ``None``."""
         signing_input, _, signature = token.rpartition(".")
         try:
             header, payload = (json.loads(_decoded(each)) for each in signing_input.split("."))
@@ -67,11 +67,11 @@ class IssuerKeys:
 
 
 MAX_GRANT_RECORDS = 10_000
-"""The records of one kind that an issuer keeps: the oldest are forgotten."""
+"""The most records of one kind that an issuer keeps; then the oldest is dropped."""
 
 
 class IssuerTokens:
-    """The tokens of an issuer, by its keys and its clock."""
+    """The tokens of an issuer, signed with its keys and dated by its clock."""
 
     url: str
     audience: str
@@ -101,12 +101,12 @@ class IssuerTokens:
         payload: bytes | None = None,
         opaque: bool = False,
     ) -> str:
-        """Return an access token: a genuine one, or one that is wrong in some way.
+        """Return an access token: genuine, or wrong in a chosen way.
 
-        A claim or member of the header that is ``None`` is left out. ``issuer`` is another issuer,
-        ``skew`` the seconds that the clock of the signer is ahead. ``forged`` signs with a key that
-        is not the issuer's, under the id of one that is. ``alg="none"`` does not sign, and
-        ``"HS256"`` takes the public key (PEM) for the secret. ``payload`` replaces the claims.
+        A claim or header member with the value ``None`` is left out. ``issuer`` is another issuer,
+        ``skew`` the seconds that the signer's clock is ahead. ``forged`` signs with a foreign key
+        under the id of a key of the issuer. ``alg="none"`` does not sign, and ``"HS256"`` uses the
+        public key (PEM) as the secret. ``payload`` replaces the claims.
         """
         now = self.now() + skew
         lifetime = self.lifetime if expires_in is None else expires_in
@@ -143,7 +143,9 @@ class IssuerTokens:
         header: Mapping[str, Any] | None = None,
         forged: bool = False,
     ) -> str:
-        """Return a JWT with these claims; the options are those of ``token``."""
+        """Return a JWT with these claims; the options have the meaning that they have
+        in ``token``.
+        """
         alg = alg or self.alg
         if alg == "none" or alg.startswith("HS"):
             published = self.keys.current(self.alg)
@@ -171,14 +173,16 @@ class IssuerTokens:
 
 
 def keep(records: dict[str, Any], key: str, value: Any) -> None:
-    """Keep a record; the oldest is forgotten when there are too many."""
+    """Store a record; drop the oldest record if there are too many."""
     records[key] = value
     while len(records) > MAX_GRANT_RECORDS:
         del records[next(iter(records))]
 
 
 def new_key(alg: str) -> Key:
-    """Return a new key for an algorithm, with an id. Raises ``ValueError`` for an unknown one."""
+    """Return a new key for an algorithm, with an id. Raises ``ValueError`` for an unknown
+    algorithm.
+    """
     about: Any = {"kid": secrets.token_hex(8), "use": "sig", "alg": alg}
     if alg in _CURVES:
         return ECKey.generate_key(_CURVES[alg], about)
@@ -190,7 +194,7 @@ def new_key(alg: str) -> Key:
 
 
 def signed(header: Mapping[str, Any], claims: Mapping[str, Any] | bytes, key: Any) -> str:
-    """Return a JWT; ``key`` is one of an issuer, or the secret for HS256, whatever that is."""
+    """Return a JWT; ``key`` is a key of an issuer, or any secret for HS256."""
     alg = header["alg"]
     payload = claims if isinstance(claims, bytes) else _json(claims)
     signing_input = f"{_base64(_json(header))}.{_base64(payload)}"

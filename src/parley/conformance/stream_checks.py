@@ -1,11 +1,11 @@
-"""Checks of streams: how they begin, what is in them, and how they end."""
+"""Checks of streams: their first event, their contents, and their end."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
-from parley.conformance.probe import MISSING_TASK, Probe, Said
+from parley.conformance.probe import MISSING_TASK, CallResult, Probe
 from parley.conformance.verdicts import (
     NEW,
     OLD,
@@ -29,14 +29,18 @@ from parley.model.tasks import (
 check = Checks()
 
 
-async def _streamed(probe: Probe) -> Said:
+async def _streamed(probe: Probe) -> CallResult:
     streamed = await probe.stream(probe.task_text)
     streamed.given()
     return streamed
 
 
 @check(
-    "STREAM-1", "MUST", "3.1.2", "A stream begins with the task, or is one message", versions=NEW
+    "STREAM-1",
+    "MUST",
+    "3.1.2",
+    "A stream begins with the task, or is a single message",
+    versions=NEW,
 )
 async def _(probe: Probe) -> None:
     first, *others = (await _streamed(probe)).value
@@ -51,13 +55,15 @@ async def _(probe: Probe) -> None:
     streamed = await _streamed(probe)
     state = _last_state(streamed.value)
     if state.is_interrupted:
-        raise NotApplicable("the agent asked back; --task names a text whose task ends by itself")
+        raise NotApplicable(
+            "the agent asked a question; give --task a text whose task ends by itself"
+        )
     fail_if(not state.is_terminal, f"the stream ended, and the last state in it is {state}")
     still_open = f"the task is {state}, and the stream is still open after a while"
     fail_if(not streamed.closed, still_open)
 
 
-@check("STREAM-3", "MUST", "3.5.2", "All events of a stream are of one task and context")
+@check("STREAM-3", "MUST", "3.5.2", "All events of a stream belong to one task and context")
 async def _(probe: Probe) -> None:
     events = (await _streamed(probe)).value
     tasks = {_ids(event)[0] for event in events if not isinstance(event, Message)}
@@ -103,7 +109,7 @@ async def _(probe: Probe) -> None:
         ended = isinstance(event, Task | TaskStatusUpdateEvent) and event.status.state.is_terminal
 
 
-@check("STREAM-8", "MUST", "4.2.2", "The artifacts of a stream are those of the task")
+@check("STREAM-8", "MUST", "4.2.2", "The artifacts of a stream equal the task's artifacts")
 async def _(probe: Probe) -> None:
     events = (await _streamed(probe)).value
     _last_state(events)
@@ -111,22 +117,28 @@ async def _(probe: Probe) -> None:
     told = _texts_of(events)
     kept = {a.artifact_id: "".join(p.text or "" for p in a.parts) for a in task.artifacts}
     differ = task.state.is_terminal and told != kept
-    fail_if(differ, f"the stream told {told}, and the task has {kept}")
+    fail_if(differ, f"the stream has {told}, but the task has {kept}")
 
 
-@check("STREAM-9", "MUST", "3.1.6", "Subscribing to an ended task is refused", versions=NEW)
+@check("STREAM-9", "MUST", "3.1.6", "Subscribing to an ended task is rejected", versions=NEW)
 async def _(probe: Probe) -> None:
     said = await probe.subscribe((await probe.finished()).id)
-    said.refused_with(UnsupportedOperationError, why="to an ended task")
+    said.rejected_with(UnsupportedOperationError, why="to an ended task")
 
 
-@check("STREAM-10", "MUST", "3.1.6", "Subscribing to an unknown task is refused as TaskNotFound")
+@check("STREAM-10", "MUST", "3.1.6", "Subscribing to an unknown task is rejected with TaskNotFound")
 async def _(probe: Probe) -> None:
     said = await probe.subscribe(MISSING_TASK)
-    said.refused_with(TaskNotFoundError, why="to an unknown task")
+    said.rejected_with(TaskNotFoundError, why="to an unknown task")
 
 
-@check("STREAM-11", "MUST", "3.3.4", "Streams that are not declared are refused", versions=NEW)
+@check(
+    "STREAM-11",
+    "MUST",
+    "3.3.4",
+    "Stream requests are rejected unless the card declares streaming",
+    versions=NEW,
+)
 async def _(probe: Probe) -> None:
     if probe.card.capabilities.streaming:
         raise NotApplicable("the card declares capabilities.streaming")
@@ -134,7 +146,7 @@ async def _(probe: Probe) -> None:
         await probe.call("SubscribeToTask", id=MISSING_TASK),
         await probe.send(operation="SendStreamingMessage"),
     ):
-        said.refused_with(UnsupportedOperationError, why="to an agent without streaming")
+        said.rejected_with(UnsupportedOperationError, why="to an agent without streaming")
 
 
 @check("STREAM-12", "MUST", "3.1.6", "A subscription begins with the task", versions=NEW)
@@ -142,38 +154,50 @@ async def _(probe: Probe) -> None:
     task = await probe.running()
     said = await probe.subscribe(task.id, events=1)
     if isinstance(said.error, UnsupportedOperationError):
-        raise NotApplicable("the task ended first; --slow names a text for longer work")
+        raise NotApplicable(
+            "the task ended first; give --slow a text that takes the agent some seconds"
+        )
     first = said.given()[0]
     _is_task(first)
-    fail_if(first.id != task.id, f"it is the task {first.id!r}")
+    fail_if(first.id != task.id, f"the first event is the task {first.id!r}")
 
 
-@check("STREAM-13", "MUST", "3.1.2", "A stream for an ended task is refused", versions=NEW)
+@check("STREAM-13", "MUST", "3.1.2", "A stream request for an ended task is rejected", versions=NEW)
 async def _(probe: Probe) -> None:
     said = await probe.stream(task=(await probe.finished()).id)
-    said.refused_with(UnsupportedOperationError, why="for a task that has ended")
-
-
-@check("STREAM-14", "MUST", "3.1.2", "A stream for an unknown task is refused as TaskNotFound")
-async def _(probe: Probe) -> None:
-    said = await probe.stream(task=MISSING_TASK)
-    said.refused_with(TaskNotFoundError, why="for a task that does not exist")
+    said.rejected_with(UnsupportedOperationError, why="for a task that has ended")
 
 
 @check(
-    *("STREAM-15", "MAY", "11.7", "A stream is refused with a plain error, and not in a stream"),
+    "STREAM-14",
+    "MUST",
+    "3.1.2",
+    "A stream request for an unknown task is rejected with TaskNotFound",
+)
+async def _(probe: Probe) -> None:
+    said = await probe.stream(task=MISSING_TASK)
+    said.rejected_with(TaskNotFoundError, why="for a task that does not exist")
+
+
+@check(
+    *(
+        "STREAM-15",
+        "MAY",
+        "11.7",
+        "A stream request is rejected with a plain error, not in a stream",
+    ),
     bindings=OVER_HTTP,
 )
 async def _(probe: Probe) -> None:
     for said in (await probe.subscribe(MISSING_TASK), await probe.stream(task=MISSING_TASK)):
-        said.refused(why="for a task that does not exist")
+        said.rejected(why="for a task that does not exist")
         wire = said.wire
         fail_if(wire and wire.media_type == "text/event-stream", "the error came in a stream")
         status = wire.status if wire and probe.binding == "HTTP+JSON" else 404
-        fail_if(status != 404, f"the status of the refusal is {status}, not 404")
+        fail_if(status != 404, f"the status of the error is {status}, not 404")
 
 
-@check("STREAM-16", "MUST", "3.2.4", "A stream heeds historyLength", versions=NEW)
+@check("STREAM-16", "MUST", "3.2.4", "A stream obeys historyLength", versions=NEW)
 async def _(probe: Probe) -> None:
     for most in (0, 1):
         for event in (await probe.stream(probe.task_text, history=most)).given():
@@ -181,7 +205,7 @@ async def _(probe: Probe) -> None:
             fail_if(found > most, f"historyLength {most}, and a task has {found} messages")
 
 
-@check("STREAM-17", "MAY", "3.1.2", "The stream of a message ends when the agent asks back")
+@check("STREAM-17", "MAY", "3.1.2", "The stream of a message ends when the agent asks a question")
 async def _(probe: Probe) -> None:
     await probe.asking()
     streamed = await probe.stream(probe.texts.ask or probe.texts.text)
@@ -198,19 +222,25 @@ async def _(probe: Probe) -> None:
     fail_if(not ended, f"the last state in it is {state}, and it is {_open(told)}")
 
 
-@check("STREAM-19", "MUST", "3.5.2", "All streams of a task tell the same, in order", versions=NEW)
+@check(
+    "STREAM-19",
+    "MUST",
+    "3.5.2",
+    "All streams of a task have the same events in the same order",
+    versions=NEW,
+)
 async def _(probe: Probe) -> None:
     first, second = (said.given() for said in await _watched(probe, 2))
-    fail_if(first != second, f"one told {_kinds(first)}, and another {_kinds(second)}")
+    fail_if(first != second, f"one stream has {_kinds(first)}, another has {_kinds(second)}")
 
 
-@check("STREAM-20", "MUST", "3.5.2", "A stream that is closed ends no other", versions=NEW)
+@check("STREAM-20", "MUST", "3.5.2", "Closing one stream does not end another", versions=NEW)
 async def _(probe: Probe) -> None:
     told, _ = await _watched(probe, 2, closes=True)
     fail_if(len(told.given()) < 2, "nothing came after another stream was closed")
 
 
-@check("STREAM-21", "MAY", "11.3", "A task is subscribed to by GET and by POST", bindings=REST)
+@check("STREAM-21", "MAY", "11.3", "Subscribing works with GET and with POST", bindings=REST)
 async def _(probe: Probe) -> None:
     task = await probe.asking()
     for verb in ("GET", "POST"):
@@ -218,7 +248,7 @@ async def _(probe: Probe) -> None:
 
 
 @check(
-    *("OLD-3", "MUST", "0.3:7.2.2", "The last status of a stream is final, and no other"),
+    *("OLD-3", "MUST", "0.3:7.2.2", "Only the last status update of a stream is final"),
     versions=OLD,
     bindings=OVER_HTTP,
 )
@@ -227,7 +257,7 @@ async def _(probe: Probe) -> None:
 
 
 @check(
-    *("OLD-5", "MAY", "0.3:7.2.2", "So is the status in which the agent asks back"),
+    *("OLD-5", "MAY", "0.3:7.2.2", "The status in which the agent asks a question is final"),
     versions=OLD,
     bindings=OVER_HTTP,
 )
@@ -250,7 +280,7 @@ async def _(probe: Probe) -> None:
 
 
 async def _final(probe: Probe, text: str) -> None:
-    """Require that the last status of a message's stream alone is final."""
+    """Require that the last status update of a message's stream is final, and no other."""
     told = [data.get("result", data) for data in (await probe.stream(text)).events]
     told = [each.get("statusUpdate", each) for each in told]
     finals = [each.get("final", False) for each in told if "status" in each and "taskId" in each]
@@ -260,8 +290,8 @@ async def _final(probe: Probe, text: str) -> None:
     fail_if(True in finals[:-1], "a status update before the last one is final")
 
 
-async def _watched(probe: Probe, count: int, *, closes: bool = False) -> list[Said]:
-    """Return the streams of a task that asked, and got its answer.
+async def _watched(probe: Probe, count: int, *, closes: bool = False) -> list[CallResult]:
+    """Return the streams of a task that asked a question and received the answer.
 
     ``closes``: the last stream is closed at its first event, before the answer.
     """
@@ -289,7 +319,7 @@ async def _watched(probe: Probe, count: int, *, closes: bool = False) -> list[Sa
     return told
 
 
-def _open(streamed: Said) -> str:
+def _open(streamed: CallResult) -> str:
     return "closed" if streamed.closed else "still open"
 
 

@@ -1,4 +1,4 @@
-"""Requirements with links to the specification, checks of servers, and what a check finds."""
+"""Requirements with links to the specification, checks of servers, and their verdicts."""
 
 from __future__ import annotations
 
@@ -120,18 +120,18 @@ _SAME_IN_OLD = {
     "9.5": "8.1",
 }
 OLD_MARK = "0.3:"
-"""Begins the name of a section of version 0.3; all others are those of 1.0."""
+"""The prefix of sections of version 0.3; sections without it belong to 1.0."""
 
 
 def in_version(section: str, version: str) -> str:
-    """Return the section of a version that has the same rule, or the one that was given."""
+    """Return the section of a version with the same rule, or the given section."""
     if version == "0.3" and section in _SAME_IN_OLD:
         return OLD_MARK + _SAME_IN_OLD[section]
     return section
 
 
 def link(section: str) -> str:
-    """Return the address of a section. Raises ``KeyError`` for one that is not known."""
+    """Return the address of a section. Raises ``KeyError`` for an unknown section."""
     if section.startswith(OLD_MARK):
         return f"{OLD_TEXT}#{_OLD[section.removeprefix(OLD_MARK)]}"
     return f"{LATEST_TEXT}#{_LATEST[section]}"
@@ -146,15 +146,15 @@ def shown(section: str) -> str:
 
 Level = Literal["MUST", "SHOULD", "MAY"]
 Outcome = Literal["passed", "failed", "noted", "skipped"]
-"""``noted`` is a MAY that is not so: the specification leaves it to the server."""
+"""``noted`` is an unmet MAY: the specification leaves the behaviour to the server."""
 
 
 class ConformanceViolation(Exception):
-    """A requirement is not met; says what came, and what would be right."""
+    """A requirement is not met; the text says what the server did, and what would be right."""
 
 
 class NotApplicable(Exception):
-    """A requirement cannot be tried here; says why, and how it could be."""
+    """A requirement cannot be tested here; the text says why, and how it could be."""
 
 
 def fail_if(broken: object, what: str) -> None:
@@ -178,7 +178,7 @@ class ConformanceRequirement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one requirement at one place: an interface, a scenario, or the card.
+    """The outcome of a requirement at one place: an interface, a scenario, or the card.
 
     ``reason`` is why it failed or was skipped; ``evidence`` the last exchange before a failure.
     """
@@ -191,12 +191,12 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def breaks(self) -> bool:
-        """Whether a MUST is not met."""
+        """Return whether a MUST is not met."""
         return self.outcome == "failed" and self.requirement.level == "MUST"
 
 
 def chosen(id: str, only: tuple[str, ...], skip: tuple[str, ...]) -> bool:
-    """Return whether a check takes part. ``only`` and ``skip`` have ids, or how they begin."""
+    """Return whether a check takes part. ``only`` and ``skip`` are ids or id prefixes."""
     wanted = not only or any(id.upper().startswith(each.upper()) for each in only)
     return wanted and not any(id.upper().startswith(each.upper()) for each in skip)
 
@@ -214,10 +214,10 @@ Scope = Literal["card", "interface"]
 
 
 class ServerCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """One check. ``run`` raises ``Violation`` or ``NotApplicable``, or returns.
+    """A check of servers. ``run`` raises ``Violation`` or ``NotApplicable``, or returns.
 
-    A check of the card gets a ``CardProbe``, once; one of interfaces gets a ``Probe`` for each that
-    speaks one of ``bindings`` and ``versions``.
+    A check of the card receives a ``CardProbe``, once; a check of interfaces receives a ``Probe``
+    for each interface that speaks one of ``bindings`` and ``versions``.
     """
 
     requirement: ConformanceRequirement

@@ -1,4 +1,4 @@
-"""Messages that answer others. Each has an id of its own, and names its question."""
+"""Messages that answer others. Each has its own id, and names the message that it answers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from parley.wire.sse import SseParser
 from parley.wire.v1_0.json import Json, read_params
 
 Answers = AsyncGenerator[Envelope, None]
-"""The RESPONSE and the EVENTs that answer a REQUEST, as they come."""
+"""The RESPONSE and the EVENTs that answer a REQUEST, as they arrive."""
 
 _STATUSES = {
     TaskState.COMPLETED: Status.SUCCESS,
@@ -61,9 +61,10 @@ def results_of(answer: Task | Message) -> tuple[Any, ...]:
     """Return the results of a task or a direct reply, as JSON values.
 
     A task that waits for its caller has its question. Others have their artifacts, in their order;
-    a completed one without artifacts has the agent's last words. If the only part is a data part
-    with a list, its items are the results. Else each part is one: a data part is its value, a file
-    ``{"file": <the part>}``, and a text ``{"text": ...}``, with the chunks of one artifact joined.
+    a completed task without artifacts has the agent's last message. If the only part is a data part
+    with a list, its items are the results. Otherwise each part is a result: a data part is its
+    value, a file ``{"file": <the part>}``, and a text ``{"text": ...}``, with the chunks of one
+    artifact joined.
     """
     if isinstance(answer, Message):
         return _results([answer.parts])
@@ -120,7 +121,7 @@ _json = Json()
 
 
 def operation_of(action: str) -> Operation | None:
-    """Return the operation that an action is; ``None`` for a skill.
+    """Return the operation of an action; ``None`` for a skill.
 
     Raises ``UnknownAction`` for an operation that A2A does not have.
     """
@@ -226,7 +227,7 @@ def message(
     correlation_id: str = "",
     message_id: str = "",
 ) -> Envelope:
-    """Return a new message of now, with a fresh id if it has none."""
+    """Return a new message with the current time, by default with a fresh id."""
     return Envelope(
         version=VERSION,
         message_id=message_id or new_id(),
@@ -263,7 +264,7 @@ def success(given: Any) -> ResponsePayload:
 
 
 MAX_AGENTS = 1024
-"""How many agents of one broadcast are distinguished."""
+"""The most agents of one broadcast whose events are distinguished."""
 
 MORE_TO_COME = frozenset({Status.PARTIAL, Status.ACCEPTED})
 """The statuses of an EVENT that is not the last one."""
@@ -307,7 +308,7 @@ class AnswerEnd:
 
 
 class WaitingBytes:
-    """How many bytes of answers may wait to be read, in all queues that share this."""
+    """The limit of unread answers in bytes, for all queues that share it."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -337,7 +338,7 @@ class WaitingAnswers:
         return True
 
     def fail(self, error: Exception) -> None:
-        """Raise an error once the answers of before are read."""
+        """Raise an error after the earlier answers are read."""
         self.failure = self.failure or error
         self._has_news.set()
 

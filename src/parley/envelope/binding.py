@@ -62,7 +62,7 @@ class LoadedHandler:
 
 
 class LoadedPage(LoadedHandler):
-    """The same for a page, which takes no WebSocket."""
+    """The same for a page, which accepts no WebSocket."""
 
     takes_sockets = False
 
@@ -82,11 +82,11 @@ class AgentEnvelope:
 
     @cached_property
     def guard(self) -> EnvelopeGuard:
-        """What decides who may say what to the agent."""
+        """The guard of messages to the agent."""
         return self.server.guard_of(self._agent, self.settings)
 
     def handler(self, place: BindingPlace) -> ASGIApp:
-        """Return what takes messages at an address of the agent."""
+        """Return the app that receives messages at an address of the agent."""
 
         def endpoint() -> ASGIApp:
             from parley.envelope.server.conversation import EnvelopeEndpoint
@@ -111,7 +111,7 @@ class AgentEnvelope:
 
     @property
     def refuses_unsigned(self) -> bool:
-        """Whether the data of the agent is restricted."""
+        """Return whether the agent's data is restricted, so that unsigned messages are rejected."""
         return self.settings.data_classification == "restricted"
 
     def refuse(self) -> A2AError:
@@ -131,17 +131,17 @@ class EnvelopeBinding(msgspec.Struct, frozen=True, kw_only=True):
     """The envelope protocol of a server: ``parley.asgi(agent, bindings=[EnvelopeBinding(...)])``.
 
     ``keys`` are the keys of the agents that sign messages: a file (``parley keys share``), by
-    default the file that ``PARLEY_ENVELOPE_KEYS`` names, or a list; the same for all replicas.
-    ``handler`` is an async function of a message and its context, for messages that nothing else
-    handles; a call of it ends after ``handler_timeout`` seconds.
-    ``docs/guides/envelope/operate.md`` describes both.
-    ``heartbeats`` says how connections are watched, ``registration`` who may register over a
-    socket, ``routing`` how far a message spreads (``docs/guides/envelope/routing.md``).
+    default the file in ``PARLEY_ENVELOPE_KEYS``, or a list (``docs/guides/envelope/operate.md``); the same
+    for all replicas. ``handler`` is an async function of a message and its context, for messages
+    without another handler (``docs/guides/envelope/operate.md``); its calls are limited to
+    ``handler_timeout`` seconds. ``heartbeats`` are the settings of connection checks,
+    ``registration`` the permissions to register over a socket, ``routing`` the limits of forwarding
+    (``docs/guides/envelope/routing.md``).
 
-    ``max_requests`` bounds the requests that are answered at once, ``max_requests_per_socket``
-    the requests of one WebSocket, and ``max_requests_waiting`` how many more of one caller wait.
+    ``max_requests`` bounds concurrent requests, ``max_requests_per_socket`` the requests of one
+    WebSocket, and ``max_requests_waiting`` the waiting requests of one caller.
 
-    Raises ``ValueError`` and ``TypeError`` for values that make no sense.
+    Raises ``ValueError`` and ``TypeError`` for invalid values.
     """
 
     keys: GivenKeys | None = None
@@ -226,11 +226,11 @@ class ServerEnvelope:
         return {"envelope_keys": [] if self._keys is None else sorted(self._keys.owners)}
 
     def of(self, agent: AgentDescription) -> AgentEnvelope | None:
-        """Return the binding of an agent, ``None`` if the agent does not speak the protocol."""
+        """Return the binding of an agent, ``None`` if the agent does not support the protocol."""
         return self._agents.get(agent.key)
 
     def serve(self, app: App, endpoints: Mapping[str, Endpoint]) -> None:
-        """Take the app that serves it, with its agents by path."""
+        """Set the app that serves it, with its agents by path."""
         self._app = app
         self._endpoints = endpoints
 
@@ -241,7 +241,7 @@ class ServerEnvelope:
             self._keys.start(egress=resources.egress, now=resources.now)
 
     async def close(self) -> None:
-        """End the work under way, and log the counters."""
+        """Stop background work, and log the counters."""
         if self._services is not None:
             if self._registrations is not None:
                 await self._registrations.aclose()
@@ -334,7 +334,7 @@ class ServerEnvelope:
         return KnownCallers(self._is_registered), Nonces(self.store)
 
     def guard_of(self, agent: AgentDescription, settings: EnvelopeSettings) -> EnvelopeGuard:
-        """Return what decides who may say what to an agent."""
+        """Return the guard of messages to an agent."""
         from parley.envelope.server.guard import EnvelopeGuard, SignedMessages
 
         parts = self._parts
@@ -357,14 +357,14 @@ class ServerEnvelope:
         )
 
     async def _is_registered(self, id: str) -> bool:
-        """Return whether an id has credentials with this server; yes if that cannot be told."""
+        """Return whether an id has credentials with this server; true if the check fails."""
         authenticator = self._parts.authenticator
         for scheme in () if authenticator is None else authenticator.schemes:
             try:
                 if await scheme.knows(id, self._parts.resources):
                     return True
             except StoreError as error:
-                log.warning("it cannot be told whether %s knows a caller: %s", scheme.name, error)
+                log.warning("cannot check whether %s knows a caller: %s", scheme.name, error)
                 return True
         return False
 
@@ -393,7 +393,7 @@ def _read_keys(given: GivenKeys | None) -> EnvelopeKeys | None:
 def _check_identifiable(
     agent: AgentDescription, settings: EnvelopeSettings, *, identifies: bool, has_keys: bool
 ) -> None:
-    """Refuse demands that no caller could meet. Raises ``ValueError``."""
+    """Raise ``ValueError`` for requirements that no caller could meet."""
     rights = agent.authorization
     verifies = identifies or (rights is not None and bool(rights.securities))
     if settings.needs_signatures and not has_keys:

@@ -39,7 +39,7 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class CardAgentInfo(A2AStruct, frozen=True, kw_only=True):
-    """Who an agent is. ``id`` is the ``agentId`` of its messages."""
+    """The identity of an agent. ``id`` is the ``agentId`` of its messages."""
 
     id: NonEmpty
     name: str = ""
@@ -51,7 +51,7 @@ class CardAgentInfo(A2AStruct, frozen=True, kw_only=True):
 
 
 class CardPerformance(A2AStruct, frozen=True, kw_only=True):
-    """How fast a capability is, in ms, how much it takes at once, and how often it succeeds."""
+    """The performance of a capability: latency in ms, concurrency, and success rate."""
 
     average_response_time: Count | None = None
     max_concurrent_requests: Count | None = None
@@ -59,7 +59,7 @@ class CardPerformance(A2AStruct, frozen=True, kw_only=True):
 
 
 class CardCapability(A2AStruct, frozen=True, kw_only=True):
-    """An action that the agent takes, by its ``name``, with the JSON Schemas of both ends.
+    """An action of the agent, by its ``name``, with the JSON Schemas of its input and output.
 
     ``performance`` is declared by the author.
     """
@@ -73,7 +73,7 @@ class CardCapability(A2AStruct, frozen=True, kw_only=True):
 
 
 class CardEndpoints(A2AStruct, frozen=True, kw_only=True):
-    """Where the agent is: a WebSocket, an address for POST, and an address of its health."""
+    """The addresses of the agent: a WebSocket, an address for POST, and a health check."""
 
     primary: str = ""
     backup: str = ""
@@ -81,7 +81,9 @@ class CardEndpoints(A2AStruct, frozen=True, kw_only=True):
 
 
 class CardSecurity(A2AStruct, frozen=True, kw_only=True):
-    """What callers need. ``auth_methods`` are such as ``bearer-token`` and ``mutual-tls``."""
+    """The requirements for callers. ``auth_methods`` are, for example, ``bearer-token``,
+    ``mutual-tls``.
+    """
 
     auth_methods: tuple[str, ...] = ()
     required_permissions: tuple[str, ...] = ()
@@ -148,7 +150,7 @@ def read_card(
         try:
             data = encode(data)
         except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidRequestError(f"the card is no JSON: {error}") from None
+            raise InvalidRequestError(f"the card is not JSON: {error}") from None
     elif isinstance(data, str):
         data = data.encode("utf-8", "surrogatepass")
     members = parse(data, max_depth=MAX_DEPTH, max_bytes=max_bytes, what="the card")
@@ -233,7 +235,7 @@ def _with_scheme(url: str, schemes: Mapping[str, str]) -> str:
 
 
 def agent_card_of(card: EnvelopeCard) -> AgentCard:
-    """Return the A2A card that says the same: for registries, and for clients of A2A.
+    """Return the equivalent A2A card: for registries, and for A2A clients.
 
     It has each address once, with the scheme of HTTP.
     """
@@ -269,7 +271,7 @@ def agent_card_of(card: EnvelopeCard) -> AgentCard:
 
 
 def envelope_card_of(card: AgentCard, *, agent_id: str = "") -> EnvelopeCard:
-    """Return the envelope card that says the same as an A2A card.
+    """Return the equivalent envelope card of an A2A card.
 
     The agent's id is ``agent_id``, else the id that the card declares for the protocol, else its
     name.
@@ -321,7 +323,9 @@ def _extensions(card: EnvelopeCard) -> tuple[AgentExtension, ...]:
     if "healthCheck" in endpoints:
         members["endpoints"] = {"healthCheck": endpoints["healthCheck"]}
     declared = AgentExtension(
-        uri=ENVELOPE_CARD, description="What an envelope card says beyond this one.", params=members
+        uri=ENVELOPE_CARD,
+        description="The members of the envelope card that this card lacks.",
+        params=members,
     )
     if not schemas:
         return (declared,)

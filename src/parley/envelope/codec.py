@@ -1,8 +1,8 @@
-"""Messages of the envelope protocol as JSON, and back.
+"""The JSON encoding and decoding of messages of the envelope protocol.
 
-Reading is strict about what a message means: required members are there and of their types, ids are
-within the limits of ``model.ids``, no member stands there twice. It is tolerant of the future:
-every version ``1.x`` is read, and members that 1.0 does not have are kept or ignored.
+Reading is strict about the meaning of a message: required members must be present with the right
+types, ids must be within the limits of ``model.ids``, and members must be unique. It is tolerant of
+future versions: every version ``1.x`` is read, and members that 1.0 lacks are kept or ignored.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ def parse(
     max_bytes: int = MAX_BYTES,
     what: str = "the message",
 ) -> Any:
-    """Return the value that JSON stands for. It stands for one value to every parser.
+    """Return the value of JSON text. Every parser reads it as the same value.
 
-    Raises ``JSONParseError`` for bytes that are no JSON in UTF-8 (NaN is none), and
-    ``InvalidRequestError`` for too many bytes, too many levels, a number that cannot be kept, and
-    a member that an object has twice.
+    Raises ``JSONParseError`` for bytes that are not JSON in UTF-8 (NaN is invalid), and
+    ``InvalidRequestError`` for too many bytes, too many levels, a number out of range, and a
+    duplicate member.
     """
     if len(data) > max_bytes:
         raise InvalidRequestError(f"{what} has {len(data):,} bytes; at most {max_bytes:,} are read")
@@ -253,10 +253,10 @@ _CHOICES = {
 
 
 class UnreadableEnvelope(Exception):
-    """Bytes are no message. ``error`` says why.
+    """Bytes are not a message. ``error`` gives the reason.
 
-    ``message_id`` and ``agent_id`` are the ids of the message and its sender, for an answer. Ids
-    that could not be read are empty.
+    ``message_id`` and ``agent_id`` are the ids of the message and its sender, for an answer.
+    Unreadable ids are empty.
     """
 
     def __init__(self, error: A2AError, message_id: str = "", agent_id: str = "") -> None:
@@ -350,7 +350,7 @@ def _refuse_no_numbers(value: Any, path: str) -> None:
 
 
 def _at(members: Any, path: str) -> Any:
-    """Return the value at a path, ``None`` if there is none."""
+    """Return the value at a path, or ``None``."""
     for name in path.split("."):
         members = members.get(name) if isinstance(members, dict) else None
     return members
@@ -393,7 +393,7 @@ def _read(members: Any) -> Envelope:
 
 
 def _check_version(version: Any) -> None:
-    """Raise ``EnvelopeVersionUnknown`` for a text that is another major version."""
+    """Raise ``EnvelopeVersionUnknown`` for another major version."""
     if isinstance(version, str) and version and not _VERSION.fullmatch(version):
         raise EnvelopeVersionUnknown(
             f"version {version[:40]!r} of the envelope protocol is not read here; "

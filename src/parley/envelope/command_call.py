@@ -1,4 +1,4 @@
-"""One call of an agent by the envelope protocol, by a command."""
+"""A call of an agent by the envelope protocol, by a command."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _SIGNATURE_HINT = (
     "--signing-key PATH signs with a key that the server has: parley keys share, and "
     "parley serve --envelope-keys"
 )
-_SOURCE_HINT = "the sender's id (--agent-id, or that of the card) needs its own credentials or key"
+_SOURCE_HINT = "the sender's id (--agent-id, or the card's id) needs its own credentials or key"
 
 
 class EnvelopeCall(AgentCall):
@@ -125,7 +125,7 @@ class EnvelopeCall(AgentCall):
             yield client
 
     async def listen(self, client: EnvelopeClient, count: int | None) -> None:
-        """Print messages that come by themselves, until there were ``count``."""
+        """Print unsolicited messages, until ``count`` have arrived."""
         self.output.note(f"listening as {client.source.agent_id}; Ctrl-C ends")
         shown = 0
         async for message in client.messages():
@@ -181,7 +181,7 @@ class EnvelopeReport:
             self._write_next(event)
 
     def message(self, message: Envelope) -> None:
-        """Report a message that came by itself."""
+        """Report an unsolicited message."""
         if self._output.is_json:
             self._output.document(members_of(message))
             return
@@ -230,16 +230,16 @@ class EnvelopeReport:
 
 
 def read_signing_key(path: str) -> EnvelopeKey | None:
-    """Return the key in a file. Raises ``UsageFailure`` without anything of the key."""
+    """Return the key in a file. Raises ``UsageFailure``, which never quotes the key."""
     if not path:
         return None
     try:
         jwk: Any = msgspec.json.decode(_content(path, "--signing-key"))
         if not isinstance(jwk, dict):
-            raise ValueError("it is no JSON object with one key")
+            raise ValueError("it is not a JSON object with one key")
         key = read_key(jwk)
     except (ValueError, msgspec.DecodeError) as error:
-        reason = "it is no JSON" if isinstance(error, msgspec.DecodeError) else str(error)
+        reason = "it is not JSON" if isinstance(error, msgspec.DecodeError) else str(error)
         raise UsageFailure(
             f"--signing-key: {path} has no key that signs messages: {reason}",
             hint="parley keys share FILE --owner ID --to PATH makes one",
@@ -254,7 +254,7 @@ def read_envelope_card(path: str) -> EnvelopeCard:
     try:
         return read_card(_content(path, "--register"))
     except A2AError as error:
-        raise UsageFailure(f"--register: {path} is no envelope card: {error.message}") from None
+        raise UsageFailure(f"--register: {path} is not an envelope card: {error.message}") from None
 
 
 def _content(path: str, flag: str) -> bytes:
@@ -274,7 +274,7 @@ def share(
         raise UsageFailure("name who signs with it: --owner ID")
     if bool(public) == bool(sender_file):
         raise UsageFailure(
-            "name either the file that the sender gets (--to), or that of its public key (--public)"
+            "name either the file for the sender (--to), or the file of its public key (--public)"
         )
     keys = _published(Path(public), owner) if public else [_new_secret(owner)]
     known = _read(path)
@@ -359,7 +359,5 @@ def _report(output: Output, path: Path, keys: list[EnvelopeKey], sender_file: st
     for key in keys:
         output.text.field("Key", f"{key.id} {key.algorithm}, of {key.owner}")
     if keys[0].algorithm != ED25519:
-        output.text.field(
-            "Note", f"private: give {sender_file} to {keys[0].owner}, and nobody else"
-        )
+        output.text.field("Note", f"private: give {sender_file} to {keys[0].owner} only")
     output.text.field("Next", f"parley serve agent.py --envelope-keys {path}")

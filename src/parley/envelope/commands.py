@@ -53,7 +53,7 @@ Examples:
 LISTEN_EXITS = """\b
 Exit status:
   0  stopped by Ctrl-C, or after --count    1  failed    2  wrong usage
-  3  out of reach                           4  credentials missing or refused"""
+  3  not reachable                          4  credentials missing or rejected"""
 
 SHARE_EXAMPLES = """\b
 Examples:
@@ -69,15 +69,12 @@ register_share = SHARE.register
 
 
 class Sender(msgspec.Struct, frozen=True):
-    """Who sends."""
+    """The options of the sender."""
 
     agent_id: Annotated[
         str,
         CommandOption(
-            "Who sends.",
-            "ID",
-            "Message",
-            default="what the credentials are for, else an id by chance",
+            "Who sends.", "ID", "Message", default="the id of the credentials, else a random id"
         ),
     ] = ""
     signing_key: Annotated[
@@ -109,7 +106,7 @@ class SendingOptions(Sender, frozen=True):
     sub_type: Annotated[
         str,
         CommandOption(
-            "What is expected: an answer, that it begins, or nothing.",
+            "The expected reply: an answer, an acceptance, or nothing.",
             panel="Message",
             flag="--sub-type --type",
             choices=("query", "command", "notification"),
@@ -168,11 +165,11 @@ class ListeningOptions(Sender, frozen=True):
     epilog="\n\n".join((SEND_EXAMPLES, EXIT_HELP, SOURCES_HELP, SECRETS_HELP)),
 )
 def send(settings: CommandSettings, output: Output, options: SendingOptions) -> int:
-    """Send a REQUEST to an agent and print what it answers.
+    """Send a REQUEST to an agent and print the answer.
 
-    Of a query the results, of a command that it began; with --stream the EVENTs as they come,
-    until the last one. An unanswered request is sent again, with the same messageId. Of two
-    arguments the first is the agent.
+    A query prints its results, a command its acceptance; with --stream the EVENTs are printed as
+    they arrive, until the last one. An unanswered request is sent again, with the same messageId.
+    Of two arguments the first is the agent.
     """
     if options.sub_type == "notification" and settings.stream:
         raise UsageFailure("a notification has no answer: leave out --stream")
@@ -224,9 +221,9 @@ async def _send(
     epilog="\n\n".join((LISTEN_EXAMPLES, LISTEN_EXITS, SOURCES_HELP, SECRETS_HELP)),
 )
 def listen(settings: CommandSettings, output: Output, options: ListeningOptions) -> int:
-    """Print what an agent's server sends by itself: EVENTs, HEARTBEATs, and REQUESTs.
+    """Print unsolicited messages of an agent's server: EVENTs, HEARTBEATs, and REQUESTs.
 
-    Stays connected, and connects again, until Ctrl-C. With -o json each message is one line.
+    Stays connected, and reconnects, until Ctrl-C. With -o json each message is one line.
     """
     from parley.envelope.command_call import EnvelopeCall, read_envelope_card, read_signing_key
 
@@ -264,7 +261,7 @@ def _json_in(text: str, flag: str, default: Any) -> Any:
         raise UsageFailure(f"{flag}: {text[1:]} cannot be read: {error.strerror}") from None
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise UsageFailure(
-            f"{flag} is no JSON: {error}", hint="""quote text twice: '"like this"'"""
+            f"{flag} is not JSON: {error}", hint="""quote text twice: '"like this"'"""
         ) from None
 
 
@@ -296,10 +293,10 @@ class SharedKey(Recorded, frozen=True):
 
 @SHARE.add("share", *LOCAL_OPTIONS, epilog=f"{SHARE_EXAMPLES}\n\n{KEYS_EXITS}")
 def share(settings: CommandSettings, output: Output, options: SharedKey) -> None:
-    """Add a key of somebody who signs messages of the envelope protocol to a file.
+    """Add a key of a sender that signs messages of the envelope protocol to a file.
 
-    A server with --envelope-keys FILE verifies messages with it, and reads the file again when it
-    changes. Only its owner can read the file; all replicas of a server need the same.
+    A server with --envelope-keys FILE verifies messages with it, and reloads the file when it
+    changes. Only its owner can read the file; all replicas of a server need the same file.
     """
     from parley.envelope.command_call import share as share_key
 

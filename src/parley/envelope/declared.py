@@ -17,8 +17,9 @@ from parley.model.struct import A2AStruct, Timestamp, freeze
 from parley.security.limits.declaration import Limit, parse_limits
 
 DataClassification = Literal["public", "internal", "confidential", "restricted"]
-"""Who may see a card and results: all, authenticated callers, callers with the permissions, and
-callers with the permissions whose messages are signed."""
+"""The audience of a card and results: everyone, authenticated callers, callers with the
+permissions, and callers with the permissions whose messages are signed.
+"""
 
 CLASSIFICATIONS: tuple[str, ...] = get_args(DataClassification)
 
@@ -26,7 +27,7 @@ DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sun
 DAILY = "daily"
 
 HANDLER_TIMEOUT = 30.0
-"""How many seconds an operator's handler has."""
+"""The time limit of an operator's handler, in seconds."""
 
 KEYS_VARIABLE = "PARLEY_ENVELOPE_KEYS"
 """The environment variable that names the file with the keys of senders."""
@@ -42,7 +43,7 @@ _SCOPE = re.compile(r"[!#-\[\]-~]{1,200}")  # RFC 6749, section 3.3
 
 
 class MaintenanceWindow(A2AStruct, frozen=True, kw_only=True):
-    """A time in which new work is refused, from ``start`` until before ``end``.
+    """A time in which new work is rejected, from ``start`` until before ``end``.
 
     Once: ``start`` and ``end`` are times such as ``2026-12-24T22:00:00Z`` (RFC 3339). Every week on
     a ``day`` (``"sunday"``), or ``"daily"``: they are ``"HH:MM"`` in ``time_zone``, and an ``end``
@@ -57,10 +58,10 @@ class MaintenanceWindow(A2AStruct, frozen=True, kw_only=True):
 
 
 class DeclaredPerformance(A2AStruct, frozen=True, kw_only=True):
-    """The performance of a skill, in its author's words. Cards show it.
+    """The declared performance of a skill. Cards show it.
 
-    ``average_response_time`` is in ms; more than ``max_concurrent_requests`` at once are refused by
-    each process; ``reliability`` is from 0 to 1.
+    ``average_response_time`` is in ms; each process rejects more than ``max_concurrent_requests``
+    at once; ``reliability`` is from 0 to 1.
     """
 
     average_response_time: int | None = None
@@ -96,12 +97,12 @@ class EnvelopeSettings(A2AStruct, frozen=True, kw_only=True):
 
     @property
     def needs_signatures(self) -> bool:
-        """Whether every message must be signed."""
+        """Return whether every message must be signed."""
         return self.signed or self.data_classification == "restricted"
 
     @property
     def needs_identity(self) -> bool:
-        """Whether callers have to prove who they are."""
+        """Return whether callers must authenticate."""
         return self.data_classification != "public" or bool(self.required_permissions)
 
     @property
@@ -131,7 +132,7 @@ class EnvelopeSettings(A2AStruct, frozen=True, kw_only=True):
         return tuple(gates)
 
     def check(self) -> None:
-        """Raise ``TypeError`` or ``ValueError`` that says what would be right."""
+        """Raise ``TypeError`` or ``ValueError`` with the valid form."""
         for name in ("agent_type", "vendor", "license", "schedule"):
             _check_text(name, getattr(self, name))
         if not self.agent_type:
@@ -146,7 +147,7 @@ class EnvelopeSettings(A2AStruct, frozen=True, kw_only=True):
                 )
         if self.data_classification not in CLASSIFICATIONS:
             raise ValueError(
-                f"data_classification of envelope is one of {', '.join(CLASSIFICATIONS)}, not "
+                f"data_classification of envelope must be one of {', '.join(CLASSIFICATIONS)}, not "
                 f"{self.data_classification!r}"
             )
         if self.data_classification == "confidential" and not self.required_permissions:
@@ -173,7 +174,7 @@ class EnvelopeSettings(A2AStruct, frozen=True, kw_only=True):
             _check_performance(skill, performance)
 
     def check_skills(self, skills: Collection[str]) -> None:
-        """Raise ``ValueError`` for performance of a skill that is not there."""
+        """Raise ``ValueError`` for performance of an unknown skill."""
         if unknown := [name for name in self.performance if name not in skills]:
             raise ValueError(
                 f"performance of envelope names the skill {unknown[0]!r}, which the agent does not "
@@ -211,7 +212,7 @@ def moment_of(text: str) -> Timestamp:
         return Timestamp.parse(text)
     except (TypeError, ValueError):
         raise ValueError(
-            "a moment is one of RFC 3339, with its offset, such as 2026-12-24T22:00:00Z, not "
+            "a moment must be an RFC 3339 time with its offset, such as 2026-12-24T22:00:00Z, not "
             f"{text!r:.60}"
         ) from None
 
@@ -229,7 +230,7 @@ def _check_windows(windows: tuple[Any, ...]) -> None:
         try:
             check_window(window)
         except ValueError as error:
-            raise ValueError(f"the maintenance window {window!r} is wrong: {error}") from None
+            raise ValueError(f"the maintenance window {window!r} is invalid: {error}") from None
 
 
 def check_window(window: MaintenanceWindow) -> None:
@@ -272,7 +273,7 @@ def _check_performance(skill: str, performance: DeclaredPerformance) -> None:
             _check_number(f"{name} in the {what}", value, least=least)
     share: Any = performance.reliability
     is_number = isinstance(share, int | float) and not isinstance(share, bool)
-    if share is not None and not (is_number and 0 <= share <= 1):  # NaN is not, either
+    if share is not None and not (is_number and 0 <= share <= 1):  # rejects NaN as well
         raise ValueError(f"reliability in the {what} is a number from 0 to 1, not {share!r}")
 
 
@@ -294,7 +295,7 @@ def _check_texts(name: str, values: tuple[Any, ...]) -> None:
 
 
 _MOST_JOINED = 64
-"""How many windows, one after another, count as one."""
+"""The most consecutive windows that are treated as one."""
 
 
 class MaintenanceGate:
@@ -305,7 +306,7 @@ class MaintenanceGate:
         self._now = now
 
     def check(self, skill: str = "") -> None:
-        """Refuse new work within a window. Raises ``UnderMaintenance``, with the time to wait."""
+        """Reject new work within a window. Raises ``UnderMaintenance``, with the time to wait."""
         now = self._now()
         end = self.end_at(now)
         if end is None:
@@ -321,12 +322,12 @@ class MaintenanceGate:
         )
 
     def hold(self, skill: str, handle: ReplyHandle) -> None:
-        """Count nothing: a window refuses all new work."""
+        """Count nothing: a window rejects all new work."""
 
     def end_at(self, at: int) -> int | None:
-        """Return when the window of a time ends, ``None`` outside of all.
+        """Return the end of the window at a time, ``None`` outside of all windows.
 
-        Windows that overlap, or follow one another at once, end together.
+        Windows that overlap, or follow each other directly, end together.
         """
         end = None
         for _ in range(_MOST_JOINED):
@@ -369,10 +370,10 @@ def _ms(moment: datetime) -> int:
 
 
 class SkillSlots:
-    """Slots of the skills whose author says how many requests they serve at once.
+    """Slots of the skills with a declared limit of concurrent requests.
 
-    A message has a slot from its admission until the reply of its turn: the task has ended, or asks
-    for something. A turn that another process runs has none here.
+    A message holds a slot from its admission until the reply of its turn: the task has ended, or
+    asks for something. A turn that another process runs has no slot here.
     """
 
     def __init__(self, performance: dict[str, DeclaredPerformance]) -> None:
@@ -380,7 +381,7 @@ class SkillSlots:
         self._taken = dict.fromkeys(performance, 0)
 
     def check(self, skill: str) -> None:
-        """Refuse a message if all slots of its skill are taken. Raises ``OverloadedError``."""
+        """Reject a message if all slots of its skill are in use. Raises ``OverloadedError``."""
         declared = self._performance.get(skill)
         if declared is None or declared.max_concurrent_requests is None:
             return
@@ -393,7 +394,7 @@ class SkillSlots:
             )
 
     def hold(self, skill: str, handle: ReplyHandle) -> None:
-        """Take a slot until a message has its reply."""
+        """Hold a slot until a message has its reply."""
         if skill not in self._taken or handle.is_settled:
             return
         self._taken[skill] += 1

@@ -32,7 +32,7 @@ BINDING = "urn:parley:envelope:v1"
 """The name of the binding on A2A cards (A2A specification §12)."""
 
 PATH = "/envelope"
-"""Where an agent takes messages, below its address."""
+"""The path for messages, below an agent's address."""
 
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
@@ -57,10 +57,10 @@ OPERATION_PREFIX = "a2a."
 
 
 STOP = "stop"
-"""The action of an EVENT by which a requester says that it wants no more answers.
+"""The action of an EVENT with which a requester ends the answers to a REQUEST.
 
-Its ``correlation_id`` is the id of the REQUEST, which came over the same connection. A task of that
-continues.
+Its ``correlation_id`` is the id of the REQUEST, which came over the same connection. The REQUEST's
+task continues.
 """
 
 
@@ -95,7 +95,7 @@ class Priority(StrEnum):
 
 
 class RoutingStrategy(StrEnum):
-    """Who of the agents that ``target`` describes gets a REQUEST."""
+    """The choice among the agents that ``target`` describes for a REQUEST."""
 
     DIRECT = "direct"
     BROADCAST = "broadcast"
@@ -119,7 +119,7 @@ class Status(StrEnum):
 
 
 class MessageSource(A2AStruct, frozen=True, kw_only=True):
-    """Who says to have sent a message. A claim: it must match who is authenticated or signs."""
+    """The claimed sender of a message: it must match the authenticated caller or the signer."""
 
     agent_id: NonEmptyName
     agent_type: Name = ""
@@ -157,13 +157,13 @@ class MessageSecurity(A2AStruct, frozen=True, kw_only=True):
 
 
 class RequestMetadata(A2AStruct, frozen=True, kw_only=True):
-    """How a request is to be handled.
+    """The options of a request.
 
     ``timeout`` is in ms from the arrival of the message; ``retry_count`` is how often its sender
-    has sent it before, with the same ``message_id``. ``encoding`` is ``utf-8``.
-    ``stream``: EVENTs come before the RESPONSE of a query. ``context_id`` and ``task_id`` continue
-    with a conversation or a task, ``after`` with the EVENTs after a number. ``service_parameters``
-    are A2A's (specification §3.2.6), such as ``A2A-Extensions``.
+    has sent it before, with the same ``message_id``. ``encoding`` is ``utf-8``. ``stream``: EVENTs
+    come before the RESPONSE of a query. ``context_id`` and ``task_id`` continue a conversation or a
+    task, ``after`` the EVENTs after a number. ``service_parameters`` are A2A's (specification
+    §3.2.6), such as ``A2A-Extensions``.
     """
 
     timeout: Count | None = None
@@ -185,17 +185,17 @@ class RequestPayload(A2AStruct, frozen=True, kw_only=True):
 
 
 class WrongMember(A2AStruct, frozen=True, kw_only=True):
-    """One member of a message that is wrong: its path, and what would be right."""
+    """An invalid member of a message: its path, and the valid form."""
 
     field: str
     description: str = ""
 
 
 class EnvelopeError(A2AStruct, frozen=True, kw_only=True):
-    """Why a request has no result. ``retry_after`` is in ms.
+    """The reason why a request has no result. ``retry_after`` is in ms.
 
-    ``details`` are typed details as the other bindings carry them (specification §3.3.2): an
-    ErrorInfo where the error has metadata, and the details of another agent.
+    ``details`` are typed details as in the other bindings (specification §3.3.2): an ErrorInfo for
+    an error with metadata, and the details of another agent.
     """
 
     code: NonEmpty
@@ -248,8 +248,8 @@ class Envelope(EnvelopeHead, frozen=True, kw_only=True):
     """A message. ``payload`` is read when its type is known.
 
     ``further`` are members that version 1.0 does not have. They are signed, and otherwise ignored.
-    ``received`` are all members of a signed message as its sender wrote them: what the signature
-    is over. It is ``None`` for others.
+    ``received`` are all members of a signed message in their original form, which the signature
+    covers. It is ``None`` for unsigned messages.
     """
 
     payload: RequestPayload | ResponsePayload | msgspec.Raw
@@ -274,19 +274,19 @@ class UnknownAction(MethodNotFoundError):
 
 
 class UnknownMessageType(MethodNotFoundError):
-    """The agent takes no messages of this type."""
+    """The agent does not accept messages of this type."""
 
     reason = "UNKNOWN_MESSAGE_TYPE"
 
 
 class TargetNotFound(MethodNotFoundError):
-    """There is no agent like the target here."""
+    """No agent here matches the target."""
 
     reason = "TARGET_NOT_FOUND"
 
 
 class SignatureRequired(UnauthenticatedError):
-    """The agent takes signed messages only."""
+    """The agent accepts signed messages only."""
 
     reason = "SIGNATURE_REQUIRED"
 
@@ -322,7 +322,7 @@ class MessageIdReused(InvalidRequestError):
 
 
 class UnderMaintenance(OverloadedError):
-    """The agent takes no new work in a maintenance window."""
+    """The agent accepts no new work in a maintenance window."""
 
     reason = "MAINTENANCE"
 

@@ -1,8 +1,8 @@
 """Registration over a socket: ``registry.register``, ``registry.deregister``,
 ``registry.heartbeat``.
 
-An agent registers under the id that it is authenticated as, and no other. It takes requests over
-its socket while that is open, if it says so; where there is a registry, it is published there too.
+An agent registers only under its authenticated id. It receives requests over its open socket, if it
+declares so; if there is a registry, it is published there too.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ _OPTIONS = frozenset({"card", "identifier", "acceptsRequests", "audience"})
 
 
 class RegistrationSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Who may register over a socket.
+    """The permissions to register over a socket.
 
-    All authenticated callers may, or with ``scopes`` the callers with all of them. ``anonymous``:
-    others may too, under an id of their own. ``enabled=False``: no caller may. Raises
-    ``ValueError`` for a value of another kind.
+    All authenticated callers may register, or with ``scopes`` only callers with all of them.
+    ``anonymous``: other callers may too, under separate ids. ``enabled=False``: no caller may.
+    Raises ``ValueError`` for a value of another type.
     """
 
     enabled: bool = True
@@ -104,7 +104,7 @@ class RegistrationSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def _registry_errors() -> Iterator[None]:
-    """Raise the errors of a registrar as ``A2AError``, which says when to try again."""
+    """Raise the errors of a registrar as ``A2AError``, with the time of a retry."""
     try:
         yield
     except TooManyRequestsError as error:
@@ -217,7 +217,7 @@ class SocketRegistrations:
         message: Envelope,
         context: MessageContext,
     ) -> None:
-        """Have an agent take requests over its socket, or no longer."""
+        """Start or stop sending an agent's requests over its socket."""
         if not peer.is_open:
             raise InvalidParamsError("the connection has ended")
         if not asked.accepts_requests:
@@ -258,7 +258,7 @@ class SocketRegistrations:
         return success([{"agentId": each.agent_id, "registered": False} for each in gone])
 
     async def heartbeat(self, message: Envelope, context: MessageContext) -> ResponsePayload:
-        """Say that registered agents live. Raises ``A2AError``."""
+        """Report that registered agents are alive. Raises ``A2AError``."""
         self._settings.check(context.caller)
         named = _members(message, {"identifiers"}).get("identifiers")
         known = self._of(context)
@@ -276,7 +276,7 @@ class SocketRegistrations:
         return success([result])
 
     async def aclose(self) -> None:
-        """End what is under way."""
+        """Stop running work."""
         await end(self._beats)
 
     def _checked_id(self, id: str, message: Envelope, context: MessageContext) -> str:
@@ -311,7 +311,7 @@ class SocketRegistrations:
             log.info("the agent %s has left: its socket closed", ascii(id[:200]))
 
     def _beat(self, peer: SocketPeer) -> None:
-        """Pass a HEARTBEAT on to the registry, as often as that wants them."""
+        """Forward a HEARTBEAT to the registry, at the registry's interval."""
         registrar = self._registrar
         if registrar is None or len(self._beats) >= BEAT_CONCURRENCY:
             return
@@ -334,7 +334,7 @@ class SocketRegistrations:
             with _registry_errors():
                 answer = await registrar.beat([each.identifier for each in due], due[0].caller)
         except A2AError as error:
-            log.warning("a heartbeat of %s was not taken: %s", due[0].identifier[:200], error)
+            log.warning("a heartbeat of %s was rejected: %s", due[0].identifier[:200], error)
             return
         interval = answer.get("interval")
         if isinstance(interval, int | float) and not isinstance(interval, bool):
@@ -372,7 +372,7 @@ def _asked(message: Envelope, context: MessageContext) -> _Asked:
             raise _invalid("card", "a card of the envelope protocol, or an A2A card")
     a2a: Mapping[str, Any] | None = None
     if "agentInfo" in card:
-        windows_of(card)  # each is enforced, or the card is refused
+        windows_of(card)  # each window is enforced, or the card is rejected
         read = read_card(card, max_bytes=MAX_CARD_BYTES)
         has_address = bool(read.endpoints.primary or read.endpoints.backup)
     elif "name" in card and ("skills" in card or "supportedInterfaces" in card or "url" in card):

@@ -1,8 +1,8 @@
-"""Passes REQUESTs on to other agents: to a named agent, to any of several, or to all.
+"""Forwards REQUESTs to other agents: to a named agent, to any of several, or to all.
 
 Candidates are agents of this server, agents that registered over their sockets, and agents of a
-registry. Balancing asks another candidate only if the first was not reached, or refused before it
-began: two agents never work on the same message.
+registry. Balancing tries another candidate only if the first was unreachable, or rejected the
+request before it began: two agents never work on the same message.
 """
 
 from __future__ import annotations
@@ -110,17 +110,17 @@ that they do not reveal who is there.
 """
 
 REFUSED_EARLY = frozenset({"OVERLOADED", "TOO_MANY_REQUESTS", "MAINTENANCE"})
-"""Errors of agents that began nothing, if no task is named: another agent may be asked."""
+"""Errors of agents that began nothing, if no task is named: another agent may be tried."""
 
 BROADCAST_CONCURRENCY = 8
-"""How many agents of one broadcast are asked at the same time."""
+"""The number of agents of one broadcast that are called at the same time."""
 
 BROADCAST_BACKLOG = 64
 SUMMARY_BYTES = 4 * 1024 * 1024
-"""How many bytes of results the summary of a broadcast repeats; EVENTs had all of them."""
+"""The size limit of results in the summary of a broadcast, in bytes; EVENTs had all of them."""
 
 MARGIN = 0.25
-"""How many seconds before the deadline a broadcast sends its summary."""
+"""The time before the deadline at which a broadcast sends its summary, in seconds."""
 
 MAX_TURNS = 10_000
 
@@ -130,7 +130,7 @@ class NotSent(Exception):
 
 
 class NotForCaller(Exception):
-    """A candidate is not for this caller: for it, there is no such agent."""
+    """A candidate is hidden from this caller."""
 
 
 class AgentCandidate(Protocol):
@@ -153,7 +153,7 @@ class AgentCandidate(Protocol):
 
 
 class Turns:
-    """Remembers which agents had a turn last, so that equally busy ones take turns."""
+    """Remembers which agents were used last, so that equally busy agents take turns."""
 
     def __init__(self) -> None:
         self._last: Bounded[str, int] = Bounded(MAX_TURNS)
@@ -164,7 +164,7 @@ class Turns:
         return sorted(candidates, key=lambda each: (each.in_flight, self._last.get(each.id, 0)))
 
     def took(self, candidate: AgentCandidate) -> None:
-        """Note that it is a candidate's turn."""
+        """Record that a candidate was used."""
         self._count += 1
         self._last[candidate.id] = self._count
 
@@ -176,8 +176,8 @@ async def ask_one(
     *,
     turns: Turns,
 ) -> Answers:
-    """Yield the answers of the first candidate that takes the request: that with the least to do,
-    and of several such each in turn. Raises ``A2AError``.
+    """Yield the answers of the first candidate that accepts the request: the least busy, and
+    equally busy candidates in turn. Raises ``A2AError``.
     """
     refusal: Envelope | None = None
     was_there = False
@@ -270,11 +270,11 @@ _Outcome = dict[str, Any]
 
 
 class _Broadcast:
-    """One message to several agents.
+    """A message to several agents.
 
-    ``run`` yields the RESPONSE of each agent as an EVENT, with EVENTs before it if a query asks for
-    them. When all have answered, or the deadline is near, the RESPONSE about all follows. Further
-    EVENTs of agents that accepted a command come after that. Nothing of an agent is read ahead.
+    ``run`` yields the RESPONSE of each agent as an EVENT, with EVENTs before it if a query requests
+    them. When all have answered, or the deadline is near, the summary RESPONSE follows. Further
+    EVENTs of agents that accepted a command come after it. No agent's answers are read ahead.
     """
 
     _KNOWN, _END = object(), object()
@@ -325,7 +325,7 @@ class _Broadcast:
             yield self._summary()
 
     async def _ask(self, number: int) -> None:
-        """Ask one candidate; pass on its answers, and note its outcome."""
+        """Call one candidate; forward its answers, and record its outcome."""
         candidate = self._candidates[number]
         asked = _answers_in_time(candidate, self._request, self._context)
         async with aclosing(asked) as answers:
@@ -347,9 +347,9 @@ class _Broadcast:
         await self._queue.put(self._END)
 
     async def _first(self, candidate: AgentCandidate, answers: Answers) -> _Outcome | None:
-        """Pass on the answers of a candidate, up to its RESPONSE, and return its outcome.
+        """Forward the answers of a candidate, up to its RESPONSE, and return its outcome.
 
-        It is ``None`` for a candidate that is not for the caller.
+        It is ``None`` for a candidate that is hidden from the caller.
         """
         try:
             async for answer in answers:
@@ -430,7 +430,9 @@ UNPROVED = "\0"
 socket follows."""
 
 SHARING_SCOPE = "agents:serve"
-"""With this scope an agent is chosen beside agents of this server, for their skills and types."""
+"""The scope with which an agent is a candidate next to this server's agents, for skills
+and types.
+"""
 
 
 class ConnectedCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -446,7 +448,7 @@ class ConnectedCard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConnectedAgent:
-    """An agent at the other end of a socket. ``instance`` is the process that it says to be."""
+    """An agent at the other end of a socket. ``instance`` is the process that it claims to be."""
 
     def __init__(
         self, card: ConnectedCard, peer: SocketPeer, owner: str, *, shares: bool, instance: str = ""
@@ -462,7 +464,7 @@ class ConnectedAgent:
 
     @property
     def in_flight(self) -> int:
-        """How many requests it has to answer."""
+        """The number of its unanswered requests."""
         return self.peer.in_flight
 
     def is_open_to(self, context: MessageContext) -> bool:
@@ -489,7 +491,7 @@ class ConnectedAgent:
         if not self.peer.is_open:
             raise NotSent("its connection has ended")
         if self.peer.in_flight >= self.card.at_once:
-            raise NotSent("it has as many requests as it takes")
+            raise NotSent("it has reached its limit of requests")
         payload, info = payload_of(request), request.message
         if (left := _seconds_left(context)) is not None:
             timeout = max(1, round(left * 1000))
@@ -525,10 +527,10 @@ class ConnectedAgents:
         self._agents: dict[tuple[SocketPeer, str], ConnectedAgent] = {}
 
     def add(self, agent: ConnectedAgent) -> None:
-        """Add an agent. It replaces the same id on the same socket, or of the same instance: that
-        has connected again, and its other socket is dead.
+        """Add an agent. It replaces the same id on the same socket, or of the same instance, which
+        has reconnected after its other socket died.
 
-        It leaves when the socket closes. Raises ``TooManyRequestsError``.
+        It is removed when the socket closes. Raises ``TooManyRequestsError``.
         """
         key, agents = (agent.peer, agent.id), self._agents
         same = agent.id, agent.owner, agent.instance
@@ -551,11 +553,13 @@ class ConnectedAgents:
         self._agents.pop((peer, id), None)
 
     def owner_of(self, id: str) -> str | None:
-        """Return the owner of an id that is connected."""
+        """Return the owner of a connected id."""
         return next((each.owner for each in self._agents.values() if each.id == id), None)
 
     def remove_strangers(self, id: str) -> None:
-        """Remove agents that took an id without proof: somebody has proved it."""
+        """Remove agents that use an id without authentication, after another agent has
+        proved it.
+        """
         for key, agent in list(self._agents.items()):
             if agent.id == id and agent.owner.startswith(UNPROVED):
                 del self._agents[key]
@@ -563,10 +567,10 @@ class ConnectedAgents:
     def matching(
         self, *, id: str, type: str, action: str, context: MessageContext, with_hosted: bool
     ) -> Sequence[AgentCandidate]:
-        """Return the agents with an id, of a type, with a skill; empty texts count as any.
+        """Return the agents with an id, of a type, with a skill; empty texts match any.
 
-        Beside agents of this server (``with_hosted``) only those are chosen that may share their
-        work.
+        Next to agents of this server (``with_hosted``) only agents with the sharing scope are
+        chosen.
         """
         return [
             each
@@ -637,9 +641,9 @@ class HostedAgent:
         return card is not None and any(each.id == action for each in card(()).skills)
 
     def is_open_to(self, caller: Caller) -> bool:
-        """Return whether a caller's proof, without a signature, is enough here.
+        """Return whether a caller's authentication, without a signature, is enough here.
 
-        Credentials that the agent does not know are not tried on it: they would count as refused.
+        Credentials that the agent does not know are not tried on it: they would count as rejected.
         """
         shown = self.endpoint.interfaces
         if shown is not None and not (
@@ -693,7 +697,7 @@ class HostedAgent:
             await asyncio.gather(asking, return_exceptions=True)
 
     async def _run(self, exchange: InProcessExchange, context: MessageContext) -> None:
-        """Serve a POST of where a message came from, with the same headers."""
+        """Serve a POST with the headers of the original message."""
         given: Mapping[str, Any] = context.scope
         whole = str(given.get("root_path", "")) + self.path + PATH
         scheme = {"ws": "http", "wss": "https"}.get(given.get("scheme", ""), given.get("scheme"))
@@ -803,7 +807,7 @@ class RegisteredAgent:
 
     @property
     def in_flight(self) -> int:
-        """How many requests this process waits for."""
+        """The number of unanswered requests of this process."""
         return self._agents.in_flight[self.id]
 
     async def ask(self, request: Envelope, context: MessageContext) -> Answers:
@@ -861,9 +865,9 @@ class RegisteredAgent:
 
 
 class _RemoteCall:
-    """A REQUEST as a call of an agent elsewhere (``ServiceCall``, as far as ``Replies`` needs it).
+    """A REQUEST as a call of a remote agent (``ServiceCall``, as far as ``Replies`` needs it).
 
-    It belongs to the trace of the message, and says its chain.
+    It belongs to the trace of the message, and carries its chain.
     """
 
     grant = None
@@ -899,7 +903,7 @@ class _RemoteCall:
 
     @property
     def service(self) -> _RemoteCall:
-        """What answers for the tasks of the call."""
+        """The service for the tasks of the call."""
         return self
 
     async def get_task(self, request: Any, context: object) -> Any:
@@ -930,10 +934,11 @@ class _RemoteCall:
 
 
 class RoutingLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How far one message may spread. Beyond it, the message is refused, and no agent is asked.
+    """The limits of forwarding one message. Above them the message is rejected without calling any
+    agent.
 
-    ``agents`` may be asked by one broadcast; ``broadcasts_per_caller`` and ``broadcasts`` are how
-    many may be under way. Raises ``ValueError`` for a value below 1.
+    ``agents`` is the limit of one broadcast; ``broadcasts_per_caller`` and ``broadcasts`` are
+    limits of concurrent broadcasts. Raises ``ValueError`` for a value below 1.
     """
 
     agents: int = 32
@@ -1075,7 +1080,7 @@ class HostDirectory:
 
 
 def _check_spread(request: Envelope, payload: RequestPayload) -> None:
-    """Refuse what makes no sense for several agents. Raises ``InvalidParamsError``."""
+    """Reject options that cannot apply to several agents. Raises ``InvalidParamsError``."""
     target, metadata = request.target, payload.metadata
     strategy = target.routing_strategy
     problem = ""

@@ -26,7 +26,7 @@ from parley.security.signing.keys import decode, encode
 from parley.wire.json.problems import decode_base64
 
 MOST_VALUES = 100_000
-"""How many values a message may have whose canonical form takes time: anybody can send one."""
+"""The most values in a message whose canonical form is slow to compute: anyone can send one."""
 
 _SUPPLEMENTARY = re.compile(rb"[\xf0-\xf4]")
 _LARGE = re.compile(rb"[0-9]{16}")
@@ -40,7 +40,7 @@ def canonical_form(value: Any) -> bytes:
     except (TypeError, ValueError, RecursionError) as error:
         raise NotCanonical(f"has no canonical form: {error}") from None
     outside = outside_strings(data)
-    # NaN is written as null: RFC 8785 refuses it.
+    # NaN is encoded as null: RFC 8785 rejects NaN.
     words = outside.replace(b"true", b"").replace(b"false", b"")
     if (
         b"." not in words
@@ -153,10 +153,10 @@ def signed_with(
 
 
 def verify_signature(message: Envelope, key: EnvelopeKey) -> None:
-    """Check that a key signed a message, as it was received. Raises ``SignatureInvalid``.
+    """Check that a key signed a message, as received. Raises ``SignatureInvalid``.
 
-    The algorithm is the key's: a message that names another one is refused. Whether the time and
-    the nonce are good, and whether the owner of the key is the source, is for others to check.
+    The algorithm is the key's algorithm: a message that names another is rejected. The caller must
+    check the time, the nonce, and that the owner of the key is the source.
     """
     security = message.security
     if security is None:
@@ -165,7 +165,7 @@ def verify_signature(message: Envelope, key: EnvelopeKey) -> None:
         raise SignatureInvalid(f"security.keyId is not {key.id!r}, the key that verifies this")
     if security.algorithm not in ("", key.algorithm):
         raise SignatureInvalid(
-            f"security.algorithm is not {key.algorithm}, which is that of the key {key.id!r}"
+            f"security.algorithm is not {key.algorithm}, the algorithm of the key {key.id!r}"
         )
     members = message.received if message.received is not None else members_of(message)
     try:
@@ -177,7 +177,7 @@ def verify_signature(message: Envelope, key: EnvelopeKey) -> None:
         raise SignatureInvalid("security.signature is not base64url") from None
     if not _is_good(key, signature, data):
         raise SignatureInvalid(
-            f"security.signature is not that of this message by the key {key.id!r}: sign the "
+            f"security.signature is not the key {key.id!r}'s signature of this message: sign the "
             "canonical form (RFC 8785) of the whole message without security.signature"
         )
 
@@ -234,7 +234,7 @@ def owner_of(jwk: Mapping[str, Any]) -> str:
 def read_key(jwk: Mapping[str, Any], *, owner: str = "") -> EnvelopeKey:
     """Return the key of a JWK: a shared secret, or the private or public half for Ed25519.
 
-    ``owner`` is for a JWK that names none. Raises ``ValueError`` without anything of the key.
+    ``owner`` is for a JWK without an owner. Raises ``ValueError``, which never quotes the key.
     """
     owner = owner_of(jwk) if "owner" in jwk or not owner else owner
     kid, kty, alg = jwk.get("kid"), jwk.get("kty"), jwk.get("alg")

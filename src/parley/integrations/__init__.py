@@ -1,4 +1,4 @@
-"""Frameworks and MCP: what exists there served as A2A agents, and A2A agents called from there.
+"""Adapters of agent frameworks: their agents served over A2A, and A2A agents as their tools.
 
-One module each, imported only when used: ``parley.integrations.langgraph`` and so on.
+Each framework has its own module, imported only on use: ``parley.integrations.langgraph`` etc.
 """

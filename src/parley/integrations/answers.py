@@ -1,4 +1,6 @@
-"""Answers of callers as values and decisions, answers of remote agents, open questions."""
+"""Conversion of callers' answers to values and decisions, answers of remote agents,
+open questions.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,15 @@ R = TypeVar("R")
 
 
 class DoesNotFit(Exception):
-    """An answer does not fit its question; the text says what would, and is shown to the caller."""
+    """An answer does not match its question; the text says how to correct it, and is shown to the
+    caller.
+    """
 
 
 def fitting(turn: Turn, kind: Any, said: Any) -> Any:
-    """Return the input of a task as a value of a type: JSON data, or text that is such data.
+    """Return the input of a task as a value of a type: JSON data, or JSON text.
 
-    Input that does not fit ends the task as REJECTED, with the schema of what would.
+    Input that does not match ends the task as REJECTED, with the expected schema.
     """
     wanted = ValueType(kind)
     try:
@@ -71,11 +75,11 @@ async def ask_until(
     key: str,
     problem: str = "",
 ) -> R:
-    """Ask the caller until ``read`` can read the answer, and return its value.
+    """Ask the caller until ``read`` accepts the answer, and return its value.
 
-    ``question`` makes the question, of what was wrong with the answer before; that is ``problem``
-    the first time. ``read`` raises ``DoesNotFit`` for an answer that does not fit. ``key`` names
-    the question in the turn; further times have a number behind it.
+    ``question`` makes the question from the problem of the previous answer, at first ``problem``.
+    ``read`` raises ``DoesNotFit`` for a wrong answer. ``key`` names the question in the turn;
+    repeated questions have a number appended.
     """
     times = 0
     while True:
@@ -99,8 +103,8 @@ TYPES: dict[str, Any] = {
 def fitting_answer(schema: Mapping[str, Any], answer: Message, said: Any) -> Any:
     """Return an answer as a value of a schema's type, as far as its text can be read.
 
-    ``said`` is the data of the answer, or its text. Raises ``DoesNotFit`` for a value that cannot
-    be of the type, or lacks members. Who asks checks the rest.
+    ``said`` is the data of the answer, or its text. Raises ``DoesNotFit`` for a value of another
+    type, or with missing members. The caller of this function checks the rest.
     """
     kind = str(schema.get("type") or "").lower()
     found = said
@@ -111,9 +115,9 @@ def fitting_answer(schema: Mapping[str, Any], answer: Message, said: Any) -> Any
             found = json.loads(said)
     is_number = kind in ("integer", "number")
     if not isinstance(found, TYPES.get(kind, object)) or (is_number and isinstance(found, bool)):
-        raise DoesNotFit(f"The answer is of the type {kind}.")
+        raise DoesNotFit(f"The answer must be of the type {kind}.")
     if "enum" in schema and found not in schema["enum"]:
-        raise DoesNotFit(f"The answer is one of {', '.join(map(str, schema['enum']))}.")
+        raise DoesNotFit(f"The answer must be one of {', '.join(map(str, schema['enum']))}.")
     needed = schema.get("required", ()) if isinstance(found, dict) else ()
     if absent := [name for name in needed if name not in found]:
         raise DoesNotFit(f"The answer lacks {', '.join(absent)}.")
@@ -121,17 +125,17 @@ def fitting_answer(schema: Mapping[str, Any], answer: Message, said: Any) -> Any
 
 
 MAX_SHOWN = 2000
-"""How many characters of the arguments a question shows."""
+"""The number of characters of the arguments a question shows."""
 
 ANSWER = {
     "type": "object",
     "properties": {
         "approve": {"type": "boolean", "description": "Whether the call may be made"},
-        "reason": {"type": "string", "description": "Why not, for the model"},
+        "reason": {"type": "string", "description": "The reason for a rejection, for the model"},
     },
     "required": ["approve"],
 }
-"""The schema of an answer that is data."""
+"""The schema of an answer in the form of data."""
 
 YES = frozenset(
     {"yes", "y", "yep", "ok", "okay", "sure", "approve", "approved", "allow", "allowed"}
@@ -147,14 +151,14 @@ FILLING = frozenset(
 
 
 class ToolApproval(msgspec.Struct, frozen=True, kw_only=True):
-    """The decision of a caller about a tool call. ``reason`` is the text of a refusal, if any."""
+    """The decision of a caller about a tool call. ``reason`` is the text of a rejection, if any."""
 
     is_approved: bool
     reason: str = ""
 
 
 async def approval(turn: Turn, tool: str, arguments: object, *, key: str) -> ToolApproval:
-    """Ask the caller whether a tool may be called; ask again until the answer says yes or no.
+    """Ask the caller whether a tool may be called; repeat until the answer is yes or no.
 
     ``key`` names the question in the turn. The task waits as INPUT_REQUIRED.
     """
@@ -167,7 +171,7 @@ async def approval(turn: Turn, tool: str, arguments: object, *, key: str) -> Too
 
 
 def clear_decision_in(answer: Message) -> ToolApproval:
-    """Return the decision that a message has. Raises ``DoesNotFit`` without one."""
+    """Return the decision in a message. Raises ``DoesNotFit`` without a decision."""
     decision = decision_in(answer)
     if decision is None:
         raise DoesNotFit("That was neither yes nor no.")
@@ -175,9 +179,9 @@ def clear_decision_in(answer: Message) -> ToolApproval:
 
 
 def decision_in(answer: Message) -> ToolApproval | None:
-    """Return the decision that a message has, as data or in its words; ``None`` without one.
+    """Return the decision in a message, as data or in words; ``None`` without a decision.
 
-    A message that says both has none.
+    A message with both yes and no has no decision.
     """
     found = [decision for part in answer.parts if (decision := _of_data(part.data)) is not None]
     said = _of_words(answer.text.strip())
@@ -203,7 +207,7 @@ def _of_words(text: str) -> ToolApproval | None:
         return ToolApproval(is_approved=False, reason=rest[0] if words[0] in NO and rest else "")
     if words[0] in YES and all(word in YES or word in FILLING for word in words):
         return ToolApproval(is_approved=True)
-    return None  # a yes with conditions is none
+    return None  # a conditional yes is not a decision
 
 
 def _shown(arguments: Any) -> str:
@@ -224,11 +228,11 @@ async def answer_of(
     task_id: str | None = None,
     context_id: str | None = None,
 ) -> AsyncGenerator[str | Task | Message]:
-    """Yield the text of an answer as it comes, and at last the answer.
+    """Yield the text of an answer as it arrives, and finally the answer.
 
-    Within a turn the message is sent once under its ``key``, questions reach the caller, and the
-    agent remembers what was said in the turn's context. Only the answer is yielded then.
-    ``task_id`` and ``context_id`` are for a message outside of a turn. ``options`` are options of
+    Within a turn the message is sent once under its ``key``, questions reach the caller, the agent
+    remembers the conversation of the turn's context, and only the answer is yielded. ``task_id``
+    and ``context_id`` are for a message outside a turn. ``options`` are options of
     ``parley.connect``.
     """
     turn = current_turn()
@@ -248,7 +252,7 @@ async def answer_of(
 
 
 MAX_QUESTIONS = 100
-"""How many questions of an agent wait for an answer; older ones are lost."""
+"""The number of open questions of an agent kept; the oldest are dropped."""
 
 PARAMETERS = {
     "type": "object",
@@ -259,14 +263,14 @@ PARAMETERS = {
     "required": ["task", "answer"],
     "additionalProperties": False,
 }
-"""The parameters of a tool that answers."""
+"""The parameters of the tool that answers questions."""
 
 
 class OpenQuestions:
-    """The questions of a remote agent that tools of its skills have met, by the tasks that ask.
+    """The open questions of a remote agent to its skills' tools, by the tasks that ask.
 
-    Conversations may share the tools: a question is answered by who names its task, and only the
-    conversation that called the skill has read the task's id.
+    Conversations may share the tools: an answer must name the task of its question, and only the
+    conversation that called the skill knows the task's id.
     """
 
     def __init__(self, agent_name: str) -> None:
@@ -275,11 +279,11 @@ class OpenQuestions:
         self._open: Bounded[str, tuple[RemoteSkill, RemoteQuestion]] = Bounded(MAX_QUESTIONS)
 
     def __bool__(self) -> bool:
-        """Whether a question waits."""
+        """Return whether a question is open."""
         return bool(self._open)
 
     def ask(self, skill: RemoteSkill, question: RemoteQuestion) -> ToolResult:
-        """Return a question as the result of the call that met it."""
+        """Return a question as the result of the call that caused it."""
         self._open[question.task.id] = (skill, question)
         text = (
             f"The agent asks: {question.text}\n"
@@ -290,7 +294,7 @@ class OpenQuestions:
     async def answer(self, task_id: str, answer: str) -> ToolResult:
         """Answer a question, and return the result of the task, or its next question.
 
-        An answer that fails, or is cancelled, may not have arrived: the question stays.
+        An answer that fails, or is cancelled, may not have arrived: the question stays open.
         """
         skill, question = self._open.pop(task_id, (None, None))
         if skill is None or question is None:

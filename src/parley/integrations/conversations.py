@@ -1,7 +1,7 @@
-"""The content of a context: conversation, state, values of tasks; ids of threads.
+"""The stored content of a context: conversation, state, values of tasks; ids of threads.
 
-Several tasks change the conversation and the state at the same time. The additions of a task are
-merged in one update when its run has ended; the additions of other tasks stay.
+Several tasks may change the conversation and the state concurrently. A task's additions are merged
+in one update after its run; the additions of other tasks are kept.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from parley.llm.model import Json
 from parley.model.struct import valid_text
 
 MAX_BYTES = 1_000_000
-"""How many bytes of JSON a conversation or a state keeps in a context."""
+"""The size limit of a conversation or state in a context, in bytes of JSON."""
 
 MAX_WRITERS = 20
-"""How many of the newest tasks that changed a state are known, so that none does twice."""
+"""The number of the newest writers of a state recorded, so that no task writes twice."""
 
 HEAD = "before:"
-"""Begins the name of an entry with the summary that a memory made of earlier tasks."""
+"""The prefix of the name of an entry with a memory's summary of earlier tasks."""
 
 Messages = list[Any]
 """Messages of a framework, as JSON."""
@@ -34,11 +34,11 @@ _ENCODER = msgspec.json.Encoder(order="deterministic")
 class ContextConversation:
     """The conversation of a context: the messages of its tasks, in the order in which they ended.
 
-    It keeps at most ``max_messages`` and ``max_bytes`` of JSON. The oldest tasks go first. If the
-    newest alone is larger, ``shorten`` returns its messages without large content, such as files;
-    if that is not enough, only that task is not kept, and the log says so. ``first`` are messages
-    that every conversation begins with; they are not kept. With ``keeps_newest`` the newest task is
-    kept, however large.
+    It keeps at most ``max_messages`` and ``max_bytes`` of JSON. The oldest tasks are dropped first.
+    If the newest task alone is larger, ``shorten`` returns its messages without large content, such
+    as files; if that is not enough, only that task is dropped, with a log entry. ``first`` are
+    messages that begin every conversation; they are not stored. With ``keeps_newest`` the newest
+    task is kept, however large.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ContextConversation:
     async def earlier(self, *, step: str = "") -> Messages:
         """Return the messages of the tasks that have ended, the oldest first.
 
-        With ``step``, a step of the task has them: each attempt at the task finds the same.
+        With ``step`` they are a step of the task: each attempt at the task finds the same messages.
         """
         if step:
             entries = await self._turn.step(step, self._turn.recall, self._key, [])
@@ -78,20 +78,20 @@ class ContextConversation:
         self._earlier += [message for each in others for message in each["messages"]]
         return list(self._earlier)
 
-    # -- for a framework whose memory has all messages -----------------------------------------
+    # -- for frameworks whose memory has all messages ---------------------------------------------
 
     def mark(self, messages: Messages) -> Json:
-        """Return the part of a checkpoint beside the messages of a memory, for ``resume``."""
+        """Return the checkpoint data for ``resume``, in addition to the messages of a memory."""
         instead, own = self._split(messages)
         return {"own": len(own), "whole": instead is None, "found": self._found}
 
     def resume(self, mark: Mapping[str, Any], messages: Messages) -> None:
-        """Continue from a checkpoint, whose memory has these messages."""
+        """Continue from a checkpoint whose memory has these messages."""
         self._found, self._is_whole = mark["found"], mark["whole"]
         self._earlier = messages[: len(messages) - mark["own"]]
 
     async def finish(self, messages: Messages) -> None:
-        """Add the new messages of a memory, which has these messages now."""
+        """Add the new messages of a memory with these messages."""
         instead, own = self._split(messages)
         await self.add(own, instead=instead)
 
@@ -102,12 +102,12 @@ class ContextConversation:
     # -- adding --------------------------------------------------------------------------------
 
     async def add(self, messages: Iterable[Any], *, instead: Messages | None = None) -> None:
-        """Add the messages of this task; a further attempt at the task replaces it.
+        """Add the messages of this task; a further attempt at the task replaces them.
 
-        ``instead`` is for a memory that has forgotten or summed up the earlier messages: it is kept
-        in place of what ``earlier`` returned.
+        ``instead`` is for a memory that has dropped or summarized the earlier messages: it replaces
+        the result of ``earlier``.
 
-        Raises ``TypeError`` for messages that are no JSON.
+        Raises ``TypeError`` for messages that are not JSON.
         """
         task_id = self._turn.task_id
         own = _plain(list(messages))
@@ -132,7 +132,7 @@ class ContextConversation:
         if len(msgspec.json.encode(messages)) <= self._max_bytes:
             return messages
         self._turn.log.warning(
-            "what this task said is more than the %s bytes that a conversation keeps",
+            "the messages of this task exceed the %s bytes that a conversation may keep",
             f"{self._max_bytes:,}",
         )
         return []
@@ -152,7 +152,7 @@ class ContextConversation:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON keeps it, with valid text: a model's stream may cut an emoji."""
+    """Return a value in its JSON form, with valid text: a model's stream may split an emoji."""
     return msgspec.json.decode(msgspec.json.encode(valid_text(value)))
 
 
@@ -163,9 +163,9 @@ def _has_head(entries: Messages) -> bool:
 def added_to(earlier: Messages, messages: Messages) -> tuple[Messages | None, Messages]:
     """Return the changed earlier messages of a run, and its new messages.
 
-    ``earlier`` are those that it had found, in a memory that now has ``messages``. The first value
-    is ``None`` if they are all there still: it is the argument ``instead`` of
-    ``ContextConversation.add``.
+    ``earlier`` are the messages that it had found; the memory now has ``messages``. The first value
+    is the argument ``instead`` of ``ContextConversation.add``: ``None`` if all earlier messages
+    remain.
     """
     if messages[: len(earlier)] == earlier:
         return None, messages[len(earlier) :]
@@ -173,7 +173,7 @@ def added_to(earlier: Messages, messages: Messages) -> tuple[Messages | None, Me
     places: dict[bytes, list[int]] = {}
     for at, each in enumerate(now):
         places.setdefault(each, []).append(at)
-    for begin, each in enumerate(then):  # a memory forgets, or sums up, the oldest first
+    for begin, each in enumerate(then):  # a memory drops, or summarizes, the oldest first
         for at in places.get(each, ()):
             own = at + len(then) - begin
             if now[at:own] == then[begin:]:
@@ -182,7 +182,7 @@ def added_to(earlier: Messages, messages: Messages) -> tuple[Messages | None, Me
 
 
 def replaced(value: Any, replace: Callable[[Json], Any | None]) -> Any:
-    """Return JSON in which ``replace`` may give other values for objects; ``None`` keeps one."""
+    """Return JSON in which ``replace`` may replace objects; ``None`` keeps an object."""
     if isinstance(value, list):
         return [replaced(each, replace) for each in value]
     if isinstance(value, dict):
@@ -194,10 +194,10 @@ def replaced(value: Any, replace: Callable[[Json], Any | None]) -> Any:
 
 
 class ContextState:
-    """A JSON object that the tasks of a context share: each writes its own changes, no more.
+    """A JSON object shared by the tasks of a context: each task writes only its own changes.
 
-    It keeps at most ``max_bytes`` of JSON; a larger state is not kept, and the log says so.
-    ``shorten`` takes old or large values out of each state before it is kept.
+    It keeps at most ``max_bytes`` of JSON; a larger state is not stored, with a log entry.
+    ``shorten`` removes old or large values from a state before it is stored.
     """
 
     def __init__(
@@ -222,9 +222,9 @@ class ContextState:
         return state
 
     async def write(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-        """Make the changes that a task has made from ``before`` to ``after``, once for each task.
+        """Apply the changes of a task from ``before`` to ``after``, once for each task.
 
-        Raises ``TypeError`` for a state that is no JSON.
+        Raises ``TypeError`` for a state that is not JSON.
         """
         first, last = _plain(before), _plain(after)
         task_id = self._turn.task_id
@@ -238,7 +238,7 @@ class ContextState:
                 merged = self._shorten(merged)
             if len(msgspec.json.encode(merged)) > self._max_bytes:
                 self._turn.log.warning(
-                    "the state has more than the %s bytes that a context keeps: it stays as it was",
+                    "the state exceeds the %s bytes that a context may keep: it is not updated",
                     f"{self._max_bytes:,}",
                 )
                 return kept
@@ -248,10 +248,10 @@ class ContextState:
 
 
 def merged_value(now: Any, before: Any, after: Any) -> Any:
-    """Return a value with the changes from ``before`` to ``after``.
+    """Return a value with the changes from ``before`` to ``after`` applied.
 
-    Members of objects are changed one by one; to a list that has grown, what it has more is added.
-    What there was not before counts as empty. Of other values the newest counts.
+    Members of objects are merged one by one; additions to a list are appended. A missing value is
+    treated as empty. For other values the newest wins.
     """
     if after == before:
         return now
@@ -272,14 +272,14 @@ def merged_value(now: Any, before: Any, after: Any) -> Any:
 
 
 CHECKPOINT_BYTES = 500_000
-"""How many bytes of JSON a run's state may have to be kept where nothing is asked.
+"""The size limit of a run's state, in bytes of JSON, for checkpoints other than questions.
 
-A larger one is kept only at a question; a crash then repeats more.
+A larger state is kept only at a question; a crash then repeats more.
 """
 
 
 def fits_checkpoint(state: Any) -> bool:
-    """Return whether a state is kept where nothing is asked."""
+    """Return whether a state is small enough for checkpoints other than questions."""
     return len(msgspec.json.encode(state)) <= CHECKPOINT_BYTES
 
 
@@ -287,8 +287,8 @@ class TaskValue:
     """A JSON value that the context keeps for one task.
 
     It is removed when the task ends: completed, failed, canceled or rejected, also while it waits
-    and after a crash. Other tasks of the context have values of their own under the same name.
-    If it ``lists`` others, it is an object with their ``keys``, and they are removed with it.
+    and after a crash. Other tasks of the context have their own values under the same name. If it
+    ``lists`` other values, it is an object with their ``keys``, and they are removed with it.
     """
 
     def __init__(self, turn: Turn, name: str, *, lists: bool = False) -> None:
@@ -303,13 +303,15 @@ class TaskValue:
     async def write(self, value: Any) -> None:
         """Replace the value; it is durable before this returns.
 
-        Raises ``TypeError`` for a value that is no JSON, and ``TurnOver`` after the turn's end.
+        Raises ``TypeError`` for a value that is not JSON, and ``TurnOver`` after the turn's end.
         """
         await self._turn._attempt.own_value(self._key, lists=self._lists)
         await self._turn.remember(self._key, value)
 
     async def update(self, function: Callable[[Any], Any], default: Any = None) -> None:
-        """Change the value as ``Turn.update`` does. Raises what that and ``write`` raise."""
+        """Change the value as ``Turn.update`` does. Raises the errors of ``Turn.update`` and
+        ``write``.
+        """
         await self._turn._attempt.own_value(self._key, lists=self._lists)
         await self._turn.update(self._key, function, default)
 
@@ -325,9 +327,9 @@ ANONYMOUS = "anonymous"
 def thread_id(turn: Turn) -> str:
     """Return the id under which a framework keeps the conversation of this turn's context.
 
-    Two owners may name the same ``contextId`` and mean different contexts, so the id of a context
-    with an owner or a tenant ends with a point and a digest of them. The rest is letters,
-    digits, ``-`` and ``_``, so no caller can name the thread of another.
+    Two owners may use the same ``contextId`` for different contexts, so the id of a context with an
+    owner or a tenant ends with a point and a digest of them. The rest has only letters, digits,
+    ``-`` and ``_``, so no caller can name another caller's thread.
     """
     scope = turn._attempt.runner.scope
     if not scope.owner and not scope.tenant and _is_plain(turn.context_id):
@@ -337,10 +339,10 @@ def thread_id(turn: Turn) -> str:
 
 
 def user_id(turn: Turn) -> str:
-    """Return the id under which a framework keeps what belongs to the owner of this turn's context.
+    """Return the id under which a framework keeps data of the owner of this turn's context.
 
-    Callers who share what they make are one user. It is ``anonymous`` without an owner, and no
-    owner has that id. It has the characters that ``thread_id`` has.
+    Callers with shared ownership are one user. It is ``anonymous`` without an owner, and no owner
+    has that id. It uses the same characters as ``thread_id``.
     """
     scope = turn._attempt.runner.scope
     if not scope.owner and not scope.tenant:

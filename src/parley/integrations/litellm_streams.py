@@ -1,6 +1,6 @@
-"""What LiteLLM leaves out of the streams of OpenAI's package: refusals, and that an end is missing.
+"""Refusals and missing ends of OpenAI streams, which LiteLLM drops.
 
-It has no public hook for the pieces of a stream before it makes them its own.
+LiteLLM has no public hook for the original chunks of a stream.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 
 class HeardReply(msgspec.Struct):
-    """One reply of the chat completions API as it comes: its refusal, and its finish reason.
+    """A reply of the chat completions API as it arrives: its refusal, and its finish reason.
 
     ``ending`` is empty for a stream that ended without a reason, and ``None`` before its end.
     """
@@ -23,7 +23,9 @@ class HeardReply(msgspec.Struct):
     ending: str | None = None
 
     def look_at(self, reply: Any, said: str) -> None:
-        """Note what a reply, or a chunk, has under a member of its choices."""
+        """Record the refusal and finish reason of a reply, or of a chunk under a member of its
+        choices.
+        """
         for choice in reply.choices or ():
             self.ending = choice.finish_reason or self.ending
             self.refusal += getattr(getattr(choice, said), "refusal", None) or ""
@@ -37,11 +39,11 @@ class HeardReply(msgspec.Struct):
 
 
 HEARD: ContextVar[HeardReply | None] = ContextVar("parley_litellm_heard", default=None)
-"""Where the pieces of the reply to the next request are noted."""
+"""The record of the reply to the next request."""
 
 
 def listen(module: Any) -> None:
-    """Wrap ``acompletion`` of a module that asks models through LiteLLM. Idempotent."""
+    """Wrap ``acompletion`` of a module that calls models through LiteLLM. Idempotent."""
     complete = module.acompletion
     if getattr(complete, "is_heard", False):
         return

@@ -1,4 +1,4 @@
-"""The parts of a message as a model's input is made of them: texts, images, other files."""
+"""The parts of a message as model input: texts, images, other files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from parley.model.parts import Message, Part
 
 
 class InputFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of a message, read. ``media_type`` is never empty."""
+    """A file of a message, with its content. ``media_type`` is never empty."""
 
     content: bytes
     media_type: str
@@ -49,7 +49,7 @@ class InputFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MAX_TOGETHER = 100_000_000
-"""How many bytes the files of a message have together, at most."""
+"""The total size limit of the files of a message, in bytes."""
 
 
 async def input_of(
@@ -59,7 +59,7 @@ async def input_of(
 
     A text file is a text under its name, unless ``reads_texts`` is false. Files by reference are
     read, through the egress guard, up to ``max_bytes`` each and ``MAX_TOGETHER``. Raises subclasses
-    of ``ClientError`` for files that cannot be read.
+    of ``ClientError`` for unreadable files.
     """
     found: list[str | InputFile] = []
     left = MAX_TOGETHER
@@ -81,13 +81,13 @@ async def _file(turn: Turn, part: Part, max_bytes: int) -> InputFile:
 
 
 def file_of(part: Part, content: bytes) -> InputFile:
-    """Return a file part whose content is read."""
+    """Return a file part with its content."""
     media_type = part.media_type or "application/octet-stream"
     return InputFile(content=content, media_type=media_type, filename=part.filename)
 
 
 def part_of_data_url(url: str, filename: str = "") -> Part | None:
-    """Return the file that a ``data:`` address has, a file by reference for ``http``."""
+    """Return the file in a ``data:`` address, or a file by reference for ``http``."""
     if url.startswith("data:") and ";base64," in url:
         head, _, content = url.partition(";base64,")
         try:

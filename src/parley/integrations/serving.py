@@ -44,19 +44,19 @@ A run that returns ``None`` has shown its answer.
 """
 
 Told = tuple[type[BaseException], str, str]
-"""Errors of a framework: their class, words of their text, and the sentence for callers.
+"""An error of a framework: its class, a substring of its text, and the sentence for callers.
 
-``{}`` in the sentence is the text of the error.
+``{}`` in the sentence is replaced by the text of the error.
 """
 
 CUT_SECONDS = 2.0
-"""The pause before a reply that broke off is asked for again; it grows by this."""
+"""The pause before an interrupted reply is requested again, in seconds; it grows by this."""
 
 MAX_TOOLS = 30
-"""How many tools a description names."""
+"""The number of tools a description names."""
 
 CUT = "model-reply-cut"
-"""Begins the keys of these pauses in a task."""
+"""The prefix of the keys of these pauses in a task."""
 
 
 def framework_agent(
@@ -79,20 +79,20 @@ def framework_agent(
 ) -> Agent:
     """Return an agent with one skill, which runs a framework for each turn.
 
-    The skill is durable before the framework runs. What the run shows through its ``RunOutput`` is
-    streamed; the turn is ``current_turn`` meanwhile. The card has ``input_schema`` and
-    ``output_schema``, JSON Schemas of data in messages and results. ``max_model_calls`` is how many
-    requests to models a turn makes at most, ``None`` for any number. ``told`` has the sentences for
-    callers about errors of the framework; failures of models are told without it. ``options`` are
-    options of ``Agent``.
+    The skill's task is durable before the framework runs. Output through its ``RunOutput`` is
+    streamed; ``current_turn`` is the turn meanwhile. The card has ``input_schema`` and
+    ``output_schema``, JSON Schemas of data in messages and results. ``max_model_calls`` is the
+    limit of model requests in a turn, ``None`` for no limit. ``told`` has the sentences for callers
+    about errors of the framework; failures of models have their own. ``options`` are options of
+    ``Agent``.
 
-    A run that asked a model and has no answer ends as FAILED or REJECTED with the reason. A reply
-    of the model that broke off is asked for again, as after a crash.
+    A run that called a model and has no answer ends as FAILED or REJECTED with the reason. An
+    interrupted reply of the model is requested again, as after a crash.
 
     Raises ``ValueError`` for an invalid option.
     """
     if max_model_calls is not None and max_model_calls < 1:
-        raise ValueError("max_model_calls is 1 or more, or None for any number")
+        raise ValueError("max_model_calls must be 1 or more, or None for no limit")
     extensions = (RunProgress(), *extensions)
     if input_schema or output_schema:
         schema = SkillSchema(
@@ -136,7 +136,7 @@ def framework_agent(
 
 
 def _told_of(error: Exception, told: Iterable[Told]) -> str:
-    """Return the sentence about an error, a cause of it, or a member of its group."""
+    """Return the sentence for an error, for its cause, or for a member of its group."""
     for each in causes(error):
         for kind, words, sentence in told:
             if isinstance(each, kind) and words in str(each):
@@ -145,7 +145,7 @@ def _told_of(error: Exception, told: Iterable[Told]) -> str:
 
 
 async def _ask_again(turn: Turn) -> None:
-    """Let the turn run again after a pause: a reply of its model broke off."""
+    """Run the turn again after a pause: a reply of its model was interrupted."""
     begun = [key for key in turn._attempt.results or {} if key.startswith(f"sleep:{CUT}")]
     if len(begun) == MAX_CUT:
         turn.fail(BROKE_OFF)
@@ -154,7 +154,7 @@ async def _ask_again(turn: Turn) -> None:
 
 
 COUNTED = ("number", "round", "pauses")
-"""How a state says how often its run has asked; the last two were written until now."""
+"""The keys for the number of questions in a state; the last two were written by older versions."""
 
 
 class RunOver(Exception):
@@ -168,15 +168,15 @@ class RunOver(Exception):
 class FrameworkRun:
     """The run of a framework in a turn, for frameworks whose state is JSON.
 
-    Where the run asks, and wherever it calls ``keep``, its state is kept until the task ends, in
-    place of the state before. So an answer, a crash or another replica continues from there.
-    ``kept`` is the newest state, ``number`` how often the run has asked, ``results`` the results of
-    remote calls that the run stood still for, by the ids of their calls. ``current_run`` finds the
+    At each question, and at each call of ``keep``, its state is kept until the task ends, replacing
+    the previous state. So after an answer or a crash, or on another replica, it continues from
+    there. ``kept`` is the newest state, ``number`` the number of questions so far, ``results`` the
+    results of remote calls for which the run was suspended, by call id. ``current_run`` finds the
     run in tools and models.
     """
 
     name = ""
-    """Names the state in the context, and begins the keys of questions and calls."""
+    """The name of the state in the context, and the prefix of the keys of questions and calls."""
 
     def __init__(self, output: RunOutput) -> None:
         self.output, self.turn, self.requests = output, output.turn, output.requests
@@ -188,22 +188,22 @@ class FrameworkRun:
         output.run = self
 
     async def begin(self, given: Any) -> Any:
-        """Load ``kept``, once in an attempt. Without it return the first argument of ``go``.
+        """Load ``kept``, once in an attempt. Without a state return the first argument of ``go``.
 
         ``given`` is the input of the run.
         """
         raise NotImplementedError
 
     async def go(self, given: Any) -> Json:
-        """Run until something is asked, and return the state. Raises ``RunOver`` at the end."""
+        """Run until a question, and return the state. Raises ``RunOver`` at the end."""
         raise NotImplementedError
 
     async def answers(self, kept: Json) -> Any:
-        """Return the answers to what a state asks, as the argument of ``go``."""
+        """Return the answers to the questions of a state, as the argument of ``go``."""
         raise NotImplementedError
 
     async def result(self, given: Any = None) -> Any:
-        """Run until the end, and return the result. The caller answers what is asked."""
+        """Run until the end, and return the result. The caller answers questions."""
         self.kept = await self._state.read()
         given = await self.begin(given)
         try:
@@ -224,22 +224,22 @@ class FrameworkRun:
         await self._state.write(self.kept)
 
     def call_key(self, said: str) -> str:
-        """Return the key of a call, by its text and how often it was said: the same in a re-run."""
+        """Return the key of a call, by its text and number of occurrences: equal in a re-run."""
         return self._keys.key(f"{self.name}:{self.number}", said)
 
     async def call(self, skill: Any, tool: str, arguments: Any, call_id: str) -> ToolResult:
-        """Call a remote skill that the run stands still for; note and return the result."""
+        """Call a remote skill for which the run is suspended; record and return the result."""
         if not isinstance(skill, RemoteSkill):
-            raise LookupError(f"the tool {tool!r}, which a call waits for, is no remote skill now")
+            raise LookupError(f"the tool {tool!r} of a waiting call is not a remote skill now")
         key = f"{self.name}:{self.number}:{call_id}"
         result = self.results[call_id] = await skill.call(arguments, key=key)
         return result
 
 
 def described(said: str | None, name: str, tools: Iterable[tuple[str, object]]) -> str:
-    """Return the description of an agent: what it says of itself, or its name, and its tools.
+    """Return the description of an agent: its own text, or its name, and its tools.
 
-    Of what a tool says the first line is shown.
+    Of a tool's description the first line is shown.
     """
     lines = [(tool, str(text or "").strip().partition("\n")[0]) for tool, text in tools]
     named = [f"{tool} ({line})" if line else tool for tool, line in lines]
@@ -248,7 +248,7 @@ def described(said: str | None, name: str, tools: Iterable[tuple[str, object]]) 
 
 
 def fail_with(turn: Turn, reason: str, error: BaseException) -> None:
-    """End the turn as FAILED with a reason that callers may know, if there is one.
+    """End the turn as FAILED with a reason that callers may see, if there is one.
 
     The log has the error.
     """
@@ -261,7 +261,7 @@ def fail_with(turn: Turn, reason: str, error: BaseException) -> None:
 def needs(extra: str) -> Iterator[None]:
     """Import a framework within this block.
 
-    Raises ``ImportError`` that says how to install what is missing.
+    Raises ``ImportError`` with installation advice.
     """
     try:
         yield
@@ -275,11 +275,11 @@ def needs(extra: str) -> Iterator[None]:
 
 
 MAX_REMEMBERED_BYTES = 1 << 20
-"""The most bytes of one reply or result that are remembered; a longer one is made again."""
+"""The size limit of a remembered reply or result, in bytes; a longer one is not remembered."""
 
 
 class CallKeys:
-    """Names calls by what they are asked, and by how often that was asked before in the run.
+    """Identifies calls by their requests, and by the number of equal requests before in the run.
 
     It may be used from several threads.
     """
@@ -289,9 +289,9 @@ class CallKeys:
         self._lock = threading.Lock()
 
     def key(self, kind: str, asked: object) -> str:
-        """Return the key of the next call of a kind that is asked this.
+        """Return the key of the next call of a kind with this request.
 
-        What is no JSON counts as its text.
+        Values that are not JSON are represented by their text.
         """
         said = msgspec.json.encode(asked, enc_hook=str, order="deterministic")
         name = f"{kind}:{hashlib.sha256(said).hexdigest()[:24]}"
@@ -303,7 +303,7 @@ class CallKeys:
 class RememberedCalls:
     """Calls of models and tools in a run, remembered in the log of the turn's task.
 
-    A call is known by its request and by the number of equal requests before it in the run.
+    A call is identified by its request and by the number of equal requests before it in the run.
     """
 
     def __init__(self, turn: Turn) -> None:
@@ -322,7 +322,7 @@ class RememberedCalls:
 
 
 def remembered(value: Any) -> Any:
-    """Return a value as the JSON that a step keeps, ``None`` for one that is too long."""
+    """Return a value as JSON for a step, ``None`` for a value that is too long."""
     written = msgspec.json.encode(valid_text(value))
     return msgspec.json.decode(written) if len(written) <= MAX_REMEMBERED_BYTES else None
 

@@ -1,10 +1,10 @@
-"""Agents that a language model answers, with functions, MCP servers and other agents as tools.
+"""Agents whose skills a language model answers, with functions, MCP servers and agents as tools.
 
     from parley.llm import llm_agent
 
     agent = llm_agent("Helper", model="qwen3:8b", tools=[a_function, "https://other-agent"])
 
-``docs/guides/llm-agents.md`` shows all of it.
+``docs/guides/llm-agents.md`` is the guide.
 """
 
 from __future__ import annotations

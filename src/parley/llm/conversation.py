@@ -15,19 +15,19 @@ from parley.llm.model import Json
 from parley.model.parts import Part
 
 MAX_RESULT = 2000
-"""How many characters of a tool's result are remembered."""
+"""The number of characters of a tool's result remembered."""
 
 MAX_SAID = 8000
-"""How many characters of one message are remembered of an exchange that is too long."""
+"""The number of characters of one message of an overlong exchange remembered."""
 
 MAX_TEXT_BYTES = 256 * 1024
-"""How large a text file may be that becomes a part of the conversation."""
+"""The size limit of a text file in the conversation."""
 
 MAX_FILE_BYTES = 20 * 1024 * 1024
-"""How large an image or another file may be that is sent to a model."""
+"""The size limit of an image or other file for a model."""
 
 READABLE = ("application/json", "application/xml", "application/yaml", "application/x-yaml")
-"""Media types that are text, beside ``text/...``."""
+"""Media types that are text, in addition to ``text/...``."""
 
 Messages = list[Json]
 
@@ -35,9 +35,9 @@ Messages = list[Json]
 class ModelConversation:
     """The earlier exchanges of a context.
 
-    An exchange is all of one task: what its caller said, the tool calls, the answer. It is added as
-    a whole when the task's run has ended, so tasks that run at the same time mix nothing; the
-    oldest exchanges are dropped when all have more than ``most`` tokens.
+    An exchange is a whole task: the caller's messages, the tool calls, the answer. It is added when
+    the task's run has ended, so concurrent tasks do not mix; the oldest exchanges are dropped when
+    all together have more than ``most`` tokens.
     """
 
     def __init__(self, turn: Turn, key: str, most: int) -> None:
@@ -78,9 +78,9 @@ class ModelConversation:
 
 
 def _fitted(messages: Sequence[Mapping[str, Any]], most: int) -> Messages:
-    """Return an exchange as it is remembered: without files and thinking, with short results.
+    """Return an exchange in its remembered form: without files and thinking, with short results.
 
-    Of an exchange that is still too long only the first and the last message are left.
+    Of an exchange that is still too long only the first and the last message remain.
     """
     whole: Messages = []
     for message in messages:
@@ -100,7 +100,7 @@ def _fitted(messages: Sequence[Mapping[str, Any]], most: int) -> Messages:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return a text, or its beginning and how much was left out."""
+    """Return a text, or its beginning and the number of omitted characters."""
     if len(text) <= most:
         return text
     return f"{text[:most]}\n[{len(text) - most:,} more characters are left out]"
@@ -109,8 +109,8 @@ def shortened(text: str, most: int) -> str:
 async def content_of(turn: Turn, parts: Sequence[Part], takes: Sequence[str]) -> str | list[Json]:
     """Return parts as the content of a message: text alone, or a list of content parts.
 
-    ``takes`` are the media types of files that the model takes, such as ``image/*``; text files
-    become text. A file that the model does not take ends the task as REJECTED.
+    ``takes`` are the media types of files that the model accepts, such as ``image/*``; text files
+    become text. A file that the model does not accept ends the task as REJECTED.
     """
     found: list[Json] = []
     for part in parts:
@@ -136,16 +136,16 @@ async def _file(turn: Turn, part: Part, takes: Sequence[str]) -> Json:
     is_text = kind.startswith("text/") or kind in READABLE
     if not is_text and not (takes and accepts(takes, kind)):
         taken = ", ".join(("text", *takes))
-        turn.reject(f"this agent's model takes {taken}, and {name} is {kind}")
+        turn.reject(f"this agent's model accepts {taken}, but {name} is {kind}")
     data = await turn.file(part).read(limit=MAX_FILE_BYTES)
     most = MAX_TEXT_BYTES if is_text else MAX_FILE_BYTES
     if len(data) > most:
-        turn.reject(f"{name} has {len(data):,} bytes, and a model gets {most:,} at most")
+        turn.reject(f"{name} has {len(data):,} bytes; the limit for a model is {most:,}")
     if is_text:
         try:
             return _text(f"{name}:\n{data.decode()}")
         except UnicodeDecodeError:
-            turn.reject(f"{name} says that it is {kind}, and is not UTF-8")
+            turn.reject(f"{name} is declared as {kind}, but is not UTF-8")
     encoded = base64.b64encode(data).decode()
     if kind.startswith("image/"):
         return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{encoded}"}}
@@ -161,7 +161,7 @@ def _text(text: str) -> Json:
 
 
 def without_files(content: Any) -> Any:
-    """Return content as it is remembered: files are named, their bytes are left out."""
+    """Return content in its remembered form: files by name, without their bytes."""
     if not isinstance(content, list):
         return content
     words = []
@@ -173,5 +173,5 @@ def without_files(content: Any) -> Any:
 
 
 def estimated(value: Any) -> int:
-    """Return about how many tokens a JSON value has: one for four bytes."""
+    """Return the approximate number of tokens of a JSON value: one for four bytes."""
     return len(msgspec.json.encode(value)) // 4 + 1

@@ -1,4 +1,4 @@
-"""The turn that runs now, for code that a framework calls without one."""
+"""The current turn, for code that a framework calls without a turn argument."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _TURN: ContextVar[Turn | None] = ContextVar("parley_current_turn", default=None)
 
 
 def current_turn() -> Turn | None:
-    """Return the turn in which a framework or a model runs, ``None`` outside of one."""
+    """Return the turn in which a framework or a model runs, ``None`` outside a turn."""
     return _TURN.get()
 
 
 @contextmanager
 def within(turn: Turn) -> Iterator[None]:
-    """Let ``current_turn`` return this turn, here and in tasks that are started here."""
+    """Make ``current_turn`` return this turn, here and in tasks started here."""
     token = _TURN.set(turn)
     try:
         yield

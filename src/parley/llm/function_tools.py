@@ -1,4 +1,4 @@
-"""Plain functions as tools: their schema from types and docstring, each call done once."""
+"""Plain functions as tools: their schema from types and docstring, each call made once."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from parley.model.parts import Part
 log = logging.getLogger("parley.llm")
 
 NO_PARAMETERS = {"type": "object", "properties": {}}
-"""The schema of a tool that takes nothing."""
+"""The schema of a tool without parameters."""
 
 
 class ToolFailed(Exception):
-    """Raised by a tool's function: the model gets the text, and may do something else.
+    """Raised by a tool's function: the model gets the text, and may continue differently.
 
-    The text of a ``ValueError`` gets to the model, too. The text of other exceptions stays in the
-    log: the model learns only that the tool failed.
+    The model also gets the text of a ``ValueError``. The text of other exceptions is only in the
+    log; the model only sees that the tool failed.
     """
 
 
@@ -40,10 +40,10 @@ class FunctionTool:
 
     The schema comes from the types of its parameters, their descriptions from ``Annotated`` types
     or from the docstring (``Args:``, ``:param x:``, or NumPy's form). A plain ``def`` runs in a
-    thread. A parameter of the type ``Turn`` (in a plain ``def`` ``BlockingTurn``) gets the turn.
-    The result is a value that a skill may return: text, data, a ``Part``, a list of them.
+    thread. A parameter of the type ``Turn`` (in a plain ``def`` ``BlockingTurn``) receives the
+    turn. The result may be any result of a skill: text, data, a ``Part``, a list of them.
 
-    Within a turn a call is a step: it is done once in the life of the task.
+    Within a turn a call is a step: it is made once in the life of the task.
 
     Raises ``TypeError`` for a function that a model cannot call.
     """
@@ -54,7 +54,7 @@ class FunctionTool:
         self, function: Callable[..., Any], *, name: str = "", description: str = ""
     ) -> None:
         if not callable(function):
-            raise TypeError(f"a tool is a function, not {function!r}")
+            raise TypeError(f"a tool must be a function, not {function!r}")
         self._form = form_of(function)
         own = getattr(function, "__name__", type(function).__name__)
         if self._form.streams:
@@ -67,7 +67,7 @@ class FunctionTool:
         self.parameters: Mapping[str, Any] = _described(self._inputs.schema or NO_PARAMETERS, about)
         try:
             self._result = result_of(function)
-        except TypeError:  # only the model reads it: what is returned decides
+        except TypeError:  # the type is only informative: the returned value is what matters
             self._result = None
 
     def __repr__(self) -> str:
@@ -75,7 +75,7 @@ class FunctionTool:
 
     @property
     def takes_turn(self) -> bool:
-        """Whether the function gets the turn, and may ask its caller."""
+        """Return whether the function receives the turn, and so may ask its caller."""
         return self._inputs.takes_turn
 
     async def call(self, arguments: Mapping[str, Any], *, key: str = "") -> ToolResult:
@@ -93,7 +93,7 @@ class FunctionTool:
             return failed(f"these arguments do not fit: {mismatch}")
         filled: Any = turn
         if self._inputs.takes_turn and turn is None:
-            raise RuntimeError(f"the tool {self.name!r} takes the turn, and there is none here")
+            raise RuntimeError(f"the tool {self.name!r} needs a turn, and there is none here")
         if turn is not None and self._inputs.takes_turn and self._form.in_thread:
             filled = BlockingTurn(turn)
         by_position, by_name = self._inputs.arguments(values, filled, "")
@@ -148,7 +148,7 @@ _NUMPY = re.compile(r"^(\w+)\s*(?::.*)?$")
 
 
 def read_docstring(text: str) -> tuple[str, dict[str, str]]:
-    """Return the texts of a docstring about its function and about each parameter."""
+    """Return the descriptions of a function and of its parameters from a docstring."""
     summary: list[str] = []
     about: dict[str, list[str]] = {}
     section, name, indent = "", "", 0

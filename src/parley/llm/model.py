@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 
 class ModelUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens, and their price if it is known, in the unit that ``Spent.cost`` has."""
+    """Tokens, and their price if it is known, in the unit of ``Spent.cost``."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -45,7 +45,7 @@ class ModelUsage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def spent(self) -> Spent:
-        """The same in the form that answers show."""
+        """The usage in the form that answers show."""
         return Spent(tokens=self.tokens, cost=self.cost)
 
 
@@ -65,9 +65,9 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def said(self) -> str:
-        """The text of the newest message of the user that has any.
+        """The text of the newest user message with text.
 
-        Some frameworks send each part as a message of its own.
+        Some frameworks send each part as a separate message.
         """
         for message in reversed(self.messages):
             if message.get("role") == "user" and (text := text_of(message)):
@@ -76,7 +76,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tool_results(self) -> list[str]:
-        """The results of tools since what the user ``said``, in order."""
+        """The results of tools since the newest user message, in order."""
         found: list[str] = []
         for message in reversed(self.messages):
             if message.get("role") == "user" and text_of(message):
@@ -87,7 +87,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool that the model calls. ``arguments`` is JSON, as the model wrote it."""
+    """A tool call by the model. ``arguments`` is JSON text, as the model wrote it."""
 
     id: str
     name: str
@@ -95,10 +95,11 @@ class ModelToolCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of a reply: of its text, of the model's thinking, of a refusal, or whole tool calls.
+    """A piece of a reply: of its text, of the model's thinking, of a refusal, or complete tool
+    calls.
 
-    The last one may have the ``usage`` of the request, and has the ``finish_reason``: without one
-    the reply broke off.
+    The last piece has the ``finish_reason``, and may have the ``usage`` of the request: a reply
+    without a finish reason was interrupted.
     """
 
     text: str = ""
@@ -110,9 +111,10 @@ class ModelChunk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole reply, as a task's log keeps it: with thinking only if the model wants it back.
+    """A complete reply, in the form of a task's log: with thinking only if the model needs it
+    returned.
 
-    ``id`` tells it from all others: a reply that the log has is counted once.
+    ``id`` is unique: a reply that is already in the log is not counted again.
     """
 
     id: str = ""
@@ -128,12 +130,12 @@ class Model(Protocol):
     """A language model."""
 
     def stream(self, request: ModelRequest) -> AsyncIterator[ModelChunk]:
-        """Ask, and yield the reply piece by piece. Raises ``ModelFailed``."""
+        """Send a request, and yield the reply piece by piece. Raises ``ModelFailed``."""
         ...
 
 
 class ModelFailed(Exception):
-    """A model could not be asked, or did not answer. ``status`` is the status of HTTP, or 0.
+    """A model could not be reached, or did not answer. ``status`` is the HTTP status, or 0.
 
     ``metadata`` has the usage of the run until then.
     """
@@ -145,7 +147,7 @@ class ModelFailed(Exception):
 
 
 class ReplyBroken(ModelFailed):
-    """A reply broke off after it had begun, or ended without a finish reason."""
+    """A reply was interrupted, or ended without a finish reason."""
 
 
 def text_of(message: Mapping[str, Any]) -> str:
@@ -158,11 +160,11 @@ def text_of(message: Mapping[str, Any]) -> str:
 
 
 class ScriptedReply(msgspec.Struct, frozen=True, kw_only=True):
-    """A reply of a script: text, tool calls (name and arguments), or an HTTP error.
+    """A scripted reply: text, tool calls (name and arguments), or an HTTP error.
 
-    ``refusal`` is the text of a refusal. ``finish_reason`` is how the reply ends, without one
-    ``tool_calls`` or ``stop``; with ``is_cut`` it breaks off after the text. ``pause`` is how many
-    seconds pass before each piece, ``hold`` what is awaited before the reply.
+    ``refusal`` is the text of a refusal. ``finish_reason`` is how the reply ends, by default
+    ``tool_calls`` or ``stop``; with ``is_cut`` it is interrupted after the text. ``pause`` is the
+    delay before each piece in seconds, ``hold`` is awaited before the reply.
     """
 
     text: str = ""
@@ -178,16 +180,16 @@ class ScriptedReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MAX_REQUESTS = 1000
-"""How many requests a scripted model keeps."""
+"""The number of requests a scripted model keeps."""
 
 Script = Callable[[ModelRequest], ScriptedReply | str | Awaitable[ScriptedReply | str]]
 """Returns the reply to a request; a plain string is a reply with that text."""
 
 
 class ScriptedModel:
-    """A ``Model`` whose replies a function decides.
+    """A ``Model`` whose replies come from a function.
 
-    ``requests`` has the requests, the newest ``MAX_REQUESTS``.
+    ``requests`` are the newest ``MAX_REQUESTS`` requests.
     """
 
     def __init__(self, script: Script) -> None:

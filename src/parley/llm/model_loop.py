@@ -42,10 +42,10 @@ Instructions = str | Callable[[Turn], Any]
 """The first message to a model: text, or a function of the turn (``def`` or ``async def``)."""
 
 MEMORY_TOKENS = 8000
-"""How many tokens of earlier exchanges a context remembers, unless the author says."""
+"""The number of tokens of earlier exchanges a context remembers by default."""
 
 MAX_ROUNDS = 12
-"""How often a model may be asked in one run, unless the author says."""
+"""The default limit of model requests in one run."""
 
 UNAVAILABLE = (A2AError, ClientError, ToolsUnavailable, OSError, TimeoutError)
 """Errors of tools that cannot be opened."""
@@ -55,19 +55,19 @@ class ModelLoop:
     """A model with instructions and tools: ``answer = await loop.run(turn)`` in any skill.
 
     ``model`` is a name at the endpoint (``base_url``, ``api_key``: see ``OpenAIModel``), or a
-    ``Model``. Without an endpoint ``script`` answers, a function of the request; without that,
-    a run fails and says what to set.
+    ``Model``. Without an endpoint ``script`` answers, a function of the request; without a script,
+    a run fails and says what to configure.
 
     ``tools`` are functions, agents and their addresses, MCP servers, and ``Tool`` objects.
     ``ask_user`` gives the model a tool to ask the caller. ``takes`` are media types of files that
-    the model takes, such as ``image/*``; text files become text.
+    the model accepts, such as ``image/*``; text files become text.
 
-    ``output`` is the type of answers, a data part then. ``memory_tokens`` is about how much of
-    earlier exchanges the context remembers, 0 for nothing. ``max_rounds`` is how often the model is
-    asked in a run, ``max_reply_tokens`` how long a reply may be. ``budget`` says how many tokens
-    may be used, ``prices`` has the price of a million, by the names of models.
+    ``output`` is the type of answers, which are then data parts. ``memory_tokens`` is approximately
+    how much of earlier exchanges the context remembers, 0 for nothing. ``max_rounds`` is the limit
+    of model requests in a run, ``max_reply_tokens`` the limit of a reply. ``budget`` is the limit
+    of tokens, ``prices`` maps models to the price of a million tokens.
 
-    Raises ``TypeError`` and ``ValueError`` for what cannot be.
+    Raises ``TypeError`` and ``ValueError`` for invalid options.
     """
 
     def __init__(
@@ -92,9 +92,9 @@ class ModelLoop:
         script: Script | None = None,
     ) -> None:
         if max_rounds < 1 or memory_tokens < 0:
-            raise ValueError("max_rounds is 1 or more, memory_tokens 0 or more")
+            raise ValueError("max_rounds must be 1 or more, memory_tokens 0 or more")
         if isinstance(takes, str):
-            raise TypeError(f"takes is a list of media types: write takes=[{takes!r}]")
+            raise TypeError(f"takes must be a list of media types: write takes=[{takes!r}]")
         self.instructions = instructions
         self.tools = sorted_out(tools)
         if ask_user:
@@ -120,7 +120,7 @@ class ModelLoop:
 
     @property
     def name(self) -> str:
-        """The name of the model, as far as it is known."""
+        """The name of the model, if it is known."""
         return self._name or str(getattr(self._model, "name", ""))
 
     @property
@@ -167,7 +167,7 @@ class ModelLoop:
         conversation in the context.
 
         Raises ``RunStopped`` (``BudgetExceeded``, ``ModelRefused``), whose text is for callers, and
-        ``ModelFailed``, whose text is for operators. A file that the model does not take ends the
+        ``ModelFailed``, whose text is for operators. A file that the model does not accept ends the
         task as REJECTED.
         """
         parts = turn.parts if message is None else to_parts(message)
@@ -197,9 +197,7 @@ class ModelLoop:
     async def _opened_tools(
         self, turn: Turn, stack: AsyncExitStack, key: str
     ) -> tuple[dict[str, Tool], list[str]]:
-        """Open the tools of a turn. A source that cannot be reached is left out, with a note to the
-        model.
-        """
+        """Open the tools of a turn. An unreachable source is left out, with a note to the model."""
         notes: list[str] = []
 
         async def tools_of(each: Tool | ToolSource) -> list[Tool]:
@@ -219,10 +217,11 @@ class ModelLoop:
     async def _named(
         self, turn: Turn, opened: Sequence[Sequence[Tool]], key: str
     ) -> dict[str, Tool]:
-        """Return the tools by their names. Tools of the author get theirs before tools of sources.
+        """Return the tools by their names. The author's own tools are named before tools of
+        sources.
 
-        Names are the same in all attempts: what the model has called must not go to a source that
-        has a tool of this name, too, when the other cannot be reached.
+        Names are equal in all attempts: if a source is unreachable in a later attempt, its calls
+        must not go to another source with a tool of the same name.
         """
         is_source = [isinstance(each, ToolSource) for each in self.tools]
         placed = [
@@ -247,7 +246,7 @@ class ModelLoop:
 
 
 def _counted(tools: Sequence[Tool]) -> Iterator[tuple[int, str, Tool]]:
-    """Yield tools with their names for models, and how many tools before have that name."""
+    """Yield tools with their names for models, and how many earlier tools have the same name."""
     seen: Counter[str] = Counter()
     for tool in tools:
         name = tool_name(tool.name)
@@ -256,7 +255,7 @@ def _counted(tools: Sequence[Tool]) -> Iterator[tuple[int, str, Tool]]:
 
 
 READ_MODES = ("text/plain", "application/json", "text/*")
-"""What every model takes: text, data, and text files."""
+"""The input modes of every model: text, data, and text files."""
 
 
 def llm_agent(
@@ -290,11 +289,11 @@ def llm_agent(
 
         agent = llm_agent("Helper", model="qwen3:8b", tools=[a_function, "https://other-agent"])
 
-    ``description``, ``skill_id``, ``tags`` and ``examples`` are those of its skill, ``options``
-    those of ``Agent``; the others are those of ``ModelLoop``. The task fails with a reason if the
-    model cannot be asked, or a budget is used up.
+    ``description``, ``skill_id``, ``tags`` and ``examples`` describe its skill, ``options`` are
+    options of ``Agent``; the others are options of ``ModelLoop``. The task fails with a reason if
+    the model cannot be reached, or a budget is exhausted.
 
-    Raises ``TypeError`` and ``ValueError`` for what cannot be.
+    Raises ``TypeError`` and ``ValueError`` for invalid options.
     """
     loop = ModelLoop(
         model,
@@ -363,7 +362,7 @@ def llm_agent(
 async def answered(loop: ModelLoop, turn: Turn) -> Any:
     """Run a loop and return its answer.
 
-    What stops it ends the task as FAILED, a refusal of the model as REJECTED, with the reason.
+    An error ends the task as FAILED, a refusal of the model as REJECTED, with the reason.
     """
     try:
         return await loop.run(turn)
@@ -371,7 +370,7 @@ async def answered(loop: ModelLoop, turn: Turn) -> Any:
         kind: type[Failed | Rejected] = Rejected if isinstance(error, ModelRefused) else Failed
         failure, metadata = kind(str(error)), error.metadata
     except ModelFailed as error:
-        turn.log.error("the model %r could not be asked: %s", loop.name, error)
+        turn.log.error("the model %r failed: %s", loop.name, error)
         told = BROKE_OFF if isinstance(error, ReplyBroken) else told_of(error.status)
         failure, metadata = Failed(told), error.metadata
     failure.metadata = metadata

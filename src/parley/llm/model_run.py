@@ -1,4 +1,4 @@
-"""One run of a model in a turn: ask, call tools, until an answer; thinking apart, typed answers."""
+"""A run of a model in a turn: requests, tool calls, the final answer; thinking, typed answers."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ from parley.model.backoff import Backoff
 from parley.model.struct import valid_text
 
 MAX_EMPTY = 2
-"""How many replies of a run may say nothing."""
+"""The number of empty replies a run may have."""
 
 AGAIN = Backoff(first=0.5, longest=4.0, jitter=(0.75, 1.0))
-"""The pauses before a reply that broke off is asked for again, in seconds."""
+"""The pauses before an interrupted reply is requested again, in seconds."""
 
 
 class ModelRun:
-    """One run of a ``ModelLoop``. Each completed reply is a step, each tool call too: a further
-    attempt at the turn continues after the last of them.
+    """A run of a ``ModelLoop``. Each completed reply is a step, and so is each tool call: a further
+    attempt at the turn continues after the last step.
     """
 
     def __init__(
@@ -97,7 +97,9 @@ class ModelRun:
         return value
 
     async def _last_reply(self, before: Messages, own: Messages) -> ModelReply:
-        """Ask and call tools until a reply calls none. Their messages are added to ``own``."""
+        """Request replies and call tools until a reply calls none. Their messages are added to
+        ``own``.
+        """
         empty, earlier = 0, ""
         for _ in range(self._loop.max_rounds):
             reply, is_new = await self._reply([*before, *own], self._offered)
@@ -119,8 +121,8 @@ class ModelRun:
             key = f"{self._key}:{self._number}"
             own += await self._calls.all(reply.tool_calls, key, is_new=is_new)
         raise RunStopped(
-            f"The language model asked for tools {self._loop.max_rounds} times, and did not "
-            "come to an answer."
+            f"The language model called tools {self._loop.max_rounds} times without "
+            "reaching an answer."
         )
 
     # -- replies -------------------------------------------------------------------------------
@@ -151,15 +153,17 @@ class ModelRun:
         self._last = reply.usage.input_tokens
         await self._spending.count(number, reply)
         if not is_new and self._writes_text and not reply.tool_calls:
-            await self._output.text(reply.text)  # what an earlier attempt has streamed of it
+            await self._output.text(reply.text)  # an earlier attempt may have streamed part of it
         if reply.finish_reason == "length" and is_new:
-            await self._output.step("cut", "the reply reached the most tokens that it may have")
+            await self._output.step("cut", "the reply reached its limit of tokens")
         if reply.refusal:
             raise ModelRefused(REFUSES.format(reply.refusal))
         return reply, is_new
 
     async def _asked(self, request: ModelRequest) -> ModelReply:
-        """Ask the model, and show its reply as it comes; ask again for a reply that broke off."""
+        """Request a reply, and show it as it arrives; repeat the request for an
+        interrupted reply.
+        """
         times = 0
         while True:
             try:
@@ -195,9 +199,9 @@ class ModelRun:
         thought += await self._show(tags.end(), said)
         if not reason:
             raise ReplyBroken("the reply of the model ended without a finish reason")
-        text = valid_text("".join(said))  # a stream may cut an emoji
+        text = valid_text("".join(said))  # a stream may split an emoji
         calls = [valid_text(self._with_own_id(call)) for call in calls]
-        if usage is None:  # the endpoint does not say
+        if usage is None:  # the endpoint does not report usage
             usage = ModelUsage(
                 input_tokens=estimated([*request.messages, *request.tools]),
                 output_tokens=estimated([text, calls]) + thought // 4,
@@ -216,7 +220,7 @@ class ModelRun:
         )
 
     async def _show(self, pieces: Sequence[Any], said: list[str]) -> int:
-        """Show pieces of a reply, and return how many characters of them are thinking."""
+        """Show pieces of a reply, and return how many of its characters are thinking."""
         thought = 0
         for piece in pieces:
             if piece.all_before and (before := "".join(said)):
@@ -234,7 +238,7 @@ class ModelRun:
         return thought
 
     def _with_own_id(self, call: ModelToolCall) -> ModelToolCall:
-        """Return a call with an id that no other call of the run has."""
+        """Return a call with an id that is unique in the run."""
         chosen, number = call.id, 1
         while chosen in self._ids:
             number += 1
@@ -245,10 +249,10 @@ class ModelRun:
     # -- answers of a type ---------------------------------------------------------------------
 
     async def _value(self, before: Messages, own: Messages, reply: ModelReply) -> Any:
-        """Return the value that a reply says; the model is asked once more for a fitting value."""
+        """Return the value in a reply; the model gets one more try for a valid value."""
         kind = self._kind
         assert kind is not None
-        tries = 2 if self._offered else 1  # with tools the first reply was not asked for as JSON
+        tries = 2 if self._offered else 1  # with tools the first reply was not requested as JSON
         while True:
             own.append({"role": "assistant", "content": reply.text})
             try:
@@ -257,7 +261,7 @@ class ModelRun:
             except Mismatch as mismatch:
                 if not tries:
                     raise RunStopped(
-                        f"The language model's answer does not fit what was asked for: {mismatch}"
+                        f"The language model's answer does not match the requested type: {mismatch}"
                     ) from None
                 tries -= 1
                 said = f"That does not fit: {mismatch}. {kind.instructions}"
@@ -269,8 +273,8 @@ class ModelRun:
 
 
 def _said(reply: ModelReply) -> Json:
-    """Return a reply with tool calls as a message. Arguments that are no JSON are left out:
-    endpoints refuse messages with them.
+    """Return a reply with tool calls as a message. Arguments that are not JSON are left out,
+    because endpoints reject such messages.
     """
     thinking = {"reasoning_content": reply.thinking} if reply.thinking else {}
     return {
@@ -299,7 +303,7 @@ _NAMES = ("think>", "thinking>")
 
 
 class Piece(NamedTuple):
-    """A piece of a reply. ``all_before`` says that all text before it was thinking, too."""
+    """A piece of a reply. ``all_before``: all text before it was thinking as well."""
 
     text: str = ""
     thinking: str = ""
@@ -309,8 +313,8 @@ class Piece(NamedTuple):
 class ThinkTags:
     """Splits the text of one reply into the answer and the thinking.
 
-    A closing tag without an opening one means that all before it was thinking: some templates put
-    the opening tag into the request. A tag behind a backtick is text about the tag.
+    A closing tag without an opening tag means that all text before it was thinking: some templates
+    put the opening tag into the request. A tag after a backtick is text about the tag.
     """
 
     def __init__(self) -> None:
@@ -321,11 +325,11 @@ class ThinkTags:
         self._last = ""
 
     def add(self, text: str) -> list[Piece]:
-        """Add a piece of text, and return what is certain now."""
+        """Add a piece of text, and return the pieces that are certain now."""
         return self._split(self._held + text, is_end=False)
 
     def end(self) -> list[Piece]:
-        """Return what is left at the end of the reply."""
+        """Return the remaining pieces at the end of the reply."""
         return self._split(self._held, is_end=True)
 
     def _split(self, text: str, *, is_end: bool) -> list[Piece]:
@@ -336,7 +340,7 @@ class ThinkTags:
             start, end = tag.start() - len(context), tag.end() - len(context)
             closes = bool(tag[1])
             if closes and not self._is_thinking and self._has_tags:
-                continue  # neither open nor the first: text
+                continue  # neither open nor the first tag: plain text
             if not closes and self._is_thinking:
                 continue
             if closes and not self._is_thinking:
@@ -361,7 +365,7 @@ class ThinkTags:
     def _piece(self, text: str) -> Piece:
         if self._is_thinking:
             return Piece(thinking=text)
-        if not self._has_text:  # models begin with blank lines, most of all after thinking
+        if not self._has_text:  # models often begin with blank lines, especially after thinking
             text = text.lstrip()
             self._has_text = bool(text.strip())
         return Piece(text=text)
@@ -392,7 +396,7 @@ class OutputType:
 
     @property
     def response_format(self) -> Json:
-        """What asks an endpoint for JSON of the schema."""
+        """The ``response_format`` that requests JSON of the schema from an endpoint."""
         return {
             "type": "json_schema",
             "json_schema": {"name": "answer", "schema": dict(self.asked)},
@@ -400,12 +404,12 @@ class OutputType:
 
     @property
     def instructions(self) -> str:
-        """What asks a model, for endpoints that ignore ``response_format``."""
+        """The instruction for the model, for endpoints that ignore ``response_format``."""
         schema = msgspec.json.encode(self.asked).decode()
         return f"Your final answer is JSON alone, without other words, of this schema: {schema}"
 
     def read(self, text: str) -> Any:
-        """Return the value that a text says, also one with words or a fence around the JSON.
+        """Return the value in a text, also with words or a fence around the JSON.
 
         Raises ``Mismatch``.
         """
@@ -429,7 +433,7 @@ class OutputType:
 
 
 def _candidates(text: str) -> list[str]:
-    """Return what of a text may be the JSON: all of it, what is fenced, what is in brackets."""
+    """Return the parts of a text that may be the JSON: all of it, fenced parts, bracketed parts."""
     found = [text.strip(), *(fenced.strip() for fenced in _FENCED.findall(text))]
     for opening, closing in ("{}", "[]"):
         start, end = text.find(opening), text.rfind(closing)

@@ -1,4 +1,4 @@
-"""A model behind an OpenAI-compatible endpoint: Ollama, vLLM, hosted ones."""
+"""A model behind an OpenAI-compatible endpoint: Ollama, vLLM, or a hosted model."""
 
 from __future__ import annotations
 
@@ -33,52 +33,55 @@ if TYPE_CHECKING:
 log = logging.getLogger("parley.llm")
 
 URL_VARIABLES = ("PARLEY_MODEL_URL", "OPENAI_BASE_URL")
-"""Variables of the environment that name the endpoint; the first that is set counts."""
+"""The environment variables for the endpoint; the first one set is used."""
 
 KEY_VARIABLE = "OPENAI_API_KEY"
-"""The variable of the environment that has the endpoint's key."""
+"""The environment variable for the endpoint's key."""
 
 NAME_VARIABLE = "PARLEY_MODEL"
-"""The variable of the environment that names the model of an agent that names none."""
+"""The environment variable for the default model of agents."""
 
 HOSTED = "https://api.openai.com/v1"
 """The endpoint when only a key is set."""
 
 BACKOFF = Backoff(first=0.5, longest=8.0, jitter=(0.75, 1.0))
-"""The pauses between tries, in seconds."""
+"""The pauses between attempts, in seconds."""
 
 MAX_PAUSE = 60.0
-"""How many seconds an endpoint may ask to wait; an endpoint that asks for more is not tried again.
+"""The longest wait that an endpoint may request, in seconds; after a longer one there
+is no retry.
 """
 
 MAX_REPLY = 4_000_000
-"""How many characters a reply may have, with its thinking and the arguments of its tool calls."""
+"""The length limit of a reply in characters, with its thinking and the arguments of its
+tool calls.
+"""
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
-"""How many bytes an event of a stream may have, and so a line of it."""
+"""The size limit of an event of a stream, and of a line, in bytes."""
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
-"""How many bytes an answer may have, with the JSON around its text: a token costs some hundred."""
+"""The size limit of a response in bytes, with the JSON around its text: some hundred per token."""
 
 _END = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
 _DATA = re.compile(rb"(?:^|[\r\n])data: *[^\s]")
 
 
 class OpenAIModel:
-    """A ``Model`` that is asked over the chat completions API, with the ``openai`` package.
+    """A ``Model`` behind the chat completions API, called with the ``openai`` package.
 
-    ``base_url`` is the endpoint, without one that of ``PARLEY_MODEL_URL`` or ``OPENAI_BASE_URL``;
-    ``api_key`` its key, without one that of ``OPENAI_API_KEY``. ``timeout`` is how many seconds the
-    endpoint may be silent. A request is repeated up to ``retries`` times, after a pause, if the
-    endpoint is busy (429), fails (5xx) or cannot be reached, but only before the first piece of the
-    reply. ``options`` go into every request, such as ``{"top_p": 0.9}``; ``headers`` too.
+    ``base_url`` is the endpoint, by default from ``PARLEY_MODEL_URL`` or ``OPENAI_BASE_URL``;
+    ``api_key`` is its key, by default from ``OPENAI_API_KEY``. ``timeout`` is how many seconds the
+    endpoint may be silent. A request is retried up to ``retries`` times, after a pause, if the
+    endpoint is busy (429), fails (5xx) or is unreachable, but only before the first piece of the
+    reply. ``options`` are added to every request, such as ``{"top_p": 0.9}``; ``headers`` too.
 
     With ``returns_thinking`` a model gets back its thinking before tool calls, until the answer:
-    some hosted models refuse the results of tools without it.
+    some hosted models reject tool results without it.
 
     ``async with model:`` keeps its connections open; without it each request opens its own.
 
-    Raises ``ValueError`` for an address that is none, and where no endpoint is named.
+    Raises ``ValueError`` for an invalid address, and without an endpoint.
     """
 
     def __init__(
@@ -98,7 +101,7 @@ class OpenAIModel:
         self.base_url = (base_url or named_endpoint()).rstrip("/")
         if not self.base_url.startswith(("http://", "https://")):
             raise ValueError(
-                f"the address of a model's endpoint is http:// or https://, such as "
+                f"the address of a model's endpoint must be http:// or https://, such as "
                 f"http://localhost:11434/v1, not {self.base_url!r}; give base_url=, or set "
                 f"{URL_VARIABLES[0]}"
             )
@@ -123,12 +126,14 @@ class OpenAIModel:
 
     @property
     def place(self) -> str:
-        """The address of the endpoint, without what may be a secret."""
+        """The address of the endpoint, without possible secrets."""
         parts = urlsplit(self.base_url)
         return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
     def without_secrets(self, text: str) -> str:
-        """Return a text without the key, where that is a word: ``none`` is part of some."""
+        """Return a text without the key, if the key stands alone: ``none`` is part of
+        some words.
+        """
         return re.sub(rf"(?<!\w){re.escape(self._key)}(?!\w)", "[key]", text) if self._key else text
 
     # -- connections ---------------------------------------------------------------------------
@@ -140,7 +145,7 @@ class OpenAIModel:
             made = await self._client()
             held = self._held.setdefault(loop, [made, 0])
         held[1] += 1
-        if made is not None and held[0] is not made:  # another one was faster
+        if made is not None and held[0] is not made:  # another task was faster
             await made.close()
         return self
 
@@ -153,20 +158,20 @@ class OpenAIModel:
             await held[0].close()
 
     async def _client(self) -> AsyncOpenAI:
-        try:  # it takes a second, which others need not wait for
+        try:  # the import takes a second, so it runs in a thread
             openai = await asyncio.to_thread(importlib.import_module, "openai")
         except ImportError as error:
             raise ModelFailed(
-                f"the package {error.name or 'openai'} is not installed, which asks models: "
+                f"the package {error.name or 'openai'} is not installed; models need it: "
                 f"{install_command('llm')}"
             ) from error
-        # A redirect would take the conversation to where the operator has not sent it.
+        # A redirect would send the conversation to an address that the operator did not choose.
         http = openai.DefaultAsyncHttpxClient(
             follow_redirects=False, timeout=self._timeout, event_hooks={"response": [self._bound]}
         )
         client: AsyncOpenAI = openai.AsyncOpenAI(
             base_url=self.base_url,
-            api_key=self._key or "none",  # the package wants one, local endpoints do not
+            api_key=self._key or "none",  # the package requires a key, local endpoints do not
             timeout=self._timeout,
             max_retries=0,
             default_headers={"Accept-Encoding": "identity", **self._headers},
@@ -226,8 +231,8 @@ class OpenAIModel:
                 await asyncio.sleep(pause)
 
     def _sent(self, request: ModelRequest) -> Json:
-        """Return the optional members of a request, without the members that the endpoint has
-        refused.
+        """Return the optional members of a request, without members that the endpoint
+        has rejected.
         """
         body: Json = {}
         if request.tools:
@@ -277,7 +282,7 @@ class OpenAIModel:
                         yield ModelChunk(text=text, thinking=thinking, refusal=refusal)
         if not has_events:
             raise ModelFailed(
-                f"the endpoint {self.place} answered without a stream of events; it has to be an "
+                f"the endpoint {self.place} answered without a stream of events; it must be an "
                 "OpenAI-compatible one that streams (its address usually ends in /v1)"
             )
         if not reason:
@@ -288,15 +293,15 @@ class OpenAIModel:
 async def _bounded(
     stream: AsyncIterable[bytes], place: str, *, is_encoded: bool, has_events: bool
 ) -> AsyncIterator[bytes]:
-    """Yield the body of an answer. Raises ``ModelFailed`` where the body is too large.
+    """Yield the body of a response. Raises ``ModelFailed`` if the body is too large.
 
-    ``is_encoded``: the body is compressed, although the request asked for plain bytes; a few
-    compressed bytes could be any number. A stream that ``has_events`` loses events without data,
-    such as comments and pings.
+    ``is_encoded``: the body is compressed although the request asked for plain bytes; it is
+    rejected, as it could decompress to any size. A stream that ``has_events`` loses events without
+    data, such as comments and pings.
     """
     if is_encoded:
         raise ModelFailed(
-            f"{place} answered compressed, which it was asked not to "
+            f"{place} sent a compressed response against the request "
             "(Accept-Encoding: identity); does a proxy in between compress?"
         )
     total, held = 0, bytearray()
@@ -335,7 +340,7 @@ def _text(delta: Any, field: str) -> str:
 def _said(delta: Any) -> tuple[str, str]:
     """Return the text and the thinking of a piece.
 
-    Endpoints name the field of thinking in two ways, or both, or write content as a list of parts,
+    Endpoints use two names for the field of thinking, or both, or write content as a list of parts,
     in which thinking may be a list again.
     """
     thinking = _text(delta, "reasoning_content") or _text(delta, "reasoning")
@@ -352,7 +357,7 @@ def _said(delta: Any) -> tuple[str, str]:
 
 
 def _older_call(delta: Any) -> list[Json]:
-    """Return the call of a piece as older endpoints write it."""
+    """Return the tool call of a piece in the format of older endpoints."""
     function = member(delta, "function_call")
     return [] if function is None else [{"index": 0, "function": function}]
 
@@ -371,7 +376,7 @@ def _usage(said: Any) -> ModelUsage | None:
 
 
 def named_endpoint() -> str:
-    """Return the endpoint that the environment names, empty for none."""
+    """Return the endpoint in the environment, or an empty string."""
     for variable in URL_VARIABLES:
         if value := os.environ.get(variable, "").strip():
             return value
@@ -379,13 +384,13 @@ def named_endpoint() -> str:
 
 
 QUOTED = 300
-"""How many characters of an endpoint's own words an error quotes."""
+"""The number of characters of an endpoint's own text an error quotes."""
 
 _OPTIONAL = ("stream_options", "response_format")
 
 
 def is_temporary(error: Exception) -> bool:
-    """Return whether a request may succeed when it is sent again."""
+    """Return whether a request may succeed when it is repeated."""
     import openai
 
     if isinstance(error, openai.APIStatusError):
@@ -395,7 +400,7 @@ def is_temporary(error: Exception) -> bool:
 
 
 def _is_broken(error: Exception) -> bool:
-    """Return whether a stream broke, or its endpoint said in it that something failed."""
+    """Return whether a stream broke, or contained an error of the endpoint."""
     import httpx2
     import openai
 
@@ -403,7 +408,7 @@ def _is_broken(error: Exception) -> bool:
 
 
 def later(error: Exception) -> float | None:
-    """Return how many seconds the endpoint asks to wait (``Retry-After``), ``None`` for no word."""
+    """Return the wait that the endpoint requests (``Retry-After``) in seconds, or ``None``."""
     response = getattr(error, "response", None)
     try:
         seconds = float(response.headers.get("retry-after", ""))  # type: ignore[union-attr]
@@ -413,7 +418,7 @@ def later(error: Exception) -> float | None:
 
 
 def unsupported(error: Exception, sent: Mapping[str, Any]) -> str | None:
-    """Return the optional member of a request that the endpoint refuses, ``None`` for none."""
+    """Return the optional member of a request that the endpoint rejects, or ``None``."""
     import openai
 
     if not isinstance(error, openai.APIStatusError) or error.status_code not in (400, 404, 422):
@@ -425,9 +430,9 @@ def unsupported(error: Exception, sent: Mapping[str, Any]) -> str | None:
 
 
 def failure_of(error: Exception, endpoint: OpenAIModel, request: ModelRequest) -> ModelFailed:
-    """Return an error as one that says what was wrong, what would be right, and no secrets.
+    """Return an error that says what was wrong and what would be right, without secrets.
 
-    Raise it ``from None``: the words of the endpoint may quote the key.
+    Raise it ``from None``: the endpoint's text may quote the key.
     """
     failure = _failure(error, endpoint, request)
     kind = type(failure)
@@ -450,17 +455,17 @@ def _failure(error: Exception, endpoint: OpenAIModel, request: ModelRequest) -> 
         words = f": {_quoted(str(error))}" if isinstance(error, openai.APIError) else ""
         return ReplyBroken(f"the reply of {place} broke off ({type(error).__name__}){words}")
     status = error.status_code
-    if status in (401, 403):  # endpoints quote the key in their own words
-        said = f"{place} refuses the key ({status}); set OPENAI_API_KEY, or give api_key="
+    if status in (401, 403):  # endpoints quote the key in their messages
+        said = f"{place} rejects the key ({status}); set OPENAI_API_KEY, or give api_key="
     elif 300 <= status < 400:
-        said = f"{place} redirects ({status}), which is not followed; give the address it leads to"
+        said = f"{place} redirects ({status}), which is not followed; give the final address"
     elif status == 404:
         said = (
             f"{place} does not know the model {model!r}, or is not the address of the API (it "
             f"usually ends in /v1); with Ollama: ollama pull {model}. It says: {_quoted_of(error)}"
         )
     elif status == 429:
-        said = f"{place} is busy, or the quota is used up (429): {_quoted_of(error)}"
+        said = f"{place} is busy, or the quota is exhausted (429): {_quoted_of(error)}"
     else:
         said = f"{place} answered {status}: {_quoted_of(error)}"
     return ModelFailed(said, status=status)
@@ -482,11 +487,11 @@ def _quoted(text: str) -> str:
 
 
 CALL_SIZE = 100
-"""What a call adds to the size, beside its arguments."""
+"""The size of a call in addition to its arguments."""
 
 
 def member(value: Any, name: str) -> Any:
-    """Return a member of an object, or of a dict as the package leaves what it does not know."""
+    """Return a member of an object, or of a dict, the package's form of unknown objects."""
     return value.get(name) if isinstance(value, dict) else getattr(value, name, None)
 
 
@@ -498,7 +503,7 @@ class _Pieces:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it has arguments, and they are JSON."""
+        """Return whether it has arguments in valid JSON."""
         try:
             msgspec.json.decode("".join(self.arguments))
         except (msgspec.DecodeError, UnicodeEncodeError):
@@ -507,13 +512,13 @@ class _Pieces:
 
 
 class ToolCallDeltas:
-    """Puts the pieces of tool calls together.
+    """Assembles tool calls from their pieces.
 
-    A piece belongs to the call of its ``index``. Some endpoints give all calls the index 0, or
-    none: then a new id, or a further name after whole arguments, begins a call. A name may come in
-    pieces, or again in each piece.
+    A piece belongs to the call with its ``index``. Some endpoints give all calls the index 0, or
+    none: then a new id, or a further name after complete arguments, begins a call. A name may
+    arrive in pieces, or again in each piece.
 
-    ``size`` is about how many characters all calls have.
+    ``size`` is the approximate number of characters of all calls.
     """
 
     def __init__(self) -> None:
@@ -532,7 +537,7 @@ class ToolCallDeltas:
             elif not call.arguments:
                 call.name += name
             if arguments is not None and not isinstance(arguments, str):
-                arguments = msgspec.json.encode(arguments).decode()  # some endpoints do not
+                arguments = msgspec.json.encode(arguments).decode()  # some endpoints send an object
             if arguments:
                 call.arguments.append(arguments)
                 self.size += len(arguments)
@@ -557,7 +562,7 @@ class ToolCallDeltas:
         return known
 
     def whole(self) -> tuple[ModelToolCall, ...]:
-        """Return the calls. One without an id gets its number as one."""
+        """Return the calls. A call without an id gets its number as id."""
         return tuple(
             ModelToolCall(
                 id=call.id or f"call_{number}",

@@ -23,7 +23,7 @@ from parley.model.parts import Message, Part
 from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent
 
 Progress = Callable[[str], Awaitable[None]]
-"""Gets the text of each status of a remote task while a tool waits for it."""
+"""Receives the text of each status of a remote task while a tool waits for it."""
 
 WORDS = {
     "type": "object",
@@ -34,10 +34,10 @@ WORDS = {
 
 
 class RemoteQuestion(Exception):
-    """The remote task asks something, and no turn can pass that on: ``task`` has the question.
+    """The remote task asks a question that no turn can forward: ``task`` has the question.
 
     ``text`` is the question, without earlier messages of the task. ``schema`` is the JSON Schema of
-    the answer, ``None`` if the agent named none. Answer with ``RemoteSkill.answer(task, ...)``.
+    the answer, ``None`` without a schema. Answer with ``RemoteSkill.answer(task, ...)``.
     """
 
     def __init__(self, task: Task) -> None:
@@ -53,10 +53,10 @@ class RemoteQuestion(Exception):
 class RemoteSkill:
     """A skill of another agent as a ``Tool``.
 
-    Within a turn (``current_turn``) it is called as ``turn.delegate`` calls: once in the life of
-    the task, with the deadline, the trace and the cancellation of the turn, and questions of the
-    agent are asked of the turn's caller. The calls of a context share a context of the other agent,
-    which remembers the conversation. Elsewhere a question raises ``RemoteQuestion``, and the trace
+    Within a turn (``current_turn``) it is called like ``turn.delegate``: once in the life of the
+    task, with the deadline, the trace and the cancellation of the turn, and the turn's caller
+    answers questions of the agent. The calls of a context share a context of the other agent, which
+    remembers the conversation. Outside a turn a question raises ``RemoteQuestion``, and the trace
     comes from OpenTelemetry, if the program uses it.
     """
 
@@ -91,12 +91,12 @@ class RemoteSkill:
         pass_questions: bool = True,
         budget: ChainBudget | None = None,
     ) -> ToolResult:
-        """Call the skill. A task that fails, and an agent that refuses, is a result with an error.
+        """Call the skill. A task that fails, and an agent that rejects it, is a result with an
+        error.
 
         ``key`` identifies the call in the turn. ``pass_questions=False`` raises ``RemoteQuestion``
-        in a turn too. ``on_progress`` is for calls outside of a turn; in one, progress is shown as
-        the turn's own. In a turn the agent may spend ``budget``, without one what the caller has
-        said.
+        in a turn too. ``on_progress`` is for calls outside of a turn; in a turn, progress is shown
+        as the turn's own. In a turn the agent may spend ``budget``, by default the caller's budget.
         """
         return await self._sent(
             self._content(arguments),
@@ -113,8 +113,8 @@ class RemoteSkill:
     ) -> ToolResult:
         """Answer a question that a call raised, and return the result of the task.
 
-        ``task`` is the task or its id. Within a turn the answer is sent once in its life; ``key``
-        identifies it there. Raises ``RemoteQuestion`` for a further question.
+        ``task`` is the task or its id. Within a turn the answer is sent once in the turn's life;
+        ``key`` identifies it there. Raises ``RemoteQuestion`` for a further question.
         """
         task_id = task if isinstance(task, str) else task.id
         return await self._sent(content, on_progress, key=key or None, task_id=task_id)
@@ -149,7 +149,7 @@ class RemoteSkill:
 
 
 async def answered_by(remote: Any, content: Any, **options: Any) -> AsyncGenerator[Any]:
-    """Yield the events of an agent's answer, and at last the answer: a message, or the task."""
+    """Yield the events of an agent's answer, and finally the answer: a message, or the task."""
     direct: Message | None = None
     async with remote.stream(content, **options) as events:
         async for event in events:
@@ -170,13 +170,14 @@ def progress_in(event: Any) -> str:
 async def remote_skills(agent: Callee, **options: Any) -> list[RemoteSkill]:
     """Return the skills on an agent's card as tools. ``options`` are options of ``parley.connect``.
 
-    Two skills never have one name: later ones get a number. Raises what ``parley.connect`` raises.
+    Names are unique: later skills of the same name get a number. Raises the errors of
+    ``parley.connect``.
     """
     return skills_on(agent, await card_of(agent, options), options)
 
 
 async def card_of(agent: Callee, options: Mapping[str, Any]) -> AgentCard:
-    """Return an agent's card. Raises what ``parley.connect`` raises."""
+    """Return an agent's card. Raises the errors of ``parley.connect``."""
     async with connect(agent, **options) as remote:  # type: ignore[arg-type]
         return remote.card
 
@@ -217,7 +218,7 @@ def result_of(answer: Task | Message) -> ToolResult:
 
 
 def _joined(parts: Iterable[Part]) -> list[Part]:
-    """Return the parts of an artifact, the chunks of a text as one."""
+    """Return the parts of an artifact, with text chunks joined."""
     joined: list[Part] = []
     for part in parts:
         last = joined[-1] if joined else None
@@ -249,7 +250,7 @@ def described(card: AgentCard, skill: AgentSkill) -> str:
 def with_trace(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of ``parley.connect`` with the headers of the current span.
 
-    It is that of OpenTelemetry, where the program uses it; headers that are given take precedence.
+    The span comes from OpenTelemetry, if the program uses it; given headers take precedence.
     """
     propagate = sys.modules.get("opentelemetry.propagate")
     found: dict[str, str] = {}

@@ -1,7 +1,7 @@
-"""Runs of models and frameworks in a turn: requests to models, their failures, the shown output.
+"""Runs of models and frameworks in a turn: model requests, their failures, the shown output.
 
-``ModelRequests`` counts requests and notes how replies end, ``model_failure`` words failures for
-callers, ``RunOutput`` shows the answer as an artifact and everything else as progress.
+``ModelRequests`` counts requests and records how replies end, ``model_failure`` returns failure
+texts for callers, ``RunOutput`` shows the answer as an artifact and everything else as progress.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from parley.llm.model import Json, ModelUsage
 from parley.model.parts import Part
 
 MAX_MODEL_CALLS = 100
-"""How many requests to models a turn may make, unless the author says."""
+"""The default limit of model requests in a turn."""
 
 MAX_CUT = 3
-"""How often in a task a reply that broke off is asked for again."""
+"""How often in a task an interrupted reply is requested again."""
 
 REFUSES = "The language model refuses: {}"
 FILTERED = "A content filter of the language model stopped the answer."
-SHORTENED = "The language model's reply reached its longest length, and is empty."
-NOTHING = "The language model answered with nothing."
+SHORTENED = "The language model's reply reached its maximum length, and is empty."
+NOTHING = "The language model's answer was empty."
 
 REQUEST = "parley:model:"
-"""Begins the keys of requests in a task's log. The number of the turn and of the request follow."""
+"""The prefix of the keys of requests in a task's log. The turn and request numbers follow."""
 
 LENGTH = "length"
 CONTENT_FILTER = "content_filter"
@@ -55,16 +55,16 @@ S = TypeVar("S", ModelUsage, Spent)
 
 
 class ReplyCut(BaseException):
-    """A reply of a model broke off. No ``except Exception`` of a framework catches it."""
+    """A reply of a model was interrupted. No ``except Exception`` of a framework catches it."""
 
 
 class ModelRequests:
-    """The requests of a task to models.
+    """The model requests of a task.
 
-    ``usage`` is what all of them used, as the task's log has it, so a further attempt counts none
-    twice. ``spent`` is what tools and other agents have cost. ``ending`` is how the newest reply
-    ended: ``length``, ``content_filter``, ``stop`` or empty. ``has_said`` is whether the run has
-    shown something of its answer. ``failures`` are the newest errors of requests.
+    ``usage`` is the usage of all requests in the task's log, so a further attempt counts none
+    twice. ``spent`` is the cost of tools and other agents. ``ending`` is how the newest reply
+    ended: ``length``, ``content_filter``, ``stop`` or empty. ``has_said``: the run has shown a part
+    of its answer. ``failures`` are the newest errors of requests.
     """
 
     def __init__(self, turn: Turn, *, most: int | None = None) -> None:
@@ -88,7 +88,7 @@ class ModelRequests:
 
     @contextmanager
     def asking(self) -> Iterator[None]:
-        """Note an error of a request. Other errors of the run are no failures of the model."""
+        """Record an error of a request. Other errors of the run are not failures of the model."""
         try:
             yield
         except Exception as error:
@@ -96,25 +96,26 @@ class ModelRequests:
             raise
 
     def failure(self, error: BaseException) -> str:
-        """Return the sentence for callers about an error that a failed request led to, or ""."""
+        """Return the sentence for callers about an error that a failed request caused, or ""."""
         return model_failure(error, self.failures)
 
     def count(self, usage: ModelUsage, *, ending: str = "") -> None:
-        """Add a request whose usage the task's log has elsewhere."""
+        """Add a request whose usage is elsewhere in the task's log."""
         self.usage += usage
         self.ending = _ending_of(ending)
 
     def replied(
         self, usage: ModelUsage | None, *, ending: str | None = None, refusal: str = ""
     ) -> None:
-        """Log the usage of a request, and note how its reply ended.
+        """Log the usage of a request, and record how its reply ended.
 
-        ``usage`` may cover several requests. ``ending`` is the finish reason in the words of the
-        framework or the model, ``None`` where the framework does not say. A reply that ends without
-        a finish reason raises ``ReplyCut``. A refusal ends the task as REJECTED with its words.
-        More requests than a turn may make end it as FAILED.
+        ``usage`` may cover several requests. ``ending`` is the finish reason as the framework or
+        the model names it, ``None`` if the framework does not report it. A reply that ends without
+        a finish reason raises ``ReplyCut``. A refusal ends the task as REJECTED with its text.
+        Requests beyond the turn's limit end it as FAILED.
 
-        Threads may call it, too. It does not wait there: the event loop may wait for the thread.
+        Threads may call it as well. It does not block there: the event loop may wait for the
+        thread.
         """
         usage = usage or ModelUsage()
         usage = msgspec.structs.replace(usage, requests=usage.requests or 1)
@@ -133,8 +134,8 @@ class ModelRequests:
         if self._most is not None and number > self._most:
             self._end(
                 Failed(
-                    f"The agent asked its model {self._most} times and came to no answer, which is "
-                    "the most that a turn may ask (max_model_calls)."
+                    f"The agent called its model {self._most} times without an answer, which is "
+                    "the limit of a turn (max_model_calls)."
                 )
             )
 
@@ -143,7 +144,7 @@ class ModelRequests:
         raise error
 
     def _in_loop(self, call: Callable[[], object]) -> None:
-        """Call a function in the event loop: now if this is it, else soon."""
+        """Call a function on the event loop: now if it is the current loop, else soon."""
 
         def later() -> None:
             with suppress(TurnOver, Rejected, Failed):
@@ -159,11 +160,11 @@ class ModelRequests:
             self._loop.call_soon_threadsafe(later)
 
     def end_as(self, ending: str | None) -> None:
-        """Note how the newest reply ended, in the words of the framework or the model."""
+        """Record how the newest reply ended, as the framework or the model names it."""
         self.ending = _ending_of(ending or "")
 
     def check_said(self) -> None:
-        """End the task of a run that asked a model, and said nothing, with the reason."""
+        """End the task, with the reason, if the run called a model and has no answer."""
         if self.has_said:
             return
         self.check_whole()
@@ -171,7 +172,7 @@ class ModelRequests:
             self._turn.fail(NOTHING)
 
     def check_whole(self) -> None:
-        """End the task of a run that said nothing because the newest reply was stopped."""
+        """End the task if the run has no answer because the newest reply was truncated."""
         if self.has_said:
             return
         if self.ending == CONTENT_FILTER:
@@ -187,7 +188,7 @@ class ModelRequests:
     def said(self, artifact: str = "") -> Json:
         """Return the metadata of an artifact, or of the last message: usage, and how it ended.
 
-        The artifacts of a run together say all that it used, and nothing twice.
+        The artifacts of a run together report its whole usage, without duplicates.
         """
         others = [each for name, each in self._said.items() if name != artifact]
         usage = _less(self.usage, [each for each, _ in others])
@@ -210,7 +211,9 @@ class ModelRequests:
 
 
 def _ending_of(reason: str) -> str:
-    said = reason.rpartition(".")[2].lower()  # enumerations of some frameworks write their name
+    said = reason.rpartition(".")[
+        2
+    ].lower()  # enumerations of some frameworks include the class name
     return next((ours for ours, theirs in _ENDINGS.items() if said in theirs), said and "stop")
 
 
@@ -222,18 +225,16 @@ def _less(whole: S, parts: list[S]) -> S:
     return type(whole)(**left)
 
 
-BROKE_OFF = (
-    "The reply of the language model broke off each time that it was asked for; try again later."
-)
+BROKE_OFF = "The reply of the language model was interrupted at each attempt; try again later."
 
 MAX_CAUSES = 16
-"""How many errors are looked at: causes, and members of groups."""
+"""The number of errors examined: causes, and members of groups."""
 
 
 def told_of(status: int, kind: str = "") -> str:
-    """Return the sentence for callers about a status of HTTP, 0 without an answer.
+    """Return the sentence for callers about an HTTP status, 0 without a response.
 
-    ``kind`` has the name of the error's class.
+    ``kind`` is the name of the error's class.
     """
     if status in (401, 403):
         return "The language model does not accept this agent's credentials."
@@ -242,14 +243,14 @@ def told_of(status: int, kind: str = "") -> str:
     if status >= 500:
         return f"The language model failed with status {status}; try again later."
     if status:
-        return f"The language model refused the request with status {status}."
+        return f"The language model rejected the request with status {status}."
     if "Timeout" in kind:
         return "The language model did not answer in time; try again later."
     return "The language model cannot be reached now; try again later."
 
 
 def model_failure(error: BaseException, failures: Iterable[BaseException]) -> str:
-    """Return the sentence for callers about an error of a run that a request to a model led to.
+    """Return the sentence for callers about an error of a run that a model request caused.
 
     ``failures`` are the errors of the run's requests: the error, its cause, or a member of its
     group is among them. Empty for other errors.
@@ -279,7 +280,7 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 def _status(error: BaseException) -> int:
     response = getattr(error, "response", None)
-    if isinstance(response, dict):  # of botocore
+    if isinstance(response, dict):  # an error of botocore
         response = response.get("ResponseMetadata", {})
         found = response.get("HTTPStatusCode")
     else:
@@ -290,23 +291,23 @@ def _status(error: BaseException) -> int:
 
 
 THINKING_SECONDS = 0.1
-"""How often thinking is shown, at most."""
+"""The least interval between two updates of thinking."""
 
 MAX_SHOWN = 4000
-"""How many characters of arguments and results of tools progress shows."""
+"""The number of characters of arguments and results of tools progress shows."""
 
 
 _OUTPUT: ContextVar[RunOutput | None] = ContextVar("parley_run_output", default=None)
 
 
 def current_requests() -> ModelRequests | None:
-    """Return the requests of the run that this code belongs to, ``None`` outside of one."""
+    """Return the requests of the current run, ``None`` outside a run."""
     output = _OUTPUT.get()
     return None if output is None else output.requests
 
 
 def current_run(kind: type[R]) -> R | None:
-    """Return the framework's run that this code belongs to, ``None`` outside of one of its kind."""
+    """Return the framework's current run, ``None`` outside a run of this kind."""
     run = getattr(_OUTPUT.get(), "run", None)
     return run if isinstance(run, kind) else None
 
@@ -315,12 +316,11 @@ class RunOutput:
     """Shows a run of a model or a framework in a turn; an async context manager.
 
     The text of the newest message is the artifact ``answer``: it is streamed, and begins anew when
-    the model says something else after a tool call. Thinking, tool calls and steps are status
-    updates without a message, so they are streamed but are not in the task. ``requests`` has what
-    models used, which the metadata of the answer says. ``said`` is the newest message so far,
-    ``called`` has the names of the tools that were called, by the ids of the calls.
-    ``run`` is the adapter's own object for the run, also of an output within another of the turn:
-    ``current_run`` finds it.
+    the model sends another message after a tool call. Thinking, tool calls and steps are status
+    updates without a message, so they are streamed but are not in the task. ``requests`` has the
+    usage of models, which the metadata of the answer reports. ``said`` is the newest message so
+    far, ``called`` has the names of the called tools, by the ids of the calls. ``run`` is the
+    adapter's own object for the run, also in a nested output of the turn: ``current_run`` finds it.
     """
 
     run: object = None
@@ -379,14 +379,14 @@ class RunOutput:
         await self._stream.write(delta)
 
     async def new_message(self) -> None:
-        """Let the next text replace the answer: the newest message was not the last word."""
+        """Let the next text replace the answer: the newest message was not the last."""
         self.said = ""
         if self._stream is not None:
             stream, self._stream = self._stream, None
             await stream.close()
 
     async def whole(self, text: str) -> None:
-        """Let a text be the answer, unless it was streamed already."""
+        """Show the complete answer, unless it was streamed already."""
         if text.strip() not in ("", self.said.strip()):
             await self.new_message()
             await self.text(text)
@@ -410,7 +410,7 @@ class RunOutput:
     # -- progress ------------------------------------------------------------------------------
 
     async def thinking(self, delta: str) -> None:
-        """Show thinking. It is progress: nothing of it is left when the task has ended."""
+        """Show thinking. It is progress: it is not kept when the task has ended."""
         self._thoughts.append(delta)
         now = asyncio.get_running_loop().time()
         if now - self._thought_at >= THINKING_SECONDS:
@@ -428,7 +428,7 @@ class RunOutput:
     async def tool_returned(
         self, name: str, result: object, *, call_id: str = "", is_error: bool = False
     ) -> None:
-        """Show the result of a tool. Without a ``name`` the call with the id has it."""
+        """Show the result of a tool. Without a ``name`` the id identifies the call."""
         name = name or self.called.get(call_id, "tool")
         shown = {"kind": "toolResult", "id": call_id, "name": name, "result": _bounded(result)}
         if is_error:
@@ -449,9 +449,9 @@ class RunOutput:
 
 
 def _bounded(value: object) -> Any:
-    """Return a value as JSON, or the beginning of its text if it is long or no JSON.
+    """Return a value as JSON, or the beginning of its text if it is long or not JSON.
 
-    What is no JSON within it, such as the ``str`` of a subclass, is its text.
+    Values inside it that are not JSON, such as a subclass of ``str``, become text.
     """
     try:
         written = msgspec.json.encode(value, enc_hook=str)

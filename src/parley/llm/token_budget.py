@@ -14,19 +14,19 @@ from parley.llm.conversation import estimated, without_files
 from parley.llm.model import ModelReply, ModelRequest, ModelUsage
 
 CALLERS = "urn:parley:llm:callers"
-"""The context in which the tokens of callers are counted."""
+"""The context that stores the token counts of callers."""
 
 DAY_MS = 86_400_000
 
 MOST_COUNTED = 64
-"""Of how many tasks a count keeps the last reply that it has."""
+"""For how many tasks a count remembers the last counted reply."""
 
 SMALLEST_REPLY = 16
-"""With fewer tokens left than this a model is not asked: no answer fits into them."""
+"""With fewer tokens left than this, no request is made: no useful answer is that short."""
 
 
 class RunStopped(Exception):
-    """A run ended before its answer: a budget is used up, or the model did not come to an end.
+    """A run ended before its answer: a budget is exhausted, or the model reached no answer.
 
     The text is for the caller. ``metadata`` has the usage of the run.
     """
@@ -37,11 +37,11 @@ class RunStopped(Exception):
 
 
 class ModelRefused(RunStopped):
-    """The model refuses to answer, or a content filter of it stopped the answer."""
+    """The model refuses to answer, or its content filter stopped the answer."""
 
 
 class BudgetExceeded(RunStopped):
-    """The tokens that a run may use are used up."""
+    """The token budget of a run is exhausted."""
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,11 +56,11 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenBudget(msgspec.Struct, frozen=True, kw_only=True):
-    """How many tokens may be used: ``None`` is no limit.
+    """The limits of tokens: ``None`` is no limit.
 
-    ``turn`` is for one task, ``context`` for all tasks of a context, ``caller_per_day`` for all of
-    a caller in a day of UTC. They are checked before each request, and a reply gets no more tokens
-    than are left. Requests of tasks that run at the same time may together exceed the last two.
+    ``turn`` is for one task, ``context`` for all tasks of a context, ``caller_per_day`` for all
+    tasks of a caller in a UTC day. They are checked before each request, and a reply gets at most
+    the remaining tokens. Concurrent tasks may together exceed the last two.
     """
 
     turn: int | None = None
@@ -71,14 +71,16 @@ class TokenBudget(msgspec.Struct, frozen=True, kw_only=True):
         for name in self.__struct_fields__:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
-                raise ValueError(f"{name} of a token budget is 1 or more, or None, not {value!r}")
+                raise ValueError(
+                    f"{name} of a token budget must be 1 or more, or None, not {value!r}"
+                )
 
 
 class Tally(msgspec.Struct, array_like=True):
     """Counted tokens: of a ``day``, 0 for all days.
 
-    ``last`` has the last reply that each task has counted, the newest last: a crash between the
-    count and the log makes a task count its last reply again.
+    ``last`` has the last counted reply of each task, the newest last: after a crash between the
+    count and the log, a task would count its last reply again.
     """
 
     day: int = 0
@@ -86,7 +88,7 @@ class Tally(msgspec.Struct, array_like=True):
     last: dict[str, str] = {}
 
     def counted(self, task_id: str, reply_id: str, tokens: int) -> Tally:
-        """Return it with a reply, which counts once."""
+        """Return the tally with a reply added, unless it was counted before."""
         if reply_id and self.last.get(task_id) == reply_id:
             return self
         last = {each: reply for each, reply in self.last.items() if each != task_id}
@@ -105,7 +107,7 @@ class TokenSpending:
         self._key = key
 
     async def left(self, request: ModelRequest, total: Spent, last: int) -> int | None:
-        """Return how many tokens a reply may have; ``last`` is the size of the request before.
+        """Return how many tokens a reply may have; ``last`` is the size of the previous request.
 
         Raises ``BudgetExceeded``.
         """
@@ -123,7 +125,7 @@ class TokenSpending:
             limits.append(("that the caller set", callers.tokens, total.tokens))
         if callers is not None and callers.cost is not None and total.cost >= callers.cost:
             raise BudgetExceeded(
-                f"The budget that the caller set is used up: {total.cost:g} of {callers.cost:g}."
+                f"The budget set by the caller is exhausted: {total.cost:g} of {callers.cost:g}."
             )
         said = [without_files(message.get("content")) for message in request.messages]
         asked, left = max(last, estimated([said, *request.tools])), None
@@ -131,14 +133,16 @@ class TokenSpending:
             room = most - used - asked
             if room < SMALLEST_REPLY:
                 raise BudgetExceeded(
-                    f"The token budget {what} is used up: {used:,} of {most:,} are used, and the "
-                    f"next request takes about {asked:,}."
+                    f"The token budget {what} is exhausted: {used:,} of {most:,} are used, and the "
+                    f"next request needs about {asked:,}."
                 )
             left = room if left is None else min(left, room)
         return left
 
     def for_others(self, total: Spent) -> ChainBudget | None:
-        """Return the budget of another agent: the rest of the task's, ``None`` for no limit."""
+        """Return the budget for another agent: the rest of the task's budget, ``None`` for no
+        limit.
+        """
         budget = self._turn.budget or ChainBudget()
         tokens = [each for each in (budget.tokens, self._budget.turn) if each is not None]
         left = ChainBudget(
@@ -189,7 +193,7 @@ class TokenSpending:
 
 
 def _tally(value: Any) -> Tally:
-    """Return what a context has; older versions stored the number alone."""
+    """Return the stored tally of a context; older versions stored the number alone."""
     if value is None or isinstance(value, int):
         return Tally(0, value or 0)
     return msgspec.convert(value, Tally)

@@ -1,4 +1,4 @@
-"""The tools of a model: where they come from, and the concurrent calls of one reply.
+"""The tools of a model: their sources, and the concurrent calls of one reply.
 
 Each call is made once in the life of a task.
 """
@@ -31,13 +31,13 @@ from parley.model.distribution import install_command
 from parley.model.parts import Part
 
 MAX_QUESTION = 2000
-"""How many characters of a model's question its caller is asked."""
+"""The number of characters of a model's question that reach its caller."""
 
 
 class AgentSkills:
     """The skills of another agent as tools: all on its card, or the skills with the given ids.
 
-    ``agent`` is an address, a card, what ``parley.find`` returned, or an ``Agent`` of this process.
+    ``agent`` is an address, a card, a result of ``parley.find``, or an ``Agent`` of this process.
     ``options`` are options of ``parley.connect``, such as ``auth``.
     """
 
@@ -56,14 +56,14 @@ class AgentSkills:
 
     @asynccontextmanager
     async def open_tools(self, turn: Turn) -> AsyncIterator[Sequence[Tool]]:
-        """Read the agent's card, and yield its skills. Raises what ``turn.connect`` raises."""
+        """Read the agent's card, and yield its skills. Raises the errors of ``turn.connect``."""
         async with turn.connect(self.agent, **self._options) as remote:
             card = remote.card
             yield skills_on(self.agent, card, self._options, self._only)
 
 
 class AskUser:
-    """The tool by which a model asks the caller of the turn: the task needs input meanwhile."""
+    """The tool with which a model asks the turn's caller: the task is INPUT_REQUIRED meanwhile."""
 
     name = "ask_user"
     remembers_calls = True
@@ -81,10 +81,10 @@ class AskUser:
         """Ask, and return the answer."""
         question = arguments.get("question")
         if not isinstance(question, str) or not question.strip():
-            return failed("question is the text of the question")
+            return failed("question must be the text of the question")
         turn = current_turn()
         if turn is None:
-            return failed("nobody can be asked here")
+            return failed("there is no caller to ask here")
         answer = await turn.ask(question[:MAX_QUESTION], key=key)
         return ToolResult(parts=tuple(answer.parts) or (Part(text=""),))
 
@@ -96,10 +96,10 @@ ToolLike = Any
 def sorted_out(given: Iterable[ToolLike]) -> list[Tool | ToolSource]:
     """Return the author's tools as tools and sources of tools.
 
-    Raises ``TypeError`` for anything else.
+    Raises ``TypeError`` for any other object.
     """
     if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
-        raise TypeError(f"tools is a list: write tools=[{given!r}]")
+        raise TypeError(f"tools must be a list: write tools=[{given!r}]")
     found: list[Tool | ToolSource] = []
     for each in given:
         if isinstance(each, list | tuple):
@@ -112,14 +112,15 @@ def sorted_out(given: Iterable[ToolLike]) -> list[Tool | ToolSource]:
             found.append(FunctionTool(each))
         else:
             raise TypeError(
-                "a tool is a function, an agent or its address, an MCP server, or an object with "
+                "a tool must be a function, an agent or its address, an MCP server, or an object "
+                "with "
                 f"name, description, parameters and call, not {each!r}"
             )
     return found
 
 
 def check_installed(tools: Iterable[Tool | ToolSource]) -> None:
-    """Raise ``ImportError`` where a tool needs a package that is not there."""
+    """Raise ``ImportError`` if a tool needs a package that is not installed."""
     for each in tools:
         package = getattr(each, "extra", "")
         if package and find_spec(package) is None:
@@ -143,13 +144,15 @@ def agents_in(tools: Iterable[Tool | ToolSource]) -> list[UsableAgent]:
 
 
 MAX_RESULT = 20_000
-"""How many characters of a tool's result a model gets."""
+"""The number of characters of a tool's result a model gets."""
 
 MAX_CALLS = 32
-"""How many tools a model may call in one reply; further calls get the advice to come later."""
+"""The number of tools a model may call in one reply; further calls get the advice to call later."""
 
 OWN_STEPS_SECONDS = 60.0
-"""How long a question waits for concurrent functions, which would be called again otherwise."""
+"""The time for which a question waits for concurrent functions, which would otherwise be called
+again.
+"""
 
 
 class ToolCalls:
@@ -181,9 +184,9 @@ class ToolCalls:
         ]
 
     async def all(self, calls: Sequence[ModelToolCall], key: str, *, is_new: bool) -> list[Json]:
-        """Call tools at the same time, and return the messages with their results, in order.
+        """Call tools concurrently, and return the messages with their results, in order.
 
-        ``is_new`` says that the reply with the calls has just come, so that they are shown.
+        ``is_new``: the reply with the calls is new, so the calls are shown.
         """
         if is_new:
             for call in calls[:MAX_CALLS]:
@@ -222,7 +225,9 @@ class ToolCalls:
         elif arguments is None:
             wanted = msgspec.json.encode(tool.parameters).decode()[:2000]
             sent = call.arguments[:200]
-            why = f"the arguments are no JSON object: {sent}\nSend one that fits {wanted}"
+            why = (
+                f"the arguments are not a JSON object: {sent}\nSend an object that matches {wanted}"
+            )
             result, is_known = failed(why), False
         else:
             is_known = self._is_remembered(key)
@@ -241,13 +246,15 @@ class ToolCalls:
         return await call_once(self._turn, tool, arguments, key=key)
 
     def _is_alone(self, call: ModelToolCall) -> bool:
-        """Return whether a tool asks nothing itself, so that these can wait for it."""
+        """Return whether a tool asks no questions itself, so that questions of others can wait for
+        it.
+        """
         tool = self._tools.get(call.name)
         is_asker = isinstance(tool, RemoteSkill | AskUser)
         return not is_asker and not (isinstance(tool, FunctionTool) and tool.takes_turn)
 
     def _note(self, task: asyncio.Task[Any]) -> None:
-        """Have questions wait for a task."""
+        """Make questions wait for a task."""
         over = self._running[task] = asyncio.Event()
 
         def ended(task: asyncio.Task[Any]) -> None:
@@ -267,10 +274,10 @@ class ToolCalls:
         return call is not None and call.answered
 
     async def _before_question(self) -> None:
-        """Wait for the tools that run: a question would cancel them, and call them again."""
+        """Wait for running tools: a question would cancel them, and they would be called again."""
         own = self._running.pop(asyncio.current_task(), None)
         if own is not None:
-            own.set()  # those that ask do not wait for each other
+            own.set()  # tools with questions do not wait for each other
         if others := [asyncio.ensure_future(over.wait()) for over in self._running.values()]:
             with self._turn._attempt.waits.busy():
                 await asyncio.wait(others, timeout=OWN_STEPS_SECONDS)
@@ -279,7 +286,7 @@ class ToolCalls:
 
 
 def _arguments(call: ModelToolCall) -> Json | None:
-    """Return the arguments of a call, ``None`` if they are no JSON object."""
+    """Return the arguments of a call, ``None`` if they are not a JSON object."""
     try:
         found = msgspec.json.decode(call.arguments or "{}")
     except (msgspec.DecodeError, UnicodeEncodeError):
@@ -295,7 +302,7 @@ def has_right_arguments(call: ModelToolCall) -> bool:
 
 
 def _is_json_of(text: str, data: Any) -> bool:
-    """Return whether a text says the same as the data, as tools of MCP servers do."""
+    """Return whether a text is the JSON form of the data, as with tools of MCP servers."""
     try:
         return bool(msgspec.json.decode(text) == data)
     except (msgspec.DecodeError, UnicodeEncodeError):
@@ -303,7 +310,7 @@ def _is_json_of(text: str, data: Any) -> bool:
 
 
 def said(result: ToolResult) -> str:
-    """Return a result as the model gets it."""
+    """Return a result in the form that the model receives."""
     words = [result.text] if result.text else []
     has_text = any(isinstance(part.text, str) and part.text for part in result.parts)
     if has_text and result.data is not None and not _is_json_of(result.text, result.data):

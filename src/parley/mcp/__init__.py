@@ -1,6 +1,4 @@
-"""MCP, both ways: tools of MCP servers for turns, and agents for MCP hosts.
-
-``docs/guides/mcp.md`` shows both.
+"""MCP in both directions (``docs/guides/mcp.md``): MCP servers' tools for turns, and agents for MCP hosts.
 
 ``McpServer`` (``tool_server``) is a source of tools. ``McpBridge`` (``bridge``) serves agents to
 hosts, and ``parley mcp serve`` runs it.

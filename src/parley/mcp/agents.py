@@ -1,4 +1,4 @@
-"""The agents that a bridge offers: cards, skills as tools with their schemas, connections."""
+"""The agents of a bridge: cards, skills as tools with their schemas, connections."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ CARD_SECONDS = 300.0
 """After how many seconds the card of an agent is read again."""
 
 MOST_TOOLS = 200
-"""How many skills of all agents are tools."""
+"""The most skills, of all agents, that become tools."""
 
 MOST_FOUND = 256
-"""How many agents that searches found can be asked."""
+"""The most agents from searches that can be called."""
 
 LOAD_SECONDS = 20.0
 """How long an agent may take to answer with its card."""
 
 WRAPPED_INPUT = "input"
-"""The argument of a skill whose input is no object."""
+"""The argument of a skill whose input is not an object."""
 
 WRAPPED_RESULT = "result"
-"""The member of a result that is no object."""
+"""The member of a result that is not an object."""
 
 MARK_LENGTH = 12
-"""How many characters of the digest of an address are part of a name: 60 bits."""
+"""The number of characters of an address's digest that are part of a name: 60 bits."""
 
 
 class AgentFailed(MCPError):
-    """An agent cannot be called, or refuses the call: the text names it and the reason."""
+    """An agent cannot be called, or rejects the call: the text names it and the reason."""
 
 
 class SkillTool:
-    """A skill of an agent as a tool of MCP."""
+    """A skill of an agent as an MCP tool."""
 
     def __init__(self, agent: BridgedAgent, skill: RemoteSkill, name: str) -> None:
         self.agent = agent
@@ -71,7 +71,7 @@ class SkillTool:
 
     @property
     def described(self) -> types.Tool:
-        """The tool as hosts list it."""
+        """The tool in the form that hosts list."""
         return types.Tool(
             name=self.name,
             title=self.skill.skill.name or None,
@@ -91,10 +91,10 @@ class SkillTool:
 
 
 class BridgedAgent:
-    """An agent of a bridge. ``is_found``: a search found it, so it gets no credentials.
+    """An agent of a bridge. ``is_found``: it comes from a search, so it gets no credentials.
 
-    ``slug`` names it in tools, resources and handles, from its first card on. ``mark`` tells it
-    from others of its name.
+    ``slug`` names it in tools, resources and handles, from its first card on. ``mark``
+    distinguishes it from other agents of the same name.
     """
 
     def __init__(self, reference: Any, *, is_found: bool, slug: str = "") -> None:
@@ -114,10 +114,10 @@ class BridgedAgent:
 class BridgedAgents:
     """The agents of a bridge. Named agents are connected with ``options`` of ``parley.connect``.
 
-    Tools are named after agents so that a host that trusts a tool never reaches another agent by
-    its name. The name of an agent that a search found always has the mark of its address, so other
-    results do not change the name. Two agents of the operator with one name have marks too. A name
-    stays with its agent, whatever answers later.
+    Tool names include agent names, so that a host that trusts a tool never reaches another agent
+    under its name. The name of a found agent always has the mark of its address, so other results
+    do not change the name. Two agents of the operator with the same name have marks too. An agent
+    keeps its name, whatever answers later.
     """
 
     def __init__(
@@ -134,9 +134,9 @@ class BridgedAgents:
         self.reserved: frozenset[str] = frozenset()
 
     async def load(self) -> list[str]:
-        """Read the cards that are old, and return the problems.
+        """Read outdated cards, and return the problems.
 
-        An agent that does not answer keeps the card that it had.
+        An agent that does not answer keeps its earlier card.
         """
         async with self._loading:
             now = asyncio.get_running_loop().time()
@@ -148,7 +148,7 @@ class BridgedAgents:
             return problems
 
     async def _read(self, agent: BridgedAgent) -> str:
-        """Read the card of an agent, and return the problem, empty for none."""
+        """Read the card of an agent, and return the problem, or an empty string."""
         try:
             async with asyncio.timeout(LOAD_SECONDS):
                 async with connect(agent.reference, **self._options_for(agent)) as remote:
@@ -170,7 +170,7 @@ class BridgedAgents:
             slug = plain[agent]
             if agent.is_found or counts[slug] > 1 or slug in taken:
                 slug = f"{slug}_{agent.mark}"
-            agent.slug = free_name(slug, taken)  # one agent, twice
+            agent.slug = free_name(slug, taken)  # the same agent again
 
     def _name_tools(self) -> None:
         tools: dict[str, SkillTool] = {}
@@ -189,13 +189,15 @@ class BridgedAgents:
                 wanted = f"{wanted[: NAME_LENGTH - MARK_LENGTH - 1]}_{agent.mark}"
             name = free_name(wanted, tools.keys() | self.reserved)
             if len(tools) >= MOST_TOOLS:
-                log.warning("there are more than %d skills; the rest is no tool", MOST_TOOLS)
+                log.warning("there are more than %d skills; the rest are left out", MOST_TOOLS)
                 break
             tool = SkillTool(agent, skill, name)
             if problem := schema_problem(tool.described):
                 unusable = agent.slug, skill.skill.id
                 if unusable not in self._unusable:
-                    log.warning("%s of %s is no tool: %s", skill.skill.id, agent.slug, problem)
+                    log.warning(
+                        "%s of %s cannot be a tool: %s", skill.skill.id, agent.slug, problem
+                    )
                 self._unusable.add(unusable)
                 continue
             tools[name] = tool
@@ -203,15 +205,15 @@ class BridgedAgents:
 
     @property
     def all(self) -> list[BridgedAgent]:
-        """The agents whose cards were read."""
+        """The agents with a card."""
         return [each for each in self._listed if each.card is not None]
 
     def of(self, slug: str) -> BridgedAgent | None:
-        """Return the agent of a slug."""
+        """Return the agent with a slug."""
         return next((each for each in self.all if each.slug == slug), self._asked.get(slug))
 
     def asked(self, found: FoundAgent) -> BridgedAgent:
-        """Return an agent that a search found, to be asked without being a tool."""
+        """Return a found agent that can be called without being a tool."""
         slug = f"found-{hashlib.sha256(found.identifier.encode()).hexdigest()[:12]}"
         agent = self._asked[slug] = self._asked.get(slug) or BridgedAgent(
             found, is_found=True, slug=slug
@@ -222,7 +224,7 @@ class BridgedAgents:
     async def connected(
         self, agent: BridgedAgent, credentials: Mapping[str, str]
     ) -> AsyncIterator[RemoteAgent]:
-        """Connect to an agent, with the caller's credentials in place of the bridge's.
+        """Connect to an agent, with the caller's credentials instead of the bridge's.
 
         Errors of the connection and of the agent become ``AgentFailed``.
         """
@@ -255,13 +257,13 @@ def _card(agent: BridgedAgent) -> AgentCard:
 
 
 def _address(reference: Any, card: AgentCard) -> str:
-    """Return a text that tells an agent from another agent of its name."""
+    """Return a text that distinguishes an agent from others of the same name."""
     if isinstance(reference, FoundAgent):
         return f"{reference.identifier} {reference.card_url}"
     if isinstance(reference, str):
         scheme, _, rest = reference.partition("://")
         host, slash, path = rest.partition("/")
-        return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"  # a password may change
+        return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"  # without the password
     return card.supported_interfaces[0].url if card.supported_interfaces else card.name
 
 

@@ -1,6 +1,6 @@
 """Calls of agents for hosts: a message or a task, followed until it ends, asks, or takes long.
 
-A call knows its host (``HostRequest``), names its task for it (``Handles``), and passes on the
+A call has its host (``HostRequest``), names its task for the host (``Handles``), and forwards the
 agent's questions (``Asked``).
 """
 
@@ -45,16 +45,16 @@ from parley.model.tasks import (
 log = logging.getLogger("parley.mcp")
 
 CANCEL_SECONDS = 5.0
-"""How long the cancellation of a call waits for its task to be canceled."""
+"""The time for which the cancellation of a call waits until its task is canceled."""
 
 TASK_SECONDS = 2.0
-"""After how many seconds a call is a task, for hosts that take tasks."""
+"""After how many seconds a call becomes a task, for hosts that support tasks."""
 
 Answer = types.CallToolResult | types.InputRequiredResult | dict[str, Any]
 
 
 class AgentCalls:
-    """Makes calls of agents for hosts. ``wait`` is how long a call takes at most, in seconds.
+    """Makes calls of agents for hosts. ``wait`` is the time limit of a call, in seconds.
 
     ``carries``: a host's own credentials go to the named agents.
     """
@@ -72,7 +72,7 @@ class AgentCalls:
         return HostRequest(context, carries=self._carries)
 
     def named(self, host: HostRequest, handle: object) -> BridgedCall:
-        """Return the call of a task that was named for this host. Raises ``MCPError``."""
+        """Return the call of a task by its handle. Raises ``MCPError`` for an unknown handle."""
         try:
             name, task_id = self.handles.read(str(handle), host.principal)
             slug, _, tool = name.partition("/")
@@ -87,7 +87,8 @@ class AgentCalls:
 class BridgedCall:
     """A call of an agent for a host, as a ``tool`` if it is one, and its task.
 
-    A call with a ``task_id`` continues that task; others get it when the agent names the task.
+    A call with a ``task_id`` continues that task; other calls get an id when the agent names the
+    task.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class BridgedCall:
 
     @property
     def handle(self) -> str:
-        """The name of the task for the host; it names a tool too whose results have a schema."""
+        """The name of the task for the host; it includes the tool if its results have a schema."""
         slug = self.agent.slug
         name = f"{slug}/{self.tool.name}" if self.tool and self._has_schema else slug
         return self._calls.handles.make(name, self.task_id, self.host.principal)
@@ -128,8 +129,8 @@ class BridgedCall:
     ) -> Answer:
         """Send a message, or follow the task without one, and return the answer for the host.
 
-        The answer is the result, the agent's question, or how to follow a task that takes longer.
-        ``responses`` are the host's answers to earlier questions. Raises ``AgentFailed``.
+        The answer is the result, the agent's question, or instructions for a task that takes
+        longer. ``responses`` are the host's answers to earlier questions. Raises ``AgentFailed``.
         """
         limit = self._calls.wait if wait is None else wait
         is_task = self.host.takes_tasks and self.tool is not None
@@ -144,7 +145,7 @@ class BridgedCall:
                 if answer is None:
                     handle = self.handle
                     text = (
-                        f"The task {handle} is still at work. Wait for it with follow_task(task="
+                        f"The task {handle} is still running. Wait for it with follow_task(task="
                         f"{handle!r}), or stop it with cancel_task(task={handle!r})."
                     )
                     return self._note(text, TaskState.WORKING)
@@ -214,7 +215,7 @@ class BridgedCall:
         return self._note(asked.said(self.handle), task.state)
 
     def _note(self, text: str, state: TaskState) -> types.CallToolResult:
-        """Return a result that is none yet. For a tool with a result schema it is an error."""
+        """Return an interim result. For a tool with a result schema it is an error."""
         return _noted(text, self.handle, state, is_error=self._has_schema)
 
     async def start(self, message: Mapping[str, Any]) -> types.CallToolResult:
@@ -230,14 +231,14 @@ class BridgedCall:
 
 
 async def _cancel(remote: RemoteAgent, task_id: str) -> None:
-    """Cancel a task, also while the call itself is cancelled. What fails is logged."""
+    """Cancel a task, also while the call itself is being cancelled. Failures are logged."""
 
     async def cancel() -> None:
         try:
             async with asyncio.timeout(CANCEL_SECONDS):
                 await remote.cancel(task_id)
         except TaskNotCancelableError:
-            pass  # it has ended
+            pass  # the task has ended
         except (A2AError, ClientError, TimeoutError) as error:
             log.warning("the task %s is not canceled: %s", task_id, error)
 
@@ -245,14 +246,14 @@ async def _cancel(remote: RemoteAgent, task_id: str) -> None:
 
 
 def _waits(event: Event) -> bool:
-    """Return whether a task waits for something that its caller does."""
+    """Return whether a task waits for an action of its caller."""
     if isinstance(event, Task | TaskStatusUpdateEvent):
         return event.status.state is TaskState.AUTH_REQUIRED
     return False
 
 
 def progress_of(event: Event) -> str:
-    """Return what an event tells of how a task goes on, empty for nothing."""
+    """Return the progress text of an event, or an empty string."""
     if isinstance(event, TaskStatusUpdateEvent):
         said = event.status.message
         if event.status.state is TaskState.WORKING and said is not None:
@@ -266,15 +267,17 @@ def progress_of(event: Event) -> str:
 
 
 def called(result: ToolResult, tool: SkillTool | None) -> types.CallToolResult:
-    """Return the result of an agent as that of a tool."""
+    """Return the result of an agent as the result of a tool."""
     data = result.data
     if tool is not None and tool.output_schema is not None and not result.is_error:
         if tool.wraps_result:
             data = {WRAPPED_RESULT: result.text if data is None else data}
         if data is None:
-            return failed(f"{tool.name} returned no data, unlike its card says: {result.text}")
+            return failed(
+                f"{tool.name} returned no data, although its card declares it: {result.text}"
+            )
     elif data is not None and not isinstance(data, dict):
-        data = {WRAPPED_RESULT: data}  # hosts of the older protocol take objects only
+        data = {WRAPPED_RESULT: data}  # the older protocol allows only objects
     return types.CallToolResult(
         content=blocks_of(result.parts), structured_content=data, is_error=result.is_error
     )
@@ -299,13 +302,13 @@ def _noted(
 
 
 TASKS = "io.modelcontextprotocol/tasks"
-"""The extension of MCP for long tasks."""
+"""The MCP extension for long tasks."""
 
 SHOWN_CHARACTERS = 2000
-"""How many characters a notification of progress has."""
+"""The length limit of a progress notification, in characters."""
 
 MOST_PROGRESS = 10_000
-"""How many notifications of progress a call sends."""
+"""The most progress notifications of a call."""
 
 
 class HostRequest:
@@ -325,9 +328,9 @@ class HostRequest:
         self.principal = None if headers is None else self._principal()
 
     def _principal(self) -> str:
-        """Return who asks, as far as that is known: tasks are bound to it.
+        """Return the identity of the caller, if known: tasks are bound to it.
 
-        Over stdio ``principal`` is ``None``: one host has the connection.
+        Over stdio ``principal`` is ``None``: the connection has a single host.
         """
         token = get_access_token()
         if token is not None:
@@ -338,22 +341,22 @@ class HostRequest:
 
     @property
     def is_modern(self) -> bool:
-        """Whether questions are results that the host answers by calling again."""
+        """Return whether questions are results that the host answers by calling again."""
         return self._context.protocol_version in MODERN_PROTOCOL_VERSIONS
 
     @property
     def capabilities(self) -> types.ClientCapabilities | None:
-        """What the host says that it can do."""
+        """The declared capabilities of the host."""
         return self._context.session.client_capabilities
 
     @property
     def takes_tasks(self) -> bool:
-        """Whether a long call may return a task of the extension."""
+        """Return whether a long call may return a task of the extension."""
         found = self.capabilities
         return self.is_modern and bool(found and found.extensions and TASKS in found.extensions)
 
     async def progress(self, text: str) -> None:
-        """Tell the host how a call goes on, if it wants to know."""
+        """Report the progress of a call to the host, if it requested reports."""
         if self._progress < MOST_PROGRESS:
             self._progress += 1
             await self._context.session.report_progress(
@@ -363,7 +366,7 @@ class HostRequest:
     async def elicit(
         self, params: types.ElicitRequestFormParams | types.ElicitRequestURLParams
     ) -> types.ElicitResult:
-        """Ask the user in the middle of the call, as the older protocol does."""
+        """Ask the user during the call, as in the older protocol."""
         return await self._context.session.send_request(
             types.ElicitRequest(params=params),
             types.ElicitResult,
@@ -372,7 +375,7 @@ class HostRequest:
 
 
 def elicited_by(response: Any) -> types.ElicitResult:
-    """Return the answer of a user, from what a host sent."""
+    """Return the answer of a user from the host's response."""
     if not isinstance(response, types.ElicitResult | dict):
         response = response.model_dump(by_alias=True, exclude_none=True)
     return types.ElicitResult.model_validate(response)
@@ -382,22 +385,23 @@ def elicited_by(response: Any) -> types.ElicitResult:
 
 
 MAC_LENGTH = 22
-"""How many hexadecimal digits of the code are part of a handle."""
+"""The number of hexadecimal digits of the authentication code that are part of a handle."""
 
 
 class UnknownHandle(Exception):
-    """A handle that was not made here, or not for this caller."""
+    """The handle was not made here, or not for this caller."""
 
     def __init__(self) -> None:
-        super().__init__("there is no such task; its name is what the tool that started it said")
+        super().__init__(
+            "there is no such task; use the name that the tool returned when it started the task"
+        )
 
 
 class Handles:
     """Names tasks as ``agent.task``, and with a ``key`` binds each name to its caller.
 
-    Where several callers share the agents' credentials, nobody can name a task of another. A
-    ``principal`` of ``None`` is the one host of a connection that no other has: its names are not
-    bound.
+    If several callers share the agents' credentials, no caller can name another's task. A
+    ``principal`` of ``None`` is the only host of a connection: its names are not bound.
     """
 
     def __init__(self, key: bytes = b"") -> None:
@@ -435,13 +439,13 @@ POLL_MS = 1000
 
 
 def created(handle: str, task: Task) -> dict[str, Any]:
-    """Return the result of a call that goes on as a task."""
+    """Return the result of a call that continues as a task."""
     found = described(handle, task)
     return {**found, "resultType": "task", "status": "working"}
 
 
 def described(handle: str, task: Task) -> dict[str, Any]:
-    """Return what the extension says of every task."""
+    """Return the members that the extension requires of every task."""
     updated = task.status.timestamp
     said = "" if task.status.message is None else task.status.message.text
     at = _text(updated) if updated is not None else _created_at(task.id)
@@ -457,7 +461,7 @@ def described(handle: str, task: Task) -> dict[str, Any]:
 
 
 def _created_at(task_id: str) -> str:
-    """Return when a task was created, if its id says so (UUID version 7)."""
+    """Return the creation time of a task, from its id if possible (UUID version 7)."""
     try:
         found = UUID(task_id)
     except ValueError:
@@ -479,7 +483,7 @@ _STATUS = {
     TaskState.INPUT_REQUIRED: "input_required",
     TaskState.AUTH_REQUIRED: "input_required",
     TaskState.COMPLETED: "completed",
-    TaskState.FAILED: "completed",  # the result says that it is an error
+    TaskState.FAILED: "completed",  # the result is marked as an error
     TaskState.REJECTED: "completed",
     TaskState.CANCELED: "cancelled",
 }

@@ -1,4 +1,4 @@
-"""``parley mcp``: A2A agents for hosts that speak MCP."""
+"""``parley mcp``: serves A2A agents to MCP hosts."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from parley.registry.client.remote_registry import RemoteRegistry
 
 KEY_VARIABLE = "PARLEY_MCP_KEY"
-"""Names the variable with the secret that ties names of tasks to callers, for many replicas."""
+"""The variable with the secret that ties names of tasks to callers, shared by replicas."""
 
 SHORTEST_KEY = 32
-"""How many characters that secret has at least."""
+"""The shortest allowed secret, in characters."""
 
 TOKEN_VARIABLE = "PARLEY_MCP_TOKEN"
 
@@ -54,7 +54,7 @@ A host such as Claude Desktop, VS Code or Cursor starts it by itself:
   {"mcpServers": {"travel": {"command": "parley",
     "args": ["mcp", "serve", "https://agents.example.com/travel"]}}}"""
 
-COMMANDS = Commands("mcp", "Offer A2A agents to hosts that speak MCP.")
+COMMANDS = Commands("mcp", "Offer A2A agents to MCP hosts.")
 register = COMMANDS.register
 
 
@@ -72,39 +72,37 @@ class McpServeOptions(msgspec.Struct, frozen=True):
         int,
         CommandOption("The most agents that --search offers.", "N", _REGISTRY, least=1, most=50),
     ] = 5
-    name: Annotated[str, CommandOption("What the server is called.", "TEXT")] = "parley"
+    name: Annotated[str, CommandOption("The name of the server.", "TEXT")] = "parley"
     call_time: Annotated[
         float,
         CommandOption(
-            "How long a call takes at most; then it returns the name of its task.",
+            "The time limit of a call; after it the call returns the name of its task.",
             "TIME",
             default="50s",
         ),
     ] = 50.0
     http: Annotated[
-        bool, CommandOption("Serve over HTTP, at /mcp, not over stdio.", panel=_HTTP)
+        bool, CommandOption("Serve over HTTP, at /mcp, instead of stdio.", panel=_HTTP)
     ] = False
     host: Annotated[str, CommandOption("Address to listen on.", "HOST", _HTTP)] = "127.0.0.1"
-    port: Annotated[int, CommandOption("Port to listen on; 0 takes a free one.", "PORT", _HTTP)] = (
-        9020
-    )
+    port: Annotated[
+        int, CommandOption("Port to listen on; 0 selects a free port.", "PORT", _HTTP)
+    ] = 9020
     url: Annotated[
         str, CommandOption("The public address, when a proxy in front hides it.", "URL", _HTTP)
     ] = ""
     allowed_host: Annotated[
         tuple[str, ...],
-        CommandOption(
-            "A host that requests may name besides this machine's; repeat it.", "HOST", _HTTP
-        ),
+        CommandOption("A further host name that requests may use; repeatable.", "HOST", _HTTP),
     ] = ()
     allowed_origin: Annotated[
         tuple[str, ...],
-        CommandOption("An origin whose pages may call it; repeat it.", "ORIGIN", _HTTP),
+        CommandOption("An origin whose pages may call it; repeatable.", "ORIGIN", _HTTP),
     ] = ()
     token: Annotated[
         tuple[str, ...],
         CommandOption(
-            f"A token that callers have to send; repeat it. Better in {TOKEN_VARIABLE}.",
+            f"A token that callers must send; repeatable. Better in {TOKEN_VARIABLE}.",
             "TOKEN",
             _HTTP,
             variable=TOKEN_VARIABLE,
@@ -113,17 +111,18 @@ class McpServeOptions(msgspec.Struct, frozen=True):
     oidc: Annotated[
         str,
         CommandOption(
-            "Callers have tokens of this OpenID Connect issuer; needs --url.", "ISSUER", _HTTP
+            "Callers use tokens of this OpenID Connect issuer; needs --url.", "ISSUER", _HTTP
         ),
     ] = ""
     audience: Annotated[
-        str, CommandOption("Whom these tokens are for.", "TEXT", _HTTP, default="--url with /mcp")
+        str,
+        CommandOption("The audience of these tokens.", "TEXT", _HTTP, default="--url with /mcp"),
     ] = ""
     tls_cert: Annotated[str, CommandOption("The certificate, to serve HTTPS.", "FILE", _HTTP)] = ""
     tls_key: Annotated[str, CommandOption("Its key.", "FILE", _HTTP)] = ""
     allow_anonymous: Annotated[
         bool,
-        CommandOption("Let everyone in who can reach it, from other machines too.", panel=_HTTP),
+        CommandOption("Allow calls without credentials, also from other machines.", panel=_HTTP),
     ] = False
 
 
@@ -133,13 +132,13 @@ class McpServeOptions(msgspec.Struct, frozen=True):
 def serve(settings: CommandSettings, output: Output, options: McpServeOptions) -> int:
     """Serve agents as an MCP server: skills are tools, agent cards are resources.
 
-    Over stdio, for a host that starts it, or with --http for many. Questions of agents go to
-    the user of the host; a call that the host cancels is canceled. A registry is offered by the
-    tools find_agents and ask_agent.
+    Over stdio, for a host that starts it, or with --http for several hosts. Questions of agents go
+    to the user of the host; a call that the host cancels is canceled. A registry is available
+    through the tools find_agents and ask_agent.
 
-    Credentials for the agents are --bearer, --api-key or a login (parley auth login). Over
-    HTTP without --token and --oidc, the bearer token or API key (X-API-Key) of a caller goes
-    to the agents named here instead, each time.
+    Credentials for the agents are --bearer, --api-key or a login (parley auth login). Over HTTP
+    without --token and --oidc, the bearer token or API key (X-API-Key) of a caller goes to the
+    agents named here instead, each time.
     """
     if not options.agents and settings.sources["agent_card"] != DEFAULT:
         options = msgspec.structs.replace(options, agents=(settings.agent_card,))
@@ -161,7 +160,7 @@ def serve(settings: CommandSettings, output: Output, options: McpServeOptions) -
         raise UsageFailure(str(redirect), hint=redirect.remedy)
     if not options.http and sys.stdin.isatty():
         output.note(
-            "waits for a host that speaks MCP on standard input; Ctrl-C ends. "
+            "waits for an MCP host on standard input; stop with Ctrl-C. "
             "--http serves hosts that connect to it"
         )
     log_to_stderr("debug" if settings.debug else "warning")
@@ -188,7 +187,7 @@ def serve(settings: CommandSettings, output: Output, options: McpServeOptions) -
 
 
 def _access(settings: CommandSettings, options: McpServeOptions) -> dict[str, Any]:
-    """Return how a bridge over HTTP ties tasks to callers, and whose credentials it passes on."""
+    """Return how a bridge over HTTP ties tasks to callers, and whose credentials it forwards."""
     verifies = bool(options.token or options.oidc)
     if not (verifies or options.allow_anonymous or is_loopback(options.host)):
         raise UsageFailure(
@@ -200,7 +199,7 @@ def _access(settings: CommandSettings, options: McpServeOptions) -> dict[str, An
         raise UsageFailure("--tls-cert and --tls-key belong together")
     key = os.environ.get(KEY_VARIABLE, "")
     if key and len(key) < SHORTEST_KEY:
-        raise UsageFailure(f"{KEY_VARIABLE} has at least {SHORTEST_KEY} characters")
+        raise UsageFailure(f"{KEY_VARIABLE} must have at least {SHORTEST_KEY} characters")
     has_own = bool(settings.bearer or settings.api_key or settings.client_cert)
     return {"key": key.encode(), "carries": not (verifies or has_own)}
 
@@ -245,7 +244,7 @@ async def _serve(call: AgentCall, options: McpServeOptions, access: dict[str, An
                 raise CommandFailure(
                     "A2ACLI_ERR_UNREACHABLE",
                     f"no agent can be offered: {error}",
-                    hint="are the agents running, and the addresses right?",
+                    hint="are the agents running, and are the addresses right?",
                 ) from None
         for problem in problems:
             output.warn(f"an agent is left out until it answers: {problem}")
@@ -280,5 +279,5 @@ async def _serve_http(bridge: McpBridge, options: McpServeOptions) -> None:
         await serve_http(app, options.host, options.port, tls=tls, on_listening=listening)
     except ListenError as error:
         raise CommandFailure(
-            "PARLEY_ERR_LISTEN", str(error), hint="--port 0 takes a free port"
+            "PARLEY_ERR_LISTEN", str(error), hint="--port 0 selects a free port"
         ) from error

@@ -1,4 +1,4 @@
-"""The content of MCP results as parts of A2A, and back."""
+"""Conversion between the content of MCP results and A2A parts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from parley.model.parts import Part
 
 
 def result_of(result: types.CallToolResult, *, max_bytes: int, tool: str) -> ToolResult:
-    """Return the result of a call. A result that is too large is an error that says so."""
+    """Return the result of a call. An oversized result becomes an error."""
     size = len(result.model_dump_json(by_alias=True, exclude_none=True).encode())
     if size > max_bytes:
-        return failed(f"the result of {tool} has {size:,} bytes; at most {max_bytes:,} are taken")
+        return failed(f"the result of {tool} has {size:,} bytes; the limit is {max_bytes:,}")
     parts = tuple(part_of(block) for block in result.content)
     data = result.structured_content
     if data is not None and not any(part.has_data for part in parts):
@@ -27,7 +27,7 @@ def result_of(result: types.CallToolResult, *, max_bytes: int, tool: str) -> Too
 
 
 def part_of(block: Any) -> Part:
-    """Return one block of content as a part: text, a file, or a reference to one."""
+    """Return a block of content as a part: text, a file, or a reference to a file."""
     match block:
         case types.TextContent():
             return Part(text=block.text)

@@ -1,4 +1,4 @@
-"""The bridge over HTTP: who may reach it, and whom it believes."""
+"""The bridge over HTTP: access control and authentication."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PATH = "/mcp"
 """The path at which the bridge is served."""
 
 MAX_SESSIONS = 1000
-"""How many sessions of the older protocol may be open."""
+"""The most open sessions of the older protocol."""
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
@@ -54,7 +54,7 @@ class Tokens:
             found = self._issuer.verify(Evidence(scope))
             proof = await found if inspect.isawaitable(found) else found
         except CredentialsRefused as error:
-            log.info("a token was refused: %s", error.reason)
+            log.info("a token was rejected: %s", error.reason)
             return None
         caller = proof.caller
         return AccessToken(
@@ -79,9 +79,9 @@ def http_app(
 ) -> Starlette:
     """Return the ASGI app of a bridge: MCP over streamable HTTP at ``/mcp``.
 
-    Requests name this machine, the host of ``url`` or a host of ``allowed_hosts``; requests of
-    pages come from there or from ``allowed_origins``. With ``tokens`` or ``oidc`` (an issuer, with
-    the ``audience`` of its tokens, by default ``url``) callers prove who they are.
+    Requests must name this machine, the host of ``url`` or a host of ``allowed_hosts``; requests
+    from web pages must come from there or from ``allowed_origins``. With ``tokens`` or ``oidc`` (an
+    issuer, with the ``audience`` of its tokens, by default ``url``) callers must authenticate.
 
     Raises ``ValueError`` for ``oidc`` without ``url``.
     """
@@ -90,11 +90,11 @@ def http_app(
         enable_dns_rebinding_protection=True, allowed_hosts=hosts, allowed_origins=origins
     )
     if oidc and not url:
-        raise ValueError("oidc needs url: clients have to find the issuer by it")
+        raise ValueError("oidc needs url, by which clients find the issuer")
     resource = f"{url.rstrip('/')}{PATH}"
     issuer = OpenIdConnect(oidc, audience=audience or resource) if oidc else None
     verifier = Tokens(tokens, issuer) if tokens or issuer else None
-    auth = {  # as text, which keeps issuers as they are
+    auth = {  # as text, so that issuers are not normalized
         "issuer_url": issuer.authorization_servers[0] if issuer else "http://localhost",
         "resource_server_url": resource if issuer else None,  # without it no issuer is published
         "validate_token_resource": False,  # the scheme checks the audience

@@ -1,4 +1,4 @@
-"""What agents ask, as elicitations and as text, and the JSON Schemas of tools and forms."""
+"""Questions of agents as elicitations and as text, and the JSON Schemas of tools and forms."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from parley.extensions.questions import auth_request, question
 from parley.model.tasks import Task, TaskState
 
 WRAPPED_ANSWER = "answer"
-"""The field of a form whose answer is no object, or a text."""
+"""The field of a form whose answer is a text or another value that is not an object."""
 
 ANSWER_TASK = "answer_task"
 
 
 class Asked(NamedTuple):
-    """What a task asks: its text, its form, how the fields are the answer, or an address."""
+    """A task's question: its text, its form, how the fields map to the answer, or an address."""
 
     key: str
     text: str
@@ -37,8 +37,8 @@ class Asked(NamedTuple):
         return types.ElicitRequestFormParams(message=self.text, requested_schema=self.form)
 
     def content(self, answer: Any) -> dict[str, Any]:
-        """Return the options of ``RemoteAgent.send`` with the fields of a form, or with an answer
-        that a model wrote.
+        """Return the options of ``RemoteAgent.send`` for the fields of a form, or for an answer
+        written by a model.
         """
         if self.kind != "fields" and isinstance(answer, dict) and answer.keys() == {WRAPPED_ANSWER}:
             answer = answer[WRAPPED_ANSWER]
@@ -56,7 +56,7 @@ class Asked(NamedTuple):
         return {"data": answer}
 
     def can_be_asked(self, capabilities: types.ClientCapabilities | None) -> bool:
-        """Return whether a host can ask its user: a secret never goes through a form."""
+        """Return whether a host can ask its user: secrets never go through a form."""
         found = None if capabilities is None else capabilities.elicitation
         if found is None:
             return False
@@ -65,16 +65,16 @@ class Asked(NamedTuple):
         return not self.is_auth and (found.form is not None or found.url is None)
 
     def said(self, handle: str) -> str:
-        """Return what is asked and how to answer, for a host without elicitation."""
+        """Return the question with instructions for the answer, for a host without elicitation."""
         if self.is_auth:
             where = f" Open {self.url}." if self.url else ""
             return (
                 f"The agent needs an authorization: {self.text}{where}\n"
-                f"The task is {handle}; when it is done, follow it with follow_task."
+                f"The task is {handle}; after the authorization, follow it with follow_task."
             )
         lines = [f"The agent asks: {self.text}"]
         if self.kind != "text":
-            lines.append(f"The answer fits: {msgspec.json.encode(self.form).decode()}")
+            lines.append(f"The schema of the answer: {msgspec.json.encode(self.form).decode()}")
         lines.append(
             f"Answer with the tool {ANSWER_TASK}: task={handle!r}, answer=... "
             "Ask the user if you do not know the answer."
@@ -83,7 +83,7 @@ class Asked(NamedTuple):
 
 
 def asked_by(task: Task) -> Asked:
-    """Return what a task asks its caller."""
+    """Return the question of a task to its caller."""
     message = task.status.message
     key = f"q-{message.message_id if message else task.id}"[-64:]
     text = (message.text if message else "") or "What do you want?"
@@ -111,7 +111,7 @@ _KEPT = frozenset(
 
 
 def object_schema(schema: Mapping[str, Any], wrapped: str) -> tuple[dict[str, Any], bool]:
-    """Return the schema as an object's, and whether the value had to become a member of it."""
+    """Return the schema as an object's schema, and whether the value was wrapped in a member."""
     root = _resolved(schema)
     if root.get("type") == "object":
         return root, False
@@ -128,10 +128,10 @@ def struct_schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def form_schema(schema: Mapping[str, Any] | None) -> tuple[dict[str, Any], str]:
-    """Return the form for an answer of this schema, and how its fields are the answer.
+    """Return the form for an answer of this schema, and how its fields map to the answer.
 
     Forms have flat fields: text, numbers, yes or no, choices. ``fields``: they are the answer;
-    ``value``: the only field is; ``json``: its text is the answer as JSON; ``text``: as it stands.
+    ``value``: the only field is; ``json``: its text is the answer as JSON; ``text``: its text is.
     """
     if schema is None:
         return _one_field({"type": "string", "title": "Answer"}), "text"
@@ -144,7 +144,11 @@ def form_schema(schema: Mapping[str, Any] | None) -> tuple[dict[str, Any], str]:
             return {"type": "object", "properties": fields, "required": required}, "fields"
     elif (field := _field(root, root)) is not None:
         return _one_field(field), "value"
-    asked = {"type": "string", "title": "Answer", "description": "JSON that fits the question"}
+    asked = {
+        "type": "string",
+        "title": "Answer",
+        "description": "JSON that matches the schema of the question",
+    }
     return _one_field(asked), "json"
 
 
@@ -153,7 +157,7 @@ def _one_field(field: Mapping[str, Any], name: str = WRAPPED_ANSWER) -> dict[str
 
 
 def _field(schema: Any, root: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a field of a form, ``None`` if forms have no such field."""
+    """Return a field of a form, ``None`` if forms do not support it."""
     if not isinstance(schema, dict):
         return None
     if "$ref" in schema:

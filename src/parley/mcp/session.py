@@ -1,4 +1,4 @@
-"""One connection to an MCP server, for all turns that use it: its tools, and calls of them."""
+"""A connection to an MCP server, shared by turns: its tools, and their calls."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from parley.security.egress import Egress, find_forbidden
 log = logging.getLogger("parley.agent")
 
 OPEN_SECONDS = 30.0
-"""How long a server may take to start, or to answer the first request."""
+"""The time limit for the start of a server, or for its first response."""
 
 CLOSE_SECONDS = 10.0
 """How long a connection may take to close."""
@@ -43,13 +43,13 @@ MAX_AGE = 300.0
 """After how many seconds the tools of a server are listed again."""
 
 MAX_PAGES = 100
-"""How many pages a list of tools may have."""
+"""The number of pages a list of tools may have."""
 
 MOST_LISTED = 2000
-"""How many tools a server may list."""
+"""The most tools that a server may list."""
 
 MOST_LISTED_BYTES = 16 * 1024 * 1024
-"""How large all that a server lists may be, in bytes."""
+"""The size limit of all listed tools, in bytes."""
 
 _LOST = re.compile(
     r"((not found|bad request|unauthorized): )?"
@@ -58,29 +58,29 @@ _LOST = re.compile(
     r"|mcp-session-id header is required|server not initialized)\.?",
     re.IGNORECASE,
 )
-"""The messages of servers that do not know a session and do not answer 404."""
+"""Messages for an unknown session, of servers that do not answer 404."""
 
 _LOST_CODES = frozenset({types.INVALID_REQUEST, -32000, -32001})
 
 OnQuestion = Callable[[types.ElicitRequestParams], Awaitable[types.ElicitResult]]
-"""Passes on a question that a server asks during a call, and returns the answer."""
+"""Forwards a question that a server asks during a call, and returns the answer."""
 
 OnProgress = ProgressFnT
-"""Gets the progress of a call."""
+"""Receives the progress of a call."""
 
 Answered = types.CallToolResult | types.InputRequiredResult
 
 _ANSWER: TypeAdapter[Answered] = TypeAdapter(Answered)
 
 _CALL: ContextVar[OnQuestion | None] = ContextVar("parley_mcp_call", default=None)
-"""Asks for the call in whose context a message of the server is read, if that is known."""
+"""The question handler of the call to which the server's current message belongs, if known."""
 
 
 class McpSession:
-    """A connection to a server. A task of its own owns it, so that turns of many tasks share it.
+    """A connection to a server. A separate task owns it, so that turns of many tasks can share it.
 
-    A server of the older protocol asks without saying for which call. Over stdio such a server is
-    called by one turn at a time, so that each caller is asked about their own call alone.
+    A server of the older protocol does not say to which call a question belongs. Over stdio such a
+    server handles one turn at a time, so that each caller is asked about their own call only.
     """
 
     def __init__(self, server: McpServer, egress: Egress | None) -> None:
@@ -101,7 +101,7 @@ class McpSession:
 
     async def open(self) -> None:
         """Connect. Raises ``McpServerUnavailable``."""
-        own = self._own()  # in a context of its own: it outlives the turn that opens it
+        own = self._own()  # in a separate context: it outlives the turn that opens it
         self._owner = asyncio.create_task(own, name=f"mcp {self.server.name}", context=Context())
         try:
             async with asyncio.timeout(OPEN_SECONDS):
@@ -165,12 +165,12 @@ class McpSession:
             yield _Received(received, self), sent
 
     def retire(self) -> None:
-        """Take no more calls, and close the connection later."""
+        """Accept no more calls, and close the connection later."""
         self.retired = True
         self._close.set()
 
     async def aclose(self) -> None:
-        """Close the connection; a program ends. Idempotent."""
+        """Close the connection; a program is terminated. Idempotent."""
         self.retire()
         if self._owner is not None:
             await end([self._owner], grace=CLOSE_SECONDS)
@@ -200,11 +200,11 @@ class McpSession:
         wrong = await asyncio.to_thread(lambda: [tool_problem(each, most) for each in found])
         for tool, problem in zip(found, wrong, strict=True):
             if problem or tool.name in kept:
-                problems.append((tool.name, problem or "an earlier tool has its name"))
+                problems.append((tool.name, problem or "an earlier tool has the same name"))
             else:
                 kept[tool.name] = tool
         for name, problem in dict.fromkeys(problems):
-            if (name, problem) not in self.left_out:  # the log has it from the listing before
+            if (name, problem) not in self.left_out:  # already logged for the previous listing
                 log.warning(
                     "the tool %.100r of the MCP server %s is left out: %s",
                     name,
@@ -261,9 +261,9 @@ class McpSession:
     ) -> Answered:
         """Call a tool once. Raises ``MCPError``, and ``TimeoutError`` after ``timeout`` seconds.
 
-        Raises ``McpSessionLost`` where the server has certainly not carried out the call, and
-        ``McpServerUnavailable`` for an answer that is no result of a tool.
-        The time that ``on_question`` takes counts, because the server waits as well.
+        Raises ``McpSessionLost`` if the server has certainly not executed the call, and
+        ``McpServerUnavailable`` for a response that is not a tool result. The time of
+        ``on_question`` counts as well, because the server waits.
         """
         async with self._turns or nullcontext():
             client = self._connected()
@@ -277,19 +277,22 @@ class McpSession:
             except MCPError as error:
                 if error.code == types.CONNECTION_CLOSED and self.retired:
                     raise self._unavailable(
-                        "ended the connection during the call; it is not known whether it was done"
+                        "ended the connection during the call; it is not known whether "
+                        "it was executed"
                     ) from None
                 if self._has_lost(error):
                     raise self._failed(error) from None
                 raise
             except ValidationError as error:
-                raise self._unavailable(f"returned what is no result: {_said(error)}") from None
+                raise self._unavailable(f"returned an invalid result: {_said(error)}") from None
             finally:
                 _CALL.reset(token)
                 self._asking.remove(on_question)
         if isinstance(answer, types.InputRequiredResult) or answer.is_error:
             return answer
-        if any(each.name == params.name for each in self.tools):  # others would be listed first
+        if any(
+            each.name == params.name for each in self.tools
+        ):  # other names would trigger a new listing
             await client.session.validate_tool_result(params.name, answer)
         return answer
 
@@ -329,18 +332,19 @@ class McpSession:
         forbidden = next(filter(None, map(find_forbidden, (error, *leaves))), None)
         if forbidden is not None:
             return self._unavailable(
-                f"must not be called: {forbidden}. A turn names it, so a caller may have: name "
-                "the server where the agent is made, or allow its address (allow_private_agents)"
+                f"must not be called: {forbidden}. A turn named it, possibly from a caller's "
+                "input: name "
+                "the server outside the turn, or allow its address (allow_private_agents)"
             )
         if self.server.command and isinstance(leaves[0], FileNotFoundError):
             program = self.server.command[0]
             return self._unavailable(
-                f"cannot be started: {program!r} is no program, or its cwd no folder"
+                f"cannot be started: {program!r} is not a program, or its cwd is not a folder"
             )
         return self._unavailable(f"cannot be used: {_said(error)}")
 
     def _has_lost(self, error: BaseException) -> bool:
-        """Whether the server says that it does not know the session."""
+        """Return whether the server reports an unknown session."""
         if self.server.command or not isinstance(error, MCPError):
             return False
         return error.code in _LOST_CODES and bool(_LOST.fullmatch(error.message.strip()))
@@ -394,7 +398,7 @@ def _said(error: BaseException) -> str:
 
 
 NAME_LENGTH = 128
-"""How long the name of a tool may be, as MCP has it."""
+"""The length limit of a tool's name in MCP."""
 
 
 def list_problem(version: str, listed: Mapping[str, Any]) -> str:
@@ -411,12 +415,12 @@ def list_problem(version: str, listed: Mapping[str, Any]) -> str:
 def tool_problem(tool: types.Tool, most: int) -> str:
     """Return the reason why a tool is unusable, empty if it is usable.
 
-    Its schemas have ``most`` bytes at most.
+    Its schemas may have ``most`` bytes.
     """
     if not 0 < len(tool.name.strip()) <= NAME_LENGTH:
         return f"its name has {len(tool.name):,} characters, not 1 to {NAME_LENGTH}"
     if tool.execution is not None and tool.execution.task_support == "required":
-        return "it is called as a task of MCP, which is not offered"
+        return "it must be called as an MCP task, which is not supported"
     schemas = [each for each in (tool.input_schema, tool.output_schema) if each is not None]
     if (size := sum(len(msgspec.json.encode(schema)) for schema in schemas)) > most:
         return f"its schemas have {size:,} bytes, more than {most:,}: raise max_schema_bytes"
@@ -429,8 +433,10 @@ def schema_problem(tool: types.Tool) -> str:
         if schema is None:
             continue
         validator = validator_for(schema, default=Draft202012Validator)
-        try:  # patterns are of another language than Python's, so formats are not checked
+        try:  # JSON Schema patterns differ from Python's, so formats are not checked
             validator.check_schema(schema, format_checker=None)
         except (SchemaError, RecursionError) as error:
-            return f"its {which} schema is no JSON Schema: {str(error).partition(chr(10))[0]}"[:500]
+            return f"its {which} schema is not a JSON Schema: {str(error).partition(chr(10))[0]}"[
+                :500
+            ]
     return ""

@@ -1,4 +1,4 @@
-"""How an MCP server is reached over HTTP: within the egress policy, with its credentials."""
+"""HTTP access to an MCP server: within the egress policy, with its credentials."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from parley.security.egress import Egress, ForbiddenAddress, ThreadedLookup
 log = logging.getLogger("parley.agent")
 
 CONNECT_SECONDS = 10.0
-"""How long it may take to connect."""
+"""The time limit of a connection attempt."""
 
 ANSWER_OVERHEAD_BYTES = 64 * 1024
-"""How much larger (bytes) an answer may be than the result in it."""
+"""How much larger a response may be than the result in it, in bytes."""
 
 
 SESSION_ID = "mcp-session-id"
@@ -38,16 +38,16 @@ SESSION_NOT_FOUND = "Session not found"
 def http_client(
     server: McpServer, egress: Egress | None, is_open: Callable[[], bool] = lambda: False
 ) -> McpHttpClient:
-    """Return the HTTP client for a server. It dials only addresses that the policy allows.
+    """Return the HTTP client for a server. It connects only to addresses that the policy allows.
 
-    Once ``is_open``, a failed request is answered with its failure.
+    Once ``is_open``, a failed request is answered with a JSON-RPC error.
     """
     if egress is not None and server.is_authors:
         named = [server.url]
         if isinstance(server.auth, Grant):
             named += [server.auth.issuer or "", server.auth.token_url or ""]
         egress = egress.adding([_place(Origin.of(each)) for each in named if each])
-    timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS)  # calls have a limit of their own
+    timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS)  # calls have their own time limit
     headers = {**server.headers, "Accept-Encoding": "identity"}
     if isinstance(server.auth, str):
         headers["Authorization"] = f"Bearer {server.auth}"
@@ -109,9 +109,9 @@ def _is_stream(response: httpx2.Response) -> bool:
 
 
 class GuardedTransport(httpx2.AsyncHTTPTransport):
-    """Dials addresses that a policy allows, and reads answers up to a size.
+    """Connects to addresses that a policy allows, and reads responses up to a size.
 
-    A name is resolved once for each request, and the address that was judged is the one dialled.
+    A name is resolved once for each request, and the connection uses the address that was checked.
     """
 
     def __init__(self, egress: Egress | None, max_bytes: int) -> None:
@@ -126,10 +126,9 @@ class GuardedTransport(httpx2.AsyncHTTPTransport):
             request = await self._checked(request)
         response = await super().handle_async_request(request)
         if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
-            await response.aclose()  # a small answer could become a huge one
+            await response.aclose()  # a small response could decompress to a huge one
             raise httpx2.ReadError(
-                "the answer is compressed, although the request says that it must not be",
-                request=request,
+                "the response is compressed, although the request forbids it", request=request
             )
         if not _is_stream(response):  # the client bounds the events of a stream
             stream = cast("httpx2.AsyncByteStream", response.stream)
@@ -152,7 +151,7 @@ class GuardedTransport(httpx2.AsyncHTTPTransport):
         return httpx2.Request(
             request.method,
             url.copy_with(host=found[0]),
-            headers=request.headers,  # Host has the name, not the address
+            headers=request.headers,  # the Host header has the name, not the address
             stream=request.stream,
             extensions=extensions,
         )
@@ -170,7 +169,7 @@ class _Bounded(httpx2.AsyncByteStream):
         async for chunk in self._stream:
             read += len(chunk)
             if read > self._limit:
-                raise httpx2.ReadError(f"the answer has more than {self._limit:,} bytes")
+                raise httpx2.ReadError(f"the response has more than {self._limit:,} bytes")
             yield chunk
 
     async def aclose(self) -> None:
@@ -181,7 +180,9 @@ class _Bounded(httpx2.AsyncByteStream):
 
 
 def auth_of(server: McpServer) -> httpx2.Auth | None:
-    """Return what attaches the credentials of a server. Raises ``TypeError`` for another kind."""
+    """Return the ``httpx2.Auth`` for the credentials of a server. Raises ``TypeError`` for other
+    types.
+    """
     given: Any = server.auth
     if given is None or isinstance(given, str):
         return None
@@ -192,14 +193,15 @@ def auth_of(server: McpServer) -> httpx2.Auth | None:
     if isinstance(given, Credential) and not isinstance(given, Grant):
         return _Attached(given, str(Origin.of(server.url)))
     raise TypeError(
-        "auth= of an MCP server is a bearer token, a credential such as ApiKey, Basic, Bearer or "
+        "auth= of an MCP server must be a bearer token, a credential such as ApiKey, Basic, "
+        "Bearer or "
         "ClientCredentials (parley.client.auth), or an httpx2.Auth such as OAuthClientProvider "
         f"of the package mcp, not {type(given).__name__}"
     )
 
 
 class _Attached(httpx2.Auth):
-    """Attaches a credential to requests to one origin, and renews it once when it is refused."""
+    """Attaches a credential to requests to one origin, and renews it once when it is rejected."""
 
     def __init__(self, credential: Credential, origin: str) -> None:
         self._credential = credential

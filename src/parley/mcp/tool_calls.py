@@ -40,16 +40,16 @@ log = logging.getLogger("parley.agent")
 T = TypeVar("T")
 
 DESCRIPTION_LENGTH = 4000
-"""How many characters of a tool's description are kept."""
+"""The length limit of a tool's description in characters."""
 
 MAX_ROUNDS = 20
 """How often a server may ask during one call."""
 
 PROGRESS_SECONDS = 0.1
-"""How often the progress of a call is shown, at most."""
+"""The least interval between two shown progress notifications of a call."""
 
 PROGRESS_CHARACTERS = 1000
-"""How long the text of a progress notification is shown."""
+"""The length limit of a shown progress notification."""
 
 Question = tuple[types.ElicitRequestParams, "asyncio.Future[types.ElicitResult]"]
 
@@ -69,7 +69,7 @@ async def tools_of(
 
 
 async def _offered(server: McpServer, session: McpSession) -> list[types.Tool]:
-    """Return the tools that turns may use. Servers with one session may offer different tools."""
+    """Return the tools that turns may use. A server may offer different tools in each session."""
     tools = await session.list_tools()
     wanted = {*(server.tools or ())} - {each.name for each in tools}
     for name, problem in sorted(session.left_out):
@@ -91,7 +91,9 @@ async def _offered(server: McpServer, session: McpSession) -> list[types.Tool]:
 
 
 class McpTool:
-    """A tool of an MCP server in a turn. ``is_repeatable``: a crash may repeat a call."""
+    """A tool of an MCP server in a turn. ``is_repeatable``: a call may be repeated
+    after a crash.
+    """
 
     remembers_calls = True
 
@@ -113,10 +115,10 @@ class McpTool:
     async def call(
         self, arguments: Mapping[str, Any], *, key: str, timeout: float = 0.0
     ) -> ToolResult:
-        """Call it once in the life of the task; later attempts take the result from the log.
+        """Call it once in the life of the task; later attempts read the result from the log.
 
         Rejections by the server, and failures, are results with ``is_error``. The server's
-        questions go to the turn's caller. ``timeout``, in seconds, replaces the server's.
+        questions go to the turn's caller. ``timeout``, in seconds, replaces the server's timeout.
 
         Raises ``ValueError`` for a key that this turn has used.
         """
@@ -124,11 +126,11 @@ class McpTool:
 
 
 MAX_IDLE_SESSIONS = 64
-"""How many connections are kept that no turn uses."""
+"""The number of idle connections kept."""
 
 
 class ServerUse:
-    """A server in a turn, and its connection: another one, if that is lost."""
+    """A server in a turn, with its connection, which is replaced if it is lost."""
 
     def __init__(self, sessions: McpSessions, server: McpServer, egress: Egress | None) -> None:
         self.server = server
@@ -140,16 +142,16 @@ class ServerUse:
     async def run(self, work: Callable[[McpSession], Awaitable[T]]) -> T:
         """Run ``work`` with a connection, and once more with a new one if the session was lost.
 
-        Raises ``McpServerUnavailable``, and what ``work`` raises.
+        Raises ``McpServerUnavailable``, and the errors of ``work``.
         """
         try:
             return await self._run(work)
         except McpSessionLost as error:
-            log.info("%s: a new one begins", error)
+            log.info("%s: opening a new session", error)
         try:
             return await self._run(work)
         except McpSessionLost as error:
-            raise McpServerUnavailable(f"{error}, and the new one too") from None
+            raise McpServerUnavailable(f"{error}, and so has the new session") from None
 
     async def _run(self, work: Callable[[McpSession], Awaitable[T]]) -> T:
         async with self._opening:
@@ -158,14 +160,14 @@ class ServerUse:
                 self.session = await self._sessions.acquire(self.server, self._egress)
                 await self.session.list_tools()
             session = self.session
-            session.users += 1  # a lost session closes after its last call
+            session.users += 1  # a lost session is closed after its last call
         try:
             return await work(session)
         finally:
             self._sessions.release(session)
 
     def release(self) -> None:
-        """Give the connection back. Idempotent."""
+        """Release the connection. Idempotent."""
         session, self.session = self.session, None
         if session is not None:
             self._sessions.release(session)
@@ -183,9 +185,9 @@ class McpSessions:
         self._closing: set[asyncio.Task[None]] = set()
 
     async def acquire(self, server: McpServer, egress: Egress | None) -> McpSession:
-        """Return a connection, to be given to ``release``.
+        """Return a connection; ``release`` must follow.
 
-        ``egress`` allows the server's address, unless the agent's author named the server.
+        ``egress`` must allow the server's address, unless the agent's author named the server.
         """
         async with self._locks.of(server.key):
             found = self._kept.get(server.key)
@@ -202,10 +204,10 @@ class McpSessions:
         return found
 
     def release(self, session: McpSession) -> None:
-        """Give a connection back."""
+        """Release a connection."""
         session.users -= 1
         auth = session.server.auth
-        is_personal = isinstance(auth, Credential) and auth.is_personal  # no other turn has it
+        is_personal = isinstance(auth, Credential) and auth.is_personal  # no other turn can use it
         if not session.users and (session.retired or is_personal):
             self._drop(session)
 
@@ -225,12 +227,12 @@ class McpSessions:
 
 
 class ToolCallRecord(A2AStruct, frozen=True, kw_only=True):
-    """One call of a tool of an MCP server, as the log has it.
+    """The record of a tool call of an MCP server in the log.
 
     ``server`` is its address, without secrets. ``state`` is ``called``, ``asked`` (the server waits
     for the caller of the task) or ``returned``; then ``parts`` and ``data`` are the result.
-    ``questions`` are the requests of round ``round``, and ``request_state`` is what the server
-    wants to have back with their answers.
+    ``questions`` are the requests of round ``round``, and ``request_state`` is the server's state,
+    which must be returned with their answers.
     """
 
     server: str
@@ -267,7 +269,8 @@ class McpCall:
             if (logged.server, logged.tool) != (self._record.server, self._record.tool):
                 raise ValueError(
                     f"the call {self._key.removeprefix(TOOL_PREFIX)!r} went to {logged.tool} of "
-                    f"{logged.server} in an earlier attempt, and now to {self._record.tool} of "
+                    f"{logged.server} in an earlier attempt, but now goes to {self._record.tool} "
+                    "of "
                     f"{self._record.server}; a key names one call, so that its result can be found "
                     "again"
                 )
@@ -278,10 +281,10 @@ class McpCall:
                 return await self._finish(
                     failed(
                         f"the call of {self._tool.name} was interrupted when this server stopped; "
-                        "it is not known whether it was done, so it was not repeated"
+                        "it is not known whether it was executed, so it was not repeated"
                     )
                 )
-        begins_anew = logged is None or not logged.round  # a server may ask once, and act then
+        begins_anew = logged is None or not logged.round  # a server may ask once and then act
         if begins_anew and not self._tool.is_repeatable:
             await self._log("called")
         return await self._finish(await self._exchange())
@@ -304,7 +307,7 @@ class McpCall:
     # -- the exchange with the server ----------------------------------------------------------
 
     async def _exchange(self) -> ToolResult:
-        """Call the tool, and again with the answers to the server's questions."""
+        """Call the tool, and repeat the call with the answers to the server's questions."""
         name, most = self._tool.name, self._tool.use.server.max_result_bytes
         try:
             for _ in range(MAX_ROUNDS):
@@ -319,7 +322,7 @@ class McpCall:
         return failed(f"{name} asked more than {MAX_ROUNDS} times")
 
     async def _call(self, params: types.CallToolRequestParams) -> Answered:
-        """Call once; questions that come meanwhile are asked from here, the turn's own task."""
+        """Call once; questions during the call are asked from this task, which owns the turn."""
         work = asyncio.ensure_future(
             self._tool.use.run(
                 lambda session: session.call(
@@ -353,7 +356,7 @@ class McpCall:
                 work.exception()
 
     async def _on_question(self, params: types.ElicitRequestParams) -> types.ElicitResult:
-        """Hand a question to the turn, and wait for its answer."""
+        """Forward a question to the turn, and wait for its answer."""
         answered: asyncio.Future[types.ElicitResult] = asyncio.get_running_loop().create_future()
         await self._questions.put((params, answered))
         return await answered
@@ -378,7 +381,7 @@ class McpCall:
     # -- questions that a server returns -------------------------------------------------------
 
     async def _keep_questions(self, answer: types.InputRequiredResult) -> None:
-        """Log the server's questions, and the state that the answers return to it."""
+        """Log the server's questions, and the state to return with the answers."""
         requests = answer.input_requests or {}
         kept = {
             name: request.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -387,10 +390,12 @@ class McpCall:
         }
         if other := [name for name in requests if name not in kept]:
             raise McpServerUnavailable(
-                f"the server asks for what an agent does not give: {', '.join(sorted(other))}"
+                f"the server requests unsupported input: {', '.join(sorted(other))}"
             )
         if not requests:
-            await asyncio.sleep(min(2.0, 0.1 * (self._record.round + 1)))  # it is not ready yet
+            await asyncio.sleep(
+                min(2.0, 0.1 * (self._record.round + 1))
+            )  # the server is not ready yet
         changes = {"questions": kept, "request_state": answer.request_state}
         await self._log("asked", **changes, round=self._record.round + 1)
 
@@ -414,13 +419,13 @@ class McpCall:
 # -- questions of servers (elicitation), for the turn's caller ---------------------------------
 
 MOST_TRIES = 20
-"""How often a caller is asked until the answer fits."""
+"""How often a caller is asked for a valid answer."""
 
 DECLINED = frozenset({"decline", "declined", "cancel"})
 """The texts of answers that decline."""
 
 ASKED_CHARACTERS = 4000
-"""How many characters of a server's question are passed on."""
+"""The number of characters of a server's question forwarded."""
 
 
 async def ask(
@@ -428,8 +433,8 @@ async def ask(
 ) -> types.ElicitResult:
     """Ask the caller, in this turn or a later one, and return the answer in MCP's form.
 
-    A form goes out with its JSON Schema, and is asked again until the answer fits. An address to
-    open is AUTH_REQUIRED; any message says that it is done.
+    A form is sent with its JSON Schema, and repeated until the answer is valid. An address to open
+    is AUTH_REQUIRED; any message confirms that it is done.
     """
     said = params.message[:ASKED_CHARACTERS]
     if isinstance(params, types.ElicitRequestURLParams):
@@ -488,18 +493,18 @@ def _value_of(answer: Answer, schema: Mapping[str, Any]) -> Any:
 
 def _wrong(schema: Mapping[str, Any], value: Any) -> str:
     if not isinstance(value, dict):
-        return "the answer is a JSON object with the fields of the schema"
+        return "the answer must be a JSON object with the fields of the schema"
     try:
         error = next(_validator(msgspec.json.encode(schema)).iter_errors(value), None)
     except (jsonschema.SchemaError, msgspec.MsgspecError, RecursionError):
-        return ""  # the server's schema is not one: it judges the answer itself
+        return ""  # the server's schema is invalid: the server judges the answer itself
     return (
         "" if error is None else f"{'.'.join(map(str, error.path)) or '$'}: {error.message[:500]}"
     )
 
 
 _LEFT_TO_SERVERS = ("$ref", "$dynamicRef", "pattern", "patternProperties")
-"""Keywords that only the server checks: they could take for ever, or name addresses to read."""
+"""Keywords that only the server checks: they could take very long, or name addresses to read."""
 
 
 def _unchecked(*_: object) -> tuple[()]:

@@ -27,24 +27,24 @@ if TYPE_CHECKING:
 
 
 TIMEOUT = 60.0
-"""How many seconds a call of a tool may take."""
+"""The time limit of a tool call, in seconds."""
 
 MAX_TOOLS = 128
-"""How many tools of one server a turn gets at most."""
+"""The most tools of one server in a turn."""
 
 MAX_RESULT_BYTES = 4 * 1024 * 1024
-"""How large the result of a call may be, in bytes."""
+"""The size limit of the result of a call, in bytes."""
 
 MAX_SCHEMA_BYTES = 64 * 1024
-"""How large the schemas of one tool may be, together, in bytes."""
+"""The size limit of the schemas of one tool together, in bytes."""
 
 
 class McpServerUnavailable(ToolsUnavailable):
-    """An MCP server cannot be reached, does not answer, or offers what cannot be used."""
+    """An MCP server cannot be reached, does not answer, or offers unusable tools."""
 
 
 class McpSessionLost(McpServerUnavailable):
-    """An MCP server has lost the session, so it has not carried out the request."""
+    """An MCP server has lost the session, so it has not executed the request."""
 
 
 class McpServerOptions(TypedDict, total=False):
@@ -61,22 +61,22 @@ class McpServerOptions(TypedDict, total=False):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class McpServer:
-    """An MCP server: at an address (streamable HTTP), or a program that speaks over stdio.
+    """An MCP server: at an address (streamable HTTP), or a program that communicates over stdio.
 
     ``auth`` is a bearer token, a credential of ``parley.client.auth`` or of a task, OAuth client
     credentials (``ClientCredentials``), or an ``httpx2.Auth`` such as the OAuth client of the
     package ``mcp``. ``timeout`` bounds each call, in seconds. ``tools`` names the offered tools;
-    without it all are offered, at most ``max_tools``. A result has up to ``max_result_bytes``. A
-    tool whose JSON Schemas have more than ``max_schema_bytes`` is left out, with a warning in the
-    log, or refused if ``tools`` names it: models would get its schemas in each request.
+    without it all are offered, at most ``max_tools``. A result may have up to ``max_result_bytes``.
+    A tool whose JSON Schemas have more than ``max_schema_bytes`` is left out, with a warning in the
+    log, or is an error if ``tools`` names it: models would get its schemas in each request.
 
-    ``name`` begins the names of tools that two servers have. A call that a crash interrupted is
+    ``name`` is a prefix for tool names that two servers share. A call that a crash interrupted is
     not repeated, unless the tool is declared idempotent or read-only, or ``repeats`` is true.
-    ``legacy`` speaks the older protocol (2025-11-25), which some servers need in order to ask.
+    ``legacy`` uses the older protocol (2025-11-25), which some servers need for questions.
 
-    A server that is named outside of a turn is its author's: its address may be private. The
-    address of a server that is named while a turn runs must be allowed by the egress policy.
-    ``command``, ``env`` and ``cwd`` are of a program: see ``stdio``.
+    A server that is named outside a turn is chosen by its author: its address may be private. The
+    address of a server that is named during a turn must be allowed by the egress policy.
+    ``command``, ``env`` and ``cwd`` are for a program: see ``stdio``.
     """
 
     extra: ClassVar[str] = "mcp"
@@ -104,7 +104,7 @@ class McpServer:
         limits = self.max_tools, self.max_result_bytes, self.max_schema_bytes
         if self.timeout <= 0 or min(limits) < 1:
             raise ValueError(
-                "timeout, max_tools, max_result_bytes and max_schema_bytes are above 0"
+                "timeout, max_tools, max_result_bytes and max_schema_bytes must be above 0"
             )
         if isinstance(self.tools, str):
             raise TypeError('tools= is a list of names: tools=["search"]')
@@ -115,8 +115,9 @@ class McpServer:
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(
-                f"an MCP server has an address such as https://host/mcp, not {self.url[:200]!r}; a "
-                'program is McpServer.stdio("python", "server.py")'
+                "an MCP server needs an address such as https://host/mcp, not "
+                f"{self.url[:200]!r}; a "
+                'program needs McpServer.stdio("python", "server.py")'
             )
         if parts.username is not None or parts.password is not None:
             raise ValueError("give the credentials of an MCP server with auth=, not in its address")
@@ -130,8 +131,8 @@ class McpServer:
             check_secret("the bearer token", self.auth)
         if not getattr(self.auth, "issuer", "unnamed"):
             raise ValueError(
-                "an MCP server could name any issuer for the client's secret: say which one is "
-                "right, as in ClientCredentials(..., issuer='https://login.example.com')"
+                "an MCP server could name any issuer for the client's secret: name the right "
+                "issuer, as in ClientCredentials(..., issuer='https://login.example.com')"
             )
         for header, value in self.headers.items():
             check_secret(f"the header {header}", value)
@@ -149,11 +150,12 @@ class McpServer:
     ) -> McpServer:
         """Return a server that is a program, started once for all turns of the agent.
 
-        Of this process's environment it gets PATH, HOME and the like; ``env`` adds to that. Its
-        stderr goes to the stderr of this process. It ends with the agent's server.
+        It inherits only PATH, HOME and similar variables of this process's environment; ``env``
+        adds to them. Its stderr goes to the stderr of this process. It ends with the agent's
+        server.
         """
         if not command:
-            raise ValueError('name the program: McpServer.stdio("python", "server.py")')
+            raise ValueError('give the program: McpServer.stdio("python", "server.py")')
         own = Path(next((each for each in reversed(args) if not each.startswith("-")), command))
         return cls(
             "",
@@ -169,14 +171,14 @@ class McpServer:
 
     @property
     def address(self) -> str:
-        """The address, or the program, without what may be secret in either."""
+        """The address, or the program, without possible secrets."""
         return self.url.partition("?")[0] if self.url else f"stdio:{self.command[0]}"
 
     @asynccontextmanager
     async def open_tools(self, turn: Turn, *, progress: bool = True) -> AsyncIterator[list[Tool]]:
         """Connect, and yield the tools. Raises ``McpServerUnavailable``.
 
-        Raises ``ImportError`` that says how to install the package ``mcp``.
+        Raises ``ImportError``, with installation advice, without the package ``mcp``.
         """
         try:
             calling: Any = await asyncio.to_thread(
@@ -193,7 +195,7 @@ class McpServer:
 
     @property
     def key(self) -> Hashable:
-        """What two servers have in common that share a connection."""
+        """The key by which servers share a connection."""
         return (
             self.url,
             self.command,

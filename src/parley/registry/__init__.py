@@ -1,1 +1,1 @@
-"""The registry: a catalogue of agents, found by need (Agentic Resource Discovery)."""
+"""The registry: a catalogue of agents, searched by need (Agentic Resource Discovery, ARD)."""

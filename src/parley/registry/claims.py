@@ -1,4 +1,4 @@
-"""Work that several processes share: each claims a part of what is due, and does it in tasks."""
+"""Work shared by several processes: each claims a part of the due work, and runs it in tasks."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from parley.model.concurrency import Periodic
 log = logging.getLogger("parley.registry")
 
 ROUNDS = 8
-"""How often in a row pieces are claimed, none of which is admitted, before others get a turn."""
+"""The number of claims in succession that may admit no piece before other tasks get a turn."""
 
 T = TypeVar("T")
 
 
 class ClaimedWork(Generic[T]):
-    """Claims pieces of work that are due, and does ``most`` of them at a time, each in a task.
+    """Claims due pieces of work, and runs up to ``most`` of them concurrently, each in a task.
 
-    ``claim`` returns at most so many pieces. ``admit`` says whether a piece is done now, and puts
-    off one that is not. ``label`` is what the log calls a piece. A look for more follows each end
-    of a piece, else after ``seconds``.
+    ``claim`` returns at most so many pieces. ``admit`` says whether a piece runs now, and postpones
+    it otherwise. ``label`` names a piece in the log. More work is claimed at the end of each piece,
+    and at least every ``seconds``.
     """
 
     def __init__(
@@ -44,15 +44,15 @@ class ClaimedWork(Generic[T]):
         self._seconds = seconds
         self.running: dict[asyncio.Task[None], T] = {}
         self._looks = Periodic(
-            "claiming what is due", self._step, seconds, log=log, expected=StoreUnavailable
+            "claiming due work", self._step, seconds, log=log, expected=StoreUnavailable
         )
 
     def start(self) -> None:
-        """Begin to look for work. Idempotent."""
+        """Start claiming work. Idempotent."""
         self._looks.start()
 
     async def stop(self) -> list[T]:
-        """Stop, and return the pieces that were cancelled. Idempotent."""
+        """Stop, and return the cancelled pieces. Idempotent."""
         await self._looks.stop()
         running = dict(self.running)
         for task in running:
@@ -61,7 +61,7 @@ class ClaimedWork(Generic[T]):
         return [piece for task, piece in running.items() if task.cancelled()]
 
     async def begin(self) -> bool:
-        """Begin what is due; return whether there may be more. Raises ``StoreUnavailable``."""
+        """Start the due work; return whether there may be more. Raises ``StoreUnavailable``."""
         for _ in range(ROUNDS):
             free = self._most - len(self.running)
             claimed = await self._claim(free) if free > 0 else ()
@@ -85,7 +85,7 @@ class ClaimedWork(Generic[T]):
             log.exception("%s failed", self._label(piece))
 
     async def _step(self) -> bool:
-        """Begin what is due; return whether to look for more at once."""
+        """Start the due work; return whether to claim again at once."""
         is_found = await self.begin()
         if self.running and not (is_found and len(self.running) < self._most):
             await asyncio.wait(

@@ -1,7 +1,7 @@
-"""The options of a registry, each once: the keyword of ``Registry``, and the flag of a command.
+"""The options of a registry, each defined once: as keyword of ``Registry`` and flag of a command.
 
-A field of ``RegistryFlags`` is a flag of ``parley registry serve`` too. The other options are those
-of a server, which the command takes from there, or for Python alone.
+A field of ``RegistryFlags`` is also a flag of ``parley registry serve``. The other options belong
+to the server, which has its own flags, or are for Python only.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ CALLERS = "Who may call"
 
 
 class RegistryFlags(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a registry that a command line has too."""
+    """The options of a registry that are also command-line flags."""
 
     index: Annotated[
         Any,
         Option(
-            "Where it keeps what it knows: sqlite:///PATH, postgresql://USER@HOST/DATABASE (for "
-            "many processes at a time), or memory: (gone with the process).",
+            "The index: sqlite:///PATH, postgresql://USER@HOST/DATABASE (for "
+            "several processes at a time), or memory: (lost with the process).",
             "URL",
             flag="--store",
             variable="PARLEY_REGISTRY_STORE",
@@ -54,12 +54,12 @@ class RegistryFlags(msgspec.Struct, frozen=True, kw_only=True):
             default="beside --store",
         ),
     ] = None
-    name: Annotated[str, Option("What it is called.", "TEXT")] = NAME
+    name: Annotated[str, Option("The name of the registry.", "TEXT")] = NAME
     sources: Annotated[
         tuple[str, ...],
         Option(
-            "A domain whose catalogs are looked for (example.com), or the address of a catalog "
-            "(.json); repeat it.",
+            "A domain whose catalogs are crawled (example.com), or the address of a catalog "
+            "(.json); repeatable.",
             "URL",
             _READS,
             "--crawl",
@@ -67,13 +67,13 @@ class RegistryFlags(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()
     entries: Annotated[
         tuple[str | Path, ...],
-        Option("A catalog in a file, for whose entries you vouch; repeat it.", "FILE", _READS),
+        Option("A catalog file, for whose entries you vouch; repeatable.", "FILE", _READS),
     ] = ()
     allow_private: Annotated[
         tuple[str, ...],
         Option(
-            "A private host or network that may be read, over http too, such as 10.1.0.0/16 or "
-            "agents.internal; repeat it.",
+            "A private host or network that may be crawled, also over http, such as 10.1.0.0/16 or "
+            "agents.internal; repeatable.",
             "PLACE",
             _READS,
         ),
@@ -81,7 +81,7 @@ class RegistryFlags(msgspec.Struct, frozen=True, kw_only=True):
     nameservers: Annotated[
         tuple[str, ...],
         Option(
-            "A DNS server to ask, in place of the system's; repeat it.",
+            "A DNS server to use instead of the system's; repeatable.",
             "ADDRESS",
             _READS,
             "--nameserver",
@@ -90,34 +90,37 @@ class RegistryFlags(msgspec.Struct, frozen=True, kw_only=True):
     upstreams: Annotated[
         tuple[Any, ...],
         Option(
-            "The address of another registry to ask too; repeat it.", "URL", _READS, "--upstream"
+            "The address of another registry to search as well; repeatable.",
+            "URL",
+            _READS,
+            "--upstream",
         ),
     ] = ()
     meaning: Annotated[
         bool,
         Option(
-            "Search by meaning too, with a small model (the extra meaning).",
+            "Also search by meaning, with a small model (the extra meaning).",
             panel=_READS,
             flag="--by-meaning",
         ),
     ] = False
-    public_search: Annotated[
-        bool, Option("Let everyone search; credentials are for the rest.", panel=CALLERS)
-    ] = False
+    public_search: Annotated[bool, Option("Allow searches without credentials.", panel=CALLERS)] = (
+        False
+    )
 
 
 class RegistryOptions(RegistryFlags, frozen=True, kw_only=True):
     """The options of a registry.
 
-    ``url`` is its public address; without one, ``address`` is where other registries reach it.
-    ``publisher`` is the domain of who runs it: with that it publishes a catalog of itself.
-    ``auth`` is what callers prove themselves with; without it everyone may search, and nobody may
-    publish or operate. Operators have the scope ``registry:operate``.
+    ``url`` is its public address; without it, ``address`` is the address for other registries.
+    ``publisher`` is the domain of the operator: with it the registry publishes a catalog of itself.
+    ``auth`` are the accepted credentials of callers; without it everyone may search, and no caller
+    may publish or operate. Operators have the scope ``registry:operate``.
 
-    ``egress`` is where requests to addresses of others may go, to which ``allow_private`` adds
-    networks and hosts. Sources on this machine are read if the registry serves this machine alone.
-    ``limits`` are how much callers may take: ``["60/minute per caller on searchAgents"]``; REST and
-    the A2A agent count apart, and limits on operations are for REST.
+    ``egress`` is the policy for requests to untrusted addresses, to which ``allow_private`` adds
+    networks and hosts. Sources on this machine are read if the registry serves this machine only.
+    ``limits`` are the rate limits of callers: ``["60/minute per caller on searchAgents"]``; REST
+    and the A2A agent are counted separately, and limits on operations apply to REST.
     """
 
     url: str | None = None
@@ -136,8 +139,8 @@ class RegistryOptions(RegistryFlags, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.public_search and self.auth is None:
             raise ValueError(
-                "public_search= lets everyone search beside those with credentials (auth=); "
-                "without auth= everyone may search anyway"
+                "public_search= allows searches without the credentials of auth=; "
+                "without auth= everyone may search"
             )
 
 

@@ -1,4 +1,4 @@
-"""The knowledge of a registry: entries, their observations, and their sources."""
+"""The records of a registry: entries, observations of agents, and sources."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ import msgspec
 
 
 class EntryStanding(StrEnum):
-    """Whether an entry is found. All but ``LISTED`` are for its owner and the operator only."""
+    """The state of an entry. Only its owner and operators see an entry that is not ``LISTED``."""
 
     LISTED = "listed"
     PENDING = "pending"
-    """Its card has not been fetched yet, or the first fetch failed for now."""
+    """Its card has not been fetched yet, or is unavailable for now."""
     HELD = "held"
-    """Something changed that must not change by itself: an operator decides."""
+    """A change needs the decision of an operator, such as a change of keys."""
     REJECTED = "rejected"
-    """It is wrong, or claims the things of others."""
+    """It is invalid, or claims another owner's identifier."""
     WITHDRAWN = "withdrawn"
-    """Its source does not have it any more, or its owner removed it."""
+    """Its source no longer has it, or its owner removed it."""
     SHADOWED = "shadowed"
-    """It could be listed, but a stronger or older source lists the same identifier. The index
-    decides this, and lists it once that one is gone."""
+    """It could be listed, but a stronger or older source lists the same identifier. The index sets
+    this standing, and lists the entry when the other is gone.
+    """
 
 
 class Trust(StrEnum):
@@ -34,21 +35,21 @@ class Trust(StrEnum):
     VERIFIED = "verified"
     """A signature of the publisher covers the card, or the trust manifest."""
     FAILED = "failed"
-    """A signature is there, and does not hold."""
+    """It has an invalid signature."""
 
 
 class AgentHealth(StrEnum):
-    """The finding of the last probes of an agent."""
+    """The health of an agent, from its last probes."""
 
     UNKNOWN = "unknown"
     HEALTHY = "healthy"
     DEGRADED = "degraded"
-    """It answers, and some answers fail or come late."""
+    """It answers, but some responses are errors or slow."""
     UNREACHABLE = "unreachable"
 
 
 class Liveness(StrEnum):
-    """What heartbeats say of an agent that sends them."""
+    """The state of an agent by its heartbeats."""
 
     NONE = "none"
     ALIVE = "alive"
@@ -57,14 +58,14 @@ class Liveness(StrEnum):
 
 
 class Authority(StrEnum):
-    """Why a source may speak for the publisher of an entry; the first is the strongest."""
+    """The reason why a source may speak for the publisher of an entry, the strongest first."""
 
     OPERATOR = "operator"
     """The operator of the registry imported it."""
     PROVED = "proved"
-    """The publisher proved its domain by DNS or a well-known token, and pushed it."""
+    """The publisher proved its domain by DNS or a well-known token, and published the entry."""
     DOMAIN = "domain"
-    """The catalog was fetched from the publisher's domain over https, or one below it."""
+    """The catalog was fetched over https from the publisher's domain or a subdomain."""
     NONE = "none"
 
 
@@ -73,17 +74,17 @@ AUTHORITIES = tuple(Authority)
 
 
 class EntryDraft(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry to put into the index.
+    """An entry for the index.
 
-    ``entry`` is the catalog entry as JSON values. ``card`` is the A2A card as it was fetched, and
-    ``fields`` are values by field path, for filters, facets and orders: those of the entry
-    (``tags``, ``trustManifest.attestations.type``, ``metadata.region``), the derived ``publisher``,
-    and those of the card (``card.skills.id``, ``card.skills.tags``, ``card.modes``,
-    ``card.bindings``, ``card.versions``, ``card.securitySchemes``, ``card.extensions``,
-    ``card.provider``). ``texts`` are what searches by words look at, by weight: ``A`` (name,
-    queries), ``B`` (skills, tags, capabilities), ``C`` (descriptions), ``D`` (the rest).
-    ``audience`` are the tokens of who sees it; empty for everybody. ``marks`` say what is strange
-    in its texts (``instructions``), for programs that show them to a model.
+    ``entry`` is the catalog entry as JSON values. ``card`` is the fetched A2A card, and ``fields``
+    are values by field path, for filters, facets and orders: of the entry (``tags``,
+    ``trustManifest.attestations.type``, ``metadata.region``), the derived ``publisher``, and of the
+    card (``card.skills.id``, ``card.skills.tags``, ``card.modes``, ``card.bindings``,
+    ``card.versions``, ``card.securitySchemes``, ``card.extensions``, ``card.provider``). ``texts``
+    are the searched texts by weight: ``A`` (name, queries), ``B`` (skills, tags, capabilities),
+    ``C`` (descriptions), ``D`` (the rest). ``audience`` are the tokens of the callers who see it;
+    empty for a public entry. ``marks`` are warnings about its texts (``instructions``), for
+    programs that show them to a model.
     """
 
     identifier: str
@@ -108,7 +109,7 @@ class EntryDraft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProbeSample(msgspec.Struct, frozen=True, array_like=True):
-    """One probe: when (ms), its outcome (see ``ProbeOutcome``), and how many ms it took."""
+    """A probe: its time (ms), its outcome (see ``ProbeOutcome``), and its duration in ms."""
 
     at: int
     outcome: int
@@ -116,9 +117,9 @@ class ProbeSample(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured of an agent. Times are in ms, rates between 0 and 1 over ``probes``.
+    """The measurements of an agent. Times are in ms, rates between 0 and 1 over ``probes``.
 
-    ``samples`` are the last probes, the oldest first, from which the rest is made.
+    ``samples`` are the last probes, the oldest first; the other values are computed from them.
     """
 
     health: AgentHealth = AgentHealth.UNKNOWN
@@ -132,16 +133,16 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     latency_p50: float | None = None
     latency_p95: float | None = None
     beat_details: Mapping[str, str] = {}
-    """What the last heartbeat said beside that it came."""
+    """The details in the last heartbeat."""
     samples: tuple[ProbeSample, ...] = ()
     messaged_at: int | None = None
-    """When the agent was sent a message that its owner had asked for."""
+    """The time of the last message that the owner requested."""
 
 
 class IndexedEntry(EntryDraft, frozen=True, kw_only=True):
-    """An entry of the index. Times are in ms since 1970; ``key`` is of the index alone.
+    """An entry of the index. Times are in ms since 1970; ``key`` is internal to the index.
 
-    ``change`` is the number of its last change, by which ``changes`` are followed.
+    ``change`` is the number of its last change, for followers of ``changes``.
     """
 
     key: int
@@ -154,7 +155,7 @@ class IndexedEntry(EntryDraft, frozen=True, kw_only=True):
 
     @property
     def draft(self) -> EntryDraft:
-        """The draft that it was put as, with its standing now."""
+        """The entry as a draft, with its current standing."""
         return EntryDraft(**{name: getattr(self, name) for name in EntryDraft.__struct_fields__})
 
 
@@ -166,7 +167,7 @@ class Match(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CardVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """A version of a card that was seen. ``difference`` is to the one before, by JSON pointer."""
+    """A version of a card. ``difference`` is from the previous version, by JSON pointer."""
 
     digest: str
     seen_at: int
@@ -176,11 +177,11 @@ class CardVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SourceKind(StrEnum):
-    """Where entries come from."""
+    """The kinds of sources."""
 
     CATALOG = "catalog"
     SITE = "site"
-    """A domain or page whose catalogs are looked for: well-known, Agentmap, link, DNS."""
+    """A domain or page whose catalogs are discovered: well-known, Agentmap, link, DNS."""
     PUSH = "push"
     FILE = "file"
     REGISTRY = "registry"
@@ -188,21 +189,22 @@ class SourceKind(StrEnum):
 
 
 class SourceState(StrEnum):
-    """What the last visit of a source found."""
+    """The result of a source's last visit."""
 
     NEW = "new"
     OK = "ok"
     UNCHANGED = "unchanged"
     FAILED = "failed"
     REFUSED = "refused"
-    """It must not be visited: the egress guard, a depth limit, a loop."""
+    """It must not be visited: the egress guard, a depth limit, or a loop."""
     GONE = "gone"
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """A place that a registry reads entries from, and the state of the last visit.
+    """A source of a registry's entries, and the result of its last visit.
 
-    ``found_by`` is the source that led here; ``depth`` how many nested catalogs. Times are in ms.
+    ``found_by`` is the source that led here; ``depth`` the number of nested catalogs. Times are in
+    ms.
     """
 
     url: str
@@ -230,15 +232,15 @@ class DomainClaim(msgspec.Struct, frozen=True):
     expires_at: int
 
 
-# Which entries a caller asks for, and in which order.
+# Selections of entries, and their order.
 
 PUBLIC: tuple[str, ...] = ()
-"""The tokens of a viewer that proved nothing: sees entries without an audience."""
+"""The tokens of an unauthenticated viewer, who sees public entries only."""
 
 
 class Viewer(msgspec.Struct, frozen=True, kw_only=True):
-    """Who looks: entries without an audience, or with one of the ``tokens``; all of them for an
-    operator (``sees_all``), who sees other standings than ``LISTED`` too.
+    """The caller's view: public entries, and entries with one of the ``tokens``; an operator
+    (``sees_all``) sees all entries, of every standing.
     """
 
     tokens: tuple[str, ...] = PUBLIC
@@ -249,12 +251,12 @@ Operator = Literal["eq", "contains", "gt", "ge", "lt", "le"]
 
 
 class Constraint(msgspec.Struct, frozen=True, kw_only=True):
-    """A condition on the values of a field path: one of ``values``, by ``operator``.
+    """A condition on the values of a field path: any of ``values`` matches by ``operator``.
 
-    ``eq`` compares without regard to case; ``contains`` looks for a part; ``gt``, ``ge``, ``lt``
-    and ``le`` compare numbers with numbers, times (ISO 8601) with times, and texts with texts.
-    ``negated`` entries have no such value. ``registry.createdAt`` and ``registry.updatedAt`` are
-    when the index got the entry, and when it last changed there; they can be compared only.
+    ``eq`` ignores case; ``contains`` searches for a part; ``gt``, ``ge``, ``lt`` and ``le`` compare
+    numbers with numbers, times (ISO 8601) with times, and texts with texts. ``negated`` selects
+    entries without such a value. ``registry.createdAt`` and ``registry.updatedAt`` are the times
+    when the index received the entry and last changed it; they support comparisons only.
     """
 
     field: str
@@ -264,15 +266,15 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EntrySelection(msgspec.Struct, frozen=True, kw_only=True):
-    """Which entries: all constraints hold, and the viewer may see them."""
+    """A selection of entries: all constraints hold, and the viewer may see them."""
 
     viewer: Viewer = Viewer()
     constraints: tuple[Constraint, ...] = ()
     standings: tuple[EntryStanding, ...] = (EntryStanding.LISTED,)
     words: str = ""
-    """A need in natural language; empty selects whatever it says."""
+    """A need in natural language; empty selects entries regardless of words."""
     keys: tuple[int, ...] | None = None
-    """Only entries of these keys, which another index found; ``None`` for any."""
+    """The keys of entries that another index found; ``None`` selects any."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -295,4 +297,4 @@ ORDERS = {
     "createdAt": "created_at",
     "updatedAt": "updated_at",
 }
-"""What lists can be ordered by, and the columns."""
+"""The fields by which lists can be ordered, with their columns."""

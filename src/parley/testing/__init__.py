@@ -1,8 +1,7 @@
-"""Test agents: the real client on the real app, without a socket, with a clock that tests move.
+"""Tests of agents: the real client and the real app without a socket, with a clock that tests move.
 
     from datetime import timedelta
     from parley import testing
-
 
     async def test_it_reminds_after_two_days():
         async with testing.client(agent) as remote:
@@ -10,7 +9,7 @@
             await remote.advance(timedelta(days=2))
             assert await remote.get(task.id) == testing.completed(text="Do it now.")
 
-``docs/guides/test-your-agent.md`` shows all of it.
+``docs/guides/test-your-agent.md`` is the guide.
 """
 
 from __future__ import annotations
@@ -113,7 +112,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name when it is first used: without agents, the pytest plugin costs little."""
+    """Load a name on first use: this keeps the pytest plugin cheap in runs that test no agent."""
     if name == "faults":
         return importlib.import_module("parley.conformance.faults")
     home = _HOMES.get(name)

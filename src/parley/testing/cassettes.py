@@ -23,7 +23,7 @@ from parley.client.bindings.http import Body, HttpTransport, OpenResponse, redac
 from parley.client.errors import ClientError, ConnectionClosed, Disconnected
 from parley.conformance.background_server import BackgroundServer
 from parley.security.egress import Egress
-from parley.testing.hiding import Hiding
+from parley.testing.redaction import TapeRedactor
 from parley.testing.tape import NotOnTape, Tape
 from parley.wire.sse import SseParser, frame
 
@@ -33,10 +33,10 @@ FORM = "application/x-www-form-urlencoded"
 # -- bodies -----------------------------------------------------------------------------------
 
 
-def unfolded(body: bytes, kind: str, hiding: Hiding, name: str = "") -> dict[str, Any]:
-    """Return a body as the members of a tape: ``frames``, none, ``json``, ``text`` or ``base64``.
+def encode_body(body: bytes, kind: str, redactor: TapeRedactor, name: str = "") -> dict[str, Any]:
+    """Return a body as members of a tape: ``frames``, ``json``, ``text``, ``base64``, or no member.
 
-    ``name`` says what it is, if it is JSON.
+    ``name`` is the name of the member that holds the body, for a JSON body.
     """
     kind = kind.partition(";")[0].strip().lower()
     if kind == EVENT_STREAM:
@@ -44,7 +44,7 @@ def unfolded(body: bytes, kind: str, hiding: Hiding, name: str = "") -> dict[str
         for id, event, data in SseParser().feed(body):
             named = {"id": id, "event": None if event == "message" else event}
             kept = {key: value for key, value in named.items() if value}
-            frames.append(kept | _said(data.decode("utf-8", "replace"), "data", hiding))
+            frames.append(kept | _encode_text(data.decode("utf-8", "replace"), "data", redactor))
         return {"frames": frames}
     if not body:
         return {}
@@ -53,21 +53,21 @@ def unfolded(body: bytes, kind: str, hiding: Hiding, name: str = "") -> dict[str
     except UnicodeDecodeError:
         return {"base64": base64.b64encode(body).decode()}
     if kind == FORM:
-        return {"text": hiding.form(text)}
+        return {"text": redactor.form(text)}
     if kind.endswith(("/json", "+json")) or text[0] in "{[":
-        return _said(text, "json", hiding, name)
-    return {"text": hiding.text(text)}
+        return _encode_text(text, "json", redactor, name)
+    return {"text": redactor.text(text)}
 
 
-def _said(text: str, member: str, hiding: Hiding, name: str = "") -> dict[str, Any]:
+def _encode_text(text: str, member: str, redactor: TapeRedactor, name: str = "") -> dict[str, Any]:
     try:
-        return {member: hiding.json(json.loads(text), name)}
+        return {member: redactor.json(json.loads(text), name)}
     except (ValueError, RecursionError):
-        return {"text": hiding.text(text)}
+        return {"text": redactor.text(text)}
 
 
-def folded(members: Mapping[str, Any], member: str = "json") -> bytes:
-    """Return the body, or the data of a frame, in members of a tape."""
+def decode_body(members: Mapping[str, Any], member: str = "json") -> bytes:
+    """Return the bytes of a body, or of the data of a frame, from the members of a tape."""
     if "base64" in members:
         return base64.b64decode(members["base64"])
     if member in members:
@@ -75,20 +75,22 @@ def folded(members: Mapping[str, Any], member: str = "json") -> bytes:
     return str(members.get("text", "")).encode()
 
 
-def framed(members: Mapping[str, Any]) -> bytes:
-    """Return a frame of a tape as the bytes of a stream."""
+def encode_frame(members: Mapping[str, Any]) -> bytes:
+    """Return a frame of a tape as bytes of an event stream."""
     head = [f"{name}: {members[name]}\n" for name in ("id", "event") if name in members]
-    return "".join(head).encode() + frame(folded(members, "data"))
+    return "".join(head).encode() + frame(decode_body(members, "data"))
 
 
-# -- answers ----------------------------------------------------------------------------------
+# -- responses --------------------------------------------------------------------------------
 
-_IS_OVER = re.compile(r'"(?:TASK_STATE_)?(?:COMPLETED|FAILED|CANCELED|REJECTED)"', re.IGNORECASE)
-"""The end of a task: nobody misses what a stream had after it."""
+_TERMINAL_STATE = re.compile(
+    r'"(?:TASK_STATE_)?(?:COMPLETED|FAILED|CANCELED|REJECTED)"', re.IGNORECASE
+)
+"""A terminal task state: a recording may stop here, since no client waits for later frames."""
 
 
 class _Recorded(OpenResponse):
-    """An answer that is recorded while it is read."""
+    """A response that is recorded while the client reads it."""
 
     def __init__(self, real: OpenResponse) -> None:
         super().__init__(real.status, real.url, real.headers.items(), limit=real._limit)
@@ -107,10 +109,10 @@ class _Recorded(OpenResponse):
             self._ends = "cut"
             raise
 
-    def taped(self, hiding: Hiding) -> dict[str, Any]:
-        """Return what was read as the answer of a tape."""
-        headers = hiding.headers(self.headers)
-        body = unfolded(bytes(self._body), headers.get("content-type", ""), hiding)
+    def taped(self, redactor: TapeRedactor) -> dict[str, Any]:
+        """Return the recorded body as a response of the tape."""
+        headers = redactor.headers(self.headers)
+        body = encode_body(bytes(self._body), headers.get("content-type", ""), redactor)
         answer = {"status": self.status, "headers": headers, **body}
         if self._ends == "cut" or (self._ends == "left" and "frames" in body):
             answer["ends"] = self._ends
@@ -118,27 +120,27 @@ class _Recorded(OpenResponse):
 
 
 class _Replayed(OpenResponse):
-    """An answer from the tape."""
+    """A response from the tape."""
 
     def __init__(self, url: str, answer: dict[str, Any]) -> None:
         super().__init__(answer["status"], url, answer["headers"].items(), limit=2**40)
         self._answer = answer
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the body; a stream frame by frame, ended as it ended."""
+        """Yield the body; a stream frame by frame, with its recorded end."""
         frames = self._answer.get("frames")
         for each in frames or ():
             await asyncio.sleep(0)
-            yield framed(each)
-        if frames is None and (body := folded(self._answer)):
+            yield encode_frame(each)
+        if frames is None and (body := decode_body(self._answer)):
             yield body
         match self._answer.get("ends"):
             case "cut":
-                raise Disconnected(f"the answer of {redacted(self.url)} broke off, on the tape")
-            case "left" if not (frames and _IS_OVER.search(json.dumps(frames[-1]))):
+                raise Disconnected(f"the response of {redacted(self.url)} broke off on the tape")
+            case "left" if not (frames and _TERMINAL_STATE.search(json.dumps(frames[-1]))):
                 raise NotOnTape(
-                    f"the tape of the stream of {redacted(self.url)} ends here: whoever recorded "
-                    "it read no further; record it again with mode='record'"
+                    f"the tape of the stream of {redacted(self.url)} ends here: the client of "
+                    "the recording read no further; record it again with mode='record'"
                 )
 
 
@@ -146,7 +148,7 @@ class _Replayed(OpenResponse):
 
 Mode = Literal["auto", "record", "replay", "none"]
 VARIABLE = "PARLEY_CASSETTES"
-"""The environment variable with the mode of cassettes that are given none."""
+"""The environment variable with the mode of every cassette that has no ``mode``."""
 
 Opens = Callable[..., AbstractAsyncContextManager[OpenResponse]]
 
@@ -154,26 +156,26 @@ _open: Opens = HttpTransport.open
 
 
 class Cassette:
-    """Record what agents answer, once, and replay it without them.
+    """Records the responses of agents once, and replays them without the agents.
 
         with parley.testing.cassette("tapes/booking.json"):
             async with parley.connect("https://agents.example.com") as agent:
                 task = await agent.send("A room in Rome")
 
-    In the block all connections of this process over HTTP are on the tape; with
-    ``parley.connect(..., http=tape.http)`` it is one connection. Agents that are called in this
-    process, WebSockets and gRPC are not.
+    The block records or replays every HTTP connection of this process; ``parley.connect(...,
+    http=tape.http)`` puts a single connection on the tape. Agents that are called in this process,
+    WebSockets and gRPC are not recorded.
 
-    ``mode`` is ``record`` (ask the agents, write the file anew), ``replay`` (ask nobody),
-    ``auto`` (replay if there is a file, else record), or ``none`` (neither). Without it the
-    environment says (``PARLEY_CASSETTES``), else it is ``auto``. ``is_replaying`` says whether the
-    network is left alone.
+    ``mode`` is ``record`` (call the agents and write the file anew), ``replay`` (use the file
+    only), ``auto`` (replay if the file exists, else record), or ``none`` (neither). Without
+    ``mode`` the environment variable ``PARLEY_CASSETTES`` decides, else it is ``auto``.
+    ``is_replaying`` is true if no request reaches the network.
 
-    Ids of messages and requests, contexts that the client made and times may differ between a
-    recording and its replay; so may members with the names in ``ignore``. Headers, members and
-    parameters that hold credentials are never written, nor the values of ``secrets``.
+    Message ids, request ids, context ids from the client, and times may differ between a recording
+    and its replay; so may members named in ``ignore``. Headers, members and parameters that hold
+    credentials are never written, nor the values of ``secrets``.
 
-    A request that the tape does not have raises ``NotOnTape``, with what differs. Raises
+    A request that is not on the tape raises ``NotOnTape``, with the differences. Raises
     ``TapeUnreadable`` for a file that is no cassette, ``ValueError`` for an unknown mode.
     """
 
@@ -190,13 +192,13 @@ class Cassette:
             where = "mode" if mode else VARIABLE
             raise ValueError(f"{where} is {chosen!r}; it is one of {', '.join(get_args(Mode))}")
         if isinstance(ignore, str) or isinstance(secrets, str):
-            raise TypeError("ignore and secrets are lists of texts, as in ignore=['deadline']")
+            raise TypeError("ignore and secrets are lists of strings, as in ignore=['deadline']")
         self.path = Path(path)
         if chosen == "auto":
             chosen = "replay" if self.path.exists() else "record"
         self.is_replaying = chosen == "replay"
         self._is_off = chosen == "none"
-        self._tape = Tape(self.path, ignored=frozenset(ignore), hiding=Hiding(secrets))
+        self._tape = Tape(self.path, ignored=frozenset(ignore), redactor=TapeRedactor(secrets))
         self._changed = False
         self._outer: Opens | None = None
         if self.is_replaying:
@@ -209,22 +211,22 @@ class Cassette:
 
     @property
     def http(self) -> HttpTransport:
-        """A transport on this tape, for one ``parley.connect(..., http=tape.http)``."""
+        """The transport of this tape, for one ``parley.connect(..., http=tape.http)``."""
         return TapedTransport(self)
 
     @property
     def unused(self) -> list[str]:
-        """The exchanges of the tape that were not asked for, a line each; only in a replay."""
+        """The exchanges of the tape that no request used, a line each; only in a replay."""
         return self._tape.unused if self.is_replaying else []
 
     def save(self) -> None:
-        """Write what was recorded since. Closing does it too."""
+        """Write the new exchanges to the file. Closing the cassette also saves it."""
         if self._changed:
             self._tape.save()
             self._changed = False
 
     def __enter__(self) -> Self:
-        """Put all connections of this process over the network on the tape."""
+        """Put all HTTP connections of this process on the tape."""
         if self._outer is not None:
             raise RuntimeError("this cassette is in use already")
         outer = self._outer = HttpTransport.open
@@ -258,21 +260,23 @@ class Cassette:
         body: Body,
         **limits: Any,
     ) -> AsyncIterator[OpenResponse]:
-        """Yield the answer to a request: that of the tape, or that of ``really``, recorded."""
+        """Yield the response to a request: from the tape, or from the ``really`` transport,
+        recorded.
+        """
         if self._is_off:
             async with really(method, url, headers, body, **limits) as answer:
                 yield answer
             return
         if isinstance(body, AsyncIterable):
             body = b"".join([piece async for piece in body])
-        hiding = self._tape.hiding
-        kept, last = hiding.headers(headers), urlsplit(url).path.rpartition("/")[2]
+        redactor = self._tape.redactor
+        kept, last = redactor.headers(headers), urlsplit(url).path.rpartition("/")[2]
         kind = kept.get("content-type", "")
         asked = {
             "method": method,
-            "url": hiding.url(url),
+            "url": redactor.url(url),
             "headers": kept,
-            **unfolded(body or b"", kind, hiding, last),
+            **encode_body(body or b"", kind, redactor, last),
         }
         if self.is_replaying:
             yield _Replayed(url, self._tape.answer(asked))
@@ -285,7 +289,7 @@ class Cassette:
             try:
                 yield recorded
             finally:
-                exchange["answer"] = recorded.taped(hiding)
+                exchange["answer"] = recorded.taped(redactor)
 
 
 class TapedTransport(HttpTransport):
@@ -298,20 +302,20 @@ class TapedTransport(HttpTransport):
         self._cassette = cassette
 
     def open(self, *request: Any, **limits: Any) -> AbstractAsyncContextManager[OpenResponse]:
-        """Return the answer to a request, from the tape or from the network."""
+        """Return the response to a request, from the tape or from the network."""
         if self.closed:
             raise ConnectionClosed("this connection was closed; open a new one")
         return self._cassette.open(partial(_open, self), *request, **limits)
 
     async def open_socket(self, url: str, *request: Any, **options: Any) -> Any:
-        """Refuse to: a tape has HTTP exchanges alone."""
+        """Raise ``ValueError``: a tape holds HTTP exchanges only."""
         raise ClientError(
             f"a cassette has no WebSockets, so {redacted(url)} cannot be called with it: choose a "
             "binding over HTTP, as in connect(binding='JSONRPC')"
         )
 
     def guarded(self, egress: Egress) -> HttpTransport:
-        """Return a transport on the same tape for addresses that others name."""
+        """Return a transport on the same tape for addresses that a peer supplied."""
         return TapedTransport(self._cassette, egress=egress.within(self._egress))
 
     async def close(self) -> None:
@@ -339,23 +343,23 @@ _NOT_PASSED_ON = frozenset(
         "trailer",
     }
 )
-_ON_TAPE = "https://models.test/v1"
-"""The address of every endpoint on tapes: one that was recorded elsewhere fits too."""
+_TAPE_ADDRESS = "https://models.test/v1"
+"""The address of every model endpoint on tapes, so that a tape fits any endpoint."""
 
 
 class ModelCassette(Cassette):
-    """Record what a model answers, once, and replay it without the model.
+    """Records the replies of a model once, and replays them without the model.
 
         with parley.testing.model_cassette("tapes/plan.json", endpoint=OLLAMA) as model:
             run_a_framework(base_url=model.url, api_key="any")
 
     The block serves ``url``, which ends in ``/v1``. ``endpoint`` is the base address of an
     OpenAI-compatible API, needed for recording only. Streams are replayed chunk by chunk. The other
-    options are those of ``cassette``; ``api_key`` goes to the endpoint instead of what the caller
-    sends, and never on the tape.
+    options are the options of ``cassette``; ``api_key`` replaces the caller's key in requests to
+    the endpoint, and is never written to the tape.
 
-    A call that the tape does not have is answered with status 400, and raised at the end of the
-    block: ``missing`` has it. Raises what ``cassette`` raises, and ``ValueError`` for a recording
+    A call that is not on the tape is answered with status 400, and raised at the end of the block;
+    ``missing`` is that error. Raises the errors of ``cassette``, and ``ValueError`` for a recording
     without an endpoint.
     """
 
@@ -405,7 +409,7 @@ class ModelCassette(Cassette):
             headers["authorization"] = f"Bearer {self._api_key}"
         answering = self._answer(
             request.method,
-            f"{_ON_TAPE}{request.path_params['rest']}{query}",
+            f"{_TAPE_ADDRESS}{request.path_params['rest']}{query}",
             headers,
             await request.body() or None,
         )
@@ -418,11 +422,11 @@ class ModelCassette(Cassette):
         return StreamingResponse(answering, status_code=answer.status, headers=passed)
 
     async def _answer(self, method: str, url: str, *request: Any) -> AsyncIterator[Any]:
-        """Yield the open answer, then its body."""
+        """Yield the open response, then its body."""
         async with HttpTransport() as http:
 
             def really(method: str, url: str, *request: Any) -> Any:
-                return _open(http, method, url.replace(_ON_TAPE, self._endpoint, 1), *request)
+                return _open(http, method, url.replace(_TAPE_ADDRESS, self._endpoint, 1), *request)
 
             try:
                 async with self.open(really, method, url, *request) as answer:

@@ -1,4 +1,4 @@
-"""An agent as it is deployed in a test: a host in a simulated process, on a store that stays."""
+"""A deployed agent in a test: a host in a simulated process, on a store that outlives it."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from parley.testing.loop import Clock, Process
 from parley.testing.webhooks import Deliveries
 
 CALLER = "parley.testing.caller"
-"""Where the scope of a request has its caller."""
+"""The key of the caller in the ASGI scope of a request."""
 
 DEFAULT_CALLER = "parley.testing.default_caller"
-"""Where it has the caller of a request that has no credentials of its own."""
+"""The key of the caller of a request without credentials."""
 
 DRAIN_SECONDS = 0.0
-"""How long turns have to end at the end of a test: none waits for those that the test left."""
+"""How long running turns may take to finish at the end of a test: they are stopped at once."""
 
 
 def store_at(url: str, clock: Clock) -> TaskStore:
-    """Return the store of a URL, by the time of a test. Raises ``ValueError``."""
+    """Return the store of a URL, on the clock of a test. Raises ``ValueError``."""
     if url in ("memory:", "memory://"):
         return MemoryTaskStore(clock=clock.milliseconds)
     path = sqlite_path(url)
@@ -91,7 +91,7 @@ class Deployment(Site):
         self._authenticates = authenticates or identify is not None
         self._retry_policy = retry_policy
         self._private_webhooks = private_webhooks
-        self._files = open_files(files, store)  # they outlive the process, as the store does
+        self._files = open_files(files, store)  # files outlive the process, as the store does
         self._middleware = middleware
         self._is_up = asyncio.Event()
         self.process = Process(agent.name, clock)
@@ -99,43 +99,43 @@ class Deployment(Site):
         self.host = self._make_host()
         self._app: ASGIApp = self._make_app()
 
-    # -- what the transport asks of a site -----------------------------------------------------
+    # -- the transport's view of the site ---------------------------------------------------------
 
     @property
     def app(self) -> ASGIApp:  # type: ignore[override]
-        """The app that answers now."""
+        """The app of the running host."""
         return self._app
 
     @property
     def state(self) -> Mapping[str, Any]:  # type: ignore[override]
-        """What the lifespan left: nothing, the app needs none."""
+        """The state of the ASGI lifespan: empty, as the app needs none."""
         return {}
 
     @property
     def authorization(self) -> Authorization | None:
-        """The rules of what callers of the agent may do, ``None`` without any."""
+        """The authorization rules of the agent, or ``None``."""
         return self.host.services[""].agent.authorization
 
     def context(self) -> Context:
-        """Return a context of the process that lives now."""
+        """Return a context of the running process."""
         return self.process.context()
 
     async def start(self) -> None:
-        """Wait until the host is up: a request that comes while it restarts is served later."""
+        """Wait until the host is up: a request during a restart is served afterwards."""
         await self._is_up.wait()
 
     async def stop(self) -> None:
-        """Do nothing: a connection that is closed stops no agent."""
+        """Do nothing: a closed connection does not stop the agent."""
 
-    # -- the life of the host ------------------------------------------------------------------
+    # -- lifecycle of the host ---------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Start the host. Raises what its start raises."""
+        """Start the host. Raises the errors of its start."""
         await self.process.run(self._lifecycle.start())
         self._is_up.set()
 
     async def close(self) -> None:
-        """Stop the host, and what is left of its process."""
+        """Stop the host, and the rest of its process."""
         self._is_up.clear()
         try:
             if not self.process.is_dead:
@@ -144,16 +144,16 @@ class Deployment(Site):
             self.process.kill()
 
     async def kill(self) -> None:
-        """End the process as ``kill -9`` does. What the store has stays."""
+        """End the process as ``kill -9`` does. The store remains."""
         self._is_up.clear()
         self.crashes += 1
         self.process.kill()
         self.host.end_threads()
-        # The files of a dead process are closed by the system, and its locks released.
+        # The operating system closes the files of a dead process and releases its locks.
         await self.store.close()
 
     async def restart(self) -> None:
-        """Start another process, on what the store has."""
+        """Start a new process on the same store."""
         self.process = Process(self.agent.name, self.clock)
         if not isinstance(self.store, MemoryTaskStore):
             self.store = store_at(self._store_url, self.clock)
@@ -162,12 +162,12 @@ class Deployment(Site):
         await self.open()
 
     def wake(self) -> None:
-        """Have the host do now what it does from time to time."""
+        """Run the periodic work of the host now."""
         if self._is_up.is_set():
             self.process.context().run(self.host.wake)
 
     async def next_wake(self) -> float | None:
-        """Return the time, by the clock, at which a sleeping task is due next, if one is."""
+        """Return the clock time at which the next sleeping task is due, or ``None``."""
         if not self._is_up.is_set():
             return None
         at = await self.process.run(self._next_wake())
@@ -179,11 +179,11 @@ class Deployment(Site):
         return await self.store.next_wake(list(self.host.executors))
 
     def is_busy(self) -> bool:
-        """Whether threads of the store work."""
+        """Return whether threads of the store are busy."""
         return isinstance(self.store, SqlTaskStore) and self.store.is_busy
 
     def is_in_threads(self) -> bool:
-        """Whether plain functions of the agent run."""
+        """Return whether plain functions of the agent run in threads."""
         return any([executor.is_in_threads for executor in self.host.executors.values()])
 
     def _make_host(self) -> Host:
@@ -211,8 +211,8 @@ class Deployment(Site):
     def _make_app(self) -> ASGIApp:
         if self._identify is not None and self.host.authenticator is not None:
             raise ValueError(
-                "identify would never be asked: the agent declares what callers must prove "
-                "(security=), and that finds the caller; leave identify out, or give caller="
+                "identify would never be called: the agent declares its credentials "
+                "(security=), and these identify the caller; leave identify out, or give caller="
             )
         app = app_of(
             self.host,
@@ -232,12 +232,12 @@ async def _caller_of(scope: Scope) -> Caller:
 
 
 class TestAuthenticator(Authenticator):
-    """Takes the caller that a test names for one who proved itself by every scheme of the agent.
+    """Authenticates the caller that a test names, as if by every security scheme of the agent.
 
-    It has the scopes of the caller by each of them. Other requests are verified as in production.
+    The caller's scopes count for each scheme. Other requests are verified as in production.
     """
 
-    __test__ = False  # no test class, for pytest
+    __test__ = False  # pytest must not collect this class
 
     def __call__(self, scope: Mapping[str, Any]) -> Caller | Awaitable[Caller]:
         """Return the caller of a request."""

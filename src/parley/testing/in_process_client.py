@@ -44,21 +44,21 @@ if TYPE_CHECKING:
 
 
 EXACT_STEPS = 1000
-"""How many moments of one move of time are told apart, however close they are."""
+"""The number of timers of one ``advance`` that fire at their exact times."""
 
 STEPS = 500
-"""The parts of a move of time that are told apart after that."""
+"""The number of equal steps in which an ``advance`` fires the timers after ``EXACT_STEPS``."""
 
 
 class TestTime:
-    """The time of everything under test. It flows as real time does, and ``advance`` moves it.
+    """The time of the agents under test. It flows as real time does, and ``advance`` moves it.
 
-    It drives everything that the agents wait for by time: ``asyncio.sleep`` and timeouts in their
-    functions, deadlines, sleeping turns, retention, the backoff of webhooks. ``time.time()`` and
+    It drives every timer of the agents: ``asyncio.sleep`` and timeouts in their functions,
+    deadlines, sleeping turns, retention, the backoff of webhooks. ``time.time()`` and
     ``datetime.now()`` still return the machine's time.
     """
 
-    __test__ = False  # no test class, for pytest
+    __test__ = False  # pytest must not collect this class
 
     def __init__(self, clock: Clock, simulated: SimulatedLoop) -> None:
         self._clock = clock
@@ -68,25 +68,24 @@ class TestTime:
 
     @property
     def now(self) -> datetime:
-        """The time by the stores' clock, in UTC."""
+        """The time on the stores' clock, in UTC."""
         return self._clock.now()
 
     def watch(self, deployment: Deployment) -> None:
-        """Move the time of an agent too."""
+        """Move the time of this agent as well."""
         self._deployments.append(deployment)
 
     async def advance(self, span: timedelta | float) -> None:
-        """Move the time by a span (seconds, if it is a number), and wait until all has settled.
+        """Move the time by a span (seconds, if it is a number), and wait until all agents are idle.
 
         Timers fire in order, each at its own time: a function that sleeps a day five times wakes up
-        five times. After a thousand timers of one move, those that are less than a 500th of it
-        apart may fire together.
-        Raises ``ValueError`` for a negative span.
+        five times. After the first thousand timers of one move, timers closer together than a 500th
+        of the move may fire together. Raises ``ValueError`` for a negative span.
         """
         seconds = span.total_seconds() if isinstance(span, timedelta) else float(span)
         if seconds < 0:
             raise ValueError(f"time goes forward: advance by 0 or more, not {span}")
-        self.refuse_inside("advance")
+        self.reject_inside("advance")
         clock = self._clock
         async with self._moving:
             await self._settle()
@@ -102,27 +101,27 @@ class TestTime:
             await self._wake()
 
     async def advance_to(self, moment: datetime) -> None:
-        """Move the time to a moment. Raises ``ValueError`` for one in the past."""
+        """Move the time to a moment. Raises ``ValueError`` for a past moment."""
         if moment.tzinfo is None:
-            raise ValueError("a moment has a time zone: datetime(2026, 1, 1, tzinfo=UTC)")
+            raise ValueError("a moment needs a time zone: datetime(2026, 1, 1, tzinfo=UTC)")
         left = moment - self.now
         if left < timedelta(0):
             raise ValueError(f"time goes forward: it is {self.now.astimezone(UTC)} already")
         await self.advance(left)
 
     async def settle(self) -> None:
-        """Wait until everything has settled, without moving the time."""
-        self.refuse_inside("settle")
+        """Wait until all agents are idle, without moving the time."""
+        self.reject_inside("settle")
         async with self._moving:
             await self._settle()
 
     async def _next(self, span: float, end: float) -> float:
-        """Return the time of what is due next: a timer, a sleeping task, or the end of the move."""
+        """Return the time of the next step: a timer, a sleeping task, or the end of the move."""
         wakes = [await deployment.next_wake() for deployment in self._deployments]
         return min([end, self._clock.upcoming(span, end) or end, *[w for w in wakes if w]])
 
     async def _wake(self) -> None:
-        """Have the hosts do what they do from time to time, and wait until it is done."""
+        """Run the periodic work of all hosts, and wait until it is done."""
         for deployment in self._deployments:
             deployment.wake()
         await self._settle()
@@ -134,11 +133,11 @@ class TestTime:
             [deployment.is_in_threads for deployment in deployments],
         )
 
-    def refuse_inside(self, what: str) -> None:
-        """Raise ``RuntimeError`` in a function of an agent."""
+    def reject_inside(self, what: str) -> None:
+        """Raise ``RuntimeError`` if the caller is a function of an agent."""
         if PROCESS.get() is not None:
             raise RuntimeError(
-                f"{what} waits until the agents are at rest, so they cannot wait for it: call it "
+                f"{what} waits until the agents are idle, so an agent cannot call it: call it "
                 "in the test"
             )
 
@@ -149,7 +148,7 @@ class TestTime:
 
 
 class WorldTransport(InProcessTransport):
-    """The connections of one client: cut when the process at either end dies."""
+    """The connections of one client; they break when the process at either end dies."""
 
     def __init__(
         self, sites: Mapping[str, Site], *, caller: Mapping[str, Caller] = {}, is_closed_with: bool
@@ -158,7 +157,7 @@ class WorldTransport(InProcessTransport):
         self.closes_with_agent = is_closed_with
 
     def on_open(self, site: Site, exchange: InProcessExchange | InProcessSocket) -> None:
-        """Cut the connection when a process dies."""
+        """Break the connection when a process dies."""
 
         def cut() -> None:
             exchange.fail(Disconnected(f"the process of {name} was killed"))
@@ -180,11 +179,11 @@ class WorldTransport(InProcessTransport):
             exchange.task.add_done_callback(ended)
 
     def unknown(self, url: str) -> ClientError:
-        """Return the error for an address without a stand-in."""
+        """Return the error for an address that has no agent in this test."""
         known = ", ".join(sorted(self._sites))
         return ClientError(
             f"a test uses no network, and none of its agents is at {redacted(url)}: add "
-            f'remotes={{"{redacted(url)}": an_agent}} to parley.testing.client; there are agents '
+            f'remotes={{"{redacted(url)}": an_agent}} to parley.testing.client; the agents are '
             f"at {known}"
         )
 
@@ -220,22 +219,22 @@ class World:
         return deployment
 
     def connect(self, reference: Any, **options: Any) -> Connection:
-        """Connect a turn to another agent: what the client does, without a network."""
+        """Connect a turn to another agent, as the real client does, but without a network."""
         if options.get("http") is None:
             options["http"] = WorldTransport(self.sites, is_closed_with=True)
         return connect_to(reference, **options)
 
     async def crash(self, address: str, down_for: timedelta) -> None:
-        """Kill the process at an address, and start another one."""
+        """Kill the process at an address, and start a new process there."""
         deployment = self.sites[address]
-        self.simulated.hook_generators()  # the loop may have been run anew
+        self.simulated.hook_generators()  # the event loop may have been restarted
         await deployment.kill()
         if down_for:
             await self.time.advance(down_for)
         await deployment.restart()
 
     async def close(self) -> None:
-        """Close the clients, stop the agents, and give the loop back."""
+        """Close the clients, stop the agents, and restore the event loop."""
         clients, self.clients = self.clients, []
         async with self._stack:
             for client in clients:
@@ -243,20 +242,20 @@ class World:
 
 
 TESTER = "tester"
-"""The caller of an agent that asks for credentials, if the test names none."""
+"""The default caller of an agent that requires credentials."""
 
 RETRY = Retry(calls=5, streams=20, first=0.002, limit=0.05)
-"""How often the client of a test tries again: quickly, as its pauses are real."""
+"""The retry policy of a test's client: its pauses are real time, so they are short."""
 
 
 class TestedAgent(RemoteAgent):
     """The ordinary client of the agent under test, with methods that control the test.
 
-    ``time`` is the time of the agents; ``webhooks`` are the notifications that they posted, to any
-    address. ``webhook`` is such an address: ``send(..., push=remote.webhook)``.
+    ``time`` is the time of the agents; ``webhooks`` are their notifications to any address.
+    ``webhook`` is an address for them: ``send(..., push=remote.webhook)``.
     """
 
-    __test__ = False  # no test class, for pytest
+    __test__ = False  # pytest must not collect this class
 
     webhook = WEBHOOK
     _world: World
@@ -278,25 +277,25 @@ class TestedAgent(RemoteAgent):
         await self._world.time.advance(span)
 
     async def settle(self) -> None:
-        """Wait until everything has settled, without moving the time."""
+        """Wait until all agents are idle, without moving the time."""
         await self._world.time.settle()
 
     async def crash(
         self, address: str | None = None, *, down_for: timedelta = timedelta(0)
     ) -> None:
-        """Kill the agent's process as ``kill -9`` does, and start another one on what it stored.
+        """Kill the agent's process as ``kill -9`` does, and start a new process on the same store.
 
         Nothing of the dead process runs any more, not even a ``finally``; its connections break,
-        and its clients reconnect. Its store stays, and the new process runs unfinished turns again.
-        ``address`` is that of a remote agent, to crash that one instead. ``down_for`` passes before
-        the new process starts.
+        and its clients reconnect. Its store remains, and the new process runs unfinished turns
+        again. ``address`` crashes the remote agent at that address instead. The new process starts
+        after ``down_for``.
 
-        A plain function that runs in a thread cannot be killed: it runs on, and its result is lost.
+        A plain function in a thread cannot be killed: it runs to its end, and its result is lost.
         """
         if address is not None and address not in self._world.sites:
             known = ", ".join(each for each in self._world.sites if each != self._address)
             raise ValueError(f"no agent is at {address}; remotes are at: {known or 'nowhere'}")
-        self._world.time.refuse_inside("crash")
+        self._world.time.reject_inside("crash")
         await self._world.crash(address or self._address, down_for)
 
     @property
@@ -306,13 +305,15 @@ class TestedAgent(RemoteAgent):
 
     @property
     def http(self) -> HttpTransport:
-        """The HTTP transport of the client, for other requests: to a callback address, say."""
+        """The HTTP transport of the client, for other requests, such as a request to a callback
+        address.
+        """
         return self._connection.http
 
     async def complete(self, key: str, value: Any = None) -> bool:
-        """Complete an event that turns wait for (``turn.wait_event``), and ``settle``.
+        """Complete an event that a turn awaits (``turn.wait_event``), and ``settle``.
 
-        Returns and raises what ``parley.complete`` does.
+        Returns the result of ``parley.complete``, and raises its errors.
         """
         deployment = self._world.sites[self._address]
         done = complete(key, value, agent=deployment.agent, store=deployment.store)
@@ -323,14 +324,14 @@ class TestedAgent(RemoteAgent):
     def as_caller(
         self, caller: str | Caller | None, *, scopes: Iterable[str] | None = None
     ) -> TestedAgent:
-        """Return a client of the same agent for another caller. It is closed with this one.
+        """Return a client of the same agent for another caller. It closes with this client.
 
-        ``caller`` and ``scopes`` are those of ``parley.testing.client``.
+        ``caller`` and ``scopes`` have the meaning that they have in ``parley.testing.client``.
         """
         return self._connection.for_caller(caller, scopes)
 
     async def aclose(self) -> None:
-        """Close the client; the one that began the test stops the agents too. Idempotent."""
+        """Close the client; the first client of a test also stops the agents. Idempotent."""
         await super().aclose()
         if self._world.clients[:1] == [self]:
             await self._world.close()
@@ -383,8 +384,8 @@ class _Connection(Connection):
         return made
 
 
-_OF_REMOTES = {"identify": None, "settings": None, "files": None, "middleware": ()}
-"""The options that only the agent under test has, as remote agents have them."""
+_REMOTE_DEFAULTS = {"identify": None, "settings": None, "files": None, "middleware": ()}
+"""The options of the agent under test alone, with their values for remote agents."""
 
 
 class Client(Unopened):
@@ -417,10 +418,10 @@ class Client(Unopened):
 
     async def __aenter__(self) -> TestedAgent:
         if self._world is not None:
-            raise RuntimeError("this agent is under test already; make another client of it")
+            raise RuntimeError("this client is open already; create a new client for another test")
         world = self._world = World(self._start)
         try:
-            shared = {**self._deployment, **_OF_REMOTES}
+            shared = {**self._deployment, **_REMOTE_DEFAULTS}
             for address, remote in self._remotes.items():
                 await world.deploy(remote, address, store="memory:", **shared)
             await world.deploy(self._agent, ADDRESS, store=self._store, **self._deployment)
@@ -466,24 +467,24 @@ def client(
     """Test an agent: ``async with parley.testing.client(agent) as remote: ...``.
 
     ``remote`` is the real client, connected to the real app without a socket.
-    ``remote.advance(timedelta(days=2))`` moves the time of the agent, ``remote.webhooks`` are the
-    notifications that it posted, ``remote.crash()`` kills its process and starts another.
+    ``remote.advance(timedelta(days=2))`` moves the time of the agent, ``remote.webhooks`` lists its
+    notifications, ``remote.crash()`` kills its process and starts a new process.
 
     ``remotes`` maps addresses to other agents, such as ``ScriptedAgent``s: with
-    ``turn.connect(address)`` the agent under test reaches these and no others. ``store`` is
+    ``turn.connect(address)`` the agent under test reaches these agents only. ``store`` is
     ``memory:``, which survives a crash of the agent, or ``sqlite:///path/to/tasks.db``.
 
-    ``caller`` is who calls: an id, which counts as authenticated, or a ``Caller``; there is
-    ``remote.as_caller("bob")`` too. It has all the credentials that the agent declares
-    (``security=``) with these ``scopes``, by default all that the agent asks for. ``None`` is an
-    anonymous caller. Without ``caller``, ``"tester"`` calls an agent that asks for credentials, and
-    an anonymous caller any other; credentials in ``headers`` or ``bearer`` are verified instead.
-    ``identify`` is a function that finds the caller, as ``parley.asgi(caller=...)`` takes it, for
-    tests of that function with ``headers`` or ``bearer``.
+    ``caller`` is an id, which counts as authenticated, or a ``Caller``; ``remote.as_caller("bob")``
+    switches to another caller. The caller has all the credentials that the agent declares
+    (``security=``) with these ``scopes``, by default all required scopes. ``None`` is an anonymous
+    caller. Without ``caller``, ``"tester"`` calls an agent that requires credentials, and an
+    anonymous caller any other agent; credentials in ``headers`` or ``bearer`` are verified instead.
+    ``identify`` is a function that finds the caller, like ``caller=`` of ``parley.asgi``, for tests
+    of that function with ``headers`` or ``bearer``.
 
-    ``start`` is the time at which the test begins, by default now. ``retry_policy`` is that of
-    webhooks. ``settings``, ``allow_private_webhooks``, ``files`` and ``middleware`` are those of
-    ``parley.asgi``; the other options are those of ``parley.connect``.
+    ``start`` is the time at which the test begins, by default now. ``retry_policy`` applies to
+    webhooks. ``settings``, ``allow_private_webhooks``, ``files`` and ``middleware`` are options of
+    ``parley.asgi``; the other options are options of ``parley.connect``.
 
     Use it on one event loop. Raises ``ValueError`` for options that contradict each other.
     """
@@ -493,7 +494,7 @@ def client(
         raise ValueError("identify finds the caller of a request; leave caller and scopes out")
     _check_caller(caller, scopes)
     if start is not None and start.tzinfo is None:
-        raise ValueError("start has a time zone: datetime(2026, 1, 1, tzinfo=UTC)")
+        raise ValueError("start needs a time zone: datetime(2026, 1, 1, tzinfo=UTC)")
     refuse_for_local({"binding": binding})
     return Client(
         agent,
@@ -525,9 +526,9 @@ def client(
 
 
 def _check_caller(caller: str | Caller | UnsetType | None, scopes: Iterable[str] | None) -> None:
-    """Raise ``ValueError`` for a caller without a name, and for scopes that nobody has."""
+    """Raise ``ValueError`` for a caller without a name, and for scopes without a named caller."""
     if caller == "":
-        raise ValueError("a caller has a name; caller=None is an anonymous one")
+        raise ValueError("a caller needs a name; caller=None is the anonymous caller")
     if scopes is None:
         return
     if isinstance(scopes, str):
@@ -543,7 +544,7 @@ def _caller_in(
     scopes: Iterable[str] | None,
     rules: Authorization | None,
 ) -> dict[str, Caller]:
-    """Return a caller as the scope of requests has it, with what an agent with ``rules`` needs."""
+    """Return the caller's entry in a request's ASGI scope, with the credentials for ``rules``."""
     if caller is None:
         return {}
     if isinstance(caller, Caller):

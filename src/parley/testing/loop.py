@@ -1,8 +1,8 @@
 """Simulated processes: their time, which tests move, and their death, as after ``kill -9``.
 
-A test runs on whatever loop its runner made: asyncio's or uvloop, of anyio or of pytest-asyncio. So
-the loop is not replaced. While there are simulated processes, a few of its methods look at
-``PROCESS`` first: for the test itself they do what they always do.
+A test runs on the event loop of its runner: asyncio's or uvloop, of anyio or of pytest-asyncio. So
+the loop is not replaced. While simulated processes exist, a few of its methods check ``PROCESS``
+first; outside a simulated process they behave as before.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ BACKGROUND = (
     "parley.server.",
     "parley.store.",
 )
-"""The modules whose timers are polls: time that is moved does not stop at them."""
+"""The modules whose timers are polls: a move of the time does not stop at them."""
 
 CLEAN_AFTER = 1000
-"""How many cancelled timers a clock holds before it drops them."""
+"""The number of cancelled timers a clock holds before it drops them."""
 
 
 class Owner(Protocol):
@@ -44,10 +44,10 @@ class Owner(Protocol):
 
 
 class Timer:
-    """A call at a time of the clock, unless it is cancelled. What an event loop calls a handle.
+    """A function call at a time of the clock, unless it is cancelled: an event loop's timer handle.
 
-    ``span`` is how far ahead the time was when the timer was set, 0 for one of the background: a
-    poll that comes again and again.
+    ``span`` is the delay with which the timer was set; it is 0 for a background timer, which polls
+    at an interval.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class Timer:
         self._owner = owner
 
     def cancel(self) -> None:
-        """Do not call."""
+        """Cancel the call."""
         self.call = None
 
     def cancelled(self) -> bool:
-        """Whether the timer will not call, or has called."""
+        """Return whether the timer was cancelled or has fired."""
         return self.call is None or self._owner.is_dead
 
     def when(self) -> float:
@@ -77,7 +77,7 @@ class Timer:
         return self._when
 
     def fire(self) -> None:
-        """Call now, unless cancelled."""
+        """Call the function now, unless the timer was cancelled."""
         call, self.call = self.call, None
         if call is not None and not self._owner.is_dead:
             function, args = call
@@ -85,10 +85,10 @@ class Timer:
 
 
 class Clock:
-    """A clock that runs with the event loop's, and that ``move`` puts forward.
+    """A clock that runs with the event loop's clock; ``move`` puts it forward.
 
-    Timers are called in the order of their times. ``real_time`` and ``call_at`` are the loop's own,
-    ``call_soon`` is where calls that are due go.
+    Timers fire in the order of their times. ``real_time`` and ``call_at`` are the event loop's own
+    methods; ``call_soon`` schedules the calls that are due.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Clock:
         self._epoch = int(epoch * 1000)
 
     def time(self) -> float:
-        """Return the time as an event loop does, in seconds since some moment."""
+        """Return the time in seconds since an arbitrary moment, as ``loop.time()`` does."""
         return self._real_time() + self._ahead
 
     def milliseconds(self) -> int:
@@ -141,20 +141,20 @@ class Clock:
         return timer
 
     def move(self, seconds: float) -> None:
-        """Put the clock forward, and call what is due."""
+        """Put the clock forward, and fire the timers that are due."""
         self._ahead += max(0.0, seconds)
         self._fire()
 
     def upcoming(self, span: float, until: float) -> float | None:
         """Return the time of the first timer up to ``until`` that was set ``span`` ahead or more.
 
-        ``None`` without one. Those of the background do not count.
+        ``None`` without such a timer. Background timers do not count.
         """
         whens = [t.when() for t in self._live() if t.span > span and t.when() <= until]
         return min(whens, default=None)
 
     def stop(self) -> None:
-        """Call nothing more."""
+        """Fire no more timers."""
         self._timers.clear()
         if self._armed is not None:
             self._armed.cancel()
@@ -164,7 +164,7 @@ class Clock:
         return (timer for _, _, timer in self._timers if not timer.cancelled())
 
     def _arm(self) -> None:
-        """Have the loop's own clock call when the first timer is due."""
+        """Set a timer of the event loop for the first timer of this clock."""
         while self._timers and self._timers[0][2].cancelled():
             heapq.heappop(self._timers)
         if len(self._timers) > CLEAN_AFTER:
@@ -177,10 +177,10 @@ class Clock:
         when = self._timers[0][0] - self._ahead
         if self._armed is not None:
             if self._armed_for <= when:
-                return  # too early at worst: then it is armed again
+                return  # at worst it fires too early and is armed again
             self._armed.cancel()
         self._armed_for = when
-        # Not in the process that sets the timer: its time is another than the loop's.
+        # Not in the simulated process that sets the timer: its time differs from the loop's time.
         self._armed = self._made_in.copy().run(self._call_at, when, self._fire)
 
     def _fire(self) -> None:
@@ -196,9 +196,10 @@ class Clock:
 
 
 def _is_background(function: Callable[..., object]) -> bool:
-    """Return whether a call is of the background: by the task that sets the timer, if there is one.
+    """Return whether a background module sets this timer, judged by the running task if there is
+    one.
 
-    In a task it is asyncio that is called, as with ``asyncio.sleep``.
+    In a task the direct caller is asyncio, as in ``asyncio.sleep``.
     """
     task = asyncio.current_task()
     if task is None:
@@ -212,15 +213,15 @@ def _is_background(function: Callable[..., object]) -> bool:
 T = TypeVar("T")
 
 PROCESS: ContextVar[Process | None] = ContextVar("parley_testing_process", default=None)
-"""The simulated process that runs now; none is the test's own."""
+"""The simulated process of the running code; ``None`` in the test itself."""
 
 
 class Process:
-    """Everything that runs in one simulated process: tasks, callbacks, timers.
+    """A simulated process: its tasks, callbacks and timers.
 
-    What is started in it belongs to it, because context variables are inherited. After ``kill``
-    nothing of it runs: no ``finally``, no ``except``, no line. So what its tasks hold is never
-    freed.
+    Whatever the process starts belongs to it, because context variables are inherited. After
+    ``kill`` nothing of it runs: no ``finally``, no ``except``, no line. So the objects of its tasks
+    are never freed.
     """
 
     def __init__(self, name: str, clock: Clock) -> None:
@@ -246,23 +247,23 @@ class Process:
         return await loop.create_task(work, context=self.context())
 
     def call(self, function: Callable[..., object], *args: Any) -> None:
-        """Call a function, which the event loop does for this process, while it lives."""
+        """Call a function that the event loop runs for this process, unless the process is dead."""
         if not self.is_dead:
             function(*args)
 
-    def adopt(self, task: asyncio.Task[Any]) -> None:
-        """Note a task that began in this process."""
+    def add_task(self, task: asyncio.Task[Any]) -> None:
+        """Record a task that began in this process."""
         if self.is_dead:
             self._drop(task)
         else:
             self._tasks.add(task)
 
-    def adopt_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
-        """Note an asynchronous generator that began in this process."""
+    def add_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        """Record an asynchronous generator that began in this process."""
         self._generators.add(generator)
 
     def kill(self) -> None:
-        """End the process as SIGKILL does: nothing of it ever runs again. Idempotent."""
+        """End the process as SIGKILL does: none of its code ever runs again. Idempotent."""
         if self.is_dead:
             return
         self.is_dead = True
@@ -275,14 +276,15 @@ class Process:
             heard()
 
     def _drop(self, task: asyncio.Task[Any]) -> None:
-        # Else ``asyncio.all_tasks`` has it, and who waits for those waits for ever.
+        # Without this, ``asyncio.all_tasks`` lists the dead task, and a caller waits for it for
+        # ever.
         asyncio._unregister_task(task)
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         _keep_for_ever(task)
 
 
 def _keep_for_ever(remains: object) -> None:
-    """Never free what a dead process left: that would run its ``finally`` blocks."""
+    """Never free the objects of a dead process: that would run its ``finally`` blocks."""
     if sys.implementation.name == "cpython":
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(remains))  # also while the interpreter ends
     else:
@@ -293,17 +295,17 @@ _REMAINS: list[object] = []
 
 
 QUIET_PASSES = 4
-"""How many passes of the loop in which nothing happens make a system that has settled."""
+"""The number of idle passes of the event loop after which the agents count as settled."""
 
 MAX_PASSES = 200_000
-"""How many passes of the loop a system may need to settle."""
+"""The most passes of the event loop until the agents must have settled."""
 
 THREAD_WAIT = 0.0005
-"""Seconds of real time between two looks at threads that work."""
+"""Seconds of real time between two checks of busy threads."""
 
 FUNCTION_SECONDS = 0.1
-"""Seconds of real time that a system may be idle, but for plain functions in threads, until it
-counts as settled: such a function may wait for something that the test does next.
+"""Seconds of real time after which agents count as settled although plain functions still run in
+threads: such a function may wait for the next action of the test.
 """
 
 _METHODS = (
@@ -320,11 +322,11 @@ _HOOK = "note_generator"
 
 
 class NotSettled(RuntimeError):
-    """The agents do not come to rest: something runs without ever waiting."""
+    """The agents do not become idle: some code runs without ever waiting."""
 
 
 class SimulatedLoop:
-    """One event loop, as simulated processes share it."""
+    """An event loop shared by simulated processes."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.activity = 0
@@ -335,7 +337,7 @@ class SimulatedLoop:
 
     @classmethod
     def of_running(cls) -> SimulatedLoop:
-        """Return that of the running loop, with one more user."""
+        """Return the instance for the running loop, and count one more user."""
         loop = asyncio.get_running_loop()
         found: SimulatedLoop | None = getattr(loop, _ATTRIBUTE, None)
         if found is None:
@@ -347,7 +349,7 @@ class SimulatedLoop:
         return found
 
     def leave(self) -> None:
-        """Give the loop its methods back, if this was the last user."""
+        """Restore the methods of the event loop, if this was the last user."""
         self._users -= 1
         if self._users:
             return
@@ -355,9 +357,9 @@ class SimulatedLoop:
             vars(self._loop).pop(name, None)
 
     def hook_generators(self) -> None:
-        """Keep the asynchronous generators of processes out of the hands of the loop.
+        """Keep the asynchronous generators of simulated processes out of the event loop's set.
 
-        At its end it would close them, also those of dead processes.
+        At its end the loop would close them, also the generators of dead processes.
         """
         first = sys.get_asyncgen_hooks().firstiter
         if getattr(first, "__name__", "") == _HOOK:
@@ -366,7 +368,7 @@ class SimulatedLoop:
         def note_generator(generator: AsyncGenerator[Any, Any]) -> None:
             process = PROCESS.get()
             if process is not None:
-                process.adopt_generator(generator)
+                process.add_generator(generator)
             elif first is not None:
                 first(generator)
 
@@ -380,16 +382,16 @@ class SimulatedLoop:
     async def settle(
         self, threads: Iterable[Callable[[], bool]], functions: Iterable[Callable[[], bool]]
     ) -> None:
-        """Wait until nothing happens on the loop, and nothing can but by time or by the test.
+        """Wait until all agents are idle, and only time or the test can cause more work.
 
-        ``threads`` say whether threads work whose end is awaited, ``functions`` whether plain
-        functions of agents run. Raises ``NotSettled``.
+        ``threads`` return whether awaited threads are busy, ``functions`` whether plain functions
+        of agents run in threads. Raises ``NotSettled``.
         """
         quiet, waited = 0, 0.0
         for _ in range(MAX_PASSES):
             before = self.activity
             await asyncio.sleep(0)
-            if self.activity > before + 1:  # more than this task itself
+            if self.activity > before + 1:  # more activity than this task's own
                 quiet, waited = 0, 0.0
                 continue
             quiet += 1
@@ -403,11 +405,11 @@ class SimulatedLoop:
             waited += THREAD_WAIT
             quiet = 0
         raise NotSettled(
-            "the agents do not come to rest: something runs on the event loop without ever "
+            "the agents do not become idle: some code runs on the event loop without ever "
             "waiting, such as a loop around asyncio.sleep(0)"
         )
 
-    # -- what the loop does instead ------------------------------------------------------------
+    # -- replaced methods of the event loop --------------------------------------------------------
 
     def _install(self) -> None:
         real = self._real
@@ -463,7 +465,7 @@ class SimulatedLoop:
             made: asyncio.Task[Any] = create_task(work, *args, **options)
             process = belonging_to(context)
             if process is not None:
-                process.adopt(made)
+                process.add_task(made)
             return made
 
         def executed(executor: Any, function: Callable[..., Any], *args: Any) -> Any:

@@ -1,9 +1,9 @@
-"""Matchers of events, and assertions on sequences of them, which print the difference.
+"""Matchers of events, and assertions on sequences of events that print the difference.
 
-A matcher equals what it matches, so ``assert events == [submitted(), working("..."), completed()]``
-works, and so does ``assert task == completed(text="97.20")``. A text is a string, a compiled
-pattern that is searched for, or anything else that equals the texts that are meant, such as
-``containing("rate")``.
+A matcher equals each event that it describes, so ``assert events == [submitted(), working("..."),
+completed()]`` works, and so does ``assert task == completed(text="97.20")``. The text of a matcher
+is a string, a compiled pattern that is searched for, or any object that equals the expected text,
+such as ``containing("rate")``.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ ANY: Any = msgspec.UNSET
 """Stands for any value."""
 
 SHOWN = 200
-"""The most characters of a text that are shown."""
+"""The most characters of a text that a difference shows."""
 
 
 class Matcher:
-    """Equals the events that it describes. ``differences`` says why it does not equal one."""
+    """Equals the events that it describes. ``differences`` says why another event does not fit."""
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -50,7 +50,9 @@ class Matcher:
         return f"{self.kind}({', '.join(shown)})"
 
     def differences(self, value: object) -> list[str]:
-        """Return in what a value differs from the description; nothing if it fits."""
+        """Return the differences between a value and the description; an empty list if the value
+        fits.
+        """
         found = facts_of(event_of(value))
         if found is None:
             return [f"is {an(type(value).__name__)}, no event"]
@@ -69,15 +71,15 @@ def status(
 ) -> Matcher:
     """Match a task, or an update of its status, in a state.
 
-    ``text`` is that of the message with the status, or, of a task, what ``task.text`` is.
-    ``data`` is a data part of the message. ``metadata`` are members that the metadata has, among
-    others. ``artifacts`` are those of a task, as a list of ``artifact(...)``.
+    ``text`` is the text of the status message; for a task it may also be ``task.text``. ``data`` is
+    a data part of the message. ``metadata`` lists required members of the metadata; further members
+    are allowed. ``artifacts`` is the list of a task's artifacts, as ``artifact(...)`` matchers.
     """
     return Matcher(_NAMES[state], text=text, data=data, metadata=metadata, artifacts=artifacts)
 
 
 def submitted(text: Any = ANY, **wanted: Any) -> Matcher:
-    """Match a task that has been accepted: the first event of most streams."""
+    """Match an accepted task: the first event of most streams."""
     return status(TaskState.SUBMITTED, text, **wanted)
 
 
@@ -87,12 +89,12 @@ def working(text: Any = ANY, **wanted: Any) -> Matcher:
 
 
 def input_required(text: Any = ANY, **wanted: Any) -> Matcher:
-    """Match a task that asks its caller: ``turn.ask(text)``."""
+    """Match a task that asks its caller a question: ``turn.ask(text)``."""
     return status(TaskState.INPUT_REQUIRED, text, **wanted)
 
 
 def auth_required(text: Any = ANY, **wanted: Any) -> Matcher:
-    """Match a task that needs its caller to authorise something: ``turn.require_auth(text)``."""
+    """Match a task that needs an authorisation by its caller: ``turn.require_auth(text)``."""
     return status(TaskState.AUTH_REQUIRED, text, **wanted)
 
 
@@ -107,7 +109,7 @@ def failed(text: Any = ANY, **wanted: Any) -> Matcher:
 
 
 def rejected(text: Any = ANY, **wanted: Any) -> Matcher:
-    """Match a task that the agent refused: ``turn.reject(text)``."""
+    """Match a task that the agent rejected: ``turn.reject(text)``."""
     return status(TaskState.REJECTED, text, **wanted)
 
 
@@ -127,10 +129,10 @@ def artifact(
     append: Any = ANY,
     last: Any = ANY,
 ) -> Matcher:
-    """Match an artifact, or an update of one.
+    """Match an artifact, or an update of an artifact.
 
-    ``data``, ``filename`` and ``media_type`` are those of one of its parts. ``append`` and ``last``
-    tell the chunks of a stream apart.
+    ``data``, ``filename`` and ``media_type`` describe one part of the artifact. ``append`` and
+    ``last`` identify a chunk of a stream by its position.
     """
     return Matcher(
         "artifact",
@@ -151,12 +153,12 @@ def message(text: Any = ANY, *, data: Any = ANY, metadata: Any = ANY) -> Matcher
 
 
 def anything() -> Matcher:
-    """Match one event of any kind; in ``assert_events``, ``...`` is any number of them."""
+    """Match one event of any kind; in ``assert_events``, ``...`` matches any number of events."""
     return Matcher("anything")
 
 
 class containing:
-    """Equals texts with a text in them, lists with these items, and mappings with these members."""
+    """Equals any text with this substring, list with these items, or mapping with these members."""
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -179,7 +181,7 @@ class containing:
 
 
 def fits(want: Any, value: Any) -> bool:
-    """Return whether a value is what is wanted."""
+    """Return whether a value equals the expected value."""
     if isinstance(want, re.Pattern):
         return isinstance(value, str) and want.search(value) is not None
     return bool(want == value)
@@ -192,7 +194,7 @@ def kind_of(value: Any) -> str | None:
 
 
 def describe(value: Any) -> str:
-    """Return an event in the words of the matchers."""
+    """Return an event written as the matcher that describes it."""
     found = facts_of(event_of(value))
     if found is None:
         return shorten(value)
@@ -206,7 +208,7 @@ def describe(value: Any) -> str:
 
 
 def shorten(value: Any) -> str:
-    """Return a value as it is shown: not longer than a few lines."""
+    """Return a value as a difference shows it: at most a few lines."""
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text):,} characters)"
 
@@ -215,9 +217,9 @@ Facts = dict[str, list[Any]]
 
 
 def facts_of(event: Any) -> tuple[str, Facts] | None:
-    """Return the kind of an event, and its facts by name: a matcher fits one of the values of each.
+    """Return the kind of an event and its facts: for each fact, the values that a matcher may name.
 
-    ``None`` for anything else.
+    ``None`` for a value that is no event.
     """
     match event:
         case Task():
@@ -241,7 +243,7 @@ def facts_of(event: Any) -> tuple[str, Facts] | None:
 
 
 class _Members(dict[str, Any]):
-    """Metadata: equals a mapping whose members it has."""
+    """Metadata that equals every mapping with the same members, among others."""
 
     def __init__(self, members: Mapping[str, Any] | None) -> None:
         super().__init__(members or {})
@@ -272,17 +274,17 @@ _NAMES = {state: state.value.removeprefix("TASK_STATE_").lower() for state in Ta
 
 
 Expected = Matcher | EllipsisType | Any
-"""What is expected of an event: a matcher, an event itself, or ``...`` for any number of events."""
+"""An expected event: a matcher, an event itself, or ``...`` for any number of events."""
 
 
 def assert_events(
     events: Iterable[Any], expected: Sequence[Expected], *, join_chunks: bool = True
 ) -> None:
-    """Raise ``AssertionError`` with the difference, unless events are those that are expected.
+    """Raise ``AssertionError`` with the difference, unless the events equal the expected events.
 
-    The events are those of a stream, of a task's log, or of webhooks. In ``expected``, ``...``
-    stands for any number of events. Chunks of an artifact that follow each other are one event, as
-    their number is a matter of time; ``join_chunks=False`` leaves them apart.
+    The events come from a stream, from a task's log, or from webhooks. In ``expected``, ``...``
+    stands for any number of events. Successive chunks of an artifact count as one event, because
+    their number depends on timing; ``join_chunks=False`` compares them one by one.
     """
     __tracebackhide__ = True
     if isinstance(expected, Matcher):
@@ -295,7 +297,7 @@ def assert_events(
 
 
 def joined(events: Sequence[Any]) -> list[Any]:
-    """Return events with the chunks of an artifact that follow each other as one."""
+    """Return events with the successive chunks of an artifact joined into one event."""
     found: list[Any] = []
     for value in events:
         event = event_of(value)
@@ -371,7 +373,9 @@ def _best(came: Sequence[Any], expected: Sequence[Expected]) -> int:
 
 
 def _scores(came: Sequence[Any], expected: Sequence[Expected]) -> list[list[int]]:
-    """Return the best score of the rests: 2 for a match, -1 for an event or a wish left over."""
+    """Return the best score of each pair of remainders: 2 for a match, -1 for a missing or extra
+    event.
+    """
     table = [[0] * (len(expected) + 1) for _ in range(len(came) + 1)]
     for i in range(len(came), -1, -1):
         for j in range(len(expected), -1, -1):
@@ -394,7 +398,7 @@ def _scores(came: Sequence[Any], expected: Sequence[Expected]) -> list[list[int]
 
 
 def _aligned(came: Sequence[Any], expected: Sequence[Expected]) -> list[tuple[Any, Any]]:
-    """Return events beside what was expected, either of which may be missing."""
+    """Return pairs of an event and its expected event, either of which may be missing."""
     table = _scores(came, expected)
     i = j = 0
     found: list[tuple[Any, Any]] = []

@@ -18,7 +18,7 @@ from parley.conformance.background_server import BackgroundServer
 from parley.llm.model import ModelFailed, ModelRequest, ModelUsage, Script, ScriptedModel
 
 MODEL = "scripted-1"
-"""The name of the model; requests may name any."""
+"""The name of the model; requests may name any model."""
 
 
 class ModelEndpoint:
@@ -27,8 +27,9 @@ class ModelEndpoint:
         with ModelEndpoint(lambda request: f"You said: {request.said}") as endpoint:
             run_a_framework(base_url=endpoint.url, api_key="any")
 
-    ``url`` ends in ``/v1``. ``requests`` has what it was asked, the newest last, and ``used`` what
-    its replies said that they used. Replies are streamed where the request says so.
+    ``url`` ends in ``/v1``. ``requests`` are the received requests, the newest last, and ``used``
+    is the token usage that its replies reported. Replies are streamed if the request asks for a
+    stream.
     """
 
     def __init__(self, script: Script) -> None:
@@ -50,7 +51,7 @@ class ModelEndpoint:
 
     @property
     def requests(self) -> list[ModelRequest]:
-        """What it was asked."""
+        """The requests received so far, the newest last."""
         return self._model.requests
 
     def __enter__(self) -> Self:
@@ -81,7 +82,7 @@ class ModelEndpoint:
         if asked.get("stream"):
             chunks = self._chunks(wanted)
             try:
-                # An error is answered as one, before a stream begins.
+                # An error before the first chunk is an HTTP error, not part of a stream.
                 first = await anext(chunks, None)
             except ModelFailed as error:
                 return _refusal(error)
@@ -125,7 +126,9 @@ class ModelEndpoint:
                 delta["reasoning_content"] = chunk.thinking
             if chunk.refusal:
                 delta["refusal"] = chunk.refusal
-            for n, call in enumerate(chunk.tool_calls):  # each in a chunk of its own, as elsewhere
+            for n, call in enumerate(
+                chunk.tool_calls
+            ):  # each in its own chunk, as other endpoints do
                 called = {**delta, "tool_calls": [{"index": n, **_tool_call(call)}]}
                 delta = {}
                 choice = {"index": 0, "delta": called, "finish_reason": None}
@@ -140,7 +143,7 @@ class ModelEndpoint:
 async def _sse(
     first: dict[str, Any] | None, rest: AsyncIterator[dict[str, Any]]
 ) -> AsyncIterator[bytes]:
-    """Yield the events of a stream; one that breaks off has no last event."""
+    """Yield the events of a stream; an interrupted stream has no last event."""
     has_ended, chunk = False, first
     while chunk is not None:
         has_ended |= any(choice["finish_reason"] for choice in chunk["choices"])
@@ -174,7 +177,8 @@ def _refusal(error: ModelFailed) -> Response:
 
 
 def held() -> tuple[Callable[[], Awaitable[None]], Callable[[], None]]:
-    """Return what a reply awaits (``ScriptedReply(hold=...)``), and what lets it go on.
+    """Return an awaitable for a reply (``ScriptedReply(hold=...)``), and the function that releases
+    it.
 
     Both may be called in any thread.
     """

@@ -1,7 +1,8 @@
-"""The pytest plugin: ``parley_client``, ``parley_cassette``, and differences in assertions.
+"""The pytest plugin: ``parley_client``, ``parley_cassette``, and readable differences in
+assertions.
 
-pytest loads it in every run where Parley is installed, so it imports nothing of Parley before it is
-used. It works with anyio and with pytest-asyncio, and needs neither.
+pytest loads it in every run where Parley is installed, so it imports nothing of Parley until a test
+uses it. It works with anyio and with pytest-asyncio, and needs neither.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def parley_client(request: pytest.FixtureRequest) -> Callable[..., Client]:
-    """``parley.testing.client``; what the test does not close is closed when it ends.
+    """Return ``parley.testing.client`` for this test; clients left open are closed when the test
+    ends.
 
-    async def test_it_greets(parley_client):
-        remote = await parley_client(agent)
-        assert (await remote.send("I am Ada")).text == "Hello!"
+        async def test_it_greets(parley_client):
+            remote = await parley_client(agent)
+            assert (await remote.send("I am Ada")).text == "Hello!"
     """
     from parley.testing.in_process_client import client
 
@@ -47,19 +49,19 @@ def parley_client(request: pytest.FixtureRequest) -> Callable[..., Client]:
                 for each in reversed(made):
                     await each.aclose()
 
-        request.node.obj = closing  # whichever plugin runs it, its loop is that of the test
+        request.node.obj = closing  # either async plugin runs it on the test's event loop
     return make
 
 
 @pytest.fixture
 def parley_cassette(request: pytest.FixtureRequest) -> Iterator[Cassette]:
-    """``parley.testing.cassette`` around the test, in a file of the test's name.
+    """Run the test inside ``parley.testing.cassette``, with a file named after the test.
 
-    The file is in ``cassettes/`` beside the test's. PARLEY_CASSETTES chooses the mode.
+    The file is in ``cassettes/`` next to the test file. PARLEY_CASSETTES chooses the mode.
 
-    async def test_it_books(parley_cassette):
-        async with parley.connect("https://agents.example.com") as agent:
-            assert (await agent.send("A room in Rome")).text == "Room 7"
+        async def test_it_books(parley_cassette):
+            async with parley.connect("https://agents.example.com") as agent:
+                assert (await agent.send("A room in Rome")).text == "Room 7"
     """
     from parley.testing.cassettes import cassette
 
@@ -69,7 +71,7 @@ def parley_cassette(request: pytest.FixtureRequest) -> Iterator[Cassette]:
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
-    """Explain why events are not those that matchers describe."""
+    """Explain why events do not equal the matchers of an assertion."""
     import sys
 
     matchers = sys.modules.get("parley.testing.matchers")

@@ -1,4 +1,4 @@
-"""Scripted agents: real agents that follow a script, to stand in for remote ones in a test."""
+"""Scripted agents: real agents that follow a script and replace remote agents in a test."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from parley.model.service import Caller
 from parley.testing.matchers import shorten
 
 When = str | re.Pattern[str] | Callable[[Message], object] | None
-"""The messages that a rule is for: those with a text, a pattern, or a property; ``None`` for all.
-Case does not matter for a text.
+"""The messages that a rule matches: by a substring of the text (ignoring case), by a pattern, or by
+a predicate; ``None`` matches all messages.
 """
 
 START_SECONDS = 5.0
-"""How long a served agent has to start."""
+"""How long a served agent may take to start, in seconds."""
 
 
 class Received(msgspec.Struct, frozen=True):
-    """A message that a scripted agent got: it began a task, or answered a question."""
+    """A message that a scripted agent received: it began a task, or answered a question."""
 
     message: Message
     task_id: str
@@ -55,7 +55,9 @@ class _Step(NamedTuple):
 
 
 class _Rule:
-    """The steps for some messages. ``left`` is how many more of them; ``None`` for all."""
+    """The steps for some messages. ``left`` counts the messages it may still match; ``None`` is no
+    limit.
+    """
 
     def __init__(self, when: When, times: int | None) -> None:
         self.when = when
@@ -63,7 +65,7 @@ class _Rule:
         self.steps: list[_Step] = []
 
     def is_for(self, message: Message) -> bool:
-        """Return whether a message begins this."""
+        """Return whether this rule matches a message that begins a task."""
         match self.when:
             case None:
                 return True
@@ -79,16 +81,17 @@ class ScriptedAgent(Agent):
     """An agent that answers by rules: ``ScriptedAgent("Rates").on("convert", reply="97.20 EUR")``.
 
     It is an ``Agent``, with a card, tasks and a log, so it can be served, connected to, and given
-    to ``client(remotes={"https://rates.example": rates})``. ``received`` is what it was sent.
+    to ``client(remotes={"https://rates.example": rates})``. ``received`` lists the messages it
+    received.
 
-    ``on`` begins a rule, and what follows it are its steps, in order:
+    ``on`` begins a rule; the calls after it are the steps of the rule, in order:
 
         ScriptedAgent("Hotel")
             .on("book").works("Looking").asks("Which day?").replies(lambda day: f"Booked {day}")
             .on("cancel").fails("It is too late.")
 
-    The first rule that fits a message is used. Without one the task fails, and its status lists the
-    rules. ``options`` are those of ``Agent``.
+    The first rule that matches a message applies. Without a match the task fails, and its status
+    lists the rules. ``options`` are options of ``Agent``.
     """
 
     def __init__(self, name: str = "Scripted agent", **options: Any) -> None:
@@ -102,7 +105,7 @@ class ScriptedAgent(Agent):
 
     @property
     def texts(self) -> list[str]:
-        """The texts of the messages that it was sent."""
+        """The texts of the received messages."""
         return [each.text for each in self.received]
 
     # -- rules ---------------------------------------------------------------------------------
@@ -116,11 +119,11 @@ class ScriptedAgent(Agent):
         ask: str | None = None,
         times: int | None = None,
     ) -> Self:
-        """Begin a rule; its steps follow.
+        """Begin a rule; the calls after it add its steps.
 
         ``when`` is a text that the message contains, a compiled pattern, a function of the message,
         or ``None`` for all messages. ``reply``, ``ask`` and ``fail`` are short for a single step.
-        The rule is used for the first ``times`` messages that it fits.
+        The rule applies to the first ``times`` messages that it matches.
         """
         if times is not None and times < 1:
             raise ValueError(f"times is 1 or more, or None for always, not {times}")
@@ -131,7 +134,7 @@ class ScriptedAgent(Agent):
         ]
         if len(given) > 1:
             raise ValueError(
-                f"one of reply, ask and fail, or steps: .on(...).{'(...).'.join(given)}(...)"
+                f"give reply, ask or fail, or add steps: .on(...).{'(...).'.join(given)}(...)"
             )
         self._rules.append(_Rule(when, times))
         if reply is not msgspec.UNSET:
@@ -143,7 +146,9 @@ class ScriptedAgent(Agent):
         return self
 
     def works(self, content: object = None) -> Self:
-        """Report progress: the task is WORKING, with a message. The answer is then a task."""
+        """Report progress: the task is WORKING, with a message. The response is a task, not a
+        message.
+        """
         return self._then(_Step("works", content))
 
     def artifact(self, content: object, *, name: str = "", **options: Any) -> Self:
@@ -151,7 +156,7 @@ class ScriptedAgent(Agent):
         return self._then(_Step("artifact", content, {"name": name, **options}))
 
     def asks(self, question: object) -> Self:
-        """Ask: the task is INPUT_REQUIRED. The steps that follow run when the answer has come."""
+        """Ask a question: the task is INPUT_REQUIRED. The later steps run after the answer."""
         return self._then(_Step("asks", question))
 
     def requires_auth(self, content: object) -> Self:
@@ -159,7 +164,7 @@ class ScriptedAgent(Agent):
         return self._then(_Step("requires_auth", content))
 
     def takes(self, span: timedelta | float) -> Self:
-        """Wait until a time has passed: ``remote.advance(span)`` moves it."""
+        """Wait for a span of time: ``remote.advance(span)`` moves it."""
         seconds = span.total_seconds() if isinstance(span, timedelta) else float(span)
         return self._then(_Step("takes", seconds))
 
@@ -168,22 +173,23 @@ class ScriptedAgent(Agent):
         return self._then(_Step("hangs"))
 
     def replies(self, content: object) -> Self:
-        """End with a result: text, data, bytes, a part, or a function that returns one.
+        """End with a result: text, data, bytes, a part, or a function that returns a result.
 
-        A function gets the last message: the answer to a question, or the task's first message.
+        The function receives the last message: the answer to a question, or the task's first
+        message.
         """
         return self._then(_Step("replies", content))
 
     def fails(self, why: str) -> Self:
-        """End as FAILED, for a reason."""
+        """End as FAILED, with a reason."""
         return self._then(_Step("fails", why))
 
     def rejects(self, why: str) -> Self:
-        """End as REJECTED, for a reason."""
+        """End as REJECTED, with a reason."""
         return self._then(_Step("rejects", why))
 
     def raises(self, error: Exception) -> Self:
-        """Raise an error, as a skill may: an ``A2AError`` refuses the message."""
+        """Raise an error, as a skill may: an ``A2AError`` rejects the message."""
         return self._then(_Step("raises", error))
 
     def _then(self, step: _Step) -> Self:
@@ -191,11 +197,13 @@ class ScriptedAgent(Agent):
             raise ValueError(f"begin with a rule: .on(...).{step.kind}(...)")
         steps = self._rules[-1].steps
         if steps and steps[-1].kind in ("replies", "fails", "rejects", "raises", "hangs"):
-            raise ValueError(f"nothing follows .{steps[-1].kind}(...); begin another rule with .on")
+            raise ValueError(
+                f".{steps[-1].kind}(...) is the last step of its rule; begin another rule with .on"
+            )
         steps.append(step)
         return self
 
-    # -- what it does --------------------------------------------------------------------------
+    # -- running the rules -----------------------------------------------------------------------
 
     async def _play(self, turn: Turn) -> Any:
         self._note(turn)
@@ -227,7 +235,7 @@ class ScriptedAgent(Agent):
         return None
 
     def _note(self, turn: Turn) -> None:
-        """Note the message of a turn, once: a turn may be run again."""
+        """Record the message of a turn, once: a turn may be run again."""
         key = (turn.task_id, turn.latest.message_id)
         if key not in self._seen:
             self._seen.add(key)
@@ -236,7 +244,7 @@ class ScriptedAgent(Agent):
             )
 
     def _rule_for(self, turn: Turn) -> _Rule:
-        """Return the rule of a task: the same in every turn of it."""
+        """Return the rule of a task: the same rule in every turn of the task."""
         known = self._chosen.get(turn.task_id)
         if known is not None:
             return known
@@ -253,7 +261,7 @@ class ScriptedAgent(Agent):
             f"it has rules for: {known_rules}"
         )
 
-    # -- on a socket ---------------------------------------------------------------------------
+    # -- serving on a socket -----------------------------------------------------------------------
 
     @asynccontextmanager
     async def serve(self, *, store: str = "memory:") -> AsyncIterator[str]:

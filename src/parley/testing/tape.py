@@ -1,4 +1,6 @@
-"""The tape: exchanges in a JSON file that people review, and which of them answers a request."""
+"""The tape: exchanges in a JSON file for people to review, and the match of requests with
+exchanges.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +15,29 @@ from urllib.parse import parse_qsl, urlsplit
 from parley.client.errors import ClientError
 from parley.conformance.faults.cards import METHODS
 from parley.security.networks import is_loopback
-from parley.testing.hiding import HIDDEN, Hiding
+from parley.testing.redaction import HIDDEN, TapeRedactor
 
 FORMAT = 1
 MAX_BYTES = 256 * 1024 * 1024
 _SHOWN, _LINES = 80, 8
 _ABSENT = object()
-_HOW = "record again with mode='record' or PARLEY_CASSETTES=record"
+_HOW_TO_RECORD = "record again with mode='record' or PARLEY_CASSETTES=record"
 _MESSAGE_IDS = ("messageId", "message_id")
 _CONTEXT_IDS = ("contextId", "context_id")
 _COMPARED_HEADERS = ("a2a-version", "a2a-extensions")
-_LEAST_ID = 8
-"""Shorter ids are not looked for within texts."""
+_MIN_ID_LENGTH = 8
+"""The shortest id that is replaced inside texts."""
 
 
 class NotOnTape(ClientError):
-    """A request that the tape has no answer for. Nothing was sent."""
+    """A request that has no response on the tape. Nothing was sent."""
 
 
 class TapeUnreadable(ClientError):
-    """The file is no cassette that this version reads."""
+    """A file that is no cassette of this version's format."""
 
 
-# -- what may differ --------------------------------------------------------------------------
+# -- allowed differences -----------------------------------------------------------------------
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?")
 
@@ -50,14 +52,14 @@ def _was_hidden(was: str, now: str) -> bool:
 
 
 _MAY_DIFFER: tuple[Callable[[str, str], bool], ...] = (_are_times, _was_hidden)
-"""The texts that may be others, beside ids that the client makes."""
+"""The texts that may differ, besides ids from the client."""
 
 Leaves = dict[str, Any]
-"""The values of a request by where they stand, as in ``body.params.message.parts[0].text``."""
+"""The values of a request by their paths, such as ``body.params.message.parts[0].text``."""
 
 
 def _leaves(request: Mapping[str, Any], ignored: frozenset[str]) -> Leaves:
-    """Return what is compared of a request: not the members and parameters that are ignored."""
+    """Return the compared values of a request, without ignored members and parameters."""
     address = urlsplit(request["url"])
     body = next((request[kind] for kind in ("json", "text", "base64") if kind in request), None)
     if _method(request) is not None:
@@ -89,18 +91,20 @@ def _flat(value: Any, where: str, ignored: frozenset[str]) -> Iterator[tuple[str
         yield where, value
 
 
-def _today(value: Any, ids: Mapping[str, str]) -> Any:
-    """Return a value with the ids of this time: whole texts, and longer ones within texts."""
+def _with_current_ids(value: Any, ids: Mapping[str, str]) -> Any:
+    """Return a value with recorded ids replaced by current ids: whole texts, and longer ids in
+    texts.
+    """
     if isinstance(value, dict):
-        return {name: _today(each, ids) for name, each in value.items()}
+        return {name: _with_current_ids(each, ids) for name, each in value.items()}
     if isinstance(value, list):
-        return [_today(each, ids) for each in value]
+        return [_with_current_ids(each, ids) for each in value]
     if not isinstance(value, str):
         return value
     if value in ids:
         return ids[value]
     for was, now in ids.items():
-        if len(was) >= _LEAST_ID:
+        if len(was) >= _MIN_ID_LENGTH:
             value = value.replace(was, now)
     return value
 
@@ -108,7 +112,7 @@ def _today(value: Any, ids: Mapping[str, str]) -> Any:
 def _fits(was: Any, now: Any, ids: Mapping[str, str]) -> bool:
     if not (isinstance(was, str) and isinstance(now, str)):
         return bool(was == now and isinstance(was, bool) == isinstance(now, bool))
-    if was == now or _today(was, ids) == now:
+    if was == now or _with_current_ids(was, ids) == now:
         return True
     return any(may_differ(was, now) for may_differ in _MAY_DIFFER)
 
@@ -119,13 +123,13 @@ def _fits(was: Any, now: Any, ids: Mapping[str, str]) -> bool:
 class Tape:
     """The exchanges of one file.
 
-    Each is replayed once, in any order; a request that only reads is answered again with the last
-    exchange that fits it. ``ignored`` are names of members that may differ.
+    Each exchange is replayed once, in any order; a request that only reads is answered again with
+    the last exchange that matches it. ``ignored`` are names of members that may differ.
     """
 
-    def __init__(self, path: Path, *, ignored: frozenset[str], hiding: Hiding) -> None:
+    def __init__(self, path: Path, *, ignored: frozenset[str], redactor: TapeRedactor) -> None:
         self.path = path
-        self.hiding = hiding
+        self.redactor = redactor
         self.exchanges: list[dict[str, Any]] = []
         self._ignored = ignored
         self._leaves: list[Leaves] = []
@@ -135,7 +139,7 @@ class Tape:
 
     @property
     def unused(self) -> list[str]:
-        """What of the tape was not asked for yet: a line each."""
+        """The exchanges that no request used yet, a line each."""
         return [
             f"{number}: {name_of(each['request'])}"
             for number, each in enumerate(self.exchanges, 1)
@@ -164,16 +168,16 @@ class Tape:
             )
 
     def save(self) -> None:
-        """Write the file, at once or not at all."""
+        """Write the file atomically."""
         finished = [each for each in self.exchanges if "answer" in each]
-        document = {"cassette": FORMAT, "exchanges": self.hiding.json(finished)}
+        document = {"cassette": FORMAT, "exchanges": self.redactor.json(finished)}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         beside.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", "utf-8")
         beside.replace(self.path)
 
     def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Return the answer to a request, with the ids of this time. Raises ``NotOnTape``."""
+        """Return the response to a request, with current ids. Raises ``NotOnTape``."""
         leaves = _leaves(asked, self._ignored)
         unused = [index for index in range(len(self._leaves)) if index not in self._used]
         nearest: tuple[int, list[str]] | None = None
@@ -189,22 +193,22 @@ class Tape:
             if not different and _is_safe(asked):
                 return self._take(index, ids, asked)
             if not different:
-                said = "it was recorded less often than it is asked"
-                raise NotOnTape(f"{what} once more: {said}; {_HOW}")
+                said = "it was recorded fewer times than it is requested"
+                raise NotOnTape(f"{what} once more: {said}; {_HOW_TO_RECORD}")
         if nearest is None:
             has = "all of it was replayed" if self.exchanges else "it has no exchange"
-            raise NotOnTape(f"{what}: {has}; {_HOW}")
+            raise NotOnTape(f"{what}: {has}; {_HOW_TO_RECORD}")
         near, different = nearest
-        said = _said(different, self._leaves[near], leaves)
+        said = _differences_text(different, self._leaves[near], leaves)
         named = f"exchange {near + 1}, {name_of(self.exchanges[near]['request'])}"
-        raise NotOnTape(f"{what}. The nearest is {named}:{said}\n{_HOW}")
+        raise NotOnTape(f"{what}. The nearest is {named}:{said}\n{_HOW_TO_RECORD}")
 
     def _take(self, index: int, ids: dict[str, str], asked: dict[str, Any]) -> dict[str, Any]:
         self._used.add(index)
         self._ids |= ids
         taped = self.exchanges[index]["answer"]
         self._served += json.dumps(taped)
-        answer: dict[str, Any] = _today(taped, self._ids)
+        answer: dict[str, Any] = _with_current_ids(taped, self._ids)
         bodies = [answer.get("json"), *(frame.get("data") for frame in answer.get("frames", ()))]
         for body in bodies if _method(asked) is not None else ():
             if isinstance(body, dict) and "jsonrpc" in body and body.get("id") is not None:
@@ -212,7 +216,7 @@ class Tape:
         return answer
 
     def _compare(self, taped: Leaves, asked: Leaves) -> tuple[list[str], dict[str, str]]:
-        """Return where a request differs, and the ids of the tape that are others this time."""
+        """Return the paths where a request differs, and the recorded ids mapped to current ids."""
         both = {
             where: (taped.get(where, _ABSENT), asked.get(where, _ABSENT)) for where in taped | asked
         }
@@ -221,9 +225,9 @@ class Tape:
         return [where for where, values in both.items() if not _fits(*values, known)], ids
 
     def _is_clients(self, where: str, was: Any, now: Any) -> bool:
-        """Return whether this is an id that the client made, which may be another.
+        """Return whether a value is an id that the client made, which may differ.
 
-        A context that an answer of the tape had before is the agent's.
+        A context id that an earlier response of the tape contains belongs to the agent.
         """
         name = where.rpartition(".")[2]
         if name not in _MESSAGE_IDS + _CONTEXT_IDS or not isinstance(was, str):
@@ -232,11 +236,11 @@ class Tape:
         return is_new and was != now and isinstance(now, str)
 
 
-def _said(different: Sequence[str], taped: Leaves, asked: Leaves) -> str:
-    """Return what differs: a line each, for the first places."""
+def _differences_text(different: Sequence[str], taped: Leaves, asked: Leaves) -> str:
+    """Return the differences as text: a line each, for the first few."""
     lines = [
         f"\n  {where}: {_shown(taped.get(where, _ABSENT))} on the tape, "
-        f"{_shown(asked.get(where, _ABSENT))} asked"
+        f"{_shown(asked.get(where, _ABSENT))} in the request"
         for where in different[:_LINES]
     ]
     more = len(different) - _LINES
@@ -255,7 +259,7 @@ def _method(request: Mapping[str, Any]) -> Any:
 
 
 def name_of(request: Mapping[str, Any]) -> str:
-    """Return how a request is called in messages."""
+    """Return the name of a request for error messages."""
     method = _method(request)
     named = f" ({method})" if isinstance(method, str) else ""
     return f"{request['method']} {request['url']}{named}"

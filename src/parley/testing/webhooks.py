@@ -1,4 +1,4 @@
-"""The webhooks of a test: what agents post arrives in a list."""
+"""The webhooks of a test: a list that receives the notifications of agents."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ WEBHOOK = "https://webhook.test/notifications"
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """A notification that arrived: where, its headers (names in lower case), its bytes and event.
+    """A received notification: its address, headers (names in lower case), body and event.
 
-    ``status`` is the HTTP status of the answer. A refused notification arrives again.
+    ``status`` is the HTTP status of the response. A rejected notification arrives again.
     """
 
     url: str
@@ -53,7 +53,7 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class _Failure(msgspec.Struct):
-    """An answer of a webhook that fails. ``left`` is how often, ``None`` for always."""
+    """An error response of a webhook. ``left`` is how many more times; ``None`` is always."""
 
     status: int
     headers: dict[str, str]
@@ -62,10 +62,10 @@ class _Failure(msgspec.Struct):
 
 
 class Deliveries(list[Delivery]):
-    """The notifications that arrived, in order. ``accepted`` leaves out those that were refused.
+    """The notifications that arrived, in order. ``accepted`` leaves out rejected notifications.
 
     The real dispatcher delivers them, in order, with retries and a cursor in the store, but without
-    HTTP. So a webhook may have any address that the server does not refuse.
+    HTTP. So a webhook may have any address that the server accepts.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class Deliveries(list[Delivery]):
         return [each.event for each in self.accepted]
 
     def to(self, url: str) -> list[Delivery]:
-        """Return what was accepted at an address."""
+        """Return the accepted notifications of an address."""
         return [each for each in self.accepted if each.url == url]
 
     def fail(
@@ -96,8 +96,8 @@ class Deliveries(list[Delivery]):
     ) -> None:
         """Answer the next ``times`` notifications with an error; ``None`` is for ever.
 
-        ``status`` 0 is no answer: the connection breaks. ``url`` limits it to one address.
-        ``recover`` ends it.
+        ``status`` 0 is no response: the connection breaks. ``url`` limits the failure to one
+        address. ``recover`` ends it.
         """
         if times is not None and times < 1:
             raise ValueError(f"times is 1 or more, or None for ever, not {times}")
@@ -109,7 +109,7 @@ class Deliveries(list[Delivery]):
         self._failures.clear()
 
     async def receive(self, url: str, headers: Mapping[str, str], body: bytes) -> WebhookAnswer:
-        """Take a notification: what the dispatcher's sender calls in place of HTTP."""
+        """Receive a notification: the dispatcher's sender calls this instead of HTTP."""
         failure = self._next_failure(url)
         status = 200 if failure is None else failure.status
         names = {name.lower(): value for name, value in headers.items()}
@@ -117,7 +117,7 @@ class Deliveries(list[Delivery]):
         event = dialect.http_json.read_event(body)
         self.append(Delivery(url, names, body, event, status))
         if status == 0:
-            raise ConnectionResetError("the webhook broke the connection, as the test told it to")
+            raise ConnectionResetError("the webhook broke the connection, as the test requested")
         return WebhookAnswer(status, {} if failure is None else failure.headers)
 
     def _next_failure(self, url: str) -> _Failure | None:
@@ -132,5 +132,5 @@ class Deliveries(list[Delivery]):
 
 
 def event_of(value: Any) -> Any:
-    """Return the event of a delivery, and anything else as it is."""
+    """Return the event of a delivery, and any other value unchanged."""
     return value.event if isinstance(value, Delivery) else value

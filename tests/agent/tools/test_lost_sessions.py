@@ -103,7 +103,7 @@ async def test_a_program_that_ended_between_two_calls_is_started_again(tmp_path:
     first, raised, stopped, last = results
     assert not raised.is_error
     assert stopped.is_error
-    assert "not known whether it was done" in stopped.text
+    assert "not known whether it was executed" in stopped.text
     assert first.text != last.text
     assert journal.read_text().splitlines() == ["raised 1", "stop"]
 
@@ -172,7 +172,7 @@ async def test_a_lost_session_is_begun_anew_once_for_each_call(
         assert task.text == "False done"
     else:
         assert task.text.startswith("True work: the MCP server http://127.0.0.1")
-        assert "has lost the session, and the new one too" in task.text
+        assert "has lost the session, and so has the new session" in task.text
 
 
 @pytest.mark.parametrize("message", ["Session not found in the browser", "it broke"])
@@ -222,7 +222,7 @@ async def test_an_answer_that_is_too_large_fails_its_call_alone(tmp_path: Path, 
 
         async with served(agent) as caller:
             assert (await caller.task("go")).text == "ordered 7, P0300"
-    assert "at most 1,000 are taken" in large[0]
+    assert "the limit is 1,000" in large[0]
     assert ("1,000" if kind == "stdio" else "66,536 byte") in large[1].replace("66536", "66,536")
 
 
@@ -247,4 +247,4 @@ async def test_a_large_answer_without_a_stream_fails_its_call_alone() -> None:
             text = (await caller.task("go")).text
     finally:
         speaking.server.stop()
-    assert text == "True work: the answer has more than 66,536 bytes small"
+    assert text == "True work: the response has more than 66,536 bytes small"

@@ -203,7 +203,7 @@ async def test_names_are_unique_and_what_is_too_much_is_refused(shop: Shop) -> N
         assert (await caller.task("go")).state is TaskState.COMPLETED
     assert seen["names"] == ["one_read_code", "noise", "two_read_code"]
     assert seen["large"].is_error
-    assert "at most 1,000 are taken" in seen["large"].text
+    assert "the limit is 1,000" in seen["large"].text
 
 
 async def test_a_call_has_a_time_limit_and_ends_with_its_task(shop: Shop) -> None:
@@ -270,7 +270,7 @@ async def test_a_call_that_a_crash_interrupted_is_repeated_only_if_that_is_safe(
     assert shop.did.count("ordered 3") == 1 + repeats
     assert results[-1].is_error is not repeats
     if not repeats:
-        assert "not known whether it was done" in results[-1].text
+        assert "not known whether it was executed" in results[-1].text
 
 
 # -- questions -----------------------------------------------------------------------------------
@@ -311,7 +311,7 @@ async def test_a_server_that_asks_only_once_is_not_called_again_after_a_crash(
     shop.go.touch()
     await until_state(second, task.id, TaskState.COMPLETED)
     assert shop.did == ["paid"]
-    assert "not known whether it was done" in results[-1].text
+    assert "not known whether it was executed" in results[-1].text
 
 
 # -- where it goes -------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ def test_artifacts_of_earlier_turns_are_left_out_and_that_is_said(parley, agent)
     ran = answer(parley, agent)
     assert "Artifact: a-1\n" in ran.stdout
     assert "Artifact: old" not in ran.stdout
-    assert "one artifact is of earlier turns, and not shown" in ran.stderr
+    assert "one artifact is from earlier turns and not shown" in ran.stderr
     assert f"parley task get -a {agent.url} {TASK_ID}" in ran.stderr
 
 

@@ -84,7 +84,7 @@ def test_a_found_file_does_not_decide_how_a_registry_is_asked(parley, tmp_path, 
     for given in (("--bearer", "token-1"), ("--registry-api-key", "key-1")):
         ran = parley(*asked, *given)
         assert ran.status == 2
-        assert "decides where credentials go" in ran.stderr
+        assert "controls where credentials go" in ran.stderr
         assert "-1" not in ran.stderr
     monkeypatch.setenv("PARLEY_REGISTRY_BEARER", "token-1")
     assert parley(*asked).status == 2
@@ -97,7 +97,7 @@ def test_texts_of_entries_cannot_reach_the_terminal_and_marks_are_shown(parley, 
     assert "\u202e" not in ran.stdout
     assert "\x07" not in ran.stdout
     assert "\\x1b[2J" in ran.stdout
-    assert "! marked: instructions, bidi (its texts are not to be trusted)" in ran.stdout
+    assert "! marked: instructions, bidi (do not trust its texts)" in ran.stdout
     assert "via https://far.example/" in ran.stdout
     assert not [line for line in ran.stdout.splitlines() if line.startswith("Score:")]
     shown = parley("agents", "show", "urn:air:example.com:agent:evil", "--registry", catalog)
@@ -153,7 +153,7 @@ def test_show_has_what_is_known_of_one_agent(parley, catalog):
     ("arguments", "status", "code", "said"),
     [
         (["search", "x"], 2, "A2ACLI_ERR_USAGE", "no registry to ask"),
-        (["search", "x", "--registry", "what is it"], 2, "A2ACLI_ERR_USAGE", "no registry"),
+        (["search", "x", "--registry", "what is it"], 2, "A2ACLI_ERR_USAGE", "is not a registry"),
         (["search", "x", "--registry", "none.json"], 1, "PARLEY_ERR_NO_REGISTRY", "cannot be read"),
         (["search", "x", "--registry", "CATALOG", "--limit", "0"], 2, "A2ACLI_ERR_USAGE", "limit"),
         (

@@ -196,7 +196,7 @@ def test_a_refusal_says_how_to_log_in(parley, agent, issuer):
 def test_what_cannot_be_logged_in_to_is_said(parley, agent, tmp_path):
     for arguments, words in (
         ((agent.url,), "declares no security"),
-        ((agent.url, "--flow", "magic"), "none of authorization-code"),
+        ((agent.url, "--flow", "magic"), "not one of authorization-code"),
         ((agent.url, "-a", agent.url), "named twice"),
         (("http://agent.example", "--flow", "bearer"), ""),
     ):

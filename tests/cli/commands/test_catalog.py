@@ -196,7 +196,7 @@ def test_what_cannot_be_had_is_told_with_a_status_of_its_own(parley, command, tm
     with serving_bytes(b"", status=404) as address:
         ran = parley("catalog", command, address)
         assert ran.status == 3
-        assert "answers with status 404" in ran.stderr
+        assert "answered with status 404" in ran.stderr
         assert "--publisher example.com" in ran.stderr
     assert parley("catalog", command, address).status == 3
     assert parley("catalog", command, "no-such.json").status == 3
@@ -205,7 +205,7 @@ def test_what_cannot_be_had_is_told_with_a_status_of_its_own(parley, command, tm
     (tmp_path / "bad.json").write_text("{")
     ran = parley("catalog", command, "bad.json")
     assert ran.status == 1
-    assert "this is no JSON" in ran.stderr
+    assert "this is not JSON" in ran.stderr
 
 
 def test_a_huge_answer_is_not_read_whole(parley):
@@ -266,7 +266,7 @@ def test_warnings_leave_a_catalog_valid(parley):
     with serving_bytes(body, media_type="application/json") as address:
         ran = parley("catalog", "check", address)
     assert ran.status == 0
-    assert "Warning: it is served as application/json" in ran.stdout
+    assert "Warning: its media type is application/json" in ran.stdout
     assert "no representativeQueries" in ran.stdout
 
 
@@ -297,7 +297,7 @@ def test_the_cards_of_a_catalog_are_tried(parley, url):
     found = {each["where"]: each for each in ran.document["problems"]}
     assert "calls the agent 'Boat'" in found["entries[0].url"]["problem"]
     assert not found["entries[0].url"]["error"]
-    assert "answers with status 404" in found["entries[1].url"]["problem"]
+    assert "answered with status 404" in found["entries[1].url"]["problem"]
     assert found["entries[2].url"]["error"]
     assert "cannot connect" in found["entries[3].url"]["problem"]
 
@@ -431,7 +431,7 @@ def test_what_a_record_has_is_quoted(parley):
             ["time_agent.py", "--url", "http://127.0.0.1", "--publisher", "a.example"],
             "127.0.0.1 is an IP address",
         ),
-        (["time_agent.py", "--url", "nowhere", "--publisher", "a.example"], "is no address"),
+        (["time_agent.py", "--url", "nowhere", "--publisher", "a.example"], "is not an address"),
         (
             [
                 "time_agent.py",
@@ -442,7 +442,7 @@ def test_what_a_record_has_is_quoted(parley):
                 "--namespace",
                 "a b",
             ],
-            "namespace= is made of letters",
+            "namespace= may have letters",
         ),
         (
             [
@@ -507,9 +507,9 @@ def test_a_server_that_reloads_publishes_the_same(parley, tmp_path):
     ("words", "said"),
     [
         (["--publisher", "localhost"], "not a domain name such as example.com"),
-        (["--namespace", "x"], "namespace= is about the catalog"),
-        (["--unlisted", "/"], "unlisted= is about the catalog"),
-        (["--publisher", "a.example", "--unlisted", "/x"], "no path of an agent"),
+        (["--namespace", "x"], "namespace= concerns the catalog"),
+        (["--unlisted", "/"], "unlisted= concerns the catalog"),
+        (["--publisher", "a.example", "--unlisted", "/x"], "neither an agent's path"),
     ],
 )
 def test_a_server_does_not_start_with_what_it_cannot_publish(parley, tmp_path, words, said):
@@ -563,7 +563,7 @@ def test_signatures_are_verified(parley):
         assert parley("catalog", "check", address).status == 0
         ran = parley("catalog", "check", address, "--cards")
         assert ran.status == 1
-        assert "Error: entries[0].data: no signature of its card holds" in ran.stdout
+        assert "Error: entries[0].data: no signature of its card is valid" in ran.stdout
         serve()
         pages["/.well-known/jwks.json"] = {}
         ran = parley("catalog", "check", address, "--cards")

@@ -34,7 +34,7 @@ def test_a_server_is_tried(parley, url):
     assert "JSONRPC 1.0: 11 passed, 0 failed, 0 skipped" in ran.stdout
     assert ran.stdout.splitlines()[-1].startswith("conforms: ")
     whole = parley("conformance", "server", url, *ONLY, "--verbose").stdout
-    assert "passed  RPC-1      MUST   A body that is no JSON is refused with -32700" in whole
+    assert "passed  RPC-1      MUST   A body that is not JSON is rejected with -32700" in whole
 
 
 def test_a_server_with_a_defect_fails_and_the_report_is_written(parley, defective, tmp_path):
@@ -73,9 +73,9 @@ def test_a_client_is_run(parley, tmp_path):
     ("words", "message"),
     [
         (("server", "http://127.0.0.1:1", "--report", "r.pdf"), "r.pdf ends in none of .txt"),
-        (("server", "http://127.0.0.1:1", "--binding", "soap"), "it is one of JSONRPC"),
+        (("server", "http://127.0.0.1:1", "--binding", "soap"), "choose from JSONRPC"),
         (("client", "--run", "my-client"), "has no {url}"),
-        (("client", "--protocol-version", "2.0"), "it is one of 1.0, 0.3"),
+        (("client", "--protocol-version", "2.0"), "choose from 1.0, 0.3"),
     ],
 )
 def test_what_cannot_be_is_wrong_usage(parley, words, message):
@@ -99,7 +99,7 @@ def test_the_agent_is_named_as_for_every_command(parley, url, tmp_path):
         assert "JSONRPC 1.0: 11 passed" in ran.stdout
     # A card that was given and not fetched is not asked how it was sent.
     assert (
-        "the card was given, and not fetched"
+        "the card was given as a document, not fetched"
         in parley("conformance", "server", str(card), *ONLY, "--verbose").stdout
     )
 

@@ -173,7 +173,7 @@ def test_failures_have_the_exit_statuses_of_the_other_commands(parley: Parley, u
     assert "query" in ran.stderr
     ran = parley("envelope", "send", f"{url}/elsewhere", "search")
     assert ran.status == 3
-    assert "hint: the agent is a host" in ran.stderr  # there is no option -a
+    assert "hint: name an agent by a host" in ran.stderr  # there is no option -a
     assert parley("envelope", "send", "http://127.0.0.1:9", "search").status == 3
     assert parley("envelope", "send", "ws://127.0.0.1:9/envelope", "search").status == 3
 
@@ -191,11 +191,11 @@ def test_failures_have_the_exit_statuses_of_the_other_commands(parley: Parley, u
         ),
         (("send", "URL"), "name the action"),
         (("send", "URL", "x", "-a", "URL"), "the agent is named twice"),
-        (("send", "URL", "x", "-p", "{nope"), "--parameters is no JSON"),
+        (("send", "URL", "x", "-p", "{nope"), "--parameters is not JSON"),
         (("send", "URL", "x", "-p", "@missing.json"), "missing.json cannot be read"),
         (("send", "URL", "x", "--type", "notification", "--stream"), "no answer"),
         (("send", "URL", "x", "--signing-key", "key.json"), "no key that signs messages"),
-        (("listen", "URL", "--register", "key.json"), "no envelope card"),
+        (("listen", "URL", "--register", "key.json"), "not an envelope card"),
     ],
     ids=lambda value: value[-1] if isinstance(value, tuple) else None,
 )

@@ -54,7 +54,7 @@ def test_a_key_is_created_and_shown_once(parley, shop):
     assert ran.field("Id") == key.split("_")[1]
     assert (ran.field("Owner"), ran.field("Scopes")) == ("ada", "read write")
     assert ran.field("State").startswith("valid until 2")
-    assert "shown this once" in ran.field("Note")
+    assert "shown only once" in ran.field("Note")
     for output in ((), ("-o", "json")):
         listed = parley("keys", "list", *STORE, *output)
         assert ran.field("Id") in listed.stdout
@@ -104,7 +104,7 @@ def test_a_key_is_rotated_with_an_overlap(parley, shop):
     assert parley("keys", "revoke", new["key"], *STORE).field("Id") == new["id"]
     ran = parley("keys", "rotate", new["id"], *STORE)
     assert ran.status == 1
-    assert "not valid any more" in ran.stderr
+    assert "no longer valid" in ran.stderr
     assert "keys create --owner ada" in ran.stderr
 
 
@@ -132,7 +132,7 @@ def test_a_store_in_memory_keeps_no_keys(parley):
     for command in (["create", "--owner", "ada"], ["list"], ["revoke", "x"], ["rotate", "x"]):
         ran = parley("keys", *command, "--store", "memory:")
         assert ran.status == 2
-        assert "memory: is seen by its own process alone" in ran.stderr
+        assert "memory: is visible to its own process only" in ran.stderr
         assert "sqlite:///PATH" in ran.stderr
 
 

@@ -33,7 +33,7 @@ def listening(*words: str, folder: Path, **environment: str) -> Running:
 def test_it_prints_what_arrives_and_ends_with_ctrl_c(tmp_path: Path) -> None:
     """A2ACLI_PUSH_002"""
     with listening("--port", "0", "--path", "/a2a", folder=tmp_path) as command:
-        command.until("Ctrl-C ends")
+        command.until("stop with Ctrl-C")
         url = re.search(r"Listening: (\S+)", command.until("/a2a\n"))
         assert url is not None
         assert url[1].endswith("/a2a")
@@ -42,7 +42,7 @@ def test_it_prints_what_arrives_and_ends_with_ctrl_c(tmp_path: Path) -> None:
         assert post(url[1], update("t1", "hello"), {"webhook-id": "t1/p/1"}) == 200
         command.until("hello")
         assert post(url[1], b"{}", {}) == 400
-        command.until("refused with 400")
+        command.until("rejected with 400")
         assert post(url[1].removesuffix("/a2a"), update(), {}) == 404
         if sys.platform != "win32":
             assert command.end(signal.SIGINT) == 0
@@ -55,7 +55,7 @@ def test_it_says_who_is_verified_and_why_not(tmp_path: Path) -> None:
     port = str(free_port())
     secrets = {"PARLEY_PUSH_SECRET": SECRET}
     with listening("-o", "json", "--port", port, folder=tmp_path, **secrets) as command:
-        command.until("Ctrl-C ends")
+        command.until("stop with Ctrl-C")
         url, body = f"http://127.0.0.1:{port}/", update("t1", "hello")
         right = hmac_headers(body, "t1/p/3")
         assert post(url, body, right) == 200
@@ -74,7 +74,7 @@ def test_it_says_who_is_verified_and_why_not(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--path", "a2a"), "--path begins with a slash"),
+        (("--path", "a2a"), "--path must begin with a slash"),
         (("--audience", "https://x"), "needs --issuer"),
         (("--issuer", "https://x", "--port", "0"), "needs --audience"),
         (("--issuer", "http://example.com"), "https"),
@@ -91,7 +91,7 @@ def test_wrong_usage_is_said_at_once(parley, words: tuple[str, ...], says: str) 
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     port = str(free_port())
     with listening("--port", port, folder=tmp_path) as first:
-        first.until("Ctrl-C ends")
+        first.until("stop with Ctrl-C")
         with listening("--port", port, folder=tmp_path) as second:
             assert "--port 0 picks a free port" in second.until("hint:")
             assert second.end() == 1

@@ -197,7 +197,7 @@ def test_a_domain_is_proved_and_its_entries_published_and_withdrawn(parley, regi
     ran = parley("agents", "publish", file, *ada)
     assert ran.status == 1  # one of them is somebody else's
     assert "State: listed" in ran.stdout
-    assert "elsewhere.example is not proved" in ran.stdout
+    assert "has not proved elsewhere.example" in ran.stdout
     ran = parley("agents", "published", *ada)
     assert ran.field("Identifier") == ONE
     assert parley("agents", "heartbeat", ONE, *ada).status == 0
@@ -216,7 +216,7 @@ def test_an_operator_imports_rejects_and_approves(parley, registry, file):
     assert [each["standing"] for each in ran.document["entries"]] == ["listed", "listed"]
     ran = parley("agents", "reject", SPAM, *root)
     assert ran.status != 0
-    assert "say why" in ran.stderr
+    assert "give a reason" in ran.stderr
     assert parley("agents", "reject", SPAM, "--reason", "spam", *root).status == 0
     ran = parley("agents", "waiting", *root)
     assert ran.field("Identifier") == SPAM
@@ -229,9 +229,9 @@ def test_a_source_is_added_and_wrong_usage_named(parley, registry):
     root = options(registry, "root")
     ran = parley("agents", "import", "https://agents.example.com", *root)
     assert ran.status == 0, ran.stderr
-    assert "is read from now on" in ran.stderr
+    assert "is now a source of the registry" in ran.stderr
     ran = parley("agents", "import", "https://agents.example.com", *root)
-    assert "is read already" in ran.stderr
+    assert "is a source already" in ran.stderr
     ran = parley("agents", "prove", "example.com", "--check", "--give-up", *root)
     assert ran.status == 2
     ran = parley("agents", "published", "--registry", registry)

@@ -130,7 +130,7 @@ def test_a_media_type_belongs_to_the_part_flag_before_it(parley, agent, tmp_path
 
     ran = parley("send", "-a", agent.url, "--media-type", "text/plain", "--text", "a")
     assert ran.status == 2
-    assert "belongs to the part before it" in ran.stderr
+    assert "must follow a part" in ran.stderr
 
 
 def test_parts_are_sent_in_the_order_in_which_they_were_written(
@@ -352,7 +352,7 @@ def test_an_answer_about_another_task_is_pointed_out(parley, agent):
     agent.says("SendStreamingMessage", WORKED)
     agent.says("GetTask", DONE)
     ran = parley("send", "-a", agent.url, "x", "--task-id", "other")
-    assert f"the agent answers with task {TASK_ID}, not with other" in ran.stderr
+    assert f"the agent answered with task {TASK_ID}, not with other" in ran.stderr
 
 
 def test_the_history_is_asked_for_and_shown_on_request(parley, agent):

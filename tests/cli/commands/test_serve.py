@@ -158,7 +158,7 @@ def test_a_mapping_of_paths_to_agents_is_served_under_them(file, parley, tmp_pat
     (tmp_path / "both.py").write_text(AGENT + more)
     refused = parley("serve", "--tenant", "acme=both.py")
     assert refused.status == 2
-    assert "'acme' is one agent, and both.py has 2 by path" in refused.stderr
+    assert "'acme' needs one agent, but both.py has 2 by path" in refused.stderr
     assert "--tenant acme=both.py:NAME" in refused.stderr
     with Running(["serve", target, "--port", "0", "--store", "memory:"], tmp_path) as server:
         base = address_in(server.until("Ctrl-C stops the server")).removesuffix("/one")

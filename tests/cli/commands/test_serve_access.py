@@ -116,10 +116,10 @@ def test_callers_are_known_by_their_certificates(folder):
         (("--tls-client-ca", "tls.pem"), 2, "need TLS"),
         (("--tls-cert", "tls.pem", "--tls-key", "no.key"), 1, "no.key cannot be read"),
         (("--tls-cert", "tls.key", "--tls-key", "tls.pem"), 1, "cannot be used"),
-        (("--webhook-key", "tls.key"), 2, "go with a certificate: --webhook-cert"),
+        (("--webhook-key", "tls.key"), 2, "need a certificate: --webhook-cert"),
         (("--webhook-cert", "no.pem"), 2, "the certificate for webhooks no.pem"),
         (("--webhook-cert", "tls.pem", "--webhook-key", "bob.key"), 2, "cannot be used"),
-        (("--restrict", "card"), 2, "is not ENDPOINT=WHO"),
+        (("--restrict", "card"), 2, "is not of the form ENDPOINT=WHO"),
         (("--restrict", "metrics=authenticated"), 2, "not 'metrics'"),
         (("--restrict", "card=somewhere"), 2, "networks such as"),
         (("--restrict", "card=::1", "--restrict", "card=::2"), 2, "given twice"),
@@ -204,7 +204,7 @@ def test_a_card_without_problems_is_valid(tmp_path, parley):
     (tmp_path / "card.json").write_text(json.dumps(CARD))
     ran = parley("card", "validate", "-a", str(tmp_path / "card.json"))
     assert (ran.status, ran.stdout) == (0, "")
-    assert "the card is valid, and no secret was found" in ran.stderr
+    assert "the card is valid and contains no secrets" in ran.stderr
 
 
 def test_secrets_and_plain_addresses_in_a_card_are_told(tmp_path, parley):

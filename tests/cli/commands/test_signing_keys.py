@@ -31,7 +31,7 @@ def test_a_file_is_made_that_only_its_owner_reads(parley, tmp_path):
     keys = SigningKeys.load(tmp_path / FILE)
     assert [key.alg for key in keys.signers] == ["ES256"]
     assert f"{keys.signers[0].kid} ES256, current: it signs" in ran.stdout
-    assert "next: it is published" in ran.stdout
+    assert "next: published" in ran.stdout
     assert "--signing-keys signing-keys.json --url" in ran.field("Next")
     if os.name == "posix":
         assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
@@ -71,10 +71,10 @@ def test_rotation_says_what_changed(parley, tmp_path):
     (old,) = SigningKeys.load(tmp_path / FILE).signers
     ran = parley("keys", "rotate", FILE, "--overlap", "12h")
     assert ran.status == 0
-    assert "verifiers may keep the keys of before for 300 s" in ran.stderr
+    assert "verifiers may cache the earlier keys for 300 s" in ran.stderr
     keys = SigningKeys.load(tmp_path / FILE)
     assert keys.signers[0].kid != old.kid
-    assert re.search(rf"{old.kid} ES256, previous: it is published until 20\S+Z", ran.stdout)
+    assert re.search(rf"{old.kid} ES256, previous: published until 20\S+Z", ran.stdout)
     published = {key["kid"] for key in keys.published["keys"]}
     assert old.kid in published
     assert len(published) == 3

@@ -128,12 +128,12 @@ def test_an_event_is_completed_once(parley, shop):
     assert (ran.status, ran.field("Event")) == (0, "payment:42 is complete")
     assert (ran.field("Agent"), ran.field("Store")) == ("shop", str(shop))
     again = parley("complete", "payment:42", '{"paid": true}', "--agent", "shop", *STORE)
-    assert "as it was before" in again.stdout
+    assert "as before" in again.stdout
     [act] = parley("audit", "--kind", "event", "--json", *STORE).lines
     assert (act["kind"], act["subject"], act["agent"]) == ("event.completed", "payment:42", "shop")
     assert (act["issuer"], act["details"]) == ("os", {})
     ran = parley("complete", "payment:42", '{"paid":true}', "--agent", "shop", *STORE)
-    assert (ran.status, ran.field("Event")) == (0, "payment:42 is complete, as it was before")
+    assert (ran.status, ran.field("Event")) == (0, "payment:42 is complete, as before")
     ran = parley("complete", "payment:42", "0", "--agent", "shop", *STORE, "-o", "json")
     assert (ran.status, ran.error["code"]) == (1, "PARLEY_ERR_COMPLETED")
     assert "with another value" in ran.error["message"]
@@ -161,10 +161,10 @@ def test_the_value_may_come_from_standard_input(parley, shop, monkeypatch):
 def test_the_agent_has_to_be_named_where_there_are_several(parley, shop):
     ran = parley("complete", "k", *STORE)
     assert ran.status == 2
-    assert "--agent; the store knows bank, shop" in ran.stderr
+    assert "--agent; the store has bank, shop" in ran.stderr
     ran = parley("complete", "k", "--agent", "bakery", *STORE)
     assert ran.status == 2
-    assert "nothing of 'bakery'; it knows bank, shop" in ran.stderr
+    assert "no data of 'bakery'; it has bank, shop" in ran.stderr
 
 
 def test_the_only_agent_needs_no_name(parley, tmp_path):
@@ -183,7 +183,7 @@ async def _one_agent(path):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (("k", "{paid: true}"), "the value is no JSON"),
+        (("k", "{paid: true}"), "the value is not JSON"),
         (("k", "paid"), '"like this"'),
         (("", "1"), "the key of an event"),
         (("k", '"' + "x" * 300_000 + '"'), "bytes at most"),

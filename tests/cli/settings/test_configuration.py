@@ -60,7 +60,7 @@ def test_configuration_is_found_shown_and_never_written(parley, tmp_path, monkey
 
     ran = parley("config", "show", "--timeout", "5s")
     assert "timeout: 5s (flag)\n" in ran.stdout
-    assert "A2ACLI_TYPO is set, but there is no such setting" in ran.stderr
+    assert "A2ACLI_TYPO is set, but is not a known setting" in ran.stderr
     assert "other users can read" not in ran.stderr
     assert "s3cret" not in ran.stdout
 
@@ -106,7 +106,7 @@ def test_help_and_version_print_and_end(parley, monkeypatch):
     for words, said in (
         (["sned"], "Did you mean 'send'?"),
         (["task", "lst"], "Did you mean 'list'?"),
-        (["send", "hi"], "hint: parley help send shows how to use it"),
+        (["send", "hi"], "hint: parley help send shows its usage"),
     ):
         assert said in (ran := parley("help", *words)).stderr
         assert ran.status == 2
@@ -211,7 +211,7 @@ def test_the_stronger_of_wait_and_async_wins():
     ("variable", "value", "word"),
     [
         ("A2ACLI_TIMEOUT", "soon", "A2ACLI_TIMEOUT: 'soon' is not a duration"),
-        ("A2ACLI_TIMEOUT", "0", "no time at all"),
+        ("A2ACLI_TIMEOUT", "0", "a time limit of zero"),
         ("A2ACLI_POLL_INTERVAL", "1ms", "too short"),
         ("A2ACLI_OUTPUT", "xml", "not one of text, json"),
         ("A2ACLI_INSECURE", "perhaps", "neither true nor false"),
@@ -220,9 +220,9 @@ def test_the_stronger_of_wait_and_async_wins():
         ("A2ACLI_METADATA", "{", "not JSON"),
         ("A2ACLI_METADATA", '{"a": NaN}', "NaN is not a JSON value"),
         ("A2ACLI_SVC_PARAM", "no colon", "name:value"),
-        ("A2ACLI_A2A_VERSION", "1.1", "there are 1.0, 0.3"),
-        ("A2ACLI_A2A_VERSION", "2.0", "there are 1.0, 0.3"),
-        ("A2ACLI_A2A_VERSION", "one", "there are 1.0, 0.3"),
+        ("A2ACLI_A2A_VERSION", "1.1", "the versions are 1.0, 0.3"),
+        ("A2ACLI_A2A_VERSION", "2.0", "the versions are 1.0, 0.3"),
+        ("A2ACLI_A2A_VERSION", "one", "the versions are 1.0, 0.3"),
     ],
 )
 def test_a_value_that_makes_no_sense_is_named_with_its_place(variable, value, word):

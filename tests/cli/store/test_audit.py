@@ -108,7 +108,7 @@ def test_entries_are_selected(parley, shop):
     assert len(parley("audit", "--json", "--since", "1h", *STORE).lines) == 3
     assert parley("audit", "--json", "--until", "1h", *STORE).stdout == ""
     ran = parley("audit", "--since", "yesterday", *STORE)
-    assert (ran.status, "is no time such as" in ran.stderr) == (2, True)
+    assert (ran.status, "is not a time such as" in ran.stderr) == (2, True)
     assert parley("audit", "--store", "sqlite:///none.db").status == 1
 
 

@@ -49,9 +49,9 @@ def test_what_had_no_issuer_is_given_one(parley, shop):
     [
         (("--issuer", "a\x1fb"), "no control character"),
         (("--issuer", "x" * 513), "at most 512 bytes"),
-        (("--issuer", "a", "--agent", "bakery"), "nothing of 'bakery'; it knows bank, shop"),
-        (("--agent", "shop"), "--agent is about --issuer"),
-        (("--tenant", "acme"), "--tenant is about --issuer"),
+        (("--issuer", "a", "--agent", "bakery"), "no data of 'bakery'; it has bank, shop"),
+        (("--agent", "shop"), "--agent applies to --issuer only"),
+        (("--tenant", "acme"), "--tenant applies to --issuer only"),
     ],
 )
 def test_an_issuer_that_is_none_is_refused(parley, shop, options, words):

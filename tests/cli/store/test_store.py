@@ -107,9 +107,9 @@ def test_an_older_store_is_said_to_be_one(parley, shop, tmp_path):
     for command in (("export", "x"), ("prune", "--ended-before", "1d")):
         ran = parley("store", *command, "--store", shop)
         assert ran.status == 1
-        needed = f"schema version {SCHEMA - 1}, and this version of Parley needs {SCHEMA}"
+        needed = f"schema version {SCHEMA - 1}, but this version of Parley needs {SCHEMA}"
         assert needed in ran.stderr
-        assert "parley store migrate brings it up to date" in ran.stderr
+        assert "parley store migrate updates it" in ran.stderr
 
 
 def test_a_newer_store_is_left_alone(parley, shop, tmp_path):
@@ -149,14 +149,14 @@ def test_one_agent_or_tenant_is_moved_alone(parley, shop):
     assert ran.field("Exported") == "nothing"
     ran = parley("store", "export", "none.jsonl", "--agent", "bakery", "--store", shop)
     assert ran.status == 2
-    assert "nothing of 'bakery'; it knows bank, shop" in ran.stderr
+    assert "no data of 'bakery'; it has bank, shop" in ran.stderr
 
 
 def test_a_file_that_is_there_is_not_written_over(parley, shop, tmp_path):
     (tmp_path / "all.jsonl").write_text("mine")
     ran = parley("store", "export", "all.jsonl", "--store", shop)
     assert ran.status == 2
-    assert "is there already" in ran.stderr
+    assert "exists already" in ran.stderr
     assert (tmp_path / "all.jsonl").read_text() == "mine"
 
 
@@ -177,7 +177,7 @@ def test_an_export_is_written_through_no_link(parley, shop, tmp_path):
     (tmp_path / "new.jsonl").symlink_to(tmp_path / "made")
     ran = parley("store", "export", "new.jsonl", "--store", shop)
     assert ran.status == 2
-    assert "is there already" in ran.stderr
+    assert "exists already" in ran.stderr
     assert not (tmp_path / "made").exists()
 
 
@@ -206,7 +206,7 @@ def test_an_export_to_a_full_disk_fails(shop, tmp_path):
             text=True,
         )
     assert ran.returncode == 1
-    assert "the export is not whole (No space left on device)" in ran.stderr
+    assert "the export is incomplete (No space left on device)" in ran.stderr
     assert "Traceback" not in ran.stderr
 
 
@@ -266,7 +266,7 @@ def test_only_the_agent_that_is_named_loses_tasks(parley, shop, at_that_time):
     assert parley("store", "status", "--store", shop).field("Tasks") == "4"
     ran = parley(*prune, "--agent", "shopp")
     assert ran.status == 2
-    assert "nothing of 'shopp'; it knows bank, shop" in ran.stderr
+    assert "no data of 'shopp'; it has bank, shop" in ran.stderr
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_only_the_agent_that_is_named_loses_tasks(parley, shop, at_that_time):
         (["status", "--store", "mysql://ada:secret@x"], 2, "names no store"),
         (["status", "--store", "postgresql://ada:secret@127.0.0.1:1/x"], 1, "cannot be reached"),
         (["status", "--store", "postgresql://ada:secret@[/x"], 2, "is not a URL that libpq knows"),
-        (["prune"], 2, "say how old, such as 30d"),
+        (["prune"], 2, "give an age, such as 30d"),
         (["prune", "--ended-before", "soon"], 2, "'soon' is not an age such as 30d"),
         (["export", "--output", "json"], 2, "name a file"),
         (["import"], 2, "Missing argument"),
@@ -358,7 +358,7 @@ def test_an_export_takes_no_other_files_place_and_follows_no_link(parley, shop, 
     for name in ("link.jsonl", "nowhere.jsonl", "kept"):
         ran = parley("store", "export", name, "--store", shop)
         assert ran.status == 2
-        assert f"{name} is there already" in ran.stderr
+        assert f"{name} exists already" in ran.stderr
     assert parley("store", "export", "new.jsonl", "--store", shop).status == 0
     assert kept.read_text() == "mine"
     assert not (tmp_path / "nothing").exists()

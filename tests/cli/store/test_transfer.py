@@ -148,7 +148,7 @@ def test_tasks_streams_and_webhooks_go_on_after_the_move(parley, hooks, tmp_path
         ran = parley("store", "status", "--store", postgres_url)
         assert ran.field("Tasks of mover") == "2 completed"
         assert ran.field("Replicas") == "1"
-        assert re.fullmatch(r"\w+, alive, heard of \w+ ago, holds 0 tasks", ran.field("Replica"))
+        assert re.fullmatch(r"\w+, alive, last seen \w+ ago, owns 0 tasks", ran.field("Replica"))
         assert server.end(signal.SIGTERM) == 0
 
 

@@ -159,7 +159,7 @@ def test_an_agent_that_is_not_there_is_said_to_be_none(parley, shop):
     for command in (["list"], ["resume"]):
         ran = parley("store", "webhooks", *command, "--agent", "bakery", "--store", shop)
         assert ran.status == 2
-        assert "nothing of 'bakery'; it knows bank, shop" in ran.stderr
+        assert "no data of 'bakery'; it has bank, shop" in ran.stderr
 
 
 def test_there_may_be_many(parley, tmp_path):

@@ -206,11 +206,11 @@ async def test_the_binding_is_not_used_unless_it_is_asked_for_or_alone(url: str)
 
 async def test_settings_that_contradict_are_refused() -> None:
     key = EnvelopeKey(id="k", owner="me", algorithm="HMAC-SHA256", material=b"s" * 32)
-    with pytest.raises(ValueError, match="the key is that of 'me'"):
+    with pytest.raises(ValueError, match="the key belongs to 'me'"):
         parley.envelope.connect("ws://127.0.0.1:9", agent_id="you", key=key)
     with pytest.raises(ValueError, match="settings have transport"):
         parley.envelope.connect("ws://127.0.0.1:9", transport="http", settings=LinkSettings())
-    with pytest.raises(ValueError, match="transport is one of auto, socket, http"):
+    with pytest.raises(ValueError, match="transport must be one of auto, socket, http"):
         parley.envelope.connect("ws://127.0.0.1:9", transport="pigeon")  # type: ignore[arg-type]
     for wrong in ({"retries": -1}, {"heartbeat": 0}, {"max_in_flight": True}, {"idle": "x"}):
         with pytest.raises(ValueError, match=r"from [0-9.e-]+ on"):

@@ -146,9 +146,9 @@ async def test_a_file_that_names_a_registry_alone_leads_there() -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "no JSON"),
+        (b"", "not JSON"),
         (b"{}", "list of entries"),
-        (b"[" * 100_000, "no JSON"),
+        (b"[" * 100_000, "not JSON"),
         (None, "cannot be read"),
     ],
 )
@@ -177,11 +177,11 @@ async def test_a_catalog_shows_entries_counts_facets_and_takes_no_expressions() 
             ["Currency converter"],
             1,
         )
-        with pytest.raises(RegistryRefused, match="the filter is wrong at the end"):
+        with pytest.raises(RegistryRefused, match="the filter is invalid at the end"):
             await registry.browse(filter="type =")
-        with pytest.raises(RegistryRefused, match="not filtered by 'description'"):
+        with pytest.raises(RegistryRefused, match="cannot be filtered by 'description'"):
             await registry.explore(facets=["type"], filter={"description": "x"})
-        with pytest.raises(NotARegistry, match="takes no requests"):
+        with pytest.raises(NotARegistry, match="accepts no requests"):
             await registry.send("POST", "publish", {})
 
 

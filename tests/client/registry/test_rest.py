@@ -175,7 +175,7 @@ async def test_a_busy_registry_is_asked_again() -> None:
 @pytest.mark.parametrize("body", [b"<html>", b"[1]", b"{}", b'{"results": ' + b"[" * 9999])
 async def test_what_is_no_registry_is_named(body: bytes) -> None:
     async with scripted(answering(body)) as server:
-        with pytest.raises(NotARegistry, match="is no registry, or answers wrongly"):
+        with pytest.raises(NotARegistry, match="is not a registry, or its response is invalid"):
             await parley.find("x", registry=f"{server.url}/api")
 
 
@@ -287,7 +287,7 @@ async def test_credentials_go_to_the_registry() -> None:
             [_] = await registry.find("x")
             [_] = await registry.find("x")
         assert len(server.exchanges) == 4  # asked for once
-        with pytest.raises(AuthenticationRequired, match="wants credentials"):
+        with pytest.raises(AuthenticationRequired, match="requires credentials"):
             await parley.find("x", registry=server.url)
         with pytest.raises(AuthenticationRequired) as caught:
             await parley.find("x", registry=server.url, bearer="wrong")

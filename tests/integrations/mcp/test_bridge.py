@@ -83,7 +83,7 @@ async def test_a_skill_with_a_bad_schema_is_no_tool_and_the_others_are(
         names = [tool.name for tool in (await host.list_tools()).tools]
     assert "wash" in names
     assert "paint" not in names
-    assert "paint of shop is no tool: its input schema is no JSON Schema" in caplog.text
+    assert "paint of shop cannot be a tool: its input schema is not a JSON Schema" in caplog.text
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -198,9 +198,9 @@ async def test_a_long_task_is_started_followed_and_canceled_by_its_name(mode: st
         await asyncio.wait_for(at_work.wait(), 10)
         call.cancel()
         await until(lambda: workshop.ended == ["canceled", "canceled"])
-    assert "still at work" in text_of(going)
+    assert "still running" in text_of(going)
     assert text_of(result) == "done at last"
-    assert "still at work" in text_of(looked)
+    assert "still running" in text_of(looked)
     assert text_of(canceled) == "The task is canceled."
 
 
@@ -339,7 +339,7 @@ async def test_tools_of_several_agents_have_their_names_and_one_that_is_away_is_
     alone = McpBridge("http://127.0.0.1:9/none")
     with pytest.raises(NoAgents):
         await alone.load()
-    with pytest.raises(ValueError, match="name an agent"):
+    with pytest.raises(ValueError, match="give an agent"):
         McpBridge()
 
 

@@ -148,7 +148,7 @@ async def test_an_agent_reaches_an_agent_behind_a_bridge_and_its_questions_come_
 
 
 def test_a_secret_goes_to_the_issuer_that_is_named_alone() -> None:
-    with pytest.raises(ValueError, match="say which one is right"):
+    with pytest.raises(ValueError, match="name the right issuer"):
         McpServer("https://shop.example/mcp", auth=ClientCredentials("service", "secret"))
 
 

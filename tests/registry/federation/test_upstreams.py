@@ -138,16 +138,16 @@ async def test_entries_of_others_without_a_word_of_the_need_come_last() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"identifier": "https://far.example/agent"}, "the identifier is no urn:air"),
+        ({"identifier": "https://far.example/agent"}, "the identifier is not a urn:air"),
         ({"url": "http://far.example/card.json"}, "the address is not encrypted"),
-        ({"url": "file:///etc/passwd"}, "the address is none of the web"),
+        ({"url": "file:///etc/passwd"}, "the address is not a web address"),
         ({"url": "https://10.0.0.7/card.json"}, "the address leads into a private network"),
         ({"url": "https://169.254.169.254/latest"}, "the address leads into a private network"),
         ({"url": "https://db.internal/card.json"}, "the address leads into a private network"),
         ({"url": "https://me:pw@far.example/c.json"}, "the address has a user or a password"),
         ({"url": "https://far.example:6379/c.json"}, "the address leads into a private network"),
         ({"description": "x" * 4000, "tags": ["y" * 4000] * 60}, "the entry is too large"),
-        ({"source": "https://own.example/search"}, "it came from here"),
+        ({"source": "https://own.example/search"}, "the entry came from this registry"),
         ({"url": None}, "not an entry"),
         ({"displayName": 7}, "not an entry"),
     ],
@@ -512,7 +512,7 @@ async def test_pages_go_on_where_each_registry_stopped() -> None:
 
         first = await registry.search(SearchRequest(query=ASKED.query, page_size=5))
         other = SearchRequest(query=QueryModel(text="weather"), page_token=first.page_token)
-        with pytest.raises(InvalidParamsError, match="another question"):
+        with pytest.raises(InvalidParamsError, match="another request"):
             await registry.search(other)
         for wrong in ("f.", "f.AAAA", "f." + "A" * 5000, f"{first.page_token}x"):
             with pytest.raises(InvalidParamsError):
@@ -524,7 +524,7 @@ async def test_pages_go_on_where_each_registry_stopped() -> None:
     [
         ("http://registry.example.com", "not encrypted"),
         ("registry.example.com", "address"),
-        ("https://own.example/search", "is this one"),
+        ("https://own.example/search", "is this registry"),
         (Upstream(url="https://far.example", seconds=0), "time limit"),
         (Upstream(url="https://far.example", speaks_for=("nonsense",)), "domain"),
     ],

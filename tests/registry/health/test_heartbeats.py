@@ -235,7 +235,7 @@ def test_who_stops_beating_is_not_healthy(liveness: Liveness) -> None:
     before = Observed(health=AgentHealth.HEALTHY, liveness=liveness)
     observed = observe(before, ProbeFinding(outcome=ProbeOutcome.FINE), 1, JUDGING_SETTINGS)
     assert observed.health is AgentHealth.DEGRADED
-    assert "heartbeats stay away" in observed.reason
+    assert "heartbeats are missing" in observed.reason
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ async def test_a_probe_that_breaks_here_is_no_verdict_of_unreachable(index: Regi
     [entry] = await index.claim_probes(10, 60.0)
     observed = await Prober(index, Broken(), SETTINGS).probe(entry)
     assert observed.health is AgentHealth.DEGRADED
-    assert "failed here" in observed.reason
+    assert "the registry failed to probe it" in observed.reason
 
 
 async def test_a_probe_that_is_postponed_is_no_verdict(index: RegistryIndex, clock: Clock) -> None:

@@ -129,7 +129,7 @@ async def test_an_agent_whose_card_is_gone_is_called_by_the_known_one() -> None:
             known = agent.card_json
         found = await probe(entry(f"{url}/gone.json", card=known))
         assert found.outcome is ProbeOutcome.ERRORS
-        assert "its card cannot be had" in found.reason
+        assert "its card cannot be fetched" in found.reason
         found = await probe(entry(f"{url}/gone.json"))
     assert found.outcome is ProbeOutcome.FAILED
 
@@ -201,7 +201,7 @@ async def test_a_failing_answer_to_the_message_is_an_error() -> None:
     async with serving(parley.asgi(agent)) as url:
         found = await probe(entry(url, entry={"metadata": {"parley.probe": "hi"}}), message=True)
     assert found.outcome is ProbeOutcome.ERRORS
-    assert "message of its owner" in found.reason
+    assert "probe message" in found.reason
 
 
 async def test_many_cards_do_not_lead_many_probes_to_one_host(web: WebSite) -> None:

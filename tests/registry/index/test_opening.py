@@ -103,8 +103,8 @@ async def test_an_index_that_is_not_open_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("mysql://user:secret@host/db", "no registry index of the kind 'mysql'"),
-        ("registry.db", "no registry index of the kind 'registry.db'"),
+        ("mysql://user:secret@host/db", "a registry index cannot be of the kind 'mysql'"),
+        ("registry.db", "a registry index cannot be of the kind 'registry.db'"),
         ("sqlite:registry.db", "names no file"),
         ("sqlite:///", "names no file"),
         ("postgresql://u:secret@[host/db", "not a URL that libpq knows"),

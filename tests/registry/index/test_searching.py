@@ -217,8 +217,8 @@ async def test_constraints_hold_for_what_words_find(index: RegistryIndex) -> Non
 @pytest.fixture
 def small_budget(monkeypatch: pytest.MonkeyPatch) -> int:
     """Let searches rank 40 entries at most."""
-    monkeypatch.setattr(entry_search, "BUDGET", 40)
-    monkeypatch.setattr(entry_search, "ENOUGH", 5)
+    monkeypatch.setattr(entry_search, "MAX_COMPARED", 40)
+    monkeypatch.setattr(entry_search, "MIN_MATCHES", 5)
     return 40
 
 

@@ -124,7 +124,7 @@ async def test_an_agent_that_does_not_answer_now_keeps_its_card() -> None:
     one = reads.index.one(urn("one"))
     assert one.standing is EntryStanding.LISTED
     assert one.card is not None
-    assert "cannot be had" in one.reason
+    assert "cannot be fetched" in one.reason
     assert reads.index.standing(urn("never")) == "pending"
 
 
@@ -173,14 +173,14 @@ async def test_a_server_that_asks_for_patience_gets_it() -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b"<html>no</html>", "no JSON"),
+        (b"<html>no</html>", "not JSON"),
         (b"[]", "JSON object"),
         (b"{}", "a list of entries"),
         (b'{"entries": 5}', "a list of entries"),
-        (b'{"entries": [' * 3000, "no JSON"),
-        (b'{"entries": ' + b"[" * 100_000, "no JSON"),
-        (b"\xff\xfe", "no JSON"),
-        (b"", "no JSON"),
+        (b'{"entries": [' * 3000, "not JSON"),
+        (b'{"entries": ' + b"[" * 100_000, "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b"", "not JSON"),
     ],
 )
 async def test_what_is_no_catalog_is_a_failure_with_its_reason(body: bytes, words: str) -> None:
@@ -217,10 +217,10 @@ async def test_entries_that_are_wrong_are_kept_with_their_reasons_and_spoil_no_o
         ("nameless", "displayName"),
         ("type", "media type"),
         ("plain", "not encrypted"),
-        ("local", "no https address"),
-        ("large", "an entry has at most"),
+        ("local", "not an https address"),
+        ("large", "an entry may have at most"),
         ("no-card", "not an agent card"),
-        ("text", "no JSON object"),
+        ("text", "not a JSON object"),
     ):
         assert reads.index.standing(urn(name)) == "rejected"
         assert words in reads.index.reason(urn(name)), name
@@ -243,7 +243,10 @@ async def test_another_domains_agents_are_not_listed() -> None:
         found = reads.index.one(urn(name, publisher))
         assert found.standing is EntryStanding.REJECTED
         assert found.authority is Authority.NONE
-        assert found.reason == f"it claims to be of {publisher}, and its catalog is of localhost"
+        assert (
+            found.reason
+            == f"it claims the publisher {publisher}, but its catalog belongs to localhost"
+        )
     assert "/one.json" not in web.asked
 
 
@@ -449,7 +452,7 @@ async def test_a_registry_is_listed_as_one_to_refer_to() -> None:
         )
     other = reads.index.one(urn("other"))
     assert other.standing is EntryStanding.LISTED
-    assert "searches may be referred to" in other.reason
+    assert "for referrals of searches" in other.reason
     assert [each.kind for each in reads.index.places.values()] == [SourceKind.CATALOG]
 
 
@@ -544,9 +547,9 @@ async def test_each_refused_entry_is_named_with_its_reason_once(
     assert len(told) == 4
     for name, words in (
         (early, "write urn:air:"),
-        ("entries[2]", "an entry has an identifier"),
-        ("entries[0] of urn:air:agent.localhost:test:inner", "an entry has an identifier"),
-        (urn("stolen", "elsewhere.example"), "it claims to be of elsewhere.example"),
+        ("entries[2]", "an entry must have an identifier"),
+        ("entries[0] of urn:air:agent.localhost:test:inner", "an entry must have an identifier"),
+        (urn("stolen", "elsewhere.example"), "it claims the publisher elsewhere.example"),
     ):
         assert reads.index.standing(name) == "rejected"
         assert words in reads.index.reason(name)

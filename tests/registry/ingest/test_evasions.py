@@ -47,7 +47,7 @@ async def test_an_entry_that_moves_to_another_catalog_takes_its_pinned_key_along
     await publisher.reads.visit(web.url + MORE)
     moved = index.kept[urn("one"), web.url + MORE]
     assert moved.standing is EntryStanding.HELD
-    assert "is not any more" in moved.reason
+    assert "no longer is" in moved.reason
     assert moved.fields["card.signedBy"] == (thumbprint(publisher.keys),)
     # The publisher itself may move it.
     web.serve(entry("one", f"{web.url}/one.json"), path=MORE)

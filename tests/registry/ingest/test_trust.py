@@ -154,7 +154,7 @@ async def test_keys_elsewhere_do_not_count(publisher: Publisher) -> None:
     publisher.jku = "https://evil.example/jwks.json"
     found = await publisher.visit(publisher.signed())
     assert found.trust is Trust.UNPROVED
-    assert "neither at agent.localhost nor where the card is" in found.trust_reason
+    assert "neither at agent.localhost nor at the card's host" in found.trust_reason
 
 
 async def test_keys_of_the_host_of_a_card_are_not_those_of_its_publisher(
@@ -186,8 +186,8 @@ async def test_of_a_signed_card_only_what_is_signed_is_indexed(publisher: Publis
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("other key", "is by another now"),
-        ("unsigned", "is not any more"),
+        ("other key", "and now by another key"),
+        ("unsigned", "no longer is"),
         ("broken", "the card was changed"),
         ("hidden keys", "cannot be checked"),
     ],
@@ -364,8 +364,8 @@ async def test_a_payload_that_is_not_encoded_verifies_too(publisher: Publisher) 
     ("change", "words"),
     [
         ({"privacyPolicyUrl": "https://evil.test/"}, "was changed"),
-        ({"signature": "a.b"}, "no compact JWS"),
-        ({"signature": "....."}, "no compact JWS"),
+        ({"signature": "a.b"}, "not a compact JWS"),
+        ({"signature": "....."}, "not a compact JWS"),
         ({"signature": "!!..??"}, "base64url"),
         ({"signature": "x" * 20_000 + "..x"}, "too long"),
     ],
@@ -452,7 +452,7 @@ async def test_a_manifest_that_was_moved_to_another_entry_is_found_out(
     publisher.entry["trustManifest"] = {**made, "signature": signature_of(made, key)}
     found = await publisher.visit()
     assert found.standing is EntryStanding.REJECTED
-    assert "is of another entry" in found.reason
+    assert "belongs to another entry" in found.reason
 
 
 async def test_provenance_names_the_digest_of_the_card(publisher: Publisher) -> None:

@@ -52,9 +52,9 @@ async def test_a_document_proves_a_domain_of_this_machine(
 
 @pytest.mark.parametrize("origin", ["http://127.0.0.1:1/deeper", "https://evil.example"])
 async def test_no_origin_is_named_but_of_this_machine(publishing: Publishing, origin: str) -> None:
-    with pytest.raises(InvalidParamsError, match="is at https://"):
+    with pytest.raises(InvalidParamsError, match="must be at https://"):
         await publishing.proofs.challenge(ADA, "agents.localhost", origin=origin)
-    with pytest.raises(InvalidParamsError, match="is at https://"):
+    with pytest.raises(InvalidParamsError, match="must be at https://"):
         await publishing.proofs.challenge(ADA, "example.com", origin="http://127.0.0.1:8080")
 
 
@@ -90,7 +90,7 @@ async def test_an_old_token_is_not_replayed(publishing: Publishing) -> None:
     with pytest.raises(PermissionDeniedError):
         await publishing.proofs.prove(ADA, "example.com", "dns")
     publishing.clock.now += DAY
-    with pytest.raises(ConflictError, match="has ended"):
+    with pytest.raises(ConflictError, match="has expired"):
         await publishing.proofs.prove(ADA, "example.com", "dns")
     publishing.clock.now += 3 * DAY
     await publishing.proofs.challenge(BOB, "other.example")  # prunes

@@ -69,19 +69,19 @@ def test_the_names_that_a_type_has_had_stand_for_each_other() -> None:
     ("filter", "said"),
     [
         ({"type": ["MCP"]}, "did you mean 'application/mcp-server-card.json'"),
-        ({"type": ["nonsense"]}, "is no media type"),
+        ({"type": ["nonsense"]}, "is not a media type"),
         ({"description": ["x"]}, "search for its words with query.text"),
         ({"data.tools.name": ["x"]}, "search for its words with query.text"),
         ({"registry.health": ["healthy"]}, "registry.trust and registry.marks"),
         ({"registry": ["x"]}, "registry.trust and registry.marks"),
-        ({"registry.createdAt": ["2026-01-01"]}, "a time to compare with"),
-        ({"": ["x"]}, "no field path"),
-        ({"a..b": ["x"]}, "no field path"),
-        ({"a b": ["x"]}, "no field path"),
+        ({"registry.createdAt": ["2026-01-01"]}, "a comparison with a time"),
+        ({"": ["x"]}, "not a field path"),
+        ({"a..b": ["x"]}, "not a field path"),
+        ({"a b": ["x"]}, "not a field path"),
         ({".".join("abcdefghij"): ["x"]}, "at most 8 names"),
         ({"a" * 200: ["x"]}, "longer than 128"),
-        ({"tags": []}, "compared with nothing"),
-        ({"tags": ["x", " "]}, "compared with nothing"),
+        ({"tags": []}, "has no value"),
+        ({"tags": ["x", " "]}, "has no value"),
         ({"tags": [None]}, "compared with null"),
         ({"tags": {"a": 1}}, "compared with an object"),
         ({"tags": [["x"]]}, "compared with a list"),
@@ -121,7 +121,7 @@ def test_lists_are_ordered_by_fields(text: str, order: tuple[Order, ...]) -> Non
     [
         ("score", "by displayName, identifier"),
         ("tags", "by displayName, identifier"),
-        ("displayName down", "'down' in orderBy is no direction"),
+        ("displayName down", "'down' in orderBy is not a direction"),
         ("displayName DESC type", "a comma before the next field"),
         ("displayName,", "a comma with no field"),
         ("type, type DESC", "names type twice"),
@@ -137,13 +137,13 @@ def test_a_wrong_order_says_what_would_be_right(text: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("facets", "said"),
     [
-        ([], "name what to count"),
+        ([], "name the fields to count"),
         ([FacetRequest(field="type")] * (MAX_FACETS + 1), "at most 16"),
         ([FacetRequest(field="type", limit=0)], "between 1 and 1000"),
         ([FacetRequest(field="type", limit=10**6)], "between 1 and 1000"),
         ([FacetRequest(field="type", min_count=0)], "minCount"),
         ([FacetRequest(field="description")], "query.text"),
-        ([FacetRequest(field="a..b")], "no field path"),
+        ([FacetRequest(field="a..b")], "not a field path"),
     ],
 )
 def test_a_wrong_facet_says_what_would_be_right(facets: list[FacetRequest], said: str) -> None:
@@ -188,7 +188,7 @@ ONE = where("version", "1")
         ("tags IN (a, 'b c')", [where("tags", "a", "b c")]),
         ("tags NOT IN (a, b)", [where("tags", "a", "b", negated=True)]),
         ("tags = a OR tags = b", [where("tags", "a", "b")]),
-        ("tags = a or tags = b and version = 1", "OR joins"),
+        ("tags = a or tags = b and version = 1", "OR can join"),
         ("(tags = a OR tags = b) AND version = 1", [where("tags", "a", "b"), ONE]),
         (
             "NOT (tags = a OR version = 1)",
@@ -224,24 +224,27 @@ def test_an_expression_becomes_constraints(text: str, constraints: object) -> No
         ("= finance", "at character 1 \\('='\\): a field is missing"),
         ("tags = a tags = b", "at character 10 \\('tags'\\): AND or OR is missing"),
         ("tags = a AND", "at the end: a field is missing"),
-        ("tags = a OR version = 1", "at character 10 \\('OR'\\): OR joins conditions of one field"),
-        ("tags = a OR tags != b", "one is negated"),
-        ("tags = a OR tags : b", "one operator, not = and :"),
+        (
+            "tags = a OR version = 1",
+            "at character 10 \\('OR'\\): OR can join conditions of one field",
+        ),
+        ("tags = a OR tags != b", "some are negated"),
+        ("tags = a OR tags : b", "one operator only, not = and :"),
         ("displayName:weather", "with a space before :"),
-        ("displayName = Weather Agent", "a value with spaces stands in quotation marks"),
+        ("displayName = Weather Agent", "quote a value with spaces"),
         ("(tags = a", "at the end: '\\)' is missing"),
         ("tags = a)", "at character 9"),
         ("tags = 'a", "a quotation mark is not closed"),
-        ("tags = ''", "nothing stands between"),
+        ("tags = ''", "there is no text between"),
         ("tags & a", "has no meaning|operator is missing"),
         ("tags NOT a", "IN is missing after NOT"),
         ("tags IN a", "'\\(' is missing"),
-        ("createdAfter > yesterday", "no time such as"),
+        ("createdAfter > yesterday", "not a time such as"),
         ("createdAfter > '2026-01-01', '2027-01-01'", "compared with one time"),
         ("createdAfter < 2026-01-01", "compared with = or > or >="),
         ("updatedAt = 2026-01-01", "compared with <, <=, > or >="),
         ("description = x", "query.text"),
-        ("a..b = x", "no field path"),
+        ("a..b = x", "not a field path"),
         ("x" * 5_000, "longer than 4000"),
         ("x" * 3_000, "an operator is missing"),
         ("NOT " * 100 + "tags = a", "nested deeper than 32"),
@@ -289,7 +292,7 @@ def test_a_token_leads_to_the_next_page() -> None:
 
 def test_a_token_of_another_question_is_refused() -> None:
     token = page_token(ASKED, PagePlace(20))
-    with pytest.raises(InvalidParamsError, match="of another question"):
+    with pytest.raises(InvalidParamsError, match="belongs to another request"):
         place_in(token, asked_digest("search", "news", []))
 
 
@@ -297,7 +300,7 @@ def test_a_token_of_another_question_is_refused() -> None:
     "token", ["x", "eyJwYWdlIjogMn0=", "ä", "A" * 1_000, "....", "%00", "null", " "]
 )
 def test_what_is_no_token_is_refused(token: str) -> None:
-    with pytest.raises(InvalidParamsError, match="none of this registry's"):
+    with pytest.raises(InvalidParamsError, match="not from this registry"):
         place_in(token, ASKED)
 
 
@@ -305,7 +308,7 @@ def test_what_is_no_token_is_refused(token: str) -> None:
     "place", [PagePlace(-1), PagePlace(10**9), PagePlace(0, 101), PagePlace(0, -1)]
 )
 def test_a_token_that_was_made_up_goes_nowhere_else(place: PagePlace) -> None:
-    with pytest.raises(InvalidParamsError, match="none of this registry's"):
+    with pytest.raises(InvalidParamsError, match="not from this registry"):
         place_in(page_token(ASKED, place), ASKED)
 
 

@@ -94,9 +94,9 @@ async def test_a_token_belongs_to_its_question(index: RegistryIndex) -> None:
     token = (await searcher.search(ask("weather", size=2))).page_token
     assert (await searcher.search(ask("weather", size=3, token=token))).results
     for other in (ask("news", token=token), ask("weather", token=token, tags=["sky"])):
-        with pytest.raises(InvalidParamsError, match="of another question"):
+        with pytest.raises(InvalidParamsError, match="belongs to another request"):
             await searcher.search(other)
-    with pytest.raises(InvalidParamsError, match="of another question"):
+    with pytest.raises(InvalidParamsError, match="belongs to another request"):
         await searcher.browse(ListRequest(page_token=token))
 
 
@@ -121,7 +121,7 @@ async def test_words_and_filters_must_both_hold(index: RegistryIndex) -> None:
         (ask("x", size=0), "between 1 and 100, not 0"),
         (ask("x", size=101), "between 1 and 100, not 101"),
         (ask("x", size=-1), "between 1 and 100"),
-        (ask("x", token="garbage"), "none of this registry's"),
+        (ask("x", token="garbage"), "not from this registry"),
         (ask("x", description=["y"]), "query.text"),
     ],
 )

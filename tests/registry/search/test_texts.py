@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from parley.model.cards import AgentCapabilities, AgentCard, AgentProvider, AgentSkill
 from parley.registry.catalog.entries import CATALOG, MCP_CARD, CatalogEntry
 from parley.registry.catalog.reading import read_catalog, read_entry
-from parley.registry.index.entry_search import SYNONYM, asked_of, rank_all, words_by_weight
+from parley.registry.index.entry_search import SYNONYM_WEIGHT, asked_of, rank_all, words_by_weight
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.search.meaning import Meaning
 from parley.registry.search.searcher import as_score
@@ -231,8 +231,8 @@ TEXTS = {"A": "Currency converter", "B": "exchange rates", "C": "Converts euros.
         ("Frankfurt", 0.75),
         ("currency weather", 0.5),
         ("weather", None),
-        ("yen", SYNONYM),
-        ("yen Frankfurt", (SYNONYM + 0.75) / 2),
+        ("yen", SYNONYM_WEIGHT),
+        ("yen Frankfurt", (SYNONYM_WEIGHT + 0.75) / 2),
         ("???", None),
     ],
 )

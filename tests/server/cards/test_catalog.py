@@ -214,8 +214,8 @@ async def test_what_is_unlisted_is_in_no_catalog():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"unlisted": ["/nowhere"]}, "no path of an agent and no tenant here; there are /"),
-        ({"unlisted": ["/"]}, "leaves nothing for the catalog"),
+        ({"unlisted": ["/nowhere"]}, "neither an agent's path nor a tenant; known are /"),
+        ({"unlisted": ["/"]}, "excludes all agents from the catalog"),
         ({"unlisted": "/"}, "a list of paths"),
         (
             {"agents": {"/a-b": agent("A"), "/a/b": agent("B")}},
@@ -229,12 +229,12 @@ async def test_what_is_unlisted_is_in_no_catalog():
         ({"publisher": "https://example.com"}, "not a domain name"),
         ({"publisher": "127.0.0.1"}, "not a domain name"),
         ({"publisher": "exa mple.com"}, "not a domain name"),
-        ({"publisher": 7}, "publisher= is a domain"),
-        ({"namespace": "a b"}, "namespace= is made of letters"),
-        ({"namespace": ":"}, "namespace= is made of letters"),
-        ({"namespace": 7}, "namespace= is made of letters"),
-        ({"publisher": "", "namespace": "x"}, "namespace= is about the catalog"),
-        ({"publisher": "", "unlisted": ["/"]}, "unlisted= is about the catalog"),
+        ({"publisher": 7}, "publisher= must be a domain"),
+        ({"namespace": "a b"}, "namespace= may have letters"),
+        ({"namespace": ":"}, "namespace= may have letters"),
+        ({"namespace": 7}, "namespace= may have letters"),
+        ({"publisher": "", "namespace": "x"}, "namespace= concerns the catalog"),
+        ({"publisher": "", "unlisted": ["/"]}, "unlisted= concerns the catalog"),
     ],
 )
 def test_what_cannot_be_published_is_refused(options, words):

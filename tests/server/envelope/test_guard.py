@@ -120,7 +120,7 @@ async def test_a_connection_keeps_the_source_of_its_first_message(store):
     with guard.open_socket(ANONYMOUS, "192.0.2.1") as sender:
         await guard.admit(message("visitor"), sender)
         await guard.admit(message("visitor"), sender)
-        with pytest.raises(SourceMismatch, match="another source needs another one"):
+        with pytest.raises(SourceMismatch, match="another source needs its own connection"):
             await guard.admit(message("guest"), sender)
     with guard.open_socket(ADA, "192.0.2.1") as sender:
         await guard.admit(message("ada"), sender)
@@ -306,7 +306,7 @@ async def test_a_message_for_another_agent_is_refused(store):
 
 async def test_a_signed_message_names_its_target_so_that_nobody_passes_it_on(store):
     guard = guard_of(store)
-    with pytest.raises(TargetNotFound, match="says for whom"):
+    with pytest.raises(TargetNotFound, match="must name its target"):
         await guard.admit(
             signed(store, PRIVATE, message("press", target="")), guard.sender(ANONYMOUS, "")
         )

@@ -126,10 +126,10 @@ async def test_a_request_that_is_not_on_the_tape_says_what_differs(
         said = str(caught.value)
         assert "SendMessage" in said
         assert "The nearest is exchange 2" in said
-        assert "params.message.parts[0].text: 'hello' on the tape, 'goodbye' asked" in said
+        assert "params.message.parts[0].text: 'hello' on the tape, 'goodbye' in the request" in said
         assert "mode='record'" in said
         await remote.send("hello")
-        with pytest.raises(NotOnTape, match="once more: it was recorded less often"):
+        with pytest.raises(NotOnTape, match="once more: it was recorded fewer times"):
             await remote.send("hello")
 
 

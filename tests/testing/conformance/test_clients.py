@@ -82,7 +82,7 @@ OLD_DEFECTS = {
     "a path of 1.0": ("CL-OLD-3", OldDefect("not at /rest/v1", path="/message:send")),
     "a message of 1.0": (
         "CL-OLD-3",
-        OldDefect("are of 1.0", message={"role": "ROLE_USER", "parts": [{"text": "Hello"}]}),
+        OldDefect("belong to 1.0", message={"role": "ROLE_USER", "parts": [{"text": "Hello"}]}),
     ),
     "a role of JSON-RPC": (
         "CL-OLD-3",
@@ -92,13 +92,13 @@ OLD_DEFECTS = {
         "CL-OLD-3",
         OldDefect("no kind", message={"role": "user", "parts": [{"text": "Hello"}]}),
     ),
-    "an error that is taken": ("CL-OLD-5", OldDefect("says that it succeeded")),
+    "an error that is taken": ("CL-OLD-5", OldDefect("reported success (exit status 0)")),
     "no task in the answer": ("CL-OLD-6", OldDefect("has taskId None")),
     "cancelled at a path of 1.0": (
         "CL-OLD-7",
         OldDefect("not at /rest/v1", cancels="/tasks/{id}:cancel"),
     ),
-    "not over gRPC": ("CL-OLD-8", OldDefect("is HTTP, and the card")),
+    "not over gRPC": ("CL-OLD-8", OldDefect("is HTTP, but the card")),
 }
 
 
@@ -243,7 +243,7 @@ async def test_a_client_that_somebody_else_runs_is_watched() -> None:
     first, second = report.verdicts
     assert first.outcome == "passed"
     assert second.outcome == "skipped"
-    assert second.reason.startswith("not played; send 'Hello'")
+    assert second.reason.startswith("the scenario was not played; it is: send 'Hello'")
 
 
 def test_every_scenario_has_an_id_of_its_own_and_a_link() -> None:

@@ -67,8 +67,8 @@ async def test_what_an_agent_does_not_do_is_skipped_with_what_would_help() -> No
     assert report.conforms
     assert "GRPC: 0 passed, 0 failed, 1 skipped\n          the card has no such" in report.brief()
     reasons = {each.requirement.id: each.reason for each in report.verdicts if each.reason}
-    assert "--task names a text" in reasons["TASK-1"]
-    assert "--ask names a text" in reasons["MSG-14"]
+    assert "give --task a text" in reasons["TASK-1"]
+    assert "give --ask a text" in reasons["MSG-14"]
     assert "capabilities.streaming" in reasons["STREAM-1"]
     assert {"STREAM-11", "PUSH-1"} <= ids(report.verdicts, "passed")
 

@@ -98,7 +98,7 @@ GONE = "(missing)"
 WRONG = [
     (("entries",), GONE, "entries is missing"),
     (("entries",), {}, "a list of entries, not an object"),
-    (("entries", 0), "x", "an entry is a JSON object"),
+    (("entries", 0), "x", "an entry must be a JSON object"),
     (("entries", 0, "identifier"), GONE, "identifier is missing"),
     (("entries", 0, "identifier"), "time", "not of the form urn:air:"),
     (("entries", 0, "identifier"), "urn:air:example.com", "not of the form urn:air:"),
@@ -111,8 +111,8 @@ WRONG = [
     (("entries", 0, "displayName"), True, "not true"),
     (("entries", 0, "type"), GONE, "type is missing"),
     (("entries", 0, "type"), {}, "not an object"),
-    (("entries", 0, "url"), GONE, "either a url or data; this one has none"),
-    (("entries", 0, "data"), {}, "either a url or data; this one has both"),
+    (("entries", 0, "url"), GONE, "either a url or data; this entry has none"),
+    (("entries", 0, "data"), {}, "either a url or data; this entry has both"),
     (("entries", 0, "url"), 7, "a text, not a number"),
     (("entries", 0, "description"), [], "a text"),
     (("entries", 0, "tags"), "time", "a list of texts"),
@@ -140,8 +140,8 @@ REFUSED = [
     (("entries", 0, "identifier"), "urn:air:127.0.0.1:agent:time", "not a domain name"),
     (("entries", 0, "displayName"), " ", "not empty"),
     (("entries", 0, "displayName"), "x" * 5_000, "at most 4096 characters"),
-    (("entries", 0, "url"), "ftp://example.com/card.json", "no https:// or http:// address"),
-    (("entries", 0, "url"), "/card.json", "no https:// or http:// address"),
+    (("entries", 0, "url"), "ftp://example.com/card.json", "not an https:// or http:// address"),
+    (("entries", 0, "url"), "/card.json", "not an https:// or http:// address"),
     (("entries", 0, "updatedAt"), "yesterday", "a time such as"),
     (("entries", 0, "updatedAt"), "2026-13-01T00:00:00Z", "a time such as"),
     (("entries", 0, "trustManifest", "identity"), "https://evil.example", "not of the publisher's"),
@@ -224,9 +224,9 @@ def test_an_identity_is_of_the_publishers_domain(identity):
     ("path", "value", "words"),
     [
         (("specVersion",), GONE, "specVersion is missing"),
-        (("specVersion",), "2.0", 'it is "1.0"'),
+        (("specVersion",), "2.0", 'it must be "1.0"'),
         (("specVersion",), 1, "a text, not a number"),
-        (("collections",), [], "nobody reads collections"),
+        (("collections",), [], "collections are not read"),
         (("host",), [], "host: a JSON object"),
         (("host", "displayName"), GONE, "displayName is missing"),
         (("host", "displayName"), 7, "not a number"),
@@ -238,8 +238,8 @@ def test_an_identity_is_of_the_publishers_domain(identity):
         (("entries", 0, "representativeQueries"), [], "two to five, not 0"),
         (("entries", 1, "data", "specVersion"), GONE, "entries[1].data: specVersion is missing"),
         (("entries", 0, "representativeQueries"), GONE, "easier to find"),
-        (("entries", 0, "type"), "application/parquet", "none of the known types"),
-        (("entries", 0, "mediaType"), "application/json", "mediaType says something else"),
+        (("entries", 0, "type"), "application/parquet", "not among the known types"),
+        (("entries", 0, "mediaType"), "application/json", "mediaType differs"),
         (("entries",), [], "nothing is published"),
     ],
 )
@@ -280,7 +280,7 @@ def test_an_identifier_is_there_once_in_each_version():
     made["entries"].append({**made["entries"][0], "version": "2.0.0"})
     assert errors(made) == []
     made["entries"].append(made["entries"][0])
-    assert any("is there twice in version 1.0.0" in each for each in errors(made))
+    assert any("occurs twice in version 1.0.0" in each for each in errors(made))
 
 
 def test_catalogs_that_nest_for_ever_are_an_error():
@@ -295,7 +295,7 @@ def test_no_more_problems_are_told_than_somebody_reads():
     made = {"specVersion": "1.0", "entries": [None] * 5_000}
     found = catalog_problems(made)
     assert len(found) == MAX_PROBLEMS + 1
-    assert "more problems" in str(found[-1])
+    assert "more than 200 problems" in str(found[-1])
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_what_is_no_json_is_no_catalog(body):
 
 
 def test_what_is_no_object_is_no_catalog():
-    assert errors([]) == ["a catalog is a JSON object, not an empty list"]
+    assert errors([]) == ["a catalog must be a JSON object, not an empty list"]
 
 
 def test_a_member_that_is_there_twice_is_an_error():
@@ -346,7 +346,7 @@ def test_results_beyond_those_asked_for_are_not_read() -> None:
     read = read_search(json.dumps({"results": [ENTRY] * 9}).encode(), max_results=4)
     assert len(read.results) == 4
     assert [each.reason for each in read.rejected] == [
-        "5 entries beyond the 4 that were asked for are not read"
+        "5 entries beyond the 4 requested are not read"
     ]
 
 

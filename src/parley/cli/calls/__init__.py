@@ -1,1 +1,1 @@
-"""Calls of an agent from a command, and the report of the result."""
+"""Calls of an agent by a command, and the output of their results."""

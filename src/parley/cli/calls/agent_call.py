@@ -1,4 +1,4 @@
-"""One call of an agent by a command: its connection, its time limit, and its failures."""
+"""A call of an agent by a command: its connection, its time limit, and its failures."""
 
 from __future__ import annotations
 
@@ -68,17 +68,17 @@ if TYPE_CHECKING:
     from parley import FoundAgent
 
 NOTE_DELAY = 0.5  # seconds after which the command prints a running task's ids
-RESPONSE_TIMEOUT = 30.0  # seconds, for a request that an agent answers at once
+RESPONSE_TIMEOUT = 30.0  # seconds, for a request without a task
 RETRY = Retry(calls=2, streams=4, first=0.2, limit=2.0)  # polling follows
-PROTOCOL_VERSION = "1.0"  # the user has to ask for older ones (command-line specification, §13.2)
+PROTOCOL_VERSION = "1.0"  # older versions only on request (command-line specification, §13.2)
 _CREDENTIAL_WORDS = ("authorization", "cookie", "key", "token", "secret")
 
 
 class AgentCall:
-    """The state of one client command while it runs.
+    """The state of a running client command.
 
     ``task_id`` is set as soon as the agent names the task, for the output after an interrupt or a
-    timeout. ``before`` is the task as it was when a message continued it, if known.
+    timeout. ``before`` is the state of a continued task before the message, if known.
     """
 
     def __init__(self, settings: CommandSettings, output: Output) -> None:
@@ -123,11 +123,14 @@ class AgentCall:
         except TimeoutError:
             if not deadline.expired():
                 raise
-            what = f"task {self.task_id} did not end" if self.task_id else "there was no answer"
+            what = (
+                f"task {self.task_id} did not end" if self.task_id else "the agent did not answer"
+            )
             raise CommandFailure(
                 "A2ACLI_ERR_TIMEOUT",
                 f"{what} within {limit:g} s",
-                hint=f"the task goes on; wait for it with: {self.command('task get --wait')}"
+                hint="the task is still running; wait for it with: "
+                f"{self.command('task get --wait')}"
                 if self.task_id
                 else "give a longer --timeout",
             ) from None
@@ -137,7 +140,7 @@ class AgentCall:
 
     async def look_up(self, identifier: str) -> FoundAgent:
         """Find the agent of an identifier in the registry. Raises ``CommandFailure``, and
-        ``ClientError`` for a registry that cannot be asked.
+        ``ClientError`` for an unreachable registry.
         """
         from parley import RemoteRegistry
 
@@ -170,7 +173,7 @@ class AgentCall:
 
     @property
     def address(self) -> str:
-        """The agent as the user named it; one in a registry by its address, if it has one."""
+        """The agent as the user named it; for an agent in a registry its address, if it has one."""
         given = self.reference
         return given if isinstance(given, str) else self.settings.agent_card
 
@@ -205,15 +208,15 @@ class AgentCall:
 
     @property
     def requires_signature(self) -> bool:
-        """Whether a card without a trusted signature is refused."""
+        """Return whether a card without a trusted signature is rejected."""
         return self.settings.require_signature or bool(self.settings.card_keys)
 
     def trust(
         self, algorithms: Iterable[str] = DEFAULT_ALGORITHMS, *, required: bool | None = None
     ) -> CardTrust:
-        """Return whose signatures of cards count. Raises ``ValueError``.
+        """Return the trusted signers of cards. Raises ``ValueError``.
 
-        Keys that are named take the place of origins that only the settings name.
+        Keys on the command line replace origins that only the settings name.
         """
         settings = self.settings
         is_pinned = bool(settings.card_keys) and not settings.is_flag("card_key_origin")
@@ -226,12 +229,12 @@ class AgentCall:
 
     @property
     def uses_logins(self) -> bool:
-        """Whether a login is used that ``parley auth login`` keeps."""
+        """Return whether a saved login (``parley auth login``) is used."""
         return self.settings.protection_file is None
 
     @property
     def headers(self) -> dict[str, str]:
-        """The service parameters, as HTTP carries them."""
+        """The service parameters, as HTTP headers."""
         headers: dict[str, str] = {}
         for item in self.settings.svc_param:
             name, _, value = (each.strip() for each in item.partition(":"))
@@ -250,7 +253,7 @@ class AgentCall:
 
     @property
     def response_timeout(self) -> float:
-        """The time limit of a request that an agent answers at once."""
+        """The time limit of a request without a task."""
         return max(RESPONSE_TIMEOUT, self.settings.timeout or 0.0)
 
     @property
@@ -277,7 +280,7 @@ class AgentCall:
     async def agent(self, *, shows_trust: bool = False) -> AsyncIterator[RemoteAgent]:
         """Connect to the agent of ``--agent-card``.
 
-        ``shows_trust``: signatures are verified even if none is required.
+        ``shows_trust``: verify signatures even if none is required.
         """
         try:
             options = {**self.connect_options, "extensions": self._extensions}
@@ -297,15 +300,15 @@ class AgentCall:
             finally:
                 if agent.interface != first:
                     used = describe_interface(agent.interface)
-                    self.output.note(f"{describe_interface(first)} cannot be used; called {used}")
+                    self.output.note(f"{describe_interface(first)} cannot be used; used {used}")
 
     @property
     def _extensions(self) -> list[Extension | AgentExtension | str]:
-        """The extensions to activate. Raises ``ValueError`` for a name that nobody installed."""
+        """Return the extensions to activate. Raises ``ValueError`` for an unknown name."""
         return with_installed(self.settings.extension)
 
     def _check_extensions(self, card: AgentCard) -> None:
-        """Refuse an extension that the card does not declare: it would do nothing."""
+        """Reject an extension that the card does not declare: it would have no effect."""
         declared = [each.uri for each in card.capabilities.extensions]
         for given in self._extensions:
             uri = given if isinstance(given, str) else given.uri
@@ -325,19 +328,19 @@ class AgentCall:
             log = self.output.note if is_preferred or self.settings.verbose else self.output.debug
             origin = self._origin(skipped.url)
             log(
-                f"{describe_interface(skipped)} is passed over: the credentials were not given for "
+                f"{describe_interface(skipped)} is skipped: the credentials were not given for "
                 "its origin" + (f"; to allow it: --trust-origin {origin}" if origin else "")
             )
         if self.bindings and canonical(chosen.protocol_binding) not in self.bindings:
             self.output.note(
-                f"none of the preferred transports is to be had; using {chosen.protocol_binding}"
+                f"none of the preferred transports is available; using {chosen.protocol_binding}"
             )
         if self.settings.bearer or self.settings.api_key:
             self._warn_without_scheme(agent.card)
             self._warn_if_plaintext(chosen.url)
         elif not (self.headers or agent.has_credentials) and is_unreadable(agent.card):
             self.output.warn(
-                f"the agent wants {describe(agent.card)}; it is called without credentials"
+                f"the agent requires {describe(agent.card)}; calling it without credentials"
             )
 
     def require_scheme(self, card: AgentCard) -> None:
@@ -346,8 +349,8 @@ class AgentCall:
         if (self.settings.api_key and not takes_key) or (self.settings.bearer and not takes_bearer):
             given = "API key" if self.settings.api_key and not takes_key else "bearer token"
             raise UsageFailure(
-                f"the card declares no security scheme that takes the {given}",
-                hint=f"see what it declares: {self.command('card get', '--verbose')}",
+                f"the card declares no security scheme for the {given}",
+                hint=f"see its schemes: {self.command('card get', '--verbose')}",
             )
 
     def _warn_without_scheme(self, card: AgentCard) -> None:
@@ -358,7 +361,7 @@ class AgentCall:
                 "the card declares no API key scheme; the key is sent in the header X-API-Key"
             )
         if self.settings.bearer and schemes and not takes_bearer:
-            self.output.warn("the card declares no scheme that takes a bearer token; it is sent")
+            self.output.warn("the card declares no scheme for a bearer token; sending it anyway")
 
     def _warn_if_plaintext(self, url: str) -> None:
         origin = self._origin(url)
@@ -376,12 +379,12 @@ class AgentCall:
             return
         text = "--insecure: the server's certificate is not checked"
         if self.settings.bearer or self.settings.api_key or self.settings.svc_param:
-            text += "; SECURITY RISK: whoever is in between can read the credential that is sent"
+            text += "; SECURITY RISK: an intermediary can read the credential"
         self.output.warn(f"{text}. Use this for development only")
 
     def _note_interrupt(self) -> None:
         if self.task_id:
-            self.output.note(f"interrupted; task {self.task_id} goes on without this command")
+            self.output.note(f"interrupted; task {self.task_id} continues without this command")
             self.output.note(f"wait for it with: {self.command('task get --wait')}")
         else:
             self.output.note("interrupted")
@@ -392,9 +395,9 @@ class AgentCall:
             return
         asked, self._noted_id, self.task_id = self.settings.task_id, task_id, task_id
         if asked and asked != task_id:
-            self.output.warn(f"the agent answers with task {task_id}, not with {asked}")
+            self.output.warn(f"the agent answered with task {task_id}, not with {asked}")
         if not self.settings.stream:
-            text = f"task {task_id} in context {context_id} is under way"
+            text = f"task {task_id} in context {context_id} is running"
             self._note_timer = asyncio.get_running_loop().call_later(
                 NOTE_DELAY, self.output.note, text
             )
@@ -432,13 +435,15 @@ class AgentCall:
 
     @property
     def task_argument(self) -> tuple[str, ...]:
-        """The task id as an argument, never as an option, even if it begins with a dash."""
+        """Return the task id as an argument that never parses as an option, even if it begins with
+        a dash.
+        """
         return ("--", self.task_id) if self.task_id.startswith("-") else (self.task_id,)
 
     # -- failures ------------------------------------------------------------------------------
 
     def failure(self, error: A2AError | ClientError) -> CommandFailure:
-        """Return an error as the failure of the command, with a hint."""
+        """Return an error as a failure of the command, with a hint."""
         match error:
             case AuthenticationRequired() | UnauthenticatedError() | PermissionDeniedError():
                 return self._unauthenticated(error)
@@ -455,16 +460,16 @@ class AgentCall:
             case NotEncrypted():
                 return UsageFailure(
                     str(error).partition(";")[0],
-                    hint="call an https address; --insecure sends them in a network that you trust",
+                    hint="call an https address; --insecure permits it in a network that you trust",
                 )
             case OriginNotTrusted():
                 allowed = "".join(f" --trust-origin {origin}" for origin in error.origins)
                 return UsageFailure(
                     error.reason,
-                    hint=f"if it may have them, allow it:{allowed}" if allowed else None,
+                    hint=f"if it may receive them, allow it:{allowed}" if allowed else None,
                 )
             case NoCommonVersion():
-                # The protocol's own error name, though no server raised it here (§11.4).
+                # The protocol's own error name, although no server raised it (§11.4).
                 return CommandFailure(
                     VersionNotSupportedError.__name__, str(error), hint=_version_hint(error)
                 )
@@ -472,7 +477,7 @@ class AgentCall:
                 return CommandFailure(
                     "A2ACLI_ERR_INTERNAL",
                     str(error),
-                    hint=f"see what it offers: {self.command('card get', '--verbose')}",
+                    hint=f"see its interfaces: {self.command('card get', '--verbose')}",
                 )
             case Unreachable() | Disconnected() | Timeout():
                 return CommandFailure(
@@ -483,27 +488,27 @@ class AgentCall:
                     "A2ACLI_ERR_INTERNAL",
                     str(error),
                     a2a_code=error.status,
-                    hint="this is no answer of an agent; --debug shows all of it",
+                    hint="this is not the response of an agent; --debug shows it in full",
                 )
             case _:
                 return CommandFailure("A2ACLI_ERR_INTERNAL", str(error), hint="--debug shows more")
 
     def _trust_hint(self) -> str:
         if self.settings.card_keys:
-            return "--card-keys names the keys that are trusted; are they still the agent's?"
+            return "--card-keys names the trusted keys; does the agent still use them?"
         shows = self.command("card get", "--no-require-signature")
-        return f"see the card without using it: {shows}"
+        return f"show the card without using it: {shows}"
 
     def _unreachable_hint(self) -> str:
         if self.task_id:
-            return f"the task may still go on; look with: {self.command('task get')}"
+            return f"the task may still be running; check with: {self.command('task get')}"
         if not self.settings.is_flag("agent_card"):
             source = self.settings.sources["agent_card"]
             return (
                 f"the address {self.settings.agent_card} comes from: {source}. Is the agent "
                 "running there? Serve one with parley serve agent.py, or name another with -a"
             )
-        return "is the agent running, and the address right?"
+        return "is the agent running, and is the address right?"
 
     def _protocol_hint(self, error: A2AError) -> str:
         debug_hint = "--debug shows the exchange with the agent"
@@ -519,9 +524,9 @@ class AgentCall:
             if flags:
                 return f"activate what the agent requires: {' '.join(flags)}"
         if isinstance(error, VersionNotSupportedError):
-            return f"see what the agent speaks: {self.command('card get', '--verbose')}"
+            return f"see the agent's versions and bindings: {self.command('card get', '--verbose')}"
         if isinstance(error, UnsupportedOperationError | TaskNotCancelableError) and self.task_id:
-            return f"look at the task with: {self.command('task get')}; {debug_hint}"
+            return f"show the task with: {self.command('task get')}; {debug_hint}"
         return debug_hint
 
     def _unauthenticated(self, error: Exception) -> CommandFailure:
@@ -535,21 +540,21 @@ class AgentCall:
         if self._has_login or isinstance(error, TokenRefused):
             return CommandFailure(
                 "A2ACLI_ERR_AUTH_FAILED",
-                f"the login was refused: {error}",
+                f"the login was rejected: {error}",
                 hint=f"log in again: {self._login_command()}",
                 a2a_code=code,
             )
         if supplied:
             return CommandFailure(
                 "A2ACLI_ERR_AUTH_FAILED",
-                f"the credential was refused: {error}",
+                f"the credential was rejected: {error}",
                 hint="is it the right one for this agent, and still valid?",
                 a2a_code=code,
             )
         return CommandFailure(
             "A2ACLI_ERR_CREDENTIALS_MISSING",
-            # What a program would give is no help here; the hint has the command.
-            f"the agent wants credentials: {str(error).partition(': connect(...')[0]}",
+            # The error's advice for programs does not apply here; the hint names the command.
+            f"the agent requires credentials: {str(error).partition(': connect(...')[0]}",
             hint=self._credentials_hint(),
             a2a_code=code,
         )
@@ -561,7 +566,9 @@ class AgentCall:
         if not self.uses_logins:
             return (
                 f"logins are not used, because {self.settings.protection_file}, which was found "
-                "and not named, decides how they are protected; name it with --config to trust it"
+                "automatically "
+                "rather than named, controls how they are protected; name it with --config to "
+                "trust it"
             )
         return f"log in: {self._login_command()}; or {self._flags_hint()}"
 
@@ -580,23 +587,24 @@ def is_identifier(reference: str) -> bool:
 
 
 def _not_found(message: str) -> CommandFailure:
-    """Return the failure for what names no agent, whatever form it has."""
+    """Return the failure for a reference that leads to no agent."""
     return CommandFailure(
         "A2ACLI_ERR_CARD_NOT_FOUND",
         message,
-        hint="the agent is a host, an address, the URL of a card, a card file, or an identifier "
+        hint="name an agent by a host, an address, the URL of a card, a card file, or an "
+        "identifier "
         "in a registry (urn:...)",
     )
 
 
 def _version_hint(error: NoCommonVersion) -> str:
     if error.versions:
-        return f"call it in a version that it offers: --a2a-version {error.versions[0]}"
-    return f"parley speaks {' and '.join(SUPPORTED_VERSIONS)}; the agent offers neither"
+        return f"call it in a version that it supports: --a2a-version {error.versions[0]}"
+    return f"parley supports {' and '.join(SUPPORTED_VERSIONS)}; the agent supports neither"
 
 
 def _accepted_credentials(card: AgentCard) -> tuple[bool, bool]:
-    """Return whether the card has a scheme for an API key, and one for a bearer token."""
+    """Return whether the card has a scheme for an API key, and a scheme for a bearer token."""
     kinds = [scheme.api_key_security_scheme is None for scheme in card.security_schemes.values()]
     return False in kinds, True in kinds
 
@@ -620,7 +628,7 @@ def debug_log(output: Output) -> Iterator[None]:
     log, handler = logging.getLogger("parley.client"), _DebugHandler(output)
     before = log.level, log.propagate
     log.addHandler(handler)
-    log.propagate = False  # the command reports it in its own words
+    log.propagate = False  # the command reports errors itself
     if output.is_debug:
         log.setLevel(logging.DEBUG)
     try:

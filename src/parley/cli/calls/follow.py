@@ -1,4 +1,6 @@
-"""Follows a task: through its stream, by polling after that breaks; and reports the end."""
+"""Follows a task: through its stream, by polling after the stream breaks; and reports
+the result.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ from parley.model.tasks import (
 from parley.store.fold import IllegalEvent
 
 MAX_PROPERTIES = 6
-"""How many properties of an answer the next command shows."""
+"""The number of properties of an answer the suggested command contains."""
 
 _OUTCOMES = {
     TaskState.FAILED: "failed",
@@ -91,7 +93,7 @@ class Report:
         self.next_step(task)
 
     def page(self, page: ListTasksResponse, filters: Sequence[str]) -> None:
-        """Report a page of tasks; when streaming, one task a line.
+        """Report a page of tasks; when streaming, one task per line.
 
         ``filters`` are the flags for the next page.
         """
@@ -130,12 +132,14 @@ class Report:
         if old:
             what = "one artifact is" if len(old) == 1 else f"{len(old)} artifacts are"
             shows = self._call.command("task get")
-            self._output.note(f"{what} of earlier turns, and not shown; for all of it: {shows}")
+            self._output.note(
+                f"{what} from earlier turns and not shown; to see everything: {shows}"
+            )
         if verbose or self._settings.history:
             write_history(write, task.history, verbose=verbose)
 
     def next_step(self, answer: Task | Message) -> None:
-        """Report an outcome that is not success on stderr, and print the next command."""
+        """Report an outcome other than success on stderr, and print the next command."""
         command = self._call.command
         if isinstance(answer, Task):
             self._call.task_id = answer.id
@@ -172,9 +176,9 @@ class Report:
 
 
 def _data_reply(asked: Question) -> str:
-    """Return what to send in answer to a question with a schema: JSON, with its properties.
+    """Return the text of an answer to a question with a schema: JSON with its properties.
 
-    Only plain names go into a command that people copy.
+    Only plain names are safe in a command that people copy.
     """
     properties = asked.schema.get("properties")
     if not isinstance(properties, dict) or not properties:
@@ -191,12 +195,12 @@ _NAMES = {"token": "the token", "api_key": "the API key", "basic": "USER:PASSWOR
 
 
 def describe(call: AgentCall, request: AuthRequest) -> None:
-    """Say on standard error what is needed, until when, and where it goes."""
+    """Print on standard error which credential is needed, until when, and where it is sent."""
     output = call.output
     scopes = f", with the scopes {' '.join(request.scopes)}" if request.scopes else ""
     until = f", until {request.expires_at}" if request.expires_at is not None else ""
     if request.authorization_url:
-        output.warn(f"the task goes on when somebody logs in{until}: {request.authorization_url}")
+        output.warn(f"the task continues after a login{until} at: {request.authorization_url}")
     else:
         output.note(f"the task needs {_NAMES[kind_of(request)]}{scopes}{until}")
         if request.text:
@@ -204,7 +208,7 @@ def describe(call: AgentCall, request: AuthRequest) -> None:
 
 
 async def credential_for(request: AuthRequest) -> Any:
-    """Return what the user types, or pipes. Raises ``UsageFailure`` for nothing."""
+    """Return the typed or piped credential. Raises ``UsageFailure`` for empty input."""
     kind = kind_of(request)
     if sys.stdin.isatty():
         typed = await asyncio.to_thread(getpass.getpass, f"{_NAMES[kind].capitalize()}: ")
@@ -219,16 +223,16 @@ async def credential_for(request: AuthRequest) -> Any:
 
 OnEvent = Callable[[Event], None]
 
-MAX_FAILURES = 5  # in a row
+MAX_FAILURES = 5  # in succession
 MAX_PAUSE = 30.0
-MAX_UNCHANGED_POLLS = 5  # then the pauses grow
+MAX_UNCHANGED_POLLS = 5  # after these the pauses grow
 
 
 async def send_and_wait(call: AgentCall, agent: RemoteAgent, message: Message) -> Task | Message:
     """Send ``message`` and return the answer: a direct message, or the settled task.
 
-    Prefers a stream, which names the task at once. An agent that does not stream, or whose stream
-    breaks, is polled.
+    Prefers a stream, which names the task at once. If the agent does not stream, or the stream
+    breaks, the task is polled.
     """
     if not agent.card.capabilities.streaming:
         return await _send_and_poll(call, agent, message)
@@ -241,7 +245,7 @@ async def send_and_wait(call: AgentCall, agent: RemoteAgent, message: Message) -
     except (ClientError, A2AError) as error:
         if not answer.is_whole:
             raise
-        call.output.debug(f"the task is shown as its stream told it, because {error}")
+        call.output.debug(f"the task is shown from its stream, because {error}")
         return answer.task
 
 
@@ -250,8 +254,8 @@ async def send_and_follow(
 ) -> Task | Message:
     """Send ``message``, call ``on_event`` for the events of its turn, and return their fold.
 
-    The last event is always the direct message or the one that settles the task. A task beyond the
-    size limit of an answer comes back without its artifacts and history.
+    The last event is always the direct message or the event that settles the task. A task beyond
+    the size limit of a response comes back without its artifacts and history.
     """
     answer = await _send_and_follow(call, agent, message, on_event)
     return answer if isinstance(answer, Message) else answer.task
@@ -261,7 +265,7 @@ async def _send_and_follow(
     call: AgentCall, agent: RemoteAgent, message: Message, on_event: OnEvent
 ) -> FoldedTask | Message:
     if not agent.card.capabilities.streaming:
-        call.output.note("the agent does not stream; its task is looked at again and again")
+        call.output.note("the agent does not stream; polling its task")
     settings = call.settings
     stream = agent.stream(
         message, skill=settings.skill, metadata=settings.metadata, history_length=settings.history
@@ -271,8 +275,8 @@ async def _send_and_follow(
     except (MethodNotFoundError, UnsupportedOperationError) as error:
         if stream.state is not None:
             raise
-        # The card declares streaming but the agent refuses it; no task was started.
-        call.output.debug(f"the agent refuses to stream: {error}")
+        # The card declares streaming but the agent rejects it; no task was started.
+        call.output.debug(f"the agent rejects streaming: {error}")
         call.before = stream.before
         answer = await _send_and_poll(call, agent, message)
         on_event(answer)
@@ -322,7 +326,7 @@ async def _follow(
             if not lossless or cuts > MAX_FAILURES:
                 call.output.note(f"the stream broke off; polling instead ({error})")
                 break
-            call.output.note(f"the stream broke off; going on where it stopped ({error})")
+            call.output.note(f"the stream broke off; resuming after the last event ({error})")
             await _get_with_retry(call, agent, stream.task_id)
             stream = agent.subscribe(stream.task_id, after=stream.seq)
     if stream.is_settled:
@@ -348,8 +352,8 @@ async def poll(
 ) -> Task:
     """Poll the task every ``--poll-interval`` until it is settled, and return it.
 
-    A task without changes is polled less often, down to a third. A continued task is not settled
-    while it only shows its prior question, or the state ``known`` from an unfinished stream.
+    An unchanged task is polled less often, down to a third. A continued task is not settled while
+    it only shows its prior question, or the state ``known`` from an unfinished stream.
     """
     interval = call.settings.poll_interval
     backoff = Backoff(interval, 3 * interval, factor=1.2)
@@ -373,7 +377,7 @@ async def poll(
 
 
 async def _get_with_retry(call: AgentCall, agent: RemoteAgent, task_id: str) -> Task:
-    """Return the task; retry while the agent is unreachable for a while."""
+    """Return the task; retry while the agent is temporarily unreachable."""
     backoff = Backoff(2 * call.settings.poll_interval, MAX_PAUSE)
     failures = 0
     while True:
@@ -431,7 +435,7 @@ def _with_event(folded: FoldedTask | None, event: Event) -> FoldedTask | None:
         try:
             folded.add(event)
         except IllegalEvent:
-            return None  # the agent breaks the rules; only it knows the task's state
+            return None  # the agent violates the protocol; the task's state is unknown
     return folded
 
 

@@ -1,6 +1,6 @@
 """A message from the command line, with its parts in the order of the flags, and its files.
 
-Files are uploaded before it is sent, and those of its answer are saved when it has come.
+Files are uploaded before the message is sent; files of its answer are saved afterwards.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ OCTETS = "application/octet-stream"
 
 
 class Draft(NamedTuple):
-    """A message, and where its files are on this machine, by the index of their part.
+    """A message, and the paths of its files on this machine, by the index of their part.
 
-    A file that is too large for a message is not read: the URL of its part is that of the file
-    here, until it is uploaded.
+    A file that is too large for a message is not read: until it is uploaded, the URL of its part is
+    the local file.
     """
 
     message: Message
@@ -51,9 +51,9 @@ def build_message(
     task_id: str | None,
     read_stdin: Callable[[], bytes] | None = None,
 ) -> Draft:
-    """Return the message that ``flags`` describe, after ``text``.
+    """Return the message from ``flags``, after ``text``.
 
-    The message id is new; the other ids are the caller's.
+    The message id is new; the other ids come from the user.
 
     Raises ``UsageFailure`` for a media type without a part, a file that is unreadable, data that is
     too large or not JSON, and a message without any part.
@@ -87,13 +87,13 @@ def _with_media_types(flags: Sequence[PartFlag]) -> list[tuple[PartFlag, str]]:
             parts.append((flag, ""))
         elif not parts:
             raise UsageFailure(
-                "--media-type belongs to the part before it, and there is none",
+                "--media-type must follow a part, and there is none before it",
                 hint="write it after --text, --file or --data: "
                 "--file report.bin --media-type application/pdf",
             )
         elif parts[-1][1]:
             raise UsageFailure(
-                f"--{parts[-1][0].name} {parts[-1][0].value} has two media types; give it one"
+                f"--{parts[-1][0].name} {parts[-1][0].value} has two media types; give only one"
             )
         elif flag.value.count("/") != 1 or not all(flag.value.strip().split("/")):
             raise UsageFailure(
@@ -142,14 +142,14 @@ def _file(location: str, media_type: str) -> Part:
 def _data(location: str, media_type: str, read_stdin: Callable[[], bytes]) -> Part:
     if location.lstrip().startswith(("{", "[")) and not Path(location).exists():
         raise UsageFailure(
-            "--data names a file of JSON, or - for standard input, and this is the JSON itself",
+            "--data takes a JSON file, or - for standard input, not the JSON itself",
             hint="pipe it: echo '{...}' | parley send --data - (a skill with typed input reads "
             "it as the text too, without --data)",
         )
     content = read_stdin() if location == "-" else _read(Path(location), "--data")
     if len(content) > MAX_FILE:
         raise UsageFailure(
-            f"--data: {location} is too large; a message carries at most {MAX_FILE:,} bytes",
+            f"--data: {location} is too large; a message can contain at most {MAX_FILE:,} bytes",
             hint="send it as a file: --file",
         )
     try:
@@ -161,7 +161,7 @@ def _data(location: str, media_type: str, read_stdin: Callable[[], bytes]) -> Pa
 
 
 def _read(path: Path, flag: str) -> bytes:
-    """Return the bytes of a file, one more than a message carries at most."""
+    """Return the bytes of a file, at most one more than a message can contain."""
     try:
         with path.open("rb") as file:
             return file.read(MAX_FILE + 1)
@@ -178,10 +178,11 @@ def _no_constant(name: str) -> None:
 
 
 async def upload_files(call: AgentCall, agent: RemoteAgent, draft: Draft) -> Message:
-    """Return the message, with references in place of files that the agent wants by reference.
+    """Return the message with uploaded files replaced by references, for files the agent wants that
+    way.
 
-    Raises ``UsageFailure`` for a file that is too large for a message, if the agent takes no
-    others.
+    Raises ``UsageFailure`` for a file that is too large for a message, if the agent supports no
+    upload.
     """
     parts = list(draft.message.parts)
     inline_bytes = agent.inline_bytes
@@ -189,10 +190,10 @@ async def upload_files(call: AgentCall, agent: RemoteAgent, draft: Draft) -> Mes
         raw = parts[index].raw
         if inline_bytes is None and raw is None:
             raise UsageFailure(
-                f"--file: {path} is too large; a message carries at most {MAX_FILE:,} bytes, and "
+                f"--file: {path} is too large; a message can contain at most {MAX_FILE:,} bytes, "
+                "and "
                 f"the agent declares no file transfer ({FILE_TRANSFER})",
-                hint="put the file where the agent can fetch it, and give its URL: "
-                "--file https://...",
+                hint="make the file available to the agent, and give its URL: --file https://...",
             )
         if inline_bytes is not None and (raw is None or len(raw) > inline_bytes):
             parts[index] = await _upload(call, agent, path, parts[index])
@@ -210,9 +211,9 @@ async def _upload(call: AgentCall, agent: RemoteAgent, path: Path, part: Part) -
 async def save_files(
     call: AgentCall, agent: RemoteAgent, answer: Task | Message, folder: Path | None
 ) -> None:
-    """Save the files of an answer in a folder, if there is one, and say where.
+    """Save the files of an answer in a folder, if given, and print their paths.
 
-    Of a task that a message continued, only what is new is saved.
+    Of a continued task, only new files are saved.
     """
     if folder is None:
         return
@@ -227,7 +228,7 @@ async def save_files(
     for path in paths:
         call.output.note(f"saved {_described(path)}")
     if not paths:
-        call.output.note("the answer has no file to save")
+        call.output.note("the answer has no files to save")
 
 
 async def save_artifacts(
@@ -235,7 +236,7 @@ async def save_artifacts(
 ) -> list[Path]:
     """Save the artifacts of a task in a folder, texts and data as files too; return the paths.
 
-    No file is replaced without ``overwrite``, and none that was saved by the same call.
+    Without ``overwrite`` no existing file is replaced; a file of the same call never is.
     """
     saved: list[Path] = []
     try:
@@ -249,12 +250,12 @@ async def save_artifacts(
             "A2ACLI_ERR_INTERNAL", f"{folder} cannot be written: {error.strerror}"
         ) from None
     if not saved:
-        call.output.note("the task has no artifact to save")
+        call.output.note("the task has no artifacts to save")
     return saved
 
 
 def _as_files(artifact: Artifact) -> Iterator[Part]:
-    """Yield the parts of an artifact as files; texts that follow each other are one file."""
+    """Yield the parts of an artifact as files; adjacent texts become one file."""
     pieces: list[Part] = []
     for part in artifact.parts:
         if part.text is not None and pieces and _continues(pieces[-1], part):

@@ -1,1 +1,1 @@
-"""The commands, one a file."""
+"""The commands, each in its own file."""

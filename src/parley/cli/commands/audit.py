@@ -1,4 +1,4 @@
-"""``parley audit``: shows, exports, verifies and prunes the audit of a store."""
+"""``parley audit``: shows, exports, verifies and prunes the audit log of a store."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ Examples:
   parley audit                              the last 100 entries
   parley audit --since 7d --actor ada       what ada did within a week
   parley audit --task 01a1fba0193c72ae      who asked, answered and cancelled
-  parley audit --kind auth --follow         refused credentials, as they happen
+  parley audit --kind auth --follow         rejected credentials, as they happen
   parley audit export audit.jsonl           all of it, as lines of JSON
-  parley audit verify --anchor 128:9f86...  whether anything was changed"""
+  parley audit verify --anchor 128:9f86...  check that nothing was changed"""
 
 DEFAULT = "list"
 
 
 class AuditGroup(TyperGroup):
-    """Runs ``list`` where no command is named."""
+    """Runs ``list`` if no command is named."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the command before its options."""
@@ -64,34 +64,32 @@ _AGO = ": 2026-11-23T14:00:00Z, or how long ago, such as 7d."
 POLL_SECONDS = 1.0
 
 OVERLAP = 60_000
-"""Facts may become visible this many ms after others with a later time."""
+"""The number of ms a fact may become visible after facts with a later time."""
 
 LONGEST_SPAN_MS = 10_000 * 366 * 86_400_000
 """The longest span (ms)."""
 
 MAX_DETAIL = 160
-"""How long the details of an entry are in a table."""
+"""The length limit of an entry's details in a table."""
 
-COMMANDS = StoreCommands(
-    "audit", "Who did what: show, export, verify and prune the audit.", AuditGroup
-)
+COMMANDS = StoreCommands("audit", "Show, export, verify and prune the audit log.", AuditGroup)
 
 
 class Selection(InStore, frozen=True):
-    """Which entries of the audit are meant."""
+    """The selected entries of the audit log."""
 
-    since: Annotated[str, CommandOption(f"From this time on{_AGO}", "TIME")] = ""
-    until: Annotated[str, CommandOption(f"Before this time{_AGO}", "TIME")] = ""
-    actor: Annotated[str, CommandOption("Only what this caller or user did.", "ID")] = ""
-    task: Annotated[str, CommandOption("Only what is about this task.", "ID")] = ""
-    agent: Annotated[str, CommandOption("Only what is about this agent, by its key.", "KEY")] = ""
+    since: Annotated[str, CommandOption(f"Entries from this time on{_AGO}", "TIME")] = ""
+    until: Annotated[str, CommandOption(f"Entries before this time{_AGO}", "TIME")] = ""
+    actor: Annotated[str, CommandOption("Only actions of this caller or user.", "ID")] = ""
+    task: Annotated[str, CommandOption("Only entries about this task.", "ID")] = ""
+    agent: Annotated[str, CommandOption("Only entries about this agent, by its key.", "KEY")] = ""
     kind: Annotated[
         str, CommandOption("Only this kind, such as task, key or auth.failed.", "KIND")
     ] = ""
-    content: Annotated[bool, CommandOption("With what messages say, as far as it is text.")] = False
+    content: Annotated[bool, CommandOption("Include the texts of messages.")] = False
 
     def filter(self, now: int) -> AuditFilter:
-        """Return it as a filter. Raises ``UsageFailure``."""
+        """Return the selection as a filter. Raises ``UsageFailure``."""
         return AuditFilter(
             since=_moment("--since", self.since, now),
             until=_moment("--until", self.until, now),
@@ -109,16 +107,16 @@ class AuditListing(Selection, frozen=True):
     lines: Annotated[bool, CommandOption("Print a JSON object for each entry.", flag="--json")] = (
         False
     )
-    follow: Annotated[bool, CommandOption("Go on as entries are added.")] = False
+    follow: Annotated[bool, CommandOption("Continue with new entries as they are added.")] = False
 
 
 @COMMANDS.work(DEFAULT, EXAMPLES)
 def show(output: Output, admin: StoreAdmin, options: AuditListing) -> None:
-    """Show who did what, the oldest first. This is what parley audit does by itself.
+    """Show the audit log, the oldest entry first; parley audit runs this by default.
 
-    What tasks say (who asked, answered and cancelled, attempts, decisions of policies)
-    comes from their logs; refused credentials, acts of operators and starts of servers
-    from the audit of the store. Works while the store is in use, and changes nothing.
+    Entries about tasks (requests, answers, cancellations, attempts, decisions of policies) come
+    from their logs; rejected credentials, actions of operators and starts of servers from the audit
+    log of the store. Works while the store is in use, and changes nothing.
     """
     require_current(admin)
     begun, limit = admin.now(), options.limit
@@ -142,7 +140,7 @@ def show(output: Output, admin: StoreAdmin, options: AuditListing) -> None:
         for entry in found:
             _print(entry, as_lines)
     if left_out:
-        output.note(f"{_count(left_out)} before these left out: --limit 0 shows all")
+        output.note(f"{_count(left_out)} before these are left out: --limit 0 shows all")
     seq = 0 if end is None else end.seq
     while options.follow and (which.until is None or admin.now() < which.until + OVERLAP):
         time.sleep(POLL_SECONDS)
@@ -165,7 +163,7 @@ def show(output: Output, admin: StoreAdmin, options: AuditListing) -> None:
 def _noting(
     entries: Iterable[AuditEntry], known: dict[str, int], since: int
 ) -> Iterator[AuditEntry]:
-    """Yield entries, and note the ids and times of those that are not older than ``since``."""
+    """Yield entries, and record the ids and times of the entries from ``since`` on."""
     for entry in entries:
         if entry.at >= since:
             known[entry.id] = entry.at
@@ -180,17 +178,17 @@ class AuditExport(Selection, frozen=True):
 
 @COMMANDS.work("export")
 def export(output: Output, admin: StoreAdmin, options: AuditExport) -> None:
-    """Write who did what as lines of JSON.
+    """Write the audit log as lines of JSON.
 
-    Lines of the audit have a number and a hash, and parley audit verify FILE checks
-    them; facts of tasks have none. Shows the anchor of the last line: keep it elsewhere.
+    Lines of the audit log have a number and a hash, and parley audit verify FILE checks them;
+    entries about tasks have none. Shows the anchor of the last line: keep it elsewhere.
     """
     require_current(admin)
     which, target = options.filter(admin.now()), options.target
     if "://" in target:
         raise UsageFailure(
-            "an export goes to a file or to standard output, not to an address; the logger "
-            "parley.audit.lines of a server has each line as it is appended"
+            "an export is written to a file or to standard output, not to an address; the logger "
+            "parley.audit.lines of a server emits each line as it is appended"
         )
     refuse_stdout(output, target, "parley audit export audit.jsonl")
     count = 0
@@ -207,7 +205,7 @@ def export(output: Output, admin: StoreAdmin, options: AuditExport) -> None:
                     stream.write(_line(entry).encode() + b"\n")
     anchor = last.anchor if last is not None else ""
     if target == "-":
-        output.note(f"exported {_count(count)}; the anchor of the audit is {anchor or 'none'}")
+        output.note(f"exported {_count(count)}; the anchor of the audit log is {anchor or 'none'}")
         return
     output.report(
         {"store": admin.name, "target": target, "entries": count, "anchor": anchor},
@@ -220,24 +218,20 @@ def export(output: Output, admin: StoreAdmin, options: AuditExport) -> None:
 class AuditVerification(InStore, frozen=True):
     """The options of ``parley audit verify``."""
 
-    file: Annotated[str, Argument("A file that export wrote, in place of the store.", "[FILE]")] = (
-        ""
-    )
+    file: Annotated[str, Argument("An exported file, instead of the store.", "[FILE]")] = ""
     anchor: Annotated[
         tuple[str, ...],
-        CommandOption(
-            "SEQ:HASH as noted earlier, or a file that has it last; may be repeated.", "ANCHOR"
-        ),
+        CommandOption("SEQ:HASH from earlier, or a file that ends with it; repeatable.", "ANCHOR"),
     ] = ()
 
 
 @COMMANDS.add("verify", *LOCAL_OPTIONS, epilog=EPILOG)
 def verify(settings: CommandSettings, output: Output, options: AuditVerification) -> int:
-    """Check that no line of the audit was changed, removed or moved.
+    """Check that no line of the audit log was changed, removed or moved.
 
-    Without an anchor it cannot show that lines at the end were removed, or that all of
-    it was written anew: note the anchor that this command shows, away from the store.
-    Ends with 1 if something is wrong, and says at which line.
+    Without an anchor, removed lines at the end and a complete rewrite go undetected: keep the
+    anchor that this command shows, away from the store. Exits with 1 if a line is wrong, and names
+    it.
     """
     if options.file:
         return _verify_file(output, options.file, options.anchor)
@@ -253,7 +247,7 @@ def verify(settings: CommandSettings, output: Output, options: AuditVerification
 
 
 def _verify_file(output: Output, file: str, anchors: Sequence[str]) -> int:
-    """Verify the lines of the audit in an export; return the exit status."""
+    """Verify the audit log in an export; return the exit status."""
     verifier = Verifier([_anchor(each) for each in anchors])
     lines: list[AuditLine] = []
     try:
@@ -271,7 +265,7 @@ def _verify_file(output: Output, file: str, anchors: Sequence[str]) -> int:
         raise CommandFailure(
             "PARLEY_ERR_FILE", f"{file} cannot be read ({error.strerror})"
         ) from error
-    for line in sorted(lines, key=lambda line: line.seq):  # the file is in the order of time
+    for line in sorted(lines, key=lambda line: line.seq):  # the file is ordered by time
         verifier.add(line)
     return _report(output, file, verifier.result())
 
@@ -279,19 +273,19 @@ def _verify_file(output: Output, file: str, anchors: Sequence[str]) -> int:
 class Prune(InStore, frozen=True):
     """The options of ``parley audit prune``."""
 
-    before: Annotated[str, CommandOption(f"Remove what is older{_AGO}", "TIME")] = ""
+    before: Annotated[str, CommandOption(f"Remove older lines{_AGO}", "TIME")] = ""
 
 
 @COMMANDS.work("prune")
 def prune(output: Output, admin: StoreAdmin, options: Prune) -> None:
-    """Remove old lines of the audit; a checkpoint accounts for them in the chain.
+    """Remove old lines of the audit log; a checkpoint accounts for them in the chain.
 
-    Tasks and their logs stay: parley store prune removes these. audit_retention= has
-    a server do this by itself.
+    Tasks and their logs stay: parley store prune removes them. With audit_retention= a server
+    prunes the audit log itself.
     """
     before = options.before
     if not before:
-        raise UsageFailure("say what is old with --before, such as --before 400d")
+        raise UsageFailure("give an age with --before, such as --before 400d")
     require_current(admin)
     until = _moment("--before", before, admin.now())
     assert until is not None
@@ -331,19 +325,20 @@ def _report(output: Output, name: str, result: Verification) -> int:
 
 
 def _anchor(text: str) -> Anchor:
-    """Return an anchor as it is given, or that at the end of a file."""
+    """Return the given anchor, or the anchor at the end of a file."""
     try:
         return Anchor.of(text)
     except ValueError:
         path = Path(text)
         if not path.is_file():
             raise UsageFailure(
-                f"--anchor: {text[:100]!r} is no anchor such as 128:9f86d0..., and no file with one"
+                f"--anchor: {text[:100]!r} is neither an anchor such as 128:9f86d0... nor a file "
+                "with an anchor"
             ) from None
     lines = [line for line in path.read_text("utf-8", "replace").splitlines() if line.strip()]
     last = lines[-1] if lines else ""
     with wrong_usage(f"--anchor: {text}: "):
-        if last.startswith("{"):  # an export: its last line is that with the highest number
+        if last.startswith("{"):  # an export: use its line with the highest number
             documents = [msgspec.json.decode(line) for line in lines]
             lines_here = [line_in(each) for each in documents if "hash" in each]
             found = max(lines_here, key=lambda line: line.seq)
@@ -352,13 +347,13 @@ def _anchor(text: str) -> Anchor:
 
 
 def _moment(option: str, text: str, now: int) -> int | None:
-    """Return a time in ms: a date, a date with a time, or how long ago."""
+    """Return a time in ms: a date, a date with a time, or an age."""
     if not text:
         return None
     try:
         ago = parse_span(text) * 1000
         if ago > LONGEST_SPAN_MS:
-            raise UsageFailure(f"{option}: {text[:40]!r} is longer than any store keeps something")
+            raise UsageFailure(f"{option}: {text[:40]!r} is longer than any retention")
         return now - round(ago)
     except ValueError:
         pass
@@ -366,7 +361,7 @@ def _moment(option: str, text: str, now: int) -> int | None:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise UsageFailure(
-            f"{option}: {text!r} is no time such as 2026-11-23T14:00:00Z or 7d"
+            f"{option}: {text!r} is not a time such as 2026-11-23T14:00:00Z or 7d"
         ) from None
     at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
     return round(at.timestamp() * 1000)
@@ -397,7 +392,9 @@ def _row(entry: AuditEntry) -> str:
 
 
 def _line(entry: AuditEntry) -> str:
-    """Return an entry as a line of JSON; of a line of the audit, it is what its hash is of."""
+    """Return an entry as a line of JSON; a line of the audit log in the form that its
+    hash covers.
+    """
     return visible_json(text_of(entry))
 
 

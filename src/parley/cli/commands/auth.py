@@ -1,4 +1,4 @@
-"""``parley auth``: log in to an agent once, for all later commands and programs; see; log out."""
+"""``parley auth``: logs in to an agent for later commands and programs; lists logins; logs out."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\b
 Examples:
-  parley auth login https://bank.example.com          with what its card says
+  parley auth login https://bank.example.com          by its card's scheme
   parley auth login https://bank.example.com --scope pay
   parley auth login https://bank.example.com --flow client-credentials \\
     --client-id nightly-report                with PARLEY_CLIENT_SECRET set
   parley auth status
   parley auth logout https://bank.example.com"""
 KEPT = """\b
-A login is for one origin (scheme, host and port), and is sent nowhere else. It
-is kept in the system's keyring; without one, in a file that only you can read.
+A login is for one origin (scheme, host and port), and only sent there. It
+is stored in the system's keyring; without one, in a file that only you can read.
 PARLEY_AUTH_STORAGE=file or =keyring chooses."""
 SECRETS = """\b
-Secrets are asked for on the terminal, or read from standard input; those of a
-client come from PARLEY_CLIENT_SECRET, a key from A2ACLI_API_KEY, a token from
+Secrets are requested on the terminal, or read from standard input; the secret of a
+client comes from PARLEY_CLIENT_SECRET, a key from A2ACLI_API_KEY, a token from
 A2ACLI_BEARER."""
 CLIENT_SECRET = "PARLEY_CLIENT_SECRET"
 OPTIONS = (
@@ -50,7 +50,7 @@ OPTIONS = (
 PANEL = "Login"
 FLOWS_OF_ISSUERS = ("authorization-code", "device-code", "client-credentials")
 
-COMMANDS = Commands("auth", "Log in to agents, see your logins, log out.")
+COMMANDS = Commands("auth", "Log in to agents, list your logins, log out.")
 
 
 class LoginOptions(msgspec.Struct, frozen=True):
@@ -63,27 +63,29 @@ class LoginOptions(msgspec.Struct, frozen=True):
             "or bearer.",
             "FLOW",
             PANEL,
-            default="what the card says",
+            default="from the card",
         ),
     ] = ""
     client_id: Annotated[
-        str, CommandOption("The client to log in as.", "ID", PANEL, default="one is registered")
+        str, CommandOption("The client to log in as.", "ID", PANEL, default="a new registration")
     ] = ""
     scope: Annotated[
         tuple[str, ...],
-        CommandOption("A scope to ask for beside those of the card; repeatable.", "SCOPE", PANEL),
+        CommandOption(
+            "A scope to request in addition to the card's scopes; repeatable.", "SCOPE", PANEL
+        ),
     ] = ()
     issuer: Annotated[
-        str, CommandOption("The issuer, in place of what the card says.", "URL", PANEL)
+        str, CommandOption("The issuer, instead of the card's issuer.", "URL", PANEL)
     ] = ""
     audience: Annotated[
-        str, CommandOption("What the token is for, if it must be said.", "TEXT", PANEL)
+        str, CommandOption("The audience of the token, if the issuer needs it.", "TEXT", PANEL)
     ] = ""
-    resource: Annotated[str, CommandOption("The same, as a resource (RFC 8707).", "URL", PANEL)] = (
-        ""
-    )
+    resource: Annotated[
+        str, CommandOption("The audience as a resource (RFC 8707).", "URL", PANEL)
+    ] = ""
     user: Annotated[
-        str, CommandOption("The user of HTTP Basic; asked for if left out.", "NAME", PANEL)
+        str, CommandOption("The user of HTTP Basic; requested if left out.", "NAME", PANEL)
     ] = ""
 
 
@@ -95,15 +97,15 @@ class LoginOptions(msgspec.Struct, frozen=True):
     epilog=f"{EXAMPLES}\n\n{KEPT}\n\n{SECRETS}\n\n{EXIT_HELP}\n\n{SOURCES_HELP}",
 )
 async def login(call: AgentCall, options: LoginOptions) -> None:
-    """Log in to an agent as its card says, and keep the login for later calls.
+    """Log in to an agent by its card's security schemes, and save the login for later calls.
 
-    A token that expires is renewed without asking. Programs of yours that connect to
-    the same origin use the login too.
+    An expired token is renewed automatically. Your programs that connect to the same origin use the
+    login too.
     """
     from parley.client.auth import logins as signing
 
     if options.flow and options.flow not in signing.FLOWS:
-        raise UsageFailure(f"--flow: {options.flow!r} is none of {', '.join(signing.FLOWS)}")
+        raise UsageFailure(f"--flow: {options.flow!r} is not one of {', '.join(signing.FLOWS)}")
     wish = signing.SignIn(
         flow=options.flow,
         scopes=signing.scopes_of(options.scope),
@@ -115,7 +117,8 @@ async def login(call: AgentCall, options: LoginOptions) -> None:
     settings, output = call.settings, call.output
     if not call.uses_logins:
         raise UsageFailure(
-            f"{settings.protection_file}, which was found and not named, decides how connections "
+            f"{settings.protection_file}, which was found automatically rather than named, "
+            "controls how connections "
             "are protected",
             hint="name it with --config to trust it, or log in from another folder",
         )
@@ -160,7 +163,7 @@ async def login(call: AgentCall, options: LoginOptions) -> None:
 
 @COMMANDS.add("status", "output", "verbose", "debug", "config", epilog=KEPT)
 def status(settings: CommandSettings, output: Output) -> None:
-    """Show your logins: for which agents, from which issuers, until when."""
+    """List your logins with their agents, issuers and expiry."""
     from parley.client.auth.logins import Logins
 
     logins = Logins()
@@ -184,7 +187,7 @@ class Logout(msgspec.Struct, frozen=True):
 
 @COMMANDS.add("logout", *OPTIONS, epilog=KEPT)
 async def logout(call: AgentCall, options: Logout) -> None:
-    """Forget a login, and have its issuer revoke the tokens where it can."""
+    """Delete a login, and revoke its tokens at the issuer if possible."""
     from parley.client.auth.logins import Logins, sign_out
     from parley.client.origin import Origin
 
@@ -213,7 +216,7 @@ async def logout(call: AgentCall, options: Logout) -> None:
     output.report(
         {"loggedOut": [*told], "revoked": revoked},
         *[
-            ("Logged out", each + ("" if is_told else " (its issuer was not told)"))
+            ("Logged out", each + ("" if is_told else " (not revoked at its issuer)"))
             for each, is_told in told.items()
         ],
     )
@@ -221,7 +224,7 @@ async def logout(call: AgentCall, options: Logout) -> None:
 
 @contextmanager
 def _storage(before: str = "", hint: str | None = None) -> Iterator[None]:
-    """Report a storage of logins that cannot be used as ``CommandFailure``."""
+    """Report an unusable storage of logins as ``CommandFailure``."""
     from parley.client.auth.storage import StorageUnusable
 
     try:
@@ -231,7 +234,7 @@ def _storage(before: str = "", hint: str | None = None) -> Iterator[None]:
 
 
 async def _card_of(call: AgentCall, *, may_be_closed: bool) -> ResolvedCard | None:
-    """Return the card of the agent; ``None`` for one that is shown only to those logged in."""
+    """Return the card of the agent; ``None`` for a card that requires a login."""
     from parley.cli.calls.agent_call import RETRY
     from parley.client.card.resolver import CardResolver
     from parley.client.errors import AuthenticationRequired
@@ -244,14 +247,14 @@ async def _card_of(call: AgentCall, *, may_be_closed: bool) -> ResolvedCard | No
             if may_be_closed:
                 return None
             raise UsageFailure(
-                f"the card of {without_user(call.address)} is shown only to those who "
-                "have logged in, so it cannot say how",
-                hint="say it with --flow, and --issuer where there is one",
+                f"the card of {without_user(call.address)} requires a login, "
+                "so it cannot describe the login",
+                hint="give --flow, and --issuer if there is one",
             ) from None
 
 
 def _origin_of(call: AgentCall, resolved: ResolvedCard | None) -> Origin:
-    """Return the origin to log in to: that of the address that the user gave."""
+    """Return the origin for the login: the origin of the address that the user gave."""
     from parley.client.card.resolver import first_origin
     from parley.client.origin import Origin
 
@@ -265,24 +268,24 @@ def _origin_of(call: AgentCall, resolved: ResolvedCard | None) -> Origin:
             return Origin.parse(reference.partition("/")[0])
     except ValueError as error:
         raise UsageFailure(
-            f"{without_user(reference)!r} is no address to log in to: {error}"
+            f"{without_user(reference)!r} is not an address for a login: {error}"
         ) from None
     if (origin := first_origin(resolved.card)) is not None:
         return origin
-    raise UsageFailure(f"the card of {resolved.card.name[:100]!r} names no address to log in to")
+    raise UsageFailure(f"the card of {resolved.card.name[:100]!r} names no address for a login")
 
 
 def _no_way(resolved: ResolvedCard | None, flow: str) -> tuple[str]:
     if resolved is None or (resolved.card.security_schemes and flow):
-        return (f"the card declares nothing that --flow {flow} logs in to; name the --issuer",)
+        return (f"the card declares no scheme for --flow {flow}; give the --issuer",)
     if resolved.card.security_schemes:
         return (
-            "the card wants a client certificate or a scheme that nobody logs in to; certificates "
+            "the card requires a client certificate or a scheme without a login; certificates "
             "are given with --client-cert",
         )
     return (
-        f"the card of {resolved.card.name[:100]!r} declares no security: there is nothing to log "
-        "in to. If it wants credentials all the same, say which with --flow",
+        f"the card of {resolved.card.name[:100]!r} declares no security, so no login is "
+        "needed. If it requires credentials anyway, choose them with --flow",
     )
 
 
@@ -291,12 +294,12 @@ def _client_secret(flow: str, client_id: str) -> str:
     if flow != "client-credentials":
         return secret if client_id else ""
     if not client_id:
-        raise UsageFailure("client-credentials logs a client in; name it with --client-id")
+        raise UsageFailure("client-credentials needs --client-id")
     return secret or _ask(f"Secret of {client_id}: ", is_secret=True)
 
 
 def _ask(prompt: str, *, is_secret: bool = False) -> str:
-    """Ask for a text on the terminal, or read it from standard input. Raises ``UsageFailure``."""
+    """Read a text from the terminal or from standard input. Raises ``UsageFailure``."""
     is_terminal = sys.stdin.isatty()
     if is_terminal and is_secret:
         given = getpass.getpass(prompt)
@@ -324,8 +327,8 @@ def _keep(output: Output, kept: KeptLogin) -> None:
 
     logins = Logins()
     with _storage(
-        "the login succeeded, but it cannot be kept: ",
-        "PARLEY_AUTH_STORAGE and PARLEY_AUTH_FOLDER say where logins are kept",
+        "the login succeeded, but it cannot be saved:  ",
+        "PARLEY_AUTH_STORAGE and PARLEY_AUTH_FOLDER choose the storage of logins",
     ):
         logins.put(kept)
         place = logins.place

@@ -1,4 +1,4 @@
-"""``parley card``: fetch and show an agent card, check it, sign it."""
+"""``parley card``: fetches, shows, validates and signs an agent card."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ Examples:
 
 VERIFY_EXITS = """\b
 Exit status:
-  0  trusted: one signature is of a trusted key
+  0  trusted: a signature by a trusted key is valid
   1  not trusted, or not a card          2  wrong usage
-  3  card out of reach                   4  credentials missing or refused
+  3  card not reachable                  4  credentials missing or rejected
   5  --timeout ran out"""
 
 SIGN_EXAMPLES = """\b
@@ -63,9 +63,9 @@ COVERS = {
     "stripped": "the members of version 1.0 that are not empty",
 }
 OUTCOMES = {"trusted": "verified", "not signed": "absent"}
-"""The outcome of the verification of a card, in the words of the specification (§10.1)."""
+"""The results of verifying a card, in the terms of the specification (§10.1)."""
 
-COMMANDS = Commands("card", "Look at agent cards, sign and verify them.")
+COMMANDS = Commands("card", "Show, sign and verify agent cards.")
 
 
 class CardOptions(msgspec.Struct, frozen=True):
@@ -73,7 +73,7 @@ class CardOptions(msgspec.Struct, frozen=True):
 
     extended: Annotated[
         bool,
-        CommandOption("Show the card that the agent has for authenticated callers.", panel="Card"),
+        CommandOption("Show the agent's extended card, for authenticated callers.", panel="Card"),
     ] = False
     validate: Annotated[
         bool, CommandOption("Check the card against the schema of the protocol.", panel="Card")
@@ -102,8 +102,8 @@ async def get(call: AgentCall, options: CardOptions) -> None:
 async def validate(call: AgentCall) -> None:
     """Check an agent card: the schema of the protocol, secrets, and unencrypted addresses.
 
-    Secrets are tokens, keys, passwords in URLs, and random values in texts and parameters; they
-    are not shown. Addresses of this machine may be http://.
+    Secrets are tokens, keys, passwords in URLs, and random values in texts and parameters; they are
+    not shown. Addresses of this machine may be http://.
     """
     await _get(call, only_check=True)
 
@@ -114,10 +114,7 @@ class VerifyOptions(msgspec.Struct, frozen=True):
     alg: Annotated[
         tuple[str, ...],
         CommandOption(
-            "An algorithm that counts; may be repeated.",
-            "ALG",
-            "Trust",
-            default="ES256, RS256, EdDSA",
+            "An accepted algorithm; repeatable.", "ALG", "Trust", default="ES256, RS256, EdDSA"
         ),
     ] = ()
 
@@ -126,12 +123,12 @@ class VerifyOptions(msgspec.Struct, frozen=True):
     "verify", *CLIENT_OPTIONS, epilog=f"{VERIFY_EXAMPLES}\n\n{VERIFY_EXITS}\n\n{SOURCES_HELP}"
 )
 async def verify(call: AgentCall, options: VerifyOptions) -> int:
-    """Say whether a card is signed with a trusted key, and of each signature why or why not.
+    """Report whether a card is signed with a trusted key, with the result of each signature.
 
-    Trusted are the keys of --card-keys, else those that are published at the card's own origin
-    or at a --card-key-origin. One signature that verifies is enough. "exact" is the form that
-    the specification signs, "received" the whole card as it was sent, "stripped" the form
-    without empty members, which the official SDKs sign.
+    Trusted keys are the keys of --card-keys, else the keys published at the card's own origin or at
+    a --card-key-origin. One valid signature is enough. "exact" is the form that the specification
+    signs, "received" the whole card as it was sent, "stripped" the form without empty members,
+    which the official SDKs sign.
     """
     from parley.cli.cards import fetch_card
     from parley.client.card.trust import CardCheck
@@ -164,14 +161,14 @@ class Sign(Recorded, frozen=True):
     jku: Annotated[
         str,
         CommandOption(
-            "Where the public keys are, for the protected header, such as "
+            "The address of the public keys, for the protected header, such as "
             "https://agents.example.com/.well-known/jwks.json.",
             "URL",
             "Signing",
         ),
     ] = ""
     replace: Annotated[
-        bool, CommandOption("Leave out the signatures that the card has.", panel="Signing")
+        bool, CommandOption("Remove the card's existing signatures.", panel="Signing")
     ] = False
 
 
@@ -179,8 +176,8 @@ class Sign(Recorded, frozen=True):
 def sign(settings: CommandSettings, output: Output, options: Sign) -> int:
     """Sign a card with the current keys, and write it to standard output.
 
-    Each key signs each form of the card that verifiers use. Signatures of others stay. A
-    server that has --signing-keys and --url signs its cards itself.
+    Each key signs each form of the card that verifiers use. Signatures by other parties stay. A
+    server with --signing-keys and --url signs its cards itself.
     """
     return with_record(options.store, lambda record: _sign(settings, output, options, record))
 
@@ -221,12 +218,12 @@ def _sign(settings: CommandSettings, output: Output, options: Sign, record: Reco
 
 @COMMANDS.add("keygen", *LOCAL_OPTIONS, epilog=EXITS)
 def keygen(settings: CommandSettings, output: Output, options: signing_keys.NewKeys) -> None:
-    """Make a file of signing keys: the same as parley keys generate."""
+    """Create a file of signing keys: the same as parley keys generate."""
     signing_keys.generate(settings, output, options)
 
 
 def _check_jku(url: str) -> None:
-    """Refuse an address of keys that no verifier would ask. Raises ``UsageFailure``."""
+    """Reject an address of keys that no verifier would fetch. Raises ``UsageFailure``."""
     from parley.client.card.verification import checked_jku
     from parley.client.origin import Origin
 
@@ -272,7 +269,7 @@ async def _get(call: AgentCall, *, validate: bool = False, only_check: bool = Fa
     def check(raw: bytes) -> None:
         if only_check:
             found = problems(raw) + exposures(raw)
-            _validated(output, found, "the card is valid, and no secret was found in it")
+            _validated(output, found, "the card is valid and contains no secrets")
         elif validate:
             _validated(output, problems(raw), "the card is valid")
 
@@ -311,7 +308,7 @@ def _show(
     *,
     raw: bytes = b"",
 ) -> None:
-    """Show a card, and what its signatures are worth; as JSON, exactly as the agent sent it."""
+    """Show a card, and the result of its signatures; as JSON, exactly as the agent sent it."""
     from parley.cli.output.rendering import write_card
     from parley.model.struct import encode
 

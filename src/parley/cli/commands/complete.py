@@ -1,4 +1,4 @@
-"""``parley complete``: completes an event that tasks wait for."""
+"""``parley complete``: completes an event that tasks await."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXAMPLES = """\b
 Examples:
   parley complete payment:42 '{"paid": true}' --store sqlite:///parley.db
   parley complete approved                  the value is null
-  curl ... | parley complete build:7 -      the value is what standard input says"""
+  curl ... | parley complete build:7 -      the value is read from standard input"""
 
 
 COMMANDS = StoreCommands()
@@ -38,10 +38,10 @@ class Complete(InStore, frozen=True, kw_only=True):
 
 @COMMANDS.work("complete", EXAMPLES)
 def complete(output: Output, admin: StoreAdmin, options: Complete) -> None:
-    """Complete an event of an agent: tasks that wait for it go on with the value.
+    """Complete an event of an agent: tasks that wait for it resume with the value.
 
-    Works while a server uses the store, and while none does. An event is completed
-    once: the same value again changes nothing, another one is an error.
+    Works with and without a running server on the store. An event is completed once: the same value
+    again changes nothing, a different value is an error.
     """
     value = _value(options.value)
     key, agent = options.key, options.agent
@@ -52,7 +52,7 @@ def complete(output: Output, admin: StoreAdmin, options: Complete) -> None:
         agents = admin.agents()
         if len(agents) != 1:
             known = ", ".join(agents) or "none yet"
-            raise UsageFailure(f"say which agent with --agent; the store knows {known}")
+            raise UsageFailure(f"choose an agent with --agent; the store has {known}")
         agent = agents[0]
     try:
         is_new = admin.complete_event(agent, key, value)
@@ -64,18 +64,18 @@ def complete(output: Output, admin: StoreAdmin, options: Complete) -> None:
         {"store": admin.name, "agent": agent, "event": key, "completed": is_new},
         ("Store", admin.name),
         ("Agent", agent),
-        ("Event", f"{key} is complete" + ("" if is_new else ", as it was before")),
+        ("Event", f"{key} is complete" + ("" if is_new else ", as before")),
     )
 
 
 def _value(text: str) -> bytes:
-    """Return a value as a store keeps it. Raises ``UsageFailure``."""
+    """Return a value in its stored form. Raises ``UsageFailure``."""
     try:
         value: Any = msgspec.json.decode(sys.stdin.buffer.read() if text == "-" else text)
         return event_value(value)
     except (msgspec.DecodeError, RecursionError) as error:
         raise UsageFailure(
-            f"the value is no JSON: {error}", hint="""quote text twice: '"like this"'"""
+            f"the value is not JSON: {error}", hint="""quote text twice: '"like this"'"""
         ) from None
     except (ValueError, UnicodeError) as error:
         raise UsageFailure(str(error)) from None

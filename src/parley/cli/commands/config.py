@@ -8,16 +8,16 @@ from parley.cli.settings.options import SOURCES_HELP, display_value, load_source
 from parley.cli.settings.server import server_settings
 from parley.cli.settings.table import BY_FIELD, PREFIX, SETTINGS, CommandSettings
 
-COMMANDS = Commands("config", "Look at the configuration.")
+COMMANDS = Commands("config", "Show the configuration.")
 
 
 @COMMANDS.add("show", *BY_FIELD, epilog=SOURCES_HELP)
 def show(settings: CommandSettings, output: Output) -> None:
-    """Show every setting in force, and the source that it comes from.
+    """Show every effective setting with its source.
 
-    First those of commands that call, then those of parley serve, which the environment has
-    alone. Nothing is ever written: set variables, or edit the .env files, to change them.
-    Credentials are only said to be set.
+    Settings of client commands come first, then settings of parley serve, which come from the
+    environment only. Nothing is ever written: set variables, or edit the .env files, to change
+    them. Credentials are never shown, only whether they are set.
     """
     found, sources = load_sources(settings.config), settings.sources
     files = [str(source.path) for source in found if source.path]
@@ -43,4 +43,4 @@ def show(settings: CommandSettings, output: Output) -> None:
     known = {setting.variable for setting in SETTINGS if not setting.local}
     given = {name for source in found for name in source.values if name.startswith(PREFIX)}
     for name in sorted(given - known):
-        output.warn(f"{name} is set, but there is no such setting")
+        output.warn(f"{name} is set, but is not a known setting")

@@ -1,4 +1,4 @@
-"""``parley keys``: API keys of callers in a store, and hashes of passwords."""
+"""``parley keys``: manages API keys of callers in a store, and hashes passwords."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Examples:
   parley keys revoke k3v0q81zmd27ftx4"""
 
 EPILOG = f"{EXITS}\n\n{PASSWORDS}"
-ONCE = "it is shown this once: the store has only a hash of it"
+ONCE = "shown only once: the store has only a hash of it"
 
 
 class KeyStore(InShared, frozen=True):
@@ -46,42 +46,40 @@ class KeyStore(InShared, frozen=True):
 
     alone: ClassVar = (
         "keys need a store",
-        "; or give ApiKey(keys=...) the hashes of keys that you keep yourself",
+        "; or give ApiKey(keys=...) the hashes of keys that you manage yourself",
     )
 
 
 class NewKey(KeyStore, frozen=True):
     """The options of ``parley keys create``."""
 
-    owner: Annotated[
-        str, CommandOption("Whose key it is: the id of the callers who have it.", "ID")
-    ] = ""
+    owner: Annotated[str, CommandOption("The owner: the id of callers who use the key.", "ID")] = ""
     scope: Annotated[
-        tuple[str, ...], CommandOption("A scope that it carries; may be repeated.", "SCOPE")
+        tuple[str, ...], CommandOption("A scope of the key; repeatable.", "SCOPE")
     ] = ()
     expires: Annotated[
         str,
         CommandOption(
-            "How long it is valid, such as 90d or 12h.", "SPAN", default="until it is revoked"
+            "How long the key is valid, such as 90d or 12h.", "SPAN", default="until it is revoked"
         ),
     ] = ""
-    label: Annotated[str, CommandOption("What it is for, as the list shows it.", "TEXT")] = ""
+    label: Annotated[str, CommandOption("A description of its purpose, for the list.", "TEXT")] = ""
 
 
 @COMMANDS.work("create", EXAMPLES, TWO_KINDS)
 def create(output: Output, admin: StoreAdmin, options: NewKey) -> None:
     """Create an API key in a store, and show it, once.
 
-    The store has only a hash of it. Servers that use the store accept it from then on,
-    from agents with security=ApiKey(). An owner may have several keys at once. Works
-    while a server uses the store, and while none does.
+    The store has only a hash of it. Servers on this store accept it from then on, for agents with
+    security=ApiKey(). An owner may have several keys at once. Works with and without a running
+    server on the store.
     """
     if not options.owner:
-        raise UsageFailure("say whose key it is with --owner, such as --owner ada")
+        raise UsageFailure("give the owner of the key with --owner, such as --owner ada")
     require_current(admin)
     span = _span(options.expires, "--expires") if options.expires else None
     key, record = _create(admin, options, span)
-    _report(output, admin, record, key)  # it is made, and shown nowhere else
+    _report(output, admin, record, key)  # the key exists now, and is shown only here
     record_act(admin, act("key.created", subject=record.id, details=_facts(record)))
 
 
@@ -93,7 +91,7 @@ class OwnedKeys(KeyStore, frozen=True):
 
 @COMMANDS.work("list")
 def list_(output: Output, admin: StoreAdmin, options: OwnedKeys) -> None:
-    """Show the keys of a store, without their secrets.
+    """List the keys of a store, without their secrets.
 
     Revoked and expired keys are listed for 30 days. Works while the store is in use.
     """
@@ -110,12 +108,12 @@ def list_(output: Output, admin: StoreAdmin, options: OwnedKeys) -> None:
 class Revoked(KeyStore, frozen=True, kw_only=True):
     """The options of ``parley keys revoke``."""
 
-    id: Annotated[str, Argument("The id of the key; parley keys list shows it.", "ID")]
+    id: Annotated[str, Argument("The id of the key, from parley keys list.", "ID")]
 
 
 @COMMANDS.work("revoke")
 def revoke(output: Output, admin: StoreAdmin, options: Revoked) -> None:
-    """Revoke a key: servers refuse it within seconds, that of a SQLite store at once."""
+    """Revoke a key: servers reject it within seconds, with a SQLite store at once."""
     require_current(admin)
     id = id_in(options.id) or options.id
     record = _found(admin, admin.end_api_key(id, revoked_at=admin.now()))
@@ -129,7 +127,7 @@ class RotateOptions(msgspec.Struct, frozen=True):
     id: Annotated[
         str,
         Argument(
-            "The id of an API key (parley keys list), or a file of signing keys, which has a dot "
+            "The id of an API key (parley keys list), or a file of signing keys, with a dot "
             "or a slash in its name.",
             "ID|FILE",
         ),
@@ -137,7 +135,8 @@ class RotateOptions(msgspec.Struct, frozen=True):
     overlap: Annotated[
         str,
         CommandOption(
-            "How long an old API key stays valid beside the new one, or an old signing key stays "
+            "How long the old API key stays valid in addition to the new one, or the old signing "
+            "key stays "
             "published.",
             "SPAN",
             default="7d for an API key, 24h for signing keys",
@@ -146,13 +145,13 @@ class RotateOptions(msgspec.Struct, frozen=True):
     expires: Annotated[
         str,
         CommandOption(
-            "How long the new API key is valid.", "SPAN", default="as long as the old one was to be"
+            "How long the new API key is valid.", "SPAN", default="the validity of the old key"
         ),
     ] = ""
     store: Annotated[
         str,
         CommandOption(
-            "The store with the API key; of signing keys, the store whose audit records the "
+            "The store with the API key; for signing keys, the store whose audit log records the "
             "rotation.",
             "URL",
             variable=STORE_VARIABLE,
@@ -163,15 +162,16 @@ class RotateOptions(msgspec.Struct, frozen=True):
 
 @COMMANDS.add("rotate", *LOCAL_OPTIONS, epilog=f"{TWO_KINDS}\n\n{EPILOG}")
 def rotate(settings: CommandSettings, output: Output, options: RotateOptions) -> None:
-    """Put new keys in place of old ones, which go on for a while.
+    """Replace old keys by new keys; the old keys stay valid for a while.
 
-    With the ID of an API key: create a key for its owner, scopes and label; the old one then
-    ends. With a FILE of signing keys: the next key signs, the current one is published until
-    the overlap is over, and there is a new next key. Servers read the file again by themselves.
+    With the ID of an API key: create a key with the same owner, scopes and label; the old key then
+    expires. With a FILE of signing keys: the next key becomes the signing key, the current key
+    stays published until the overlap is over, and a new next key is created. Servers reload the
+    file automatically.
     """
     if any(each in options.id for each in "./\\"):
         if options.expires:
-            raise UsageFailure("--expires is for API keys: signing keys end by rotation")
+            raise UsageFailure("--expires is for API keys: signing keys are replaced by rotation")
         overlap = options.overlap or "24h"
         with_record(options.store, lambda record: rotate_file(output, options.id, overlap, record))
         return
@@ -179,7 +179,7 @@ def rotate(settings: CommandSettings, output: Output, options: RotateOptions) ->
 
 
 def _rotate(output: Output, admin: StoreAdmin, options: RotateOptions) -> None:
-    """Create a key in place of another, which ends after a while, and report the new one."""
+    """Create a key that replaces another, which expires after a while, and report the new key."""
     require_current(admin)
     lasts = _span(options.overlap or "7d", "--overlap")
     id, now = id_in(options.id) or options.id, admin.now()
@@ -188,8 +188,8 @@ def _rotate(output: Output, admin: StoreAdmin, options: RotateOptions) -> None:
     if old.revoked_at is not None or (ended_at is not None and ended_at <= now):
         raise CommandFailure(
             "PARLEY_ERR_KEY",
-            f"the key {id} is not valid any more",
-            hint=f"parley keys create --owner {old.owner} makes a new one",
+            f"the key {id} is no longer valid",
+            hint=f"parley keys create --owner {old.owner} creates a new key",
         )
     span = _span(options.expires, "--expires") if options.expires else None
     if span is None and old.expires_at is not None:
@@ -204,7 +204,7 @@ def _rotate(output: Output, admin: StoreAdmin, options: RotateOptions) -> None:
 
 @COMMANDS.add("hash-password", *LOCAL_OPTIONS, epilog=EXITS)
 def hash_typed(settings: CommandSettings, output: Output) -> None:
-    """Ask for a password, and show its hash for Basic(users={"ada": "scrypt$..."}).
+    """Read a password, and print its hash for Basic(users={"ada": "scrypt$..."}).
 
     Without a terminal, the password is the first line of standard input.
     """
@@ -220,7 +220,7 @@ def hash_typed(settings: CommandSettings, output: Output) -> None:
 
 
 def _facts(record: ApiKeyRecord) -> dict[str, Any]:
-    """Return what the audit says of a key: nothing that proves anything."""
+    """Return the details of a key for the audit log, without secrets."""
     return {
         "owner": record.owner,
         "scopes": list(record.scopes),
@@ -262,7 +262,7 @@ def _report(
     *,
     old: ApiKeyRecord | None = None,
 ) -> None:
-    """Report a key, a new one with its secret."""
+    """Report a key, a new key with its secret."""
     now = admin.now()
     document = {"store": admin.name} | ({"key": key} if key else {}) | _document(record, now)
     fields = [("Store", admin.name), ("Id", record.id), ("Owner", record.owner)]

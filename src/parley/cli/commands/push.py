@@ -1,4 +1,4 @@
-"""``parley push``: what arrives at a webhook."""
+"""``parley push``: receives push notifications at a webhook."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Listen(msgspec.Struct, frozen=True):
     """The options of ``parley push listen``."""
 
     port: Annotated[
-        int, CommandOption("The port; 0 picks a free one.", "N", least=0, most=65535)
+        int, CommandOption("The port; 0 selects a free port.", "N", least=0, most=65535)
     ] = PORT
     path: Annotated[str, CommandOption("The path of the webhook.", "PATH")] = "/"
     secret: Annotated[
@@ -59,7 +59,7 @@ class Listen(msgspec.Struct, frozen=True):
         str, CommandOption("The address of the server that signs JWTs.", "URL", PANEL)
     ] = ""
     audience: Annotated[
-        str, CommandOption("Whom JWTs are for.", "URL", PANEL, default="the address that is shown")
+        str, CommandOption("The audience of JWTs.", "URL", PANEL, default="the printed address")
     ] = ""
     bearer: Annotated[
         str,
@@ -77,17 +77,16 @@ class Listen(msgspec.Struct, frozen=True):
 def listen(settings: CommandSettings, output: Output, options: Listen) -> int:
     """Print the push notifications that arrive at a webhook on this machine.
 
-    Listens on 127.0.0.1 until Ctrl-C. What is refused is reported with the reason, and is
-    answered with an error, so that the sender comes again. Without a secret, an issuer or a
-    token everything is accepted, and said to be unverified. With -o json each notification is
-    one line.
+    Listens on 127.0.0.1 until Ctrl-C. A rejected notification is reported with the reason, and
+    answered with an error, so that the sender retries. Without a secret, an issuer or a token
+    everything is accepted and reported as unverified. With -o json each notification is one line.
     """
     path, issuer, audience = options.path, options.issuer, options.audience
     output.redact = Redactor((options.secret, options.bearer, options.token))
     if not path.startswith("/") or not path.isprintable() or "?" in path or "#" in path:
-        raise UsageFailure("--path begins with a slash, and has no ? and no #")
+        raise UsageFailure("--path must begin with a slash, and may not contain ? or #")
     if audience and not issuer:
-        raise UsageFailure("--audience is for JWTs, and needs --issuer")
+        raise UsageFailure("--audience applies to JWTs, and needs --issuer")
     if issuer and not audience and not options.port:
         raise UsageFailure("--issuer with --port 0 needs --audience")
 
@@ -117,7 +116,7 @@ def listen(settings: CommandSettings, output: Output, options: Listen) -> int:
 async def _listen(
     printer: Printer, port: int, path: str, verify: list[WebhookVerification]
 ) -> None:
-    """Receive until a signal comes, or until nothing can be printed any more."""
+    """Receive notifications until a signal, or until printing fails."""
     import asyncio
 
     from starlette.applications import Starlette
@@ -125,12 +124,12 @@ async def _listen(
     from parley.push import receiver
     from parley.server.run import serving
 
-    # What is refused is reported here already.
+    # Rejected notifications are reported here already.
     logging.getLogger("parley.push.receiver").setLevel(logging.ERROR)
     hook = receiver(
         printer.notification,
         verify=verify or False,
-        acknowledge="after",  # what cannot be printed is not accepted
+        acknowledge="after",  # a notification that cannot be printed is not accepted
         on_refused=printer.refused,
     )
     app = Starlette(routes=[hook.route(path)], lifespan=hook.lifespan)
@@ -146,7 +145,7 @@ async def _listen(
 
 
 class Printer:
-    """Prints what arrives at a webhook. ``ended`` is set when it cannot go on."""
+    """Prints notifications of a webhook. ``ended`` is set when printing fails."""
 
     def __init__(self, output: Output, *, verbose: bool) -> None:
         import asyncio
@@ -160,7 +159,7 @@ class Printer:
         self._events = EventWriter(output.text, sys.stdout.flush, verbose=verbose)
 
     def listening(self, url: str, *, is_verified: bool) -> None:
-        """Say where notifications go."""
+        """Print the address of the webhook."""
         if self._output.is_json:
             self._output.note(f"listening at {url}")
         else:
@@ -169,10 +168,10 @@ class Printer:
             sys.stdout.flush()
         if not is_verified:
             self._output.warn(
-                "nothing is verified: --secret, --issuer, --bearer and --token verify who sends"
+                "nothing is verified: --secret, --issuer, --bearer and --token verify the sender"
             )
         self._output.note(
-            "a Parley server calls this machine with --allow-private-webhooks; Ctrl-C ends"
+            "a Parley server needs --allow-private-webhooks to call this machine; stop with Ctrl-C"
         )
 
     async def notification(self, notification: PushNotification) -> None:
@@ -206,9 +205,9 @@ class Printer:
         sys.stdout.flush()
 
     def refused(self, refused: NotificationRefused) -> None:
-        """Print why a notification is not accepted."""
+        """Print why a notification is rejected."""
         if self._output.is_json:
             document = {"refused": {"status": refused.status, "reason": refused.reason}}
             self._output.json(msgspec.json.encode(document))
         else:
-            self._output.warn(f"refused with {refused.status}: {refused.reason}")
+            self._output.warn(f"rejected with {refused.status}: {refused.reason}")

@@ -1,4 +1,4 @@
-"""``parley send``: start or continue an interaction."""
+"""``parley send``: starts or continues an interaction."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Save = Annotated[
         kind=Path,
     ),
 ]
-"""The option to save files; one may be large, so no setting turns it on."""
+"""The option to save files; files may be large, so no setting enables it."""
 
 
 class Send(msgspec.Struct, frozen=True):
@@ -58,7 +58,7 @@ class Send(msgspec.Struct, frozen=True):
     file: Annotated[
         tuple[str, ...],
         CommandOption(
-            "A file part: a file here, uploaded if it is large, or a URL for the agent to fetch.",
+            "A file part: a local file, uploaded if it is large, or a URL for the agent to fetch.",
             "PATH|URL",
             "Message",
         ),
@@ -93,10 +93,9 @@ class Send(msgspec.Struct, frozen=True):
 async def send(call: AgentCall, context: typer.Context, options: Send) -> None:
     """Send a message to start or continue an interaction.
 
-    Waits until the task ends or asks for something, then prints what came of it:
-    the agent's message, or the task with its artifacts. MESSAGE and the part
-    flags are sent as the parts of one message, MESSAGE first, the others in the
-    order in which they are written. Of two arguments the first is the agent.
+    Waits until the task ends or asks for something, then prints the result: the agent's message, or
+    the task with its artifacts. MESSAGE and the part flags are sent as the parts of one message,
+    MESSAGE first, the others in the order of the flags. Of two arguments the first is the agent.
     """
     from parley.cli.calls.follow import Report, note_before, send_and_follow, send_and_wait
     from parley.cli.calls.messages import build_message, save_files, upload_files
@@ -106,7 +105,7 @@ async def send(call: AgentCall, context: typer.Context, options: Send) -> None:
         raise UsageFailure("--stream and --async contradict each other; give one of them")
     if save is not None and settings.async_:
         raise UsageFailure(
-            "--save and --async contradict each other: there is nothing to save at once",
+            "--save and --async contradict each other: no files exist yet when --async returns",
             hint="save it later: parley task get --wait --save DIR TASK_ID",
         )
     skill = settings.skill

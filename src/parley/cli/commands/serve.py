@@ -1,4 +1,4 @@
-"""``parley serve``: serves agents from files or modules, and again when their code changes."""
+"""``parley serve``: serves agents from files or modules, and restarts when their code changes."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ STOP_TIMEOUT = 30.0  # seconds; longer than the grace period of turns
 EPILOG = """\b
 Targets:
   agent.py             the one agent in a file
-  agent.py:name        one of several in it
-  package.module:name  one that can be imported
-  /time=agent.py       any of them, under a path of its own
+  agent.py:name        an agent in a file with several
+  package.module:name  an agent in an importable module
+  /time=agent.py       any target, under its own path
   Several targets without paths are served under the names of their agents.
-  --tenant NAME=TARGET serves one as a tenant of the address that all share.
+  --tenant NAME=TARGET serves an agent as a tenant of the shared address.
 
 \b
 Examples:
@@ -45,26 +45,25 @@ Examples:
   parley serve agent.py --store postgresql://user@host/database
 
 \b
-Options are read from the environment too: --store from PARLEY_STORE, --limit
-from PARLEY_LIMITS, where other users of the machine do not see the passwords."""
+Options can also come from the environment: --store from PARLEY_STORE, --limit
+from PARLEY_LIMITS, where passwords are hidden from other users of the machine."""
 
 
 class Serve(msgspec.Struct, frozen=True):
-    """The options of ``parley serve`` beside the options of a server."""
+    """The options of ``parley serve`` in addition to the options of a server."""
 
     targets: Annotated[tuple[str, ...], Argument("The agents to serve.", "[TARGET]...")] = ()
     tenant: Annotated[
         tuple[str, ...],
         CommandOption(
-            "An agent that answers for one tenant of the server's address; repeat it.",
-            "NAME=TARGET",
+            "An agent that serves one tenant of the server's address; repeatable.", "NAME=TARGET"
         ),
     ] = ()
     reload: Annotated[bool, CommandOption("Restart when the agents' code changes.")] = False
     envelope_keys: Annotated[
         str,
         CommandOption(
-            "The keys of those who sign messages of the envelope protocol (parley keys share); "
+            "The keys of senders that sign messages of the envelope protocol (parley keys share); "
             "read again when they change.",
             "FILE",
             "Who may call",
@@ -81,12 +80,12 @@ def register(app: typer.Typer) -> None:
 def serve(command: ServeCommand, own: Serve) -> int | None:
     """Serve agents over A2A: each with its card, its tasks kept in a durable store.
 
-    Prints the addresses and a command to try, and serves until Ctrl-C: what runs
-    then gets ten seconds to end, and the rest goes on after the next start.
+    Prints the addresses and a command to try, and serves until Ctrl-C: running turns then get ten
+    seconds to finish, and unfinished turns resume after the next start.
     """
     if not own.targets and not own.tenant:
         raise UsageFailure("there is nothing to serve", hint="parley serve agent.py")
-    if own.envelope_keys:  # the binding reads its settings, which the server does not know
+    if own.envelope_keys:  # for the binding, which reads its own settings
         os.environ[ENVELOPE_KEYS] = own.envelope_keys
     from parley.cli.loading import folders, load, load_tenants, parse_tenant
 
@@ -97,9 +96,11 @@ def serve(command: ServeCommand, own: Serve) -> int | None:
     given = command.options
     has_grpc = given.get("grpc_port") is not None
     if given.get("role") == "worker" and has_grpc:
-        raise UsageFailure("--grpc-port: a worker serves nothing; leave it out, or the role")
+        raise UsageFailure(
+            "--grpc-port: a worker serves no requests; leave out --grpc-port or the role"
+        )
     if not given["settings"].grpc_on_card and not has_grpc:
-        raise UsageFailure("--no-grpc-on-card: gRPC is served where it has a port: --grpc-port")
+        raise UsageFailure("--no-grpc-on-card: gRPC is served only with --grpc-port")
     log_to_stderr(command.log_level)
     agents = load(own.targets)
 
@@ -122,8 +123,8 @@ def serve(command: ServeCommand, own: Serve) -> int | None:
 def serve_and_watch(arguments: Sequence[str], folders: Sequence[Path]) -> int:
     """Run ``parley`` with ``arguments`` until Ctrl-C, and restart it when Python code changes.
 
-    After a failed start, as from an error in the code, the next change starts the server again.
-    Each server has ended, and released port and store, before the next one starts.
+    After a failed start, such as an error in the code, the next change starts the server again.
+    Each server has exited, and released port and store, before the next one starts.
 
     Raises ``UsageFailure`` if the file watcher is not installed.
     """
@@ -138,7 +139,7 @@ def serve_and_watch(arguments: Sequence[str], folders: Sequence[Path]) -> int:
     try:
         for changes in watch(*folders, watch_filter=PythonFilter()):
             names = sorted({Path(path).name for _, path in changes})
-            print_line(f"{one_line(', '.join(names))} changed; starting again", err=True)
+            print_line(f"{one_line(', '.join(names))} changed; restarting", err=True)
             _stop(server)
             server = _start(arguments)
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""``parley keys generate`` and ``show``: files of the keys that a server signs with."""
+"""``parley keys generate`` and ``show``: files of a server's signing keys."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from parley.security.signing.keys import (
 
 STDOUT = "-"
 CACHED_SECONDS = 300
-"""How long verifiers may keep the keys that a server publishes."""
+"""The time for which verifiers may cache the keys that a server publishes."""
 
 SIGNING_EXAMPLES = """\b
 Examples:
@@ -43,25 +43,25 @@ Examples:
 
 TWO_KINDS = """\b
 Two kinds of keys:
-  API keys     callers prove who they are: create, list, revoke, rotate ID.
-               They are in the store of a server, by their hashes.
-  signing keys a server proves what it says, by signing cards and webhooks:
+  API keys     authenticate callers: create, list, revoke, rotate ID.
+               Their hashes are in the store of a server.
+  signing keys sign the cards and webhooks of a server:
                generate, show, rotate FILE. They are in a private file."""
 
-COMMANDS = StoreCommands("keys", "Look after API keys of callers, and signing keys of a server.")
+COMMANDS = StoreCommands("keys", "Manage API keys of callers, and signing keys of a server.")
 
 
 class NewKeys(Recorded, frozen=True):
     """The options of ``parley keys generate``."""
 
     file: Annotated[
-        str, Argument("The file to make; - writes the keys to standard output.", "FILE")
+        str, Argument("The file to create; - writes the keys to standard output.", "FILE")
     ] = "signing-keys.json"
     alg: Annotated[
         tuple[str, ...],
         CommandOption(
-            "ES256, RS256 or EdDSA (Ed25519); may be repeated: cards then have a signature of "
-            "each, and webhooks one of the first.",
+            "ES256, RS256 or EdDSA (Ed25519); repeatable: cards then have a signature by "
+            "each, webhooks a signature by the first.",
             "ALG",
             default="ES256",
         ),
@@ -70,16 +70,16 @@ class NewKeys(Recorded, frozen=True):
 
 @COMMANDS.add("generate", *LOCAL_OPTIONS, epilog=f"{SIGNING_EXAMPLES}\n\n{TWO_KINDS}\n\n{EXITS}")
 def generate(settings: CommandSettings, output: Output, options: NewKeys) -> None:
-    """Make a file of signing keys, which a server signs cards and webhooks with.
+    """Create a file of signing keys, with which a server signs cards and webhooks.
 
-    For each algorithm it has a current key, and the next one. Only its owner can read it; all
-    replicas of a server need the same. It is no API key: parley keys create makes those.
+    For each algorithm it has a current key and a next key. Only its owner can read it; all replicas
+    of a server need the same file. For API keys of callers use parley keys create.
     """
     with_record(options.store, lambda record: _generate(output, options, record))
 
 
 def _generate(output: Output, options: NewKeys, record: Record) -> None:
-    """Make a file with new keys, record it, and report their ids."""
+    """Create a file with new keys, record it, and report their ids."""
     now = time.time()
     try:
         document = new_key_set(options.alg, now)
@@ -96,7 +96,7 @@ def _generate(output: Output, options: NewKeys, record: Record) -> None:
     if options.file == STDOUT:
         recorded()
         output.json(text)  # for PARLEY_SIGNING_KEYS, or a vault
-        output.warn("these are private keys: whoever has seen them can sign")
+        output.warn("these are private keys: anyone who has seen them can sign")
         return
     try:
         with replacing(path, creates=True) as write:
@@ -104,15 +104,15 @@ def _generate(output: Output, options: NewKeys, record: Record) -> None:
     except FileExistsError:
         raise CommandFailure(
             "PARLEY_ERR_KEY",
-            f"{path} exists, and its keys may be in use: it is not replaced",
-            hint=f"parley keys rotate {path} makes new ones in it",
+            f"{path} exists, and is not replaced because its keys may be in use",
+            hint=f"parley keys rotate {path} creates new keys in it",
         ) from None
     except (OSError, WriteUnderWay) as error:
         raise _unwritable(path, error) from None
     recorded()
     _report(output, path, keys, now)
     if not output.is_json:
-        output.text.field("Note", "private: give all replicas this file, and nobody else")
+        output.text.field("Note", "private: share this file with the replicas only")
         output.text.field(
             "Next", f"parley serve agent.py --signing-keys {path} --url https://agents.example.com"
         )
@@ -138,7 +138,7 @@ def show(settings: CommandSettings, output: Output, options: KeyFile) -> None:
 
 
 def rotate_file(output: Output, file: str, overlap: str, record: Record) -> None:
-    """Let the next keys of a file sign, record it, and report what changed."""
+    """Activate the next keys of a file, record it, and report the changes."""
     now, path = time.time(), Path(file)
     with wrong_usage("--overlap: "):
         seconds = parse_span(overlap)
@@ -154,13 +154,14 @@ def rotate_file(output: Output, file: str, overlap: str, record: Record) -> None
         raise _unwritable(path, error) from None
     if done.unpublished:
         output.warn(
-            f"{', '.join(done.unpublished)} signs and was not published before, because the file "
-            "had no next key: verifiers that keep key sets refuse it until they fetch them again"
+            f"{', '.join(done.unpublished)} signs but was not published before, because the file "
+            "had no next key: verifiers with cached key sets reject it until they fetch them again"
         )
     elif now - done.published_at < CACHED_SECONDS:
         output.warn(
-            f"the new key was made {now - done.published_at:.0f} s ago, and verifiers may keep the "
-            f"keys of before for {CACHED_SECONDS} s: give the file to the server early enough"
+            f"the new key was created {now - done.published_at:.0f} s ago, and verifiers may "
+            "cache the "
+            f"earlier keys for {CACHED_SECONDS} s: give the file to the server early enough"
         )
     changed = {"signs": done.signs, "ended": done.ended, "removed": done.removed}
     record("signing_key.rotated", done.signs[0], changed)
@@ -179,7 +180,7 @@ def _unwritable(path: Path, error: Exception) -> CommandFailure:
         return CommandFailure(
             "PARLEY_ERR_KEY",
             f"there is no key file {path}",
-            hint=f"parley keys generate {path} makes one",
+            hint=f"parley keys generate {path} creates one",
         )
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return CommandFailure("PARLEY_ERR_KEY", f"{path}: {reason}")
@@ -202,14 +203,14 @@ def _document(key: SigningKey, now: float) -> dict[str, Any]:
 
 def _state(key: SigningKey, now: float) -> str:
     if key.is_over(now):
-        return "over: no longer published"
+        return "expired: no longer published"
     match key.state:
         case "current":
             return "current: it signs"
         case "next":
-            return "next: it is published, and signs after the next rotation"
+            return "next: published, and signs after the next rotation"
     until = "" if key.until is None else f" until {_time(key.until)}"
-    return f"previous: it is published{until}"
+    return f"previous: published{until}"
 
 
 def _time(seconds: float) -> str:

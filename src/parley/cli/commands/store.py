@@ -35,7 +35,7 @@ from parley.store.protocols.tables import NEVER
 from parley.store.protocols.webhooks import SuspendedWebhook, WebhookFilter
 from parley.store.task_store import TaskStore
 
-CHECKED = EXITS.replace("1  failed", "1  failed, or --check found something to do")
+CHECKED = EXITS.replace("1  failed", "1  failed, or --check found pending migrations")
 MOVING = """\b
 Move a store, with all its history:
   parley store export tasks.jsonl --store sqlite:///parley.db
@@ -50,13 +50,13 @@ BATCH_SIZE = 200
 LOCK_TIMEOUT = 60.0
 """Seconds to wait for replicas that prune at the same time."""
 
-COMMANDS = StoreCommands("store", "Look after a store: migrate, move, prune, resume.")
+COMMANDS = StoreCommands("store", "Manage a store: migrate, move, prune, resume webhooks.")
 WEBHOOKS = COMMANDS.group("webhooks", "Show and resume suspended webhooks.")
 
 
 @COMMANDS.work("status")
 def status(output: Output, admin: StoreAdmin, options: InStore) -> None:
-    """Show how a store stands: its tasks, the work that waits, who uses it, its size.
+    """Show the state of a store: tasks, waiting work, replicas, size.
 
     Works while the store is in use, and changes nothing.
     """
@@ -67,7 +67,7 @@ def status(output: Output, admin: StoreAdmin, options: InStore) -> None:
         return
     output.report(None, ("Store", admin.name), ("Schema", _format_schema(schema)))
     if survey is None:
-        output.note("parley store migrate brings it up to date; there is more to show then")
+        output.note("parley store migrate updates the schema; after it, more is shown here")
         return
     output.report(
         None, ("Size", format_size(survey.size)), ("Tasks", sum([n for _, _, n in survey.tasks]))
@@ -105,51 +105,50 @@ def status(output: Output, admin: StoreAdmin, options: InStore) -> None:
         for replica in survey.replicas:
             seen = format_age(now - replica.seen_at)
             state = "alive" if replica.alive else "dead"
-            held = f"holds {count(replica.holds, 'task')}"
-            output.text.field("Replica", f"{replica.id}, {state}, heard of {seen} ago, {held}")
+            held = f"owns {count(replica.holds, 'task')}"
+            output.text.field("Replica", f"{replica.id}, {state}, last seen {seen} ago, {held}")
 
 
 class MigrateOptions(InStore, frozen=True):
     """The options of ``parley store migrate``."""
 
     check: Annotated[
-        bool, CommandOption("Do nothing, but end with 1 if there is something to do.")
+        bool, CommandOption("Change nothing, but exit with 1 if migrations are pending.")
     ] = False
     issuer: Annotated[
         str,
         CommandOption(
-            "Give what belongs to callers without an issuer to those of this one.", "ISSUER"
+            "Assign data of callers without an issuer to the callers of this issuer.", "ISSUER"
         ),
     ] = ""
     agent: Annotated[
-        str, CommandOption("With --issuer: only what is kept of this agent, by its key.", "KEY")
+        str, CommandOption("With --issuer: only data of this agent, by its key.", "KEY")
     ] = ""
-    tenant: Annotated[
-        str, CommandOption("With --issuer: only what is kept of this tenant.", "NAME")
-    ] = ""
+    tenant: Annotated[str, CommandOption("With --issuer: only data of this tenant.", "NAME")] = ""
 
 
 @COMMANDS.work("migrate", exits=CHECKED)
 def migrate(output: Output, admin: StoreAdmin, options: MigrateOptions) -> int:
-    """Bring a store's schema up to date, or make it where there is none.
+    """Update a store's schema, or create the store.
 
-    parley serve does the same when it starts, unless it is given --no-migrate. Stop
-    the processes of the version before first: a SQLite store must not be in use, and
-    from version 2 of PostgreSQL's schema on they find their store unavailable.
+    parley serve does the same when it starts, unless it is given --no-migrate. Stop processes of
+    older versions first: a SQLite store must not be in use, and from version 2 of PostgreSQL's
+    schema on their store becomes unavailable.
 
-    With --issuer, tasks, contexts and receipts of callers whose ids came without an
-    issuer then belong to the callers of the same ids of that issuer. No process may
-    use the store, PostgreSQL's either.
+    With --issuer, tasks, contexts and receipts of callers whose ids have no issuer are assigned to
+    the callers with the same ids of that issuer. No process may use the store then, not even
+    PostgreSQL.
     """
     owners: OwnerAssignment | None = None
     if options.issuer:
         if not may_be_name(options.issuer):
-            raise UsageFailure(f"--issuer: an issuer has {RIGHT_NAME}")
+            raise UsageFailure(f"--issuer: an issuer must have {RIGHT_NAME}")
         owners = OwnerAssignment(issuer=options.issuer, agent=options.agent, tenant=options.tenant)
     elif options.agent or options.tenant:
         raise UsageFailure(
-            f"{'--agent' if options.agent else '--tenant'} is about --issuer: a schema is brought "
-            "up to date for everybody"
+            f"{'--agent' if options.agent else '--tenant'} applies to --issuer only: a schema is "
+            "updated "
+            "for all agents and tenants"
         )
     check, before = options.check, admin.schema()
     done = before.missing if check else admin.migrate()
@@ -186,7 +185,7 @@ def migrate(output: Output, admin: StoreAdmin, options: MigrateOptions) -> int:
 
 
 class Filtered(InStore, frozen=True):
-    """A part of a store."""
+    """A selected part of a store."""
 
     agent: AgentKey = ""
     tenant: TenantName = ""
@@ -200,11 +199,11 @@ class StoreExport(Filtered, frozen=True):
 
 @COMMANDS.work("export", MOVING)
 def export(output: Output, admin: StoreAdmin, options: StoreExport) -> None:
-    """Write all that a store keeps, as of one moment, as lines of JSON.
+    """Write the contents of a store at one moment, as lines of JSON.
 
-    Tasks with their whole logs, what agents keep for contexts, receipts, webhooks with
-    their credentials and how far they were told: keep the file as you keep the store.
-    Works while the store is in use.
+    Contains tasks with their whole logs, the agents' data of contexts, receipts, webhooks with
+    their credentials and delivery positions: protect the file as you protect the store. Works while
+    the store is in use.
     """
     transfer.export(output, admin, options.file, agent=options.agent, tenant=options.tenant)
 
@@ -212,17 +211,16 @@ def export(output: Output, admin: StoreAdmin, options: StoreExport) -> None:
 class Import(InStore, frozen=True, kw_only=True):
     """The options of ``parley store import``."""
 
-    file: Annotated[str, Argument("A file that export wrote, or - for standard input.", "FILE")]
+    file: Annotated[str, Argument("An exported file, or - for standard input.", "FILE")]
 
 
 @COMMANDS.work("import", MOVING)
 def import_(output: Output, admin: StoreAdmin, options: Import) -> None:
-    """Add what an export holds to a store, after all of it was checked.
+    """Add an export to a store, after a check of all its contents.
 
-    What the store has already stays as it is, so an import that was broken off goes on
-    when it is done again. Turns that were under way are run again when a server has
-    the store, streams go on from where they were, webhooks hear what they have not.
-    A SQLite store must not be in use.
+    Existing data stays unchanged, so an interrupted import can be repeated. Interrupted turns run
+    again when a server has the store, streams resume at their positions, webhooks receive the
+    remaining events. A SQLite store must not be in use.
     """
     transfer.import_from(output, admin, options.file)
 
@@ -231,16 +229,16 @@ class Pruning(InStore, frozen=True):
     """The options of ``parley store prune``."""
 
     ended_before: Annotated[
-        str, CommandOption("How long ago a task ended at least, such as 30d, 12h or 90m.", "AGE")
+        str, CommandOption("The least age of ended tasks, such as 30d, 12h or 90m.", "AGE")
     ] = ""
     agent: Annotated[
-        str, CommandOption("Only this agent's, by its key; parley store status shows them.", "KEY")
+        str, CommandOption("Only tasks of this agent, by its key from parley store status.", "KEY")
     ] = ""
-    dry_run: Annotated[bool, CommandOption("Only say what would be removed.")] = False
+    dry_run: Annotated[bool, CommandOption("Only report the tasks that would be removed.")] = False
     rate: Annotated[
         int,
         CommandOption(
-            "Remove up to so many tasks a second, so that others can write.",
+            "Remove at most so many tasks a second, to leave room for other writers.",
             "N",
             least=1,
             most=100_000,
@@ -252,9 +250,9 @@ class Pruning(InStore, frozen=True):
 def prune(output: Output, admin: StoreAdmin, options: Pruning) -> None:
     """Remove tasks that ended long ago, with their events, webhooks and receipts.
 
-    What agents keep for contexts that have no tasks, and were not used since, goes with
-    them. Tasks that have not ended stay, however old. Retention(tasks=...) has a server
-    do this by itself. A SQLite store must not be in use.
+    The agents' data of contexts without tasks, unused since then, is removed as well. Tasks that
+    have not ended stay, however old. With Retention(tasks=...) a server prunes by itself. A SQLite
+    store must not be in use.
     """
     age = parse_age(options.ended_before)
     agent, dry_run = options.agent, options.dry_run
@@ -284,25 +282,25 @@ def prune(output: Output, admin: StoreAdmin, options: Pruning) -> None:
 
 
 class Webhooks(InStore, frozen=True):
-    """Which webhooks are meant."""
+    """The selected webhooks."""
 
     id: Annotated[str, Argument("The id of the configuration.", "[ID]")] = ""
-    task: Annotated[str, CommandOption("Only those of this task.", "ID")] = ""
-    agent: Annotated[str, CommandOption("Only those of this agent, by its key.", "KEY")] = ""
-    tenant: Annotated[str, CommandOption("Only those of this tenant.", "NAME")] = ""
+    task: Annotated[str, CommandOption("Only webhooks of this task.", "ID")] = ""
+    agent: Annotated[str, CommandOption("Only webhooks of this agent, by its key.", "KEY")] = ""
+    tenant: Annotated[str, CommandOption("Only webhooks of this tenant.", "NAME")] = ""
 
     @property
     def filter(self) -> WebhookFilter:
-        """The same, for a store."""
+        """Return the selection as a filter of the store."""
         return WebhookFilter(agent=self.agent, tenant=self.tenant, task_id=self.task, id=self.id)
 
 
 @WEBHOOKS.work("list")
 def list_(output: Output, admin: StoreAdmin, options: Webhooks) -> None:
-    """Show which webhooks are suspended, how far behind they are, and why.
+    """Show suspended webhooks, how many events they are behind, and why.
 
-    Of their URLs there is the server alone, and no credentials. Works while the store is
-    in use, and changes nothing.
+    Their URLs are shown without path and credentials. Works while the store is in use, and changes
+    nothing.
     """
     which = options.filter
     require_current(admin, which.agent)
@@ -317,22 +315,22 @@ def list_(output: Output, admin: StoreAdmin, options: Webhooks) -> None:
 class Resumed(Webhooks, frozen=True):
     """The options of ``parley store webhooks resume``."""
 
-    all: Annotated[bool, CommandOption("All that are suspended.")] = False
+    all: Annotated[bool, CommandOption("All suspended webhooks.")] = False
 
 
 @WEBHOOKS.work("resume")
 def resume(output: Output, admin: StoreAdmin, options: Resumed) -> None:
-    """Have suspended webhooks told again, each after the last event that it took.
+    """Resume suspended webhooks, each after its last delivered event.
 
-    The servers that use the store go on with them within a second or so.
+    Servers that use the store continue deliveries within a second or so.
     """
     which = options.filter
     if options.all == (which != WebhookFilter()):
         raise UsageFailure(
-            "--all is for all of them, without --task, --agent, --tenant and an id"
+            "--all cannot be combined with --task, --agent, --tenant or an id"
             if options.all
-            else "say which: an id, --task, --agent, --tenant, or --all for all of them",
-            hint="parley store webhooks list shows them",
+            else "choose webhooks: an id, --task, --agent, --tenant, or --all",
+            hint="parley store webhooks list shows the suspended webhooks",
         )
     require_current(admin, which.agent)
     resumed = admin.resume(which)
@@ -435,7 +433,7 @@ def _format_schema(schema: SchemaStatus) -> str:
 def parse_age(text: str) -> float:
     """Return an age in seconds: 30d, 12h, 1h30m. Raises ``UsageFailure``."""
     if not text:
-        raise UsageFailure("--ended-before: say how old, such as 30d")
+        raise UsageFailure("--ended-before: give an age, such as 30d")
     try:
         return parse_span(text)
     except ValueError:
@@ -459,7 +457,7 @@ async def _remove(admin: StoreAdmin, agents: list[str], before: int, rate: int) 
 async def _remove_batch(store: TaskStore, agent: str, before: int, batch: int) -> int:
     """Remove a batch of tasks, once no replica prunes.
 
-    Raises ``PrunedElsewhere`` if that takes too long.
+    Raises ``PrunedElsewhere`` if the wait is too long.
     """
     until = time.monotonic() + LOCK_TIMEOUT
     while True:
@@ -472,7 +470,7 @@ async def _remove_batch(store: TaskStore, agent: str, before: int, batch: int) -
 
 
 def count(n: int, what: str) -> str:
-    """Return a number of things in words."""
+    """Return a number with its noun."""
     return f"{n} {what}{'' if n == 1 else 's'}"
 
 

@@ -1,4 +1,4 @@
-"""``parley task``: shows, waits for, follows and cancels tasks, and manages their webhooks."""
+"""``parley task``: shows, awaits, follows and cancels tasks, and manages their webhooks."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ EPILOG = f"{EXIT_HELP}\n\n{SOURCES_HELP}"
 PANEL = "Interaction"
 WEBHOOK = "Webhook"
 
-COMMANDS = Commands("task", "Look at tasks, wait for them, follow, cancel.")
-PUSH = COMMANDS.group("push-config", "Have a webhook told of a task's events.")
+COMMANDS = Commands("task", "Show, await, follow and cancel tasks.")
+PUSH = COMMANDS.group("push-config", "Manage the webhooks of a task's events.")
 
 
 class OfTask(msgspec.Struct, frozen=True):
-    """A task."""
+    """The option that names a task."""
 
     task_id: Annotated[str, Argument("The task's id.", "TASK_ID")]
 
@@ -59,7 +59,7 @@ class GetOptions(OfTask, frozen=True):
 async def get(call: AgentCall, options: GetOptions) -> None:
     """Show a task: its state and its artifacts.
 
-    Once, or with --wait again and again until it ends or asks for something.
+    Once, or with --wait after it ends or asks for something.
     """
     import asyncio
 
@@ -91,19 +91,20 @@ class ListOptions(msgspec.Struct, frozen=True):
     page_size: Annotated[
         int | None,
         CommandOption(
-            "How many tasks to a page.",
+            "How many tasks per page.",
             "N",
             PANEL,
-            default="as the agent sees fit",
+            default="chosen by the agent",
             kind=int,
             least=1,
             most=100,
         ),
     ] = None
     page_token: Annotated[
-        str, CommandOption("The page to show, as named by the page before it.", "TOKEN", PANEL)
+        str,
+        CommandOption("The token of the page to show, from the page before it.", "TOKEN", PANEL),
     ] = ""
-    artifacts: Annotated[bool, CommandOption("Show the tasks' artifacts too.", panel=PANEL)] = False
+    artifacts: Annotated[bool, CommandOption("Include the tasks' artifacts.", panel=PANEL)] = False
 
 
 @COMMANDS.add("list", "context_id", "history", *CALL_OPTIONS, epilog=EPILOG)
@@ -140,7 +141,7 @@ def parse_state(text: str) -> TaskState:
         return TaskState["CANCELED" if name == "CANCELLED" else name]
     except KeyError:
         known = ", ".join(state.name.lower().replace("_", "-") for state in TaskState)
-        raise UsageFailure(f"--state: {text!r} is no state; there are {known}") from None
+        raise UsageFailure(f"--state: {text!r} is not a state; the states are {known}") from None
 
 
 class DownloadOptions(OfTask, frozen=True):
@@ -148,12 +149,14 @@ class DownloadOptions(OfTask, frozen=True):
 
     folder: Annotated[
         Path | None,
-        Argument("Where to save; it is created if needed.", "[FOLDER]", default=".", kind=Path),
+        Argument(
+            "The folder to save in; it is created if needed.", "[FOLDER]", default=".", kind=Path
+        ),
     ] = None
     overwrite: Annotated[
         bool,
         CommandOption(
-            "Replace files of the same name, in place of saving under another one.", panel="Output"
+            "Replace files of the same name, instead of saving under new names.", panel="Output"
         ),
     ] = False
 
@@ -162,7 +165,7 @@ class DownloadOptions(OfTask, frozen=True):
 async def download(call: AgentCall, options: DownloadOptions) -> None:
     """Save the artifacts of a task in a folder, and print the paths of the files.
 
-    Texts and data become files too, by the name of their artifact. Names are made safe.
+    Texts and data become files too, named after their artifact. Names are made safe.
     """
     from parley.cli.calls.messages import save_artifacts
 
@@ -177,7 +180,7 @@ async def download(call: AgentCall, options: DownloadOptions) -> None:
 
 @COMMANDS.add("cancel", "metadata", *CALL_OPTIONS, epilog=EPILOG)
 async def cancel(call: AgentCall, options: OfTask) -> None:
-    """Cancel a task, and show the state that it is in then."""
+    """Cancel a task, and show its resulting state."""
     from parley.cli.calls.follow import Report
 
     async with call.agent() as agent:
@@ -189,8 +192,8 @@ async def cancel(call: AgentCall, options: OfTask) -> None:
 async def subscribe(call: AgentCall, options: OfTask) -> None:
     """Follow a task's events until it ends or asks for something.
 
-    With --stream every event is shown as it comes; without, the task as it stands
-    at the end. A stream that breaks is taken up again, or polled.
+    With --stream every event is shown as it comes; without it, only the final state of the task. A
+    broken stream is resumed, or the task is polled.
     """
     from parley.cli.calls.follow import Report, follow, ignore
     from parley.model.operations import BY_NAME
@@ -213,21 +216,22 @@ class Authorize(OfTask, frozen=True):
     trust: Annotated[
         tuple[str, ...],
         CommandOption(
-            "Where else the credential may go: the agent that asks, if another one passes that on.",
+            "Another origin that may receive the credential: the agent that asks, if another "
+            "agent forwards it.",
             "ORIGIN",
             PANEL,
         ),
     ] = ()
-    refuse: Annotated[bool, CommandOption("Say no, and send no credential.", panel=PANEL)] = False
+    refuse: Annotated[bool, CommandOption("Decline, and send no credential.", panel=PANEL)] = False
 
 
 @COMMANDS.add("authorize", *CALL_OPTIONS, epilog=EPILOG)
 async def authorize(call: AgentCall, options: Authorize) -> None:
-    """Give a task that is AUTH_REQUIRED the credential that it asks for.
+    """Send a task in the state AUTH_REQUIRED the credential that it asks for.
 
-    The token, the API key, or the user and the password as USER:PASSWORD, are read
-    from standard input, or asked for. They go to the callback of the task, once, and
-    into no message. Where the user is to log in, the page to open is shown.
+    The token, the API key, or the user and the password as USER:PASSWORD, are read from standard
+    input or typed. They go to the callback of the task, once, and into no message. If a login page
+    is needed instead, its address is shown.
     """
     from parley.cli.calls.follow import credential_for, describe
     from parley.extensions.questions import auth_request
@@ -237,19 +241,19 @@ async def authorize(call: AgentCall, options: Authorize) -> None:
         request = auth_request(task)
         if request is None:
             raise UsageFailure(
-                f"task {call.task_id} asks for no credential: it is {task.state.value}",
-                hint=f"look at it with: {call.command('task get')}",
+                f"task {call.task_id} asks for no credential: its state is {task.state.value}",
+                hint=f"show it with: {call.command('task get')}",
             )
         describe(call, request)
         if not request.callback:
             return
         given = {"error": "access_denied"} if options.refuse else await credential_for(request)
         await agent.authorize(task, given, trust=options.trust)
-        call.output.note(f"taken; wait for the task with: {call.command('task get --wait')}")
+        call.output.note(f"accepted; wait for the task with: {call.command('task get --wait')}")
 
 
 class OfWebhook(OfTask, frozen=True):
-    """A webhook of a task."""
+    """The options of a webhook of a task."""
 
     id: Annotated[str, Argument("The configuration's id.", "ID")]
 
@@ -257,7 +261,7 @@ class OfWebhook(OfTask, frozen=True):
 Events = Annotated[
     str,
     CommandOption(
-        "What the webhook gets: all, or significant (states and complete artifacts).",
+        "The events for the webhook: all, or significant (states and complete artifacts).",
         "EVENTS",
         WEBHOOK,
     ),
@@ -267,15 +271,15 @@ Events = Annotated[
 class Create(OfTask, frozen=True):
     """The options of ``parley task push-config create``."""
 
-    url: Annotated[str, Argument("Where the events are to be posted.", "URL")]
+    url: Annotated[str, Argument("The address that receives the events.", "URL")]
     id: Annotated[
         str,
-        CommandOption("The configuration's id; the agent gives one if left out.", "ID", WEBHOOK),
+        CommandOption("The configuration's id; by default the agent chooses it.", "ID", WEBHOOK),
     ] = ""
     token: Annotated[
         str,
         CommandOption(
-            "A token by which the webhook knows the agent.",
+            "A token by which the webhook recognizes the agent.",
             "TOKEN",
             WEBHOOK,
             variable="PARLEY_PUSH_CONFIG_TOKEN",
@@ -284,7 +288,7 @@ class Create(OfTask, frozen=True):
     auth_scheme: Annotated[
         str,
         CommandOption(
-            "How the agent proves itself: JWT, HMAC-SHA256, Bearer, Basic, ApiKey, OAuth2, "
+            "How the agent authenticates itself: JWT, HMAC-SHA256, Bearer, Basic, ApiKey, OAuth2, "
             "MutualTLS.",
             "SCHEME",
             WEBHOOK,
@@ -293,7 +297,10 @@ class Create(OfTask, frozen=True):
     auth_credentials: Annotated[
         str,
         CommandOption(
-            "With what it does.", "TEXT", WEBHOOK, variable="PARLEY_PUSH_CONFIG_CREDENTIALS"
+            "The credentials of the scheme.",
+            "TEXT",
+            WEBHOOK,
+            variable="PARLEY_PUSH_CONFIG_CREDENTIALS",
         ),
     ] = ""
     events: Events = ""
@@ -301,7 +308,7 @@ class Create(OfTask, frozen=True):
 
 @PUSH.add("create", *CALL_OPTIONS, epilog=f"{EXAMPLES}\n\n{SECRETS}\n\n{EPILOG}")
 async def create(call: AgentCall, options: Create) -> None:
-    """Have the events of a task posted to a webhook."""
+    """Add a webhook that receives the events of a task."""
     from parley.model.operations import AuthenticationInfo, TaskPushNotificationConfig
 
     token, scheme, credentials = options.token, options.auth_scheme, options.auth_credentials
@@ -331,9 +338,11 @@ class Set(OfWebhook, frozen=True):
 
 @PUSH.add("set", *CALL_OPTIONS, epilog=EPILOG)
 async def set_options(call: AgentCall, options: Set) -> None:
-    """Say which events a webhook of a task gets."""
+    """Choose the events that a webhook of a task receives."""
     if not options.events:
-        raise UsageFailure("say what the webhook gets: --events all, or --events significant")
+        raise UsageFailure(
+            "choose the events of the webhook: --events all, or --events significant"
+        )
     _check_events(options.events)
     id, events = options.id, cast("PushEvents", options.events)
     async with call.agent() as agent:
@@ -348,12 +357,12 @@ async def set_options(call: AgentCall, options: Set) -> None:
 class History(OfTask, frozen=True):
     """The options of ``parley task push-config history``."""
 
-    id: Annotated[str, Argument("The configuration's id; all without one.", "[ID]")] = ""
+    id: Annotated[str, Argument("The configuration's id; by default all.", "[ID]")] = ""
 
 
 @PUSH.add("history", *CALL_OPTIONS, epilog=EPILOG)
 async def history(call: AgentCall, options: History) -> None:
-    """Show what was delivered to the webhooks of a task: the last attempts, newest first."""
+    """Show the deliveries to the webhooks of a task: the last attempts, newest first."""
     async with call.agent() as agent:
         found = await agent.push.history(call.task_id, options.id)
     if call.output.is_json:
@@ -387,7 +396,12 @@ class ListedWebhooks(OfTask, frozen=True):
     page_size: Annotated[
         int | None,
         CommandOption(
-            "How many to a page.", "N", WEBHOOK, default="as the agent sees fit", kind=int, least=1
+            "How many webhooks per page.",
+            "N",
+            WEBHOOK,
+            default="chosen by the agent",
+            kind=int,
+            least=1,
         ),
     ] = None
     page_token: Annotated[str, CommandOption("The page to show.", "TOKEN", WEBHOOK)] = ""
@@ -416,7 +430,7 @@ async def list_configs(call: AgentCall, options: ListedWebhooks) -> None:
 
 @PUSH.add("delete", *CALL_OPTIONS, epilog=EPILOG)
 async def delete(call: AgentCall, options: OfWebhook) -> None:
-    """Remove a webhook from a task. That there is none is no error."""
+    """Remove a webhook from a task. It is no error if the webhook does not exist."""
     async with call.agent() as agent:
         await agent.push.delete(call.task_id, options.id)
     call.output.report({}, ("Deleted", options.id))
@@ -424,7 +438,7 @@ async def delete(call: AgentCall, options: OfWebhook) -> None:
 
 def _check_events(events: str) -> None:
     if events not in ("", "all", "significant"):
-        raise UsageFailure(f"--events is all or significant, not {events!r}")
+        raise UsageFailure(f"--events must be all or significant, not {events!r}")
 
 
 def _attempts(webhook: PushHistory) -> Iterator[tuple[str, str]]:

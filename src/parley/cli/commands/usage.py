@@ -1,4 +1,4 @@
-"""``parley usage``: what callers used, by day, out of a store."""
+"""``parley usage``: shows the usage of callers by day, from a store."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ class UsageOptions(InShared, frozen=True):
 
     alone: ClassVar = "usage is read from a store", ""
     caller: Annotated[
-        str, CommandOption("Only this caller; of an issuer's callers, ISSUER:ID.", "ID")
+        str, CommandOption("Only this caller; for a caller of an issuer, ISSUER:ID.", "ID")
     ] = ""
     agent: Annotated[str, CommandOption("Only this agent.", "KEY")] = ""
     since: Annotated[
         str,
         CommandOption(
-            "From this day of UTC on, or of the last days, such as 2026-11-01 or 7d.", "DATE|SPAN"
+            "From this UTC day on, or the last days, such as 2026-11-01 or 7d.", "DATE|SPAN"
         ),
     ] = "30d"
 
 
 @COMMANDS.work("usage", EXAMPLES)
 def usage(output: Output, admin: StoreAdmin, options: UsageOptions) -> None:
-    """Show what callers used of agents that count usage, by day, caller, agent and skill.
+    """Show the usage of callers for agents that count usage, by day, caller, agent and skill.
 
-    Usage is counted by parley serve --usage, and where there are budgets or the usage
-    extension. What is shown lags behind by about two seconds. Works while the store is in use.
+    Usage is counted by parley serve --usage, and with budgets or the usage extension. The figures
+    are about two seconds old. Works while the store is in use.
     """
     require_current(admin)
     first, caller = _first_day(options.since, admin.now()), options.caller
@@ -69,8 +69,7 @@ def usage(output: Output, admin: StoreAdmin, options: UsageOptions) -> None:
     output.text.content("Usage", "\n".join(_table(rows)) or "none")
     if is_cut:
         output.note(
-            f"this is out of the latest {len(read)} lines, and there are more; "
-            "ask for fewer days or one agent"
+            f"this covers only the latest {len(read)} lines; request fewer days or one agent"
         )
 
 
@@ -136,7 +135,7 @@ def _name(row: UsageRow) -> str:
 
 
 def _first_day(since: str, now: int) -> int:
-    """Return the day that ``--since`` names. Raises ``UsageFailure``."""
+    """Return the first day for ``--since``. Raises ``UsageFailure``."""
     try:
         return (date.fromisoformat(since) - date(1970, 1, 1)).days
     except ValueError:

@@ -1,6 +1,6 @@
 """The failures of a command, and their exit statuses.
 
-An error of the protocol keeps its name; one before or outside a request has its own code
+An error of the protocol keeps its name; an error before or outside a request has its own code
 (command-line specification, Appendix D). The exit status shows only whether the command worked,
 never the outcome of the task (§6.6, §11.6).
 """
@@ -34,7 +34,7 @@ EXIT_STATUSES: dict[str, int] = {
 
 
 class CommandFailure(Exception):
-    """A failed command. ``code`` decides the exit status."""
+    """A failed command. ``code`` determines the exit status."""
 
     def __init__(
         self, code: str, message: str, *, hint: str | None = None, a2a_code: int | str | None = None
@@ -47,7 +47,7 @@ class CommandFailure(Exception):
 
     @property
     def exit_status(self) -> int:
-        """The exit status of the process: 1 for the protocol's errors."""
+        """The exit status of the process: 1 for errors of the protocol."""
         return EXIT_STATUSES.get(self.code, FAILED)
 
     def envelope(self, message: str, hint: str | None) -> dict[str, dict[str, str | int | None]]:
@@ -66,7 +66,7 @@ class UsageFailure(CommandFailure):
 
 @contextmanager
 def wrong_usage(before: str = "") -> Iterator[None]:
-    """Report a ``ValueError`` as wrong usage, with the words ``before`` its own."""
+    """Report a ``ValueError`` as wrong usage, with the prefix ``before``."""
     try:
         yield
     except ValueError as error:
@@ -79,7 +79,7 @@ class OutputLost(CommandFailure):
     def __init__(self, reason: str) -> None:
         super().__init__(
             "PARLEY_ERR_OUTPUT",
-            f"the output cannot be written: {reason}; what the command was to do may be done",
+            f"the output cannot be written: {reason}; the command may have taken effect",
         )
 
 

@@ -1,6 +1,6 @@
-"""Redaction of credentials in everything but the agent's own answer.
+"""Redaction of credentials in all output except the agent's own answer.
 
-Nothing turns it off: neither --debug nor --verbose (command-line specification, §12.1).
+Nothing disables it: neither --debug nor --verbose (command-line specification, §12.1).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from urllib.parse import quote, quote_plus
 
 HIDDEN = "[redacted]"
 
-# Headers of the protocol itself are no secret, and useful in a log.
+# Headers of the protocol itself are not secret, and useful in a log.
 _PUBLIC_HEADERS = frozenset(
     {
         "a2a-version",
@@ -33,7 +33,7 @@ _PUBLIC_HEADERS = frozenset(
     }
 )
 _USER_INFO = re.compile(r"(?<=://)[^/\s@'\"]+@")
-# A shorter secret protects nothing: that of "x-debug: 1" would hide every 1.
+# A shorter value is not secret: redacting the "1" of "x-debug: 1" would hide every 1.
 _MIN_SECRET = 4
 
 
@@ -49,7 +49,7 @@ class Redactor:
             words = {value, *value.split(" ")}
             values |= {word for word in words if len(word) >= _MIN_SECRET}
         forms = {form for value in values for form in _forms(value)}
-        # The longest first: a shorter secret inside must not leave the rest visible.
+        # The longest first: a shorter secret inside a longer one must not leave the rest visible.
         pattern = "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True))
         self._secrets = re.compile(pattern) if pattern else None
 

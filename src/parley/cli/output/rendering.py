@@ -104,7 +104,9 @@ def _write_skill(
 
 
 def _members(schema: Mapping[str, Any]) -> list[str]:
-    """Return a line for each member of the values of a JSON Schema, else one for the value."""
+    """Return a line for each property of a JSON Schema, or one line for a schema without
+    properties.
+    """
     properties = schema.get("properties")
     if not isinstance(properties, Mapping) or not properties:
         return [_kind(schema)]
@@ -117,7 +119,7 @@ def _members(schema: Mapping[str, Any]) -> list[str]:
 
 
 def _kind(schema: Any) -> str:
-    """Return the kind of the values of a JSON Schema, on one line."""
+    """Return the type of a JSON Schema, on one line."""
     if not isinstance(schema, Mapping):
         return "any value"
     for given in (schema.get("enum"), [schema["const"]] if "const" in schema else None):
@@ -170,10 +172,10 @@ def _yes(value: bool | None) -> str:
 TEXT, DATA, FILE = "Text", "Data", "File"
 
 THINKING = "thinking"
-"""The key of the block that thinking is."""
+"""The key of the block for thinking."""
 
 MAX_NAME, MAX_PROGRESS = 100, 200
-"""How many characters of the name of a tool are shown, and of what it got and returned."""
+"""The number of characters of a tool's name shown, and of its arguments and result."""
 
 
 def write_task(write: TextWriter, task: Task, *, verbose: bool) -> None:
@@ -256,7 +258,7 @@ def write_artifact_head(write: TextWriter, artifact: Artifact, *, verbose: bool)
 def write_parts(
     write: TextWriter, parts: Sequence[Part], *, verbose: bool, label: str = TEXT
 ) -> None:
-    """Write parts: text as it is, data as formatted JSON, files by name, type and size."""
+    """Write parts: text unchanged, data as formatted JSON, files by name, type and size."""
     for part in parts:
         if part.text is not None:
             write.content(label, part.text)
@@ -320,7 +322,7 @@ class EventWriter:
     def event(self, event: Event, *, before: Task | None = None) -> None:
         """Write one event and flush.
 
-        Of a continued task only what is new since ``before`` is written.
+        Of a continued task only the changes since ``before`` are written.
         """
         write, verbose = self._write, self._verbose
         if isinstance(event, TaskArtifactUpdateEvent):
@@ -328,7 +330,7 @@ class EventWriter:
         elif isinstance(event, TaskStatusUpdateEvent) and (shown := run_progress(event)):
             self._progress(shown)
         elif isinstance(event, TaskStatusUpdateEvent):
-            # The last line of a stream names its task, so every status does (§11.2).
+            # The last line of a stream names its task, so every status event does (§11.2).
             write.field("Task", event.task_id)
             write.field("Context", event.context_id)
             write_status(write, event.status, verbose=verbose)
@@ -339,7 +341,9 @@ class EventWriter:
         self._flush()
 
     def _progress(self, shown: dict[str, Any]) -> None:
-        """Write what a run of a model does meanwhile, dimly: a line each, thinking as it grows."""
+        """Write the progress of a model run, dimmed: one line for each step, thinking
+        as it grows.
+        """
         write, kind, name = self._write, shown["kind"], str(shown.get("name", ""))[:MAX_NAME]
         if kind == "thinking":
             if write.open_block != THINKING:
@@ -393,6 +397,6 @@ class EventWriter:
 
 
 def _short(value: Any) -> str:
-    """Return a value on one line, as far as progress shows it."""
+    """Return a value on one line, cut to the length for progress."""
     text = value if isinstance(value, str) else json_text(value)
     return text if len(text) <= MAX_PROGRESS else f"{text[:MAX_PROGRESS]}..."

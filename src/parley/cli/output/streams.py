@@ -1,9 +1,9 @@
 """The two streams: the payload goes to stdout, everything about the command to stderr.
 
 No credential gets to stderr or into an error (``redaction``), and no control character to either
-stream (``text``). All output and logs go through here, except what ``demo`` draws on a terminal and
-the lines of ``store export``. The boundary of every command is here too, where an exception becomes
-a report and an exit status.
+stream (``text``). All output and logs go through here, except the drawing of ``demo`` on a terminal
+and the lines of ``store export``. The boundary of every command is here too: it turns an exception
+into a report and an exit status.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from parley.model.struct import encode
 class Output:
     """Writes results and diagnostics in the chosen format.
 
-    A result is one JSON document, or one JSON object a line when streaming, or labelled text.
+    A result is one JSON document, or one JSON object per line when streaming, or labelled text.
     """
 
     def __init__(
@@ -48,17 +48,17 @@ class Output:
         self.text = TextWriter(sys.stdout.write, dims=_dims())
 
     def document(self, value: Any) -> None:
-        """Write one protocol object: alone and formatted, or on a line of its own."""
+        """Write one protocol object: alone and formatted, or on its own line."""
         self.json(encode(value))
 
     def json(self, encoded: bytes) -> None:
-        """Write encoded JSON: formatted, or on a line of its own."""
+        """Write encoded JSON: formatted, or on its own line."""
         encoded = msgspec.json.format(encoded, indent=-1 if self.is_stream else 2)
         sys.stdout.write(visible_json(encoded.decode()) + "\n")
         sys.stdout.flush()
 
     def report(self, document: Any, *fields: tuple[str, object]) -> None:
-        """Write a result: the document, or the fields of the text."""
+        """Write a result: the document as JSON, or the fields as text."""
         if self.is_json:
             self.document(document)
             return
@@ -99,7 +99,7 @@ class Output:
 def print_line(text: str, *, err: bool = False) -> None:
     """Print lines and flush, on stdout or (``err``) on stderr.
 
-    What stderr does not take is lost: a command does its work without it.
+    Failures of stderr are ignored: a command works without it.
     """
     if not err:
         sys.stdout.write(f"{visible(text)}\n")
@@ -113,7 +113,7 @@ def print_line(text: str, *, err: bool = False) -> None:
 
 
 class Stdout:
-    """Stdout, whose failures are ``OutputLost``, but for a reader that is gone."""
+    """Stdout, whose failures raise ``OutputLost``, except for a reader that has gone away."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -127,7 +127,7 @@ class Stdout:
             return self.stream.write(text)
 
     def flush(self) -> None:
-        """Write what is kept back. Raises ``OutputLost``."""
+        """Write buffered text. Raises ``OutputLost``."""
         with _losses():
             self.stream.flush()
 
@@ -143,7 +143,7 @@ def _losses() -> Iterator[None]:
 
 
 def give_up(stream: TextIO) -> None:
-    """Write nothing more to a stream: the interpreter has to find nothing to flush at its end."""
+    """Abandon a stream: the interpreter must find nothing to flush at its exit."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
@@ -151,7 +151,7 @@ def give_up(stream: TextIO) -> None:
 
 
 def exit_status_of(output: Output, action: Callable[[], int | None]) -> int:
-    """Run ``action`` and return its exit status, or that of its failure."""
+    """Run ``action`` and return its exit status, or the exit status of its failure."""
     try:
         status = action() or 0
         sys.stdout.flush()
@@ -178,7 +178,7 @@ def exit_status_of(output: Output, action: Callable[[], int | None]) -> int:
 
 
 def leave_stdout() -> None:
-    """Write what is kept back, or drop it: the interpreter would complain of it once more."""
+    """Write buffered text, or drop it: the interpreter would report the failure again."""
     try:
         sys.stdout.flush()
     except (OutputLost, OSError):
@@ -199,14 +199,16 @@ def _report(output: Output, failure: CommandFailure) -> int:
 
 
 def _report_loss(output: Output, failure: CommandFailure) -> int:
-    """Report a failure on stderr, whatever the format is: stdout cannot be written."""
+    """Report a failure on stderr, whatever the format: stdout cannot be written."""
     give_up(sys.stdout)
     Output(is_json=False, redact=output.redact).failure(failure)
     return failure.exit_status
 
 
 class LogFormatter(logging.Formatter):
-    """One line per record; further lines are indented, so that none can pass for a record."""
+    """Formats one line per record; further lines are indented, so that no text can imitate a
+    record.
+    """
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """Return the line of a record and the indented rest of its message."""
@@ -228,16 +230,18 @@ def log_to_stderr(level: str) -> None:
         LogFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
     )
     logging.basicConfig(level=level.upper(), handlers=[handler])
-    logging.getLogger("parley.audit.lines").setLevel(logging.WARNING)  # parley audit shows them
+    logging.getLogger("parley.audit.lines").setLevel(
+        logging.WARNING
+    )  # parley audit shows these lines
     if level != "debug":
-        for name in ("httpx", "httpx2"):  # they log each request at level info
+        for name in ("httpx", "httpx2"):  # these libraries log each request at level info
             logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def prepare_streams() -> None:
     """Make both streams write UTF-8 on every platform, and never fail on a character.
 
-    A stream that the caller has closed takes everything, and keeps nothing.
+    A stream that the caller has closed accepts everything and discards it.
     """
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
@@ -266,7 +270,7 @@ def log_python_errors() -> None:
         "a thread failed", args.exc_type, args.exc_value, args.exc_traceback
     )
     sys.unraisablehook = lambda args: log_error(
-        args.err_msg or "an exception was passed over",
+        args.err_msg or "an exception was ignored",
         args.exc_type,
         args.exc_value,
         args.exc_traceback,
@@ -274,7 +278,7 @@ def log_python_errors() -> None:
 
 
 def _dims() -> bool:
-    """Return whether stdout is a terminal that may write dimly (https://no-color.org)."""
+    """Return whether stdout is a terminal that may dim text (https://no-color.org)."""
     return (
         sys.stdout.isatty()
         and not os.environ.get("NO_COLOR")

@@ -2,8 +2,8 @@
 
 A field is one line. Longer content is a block: its label alone on a line, the content, and an empty
 line that closes it. An empty line inside the content becomes one space, so that a reader can skip a
-whole block. Text of others cannot move the cursor or change the reading order: such characters are
-escaped (command-line specification, §11.2). This module decides which those are, for text and for
+whole block. Untrusted text cannot move the cursor or change the reading order: such characters are
+escaped (command-line specification, §11.2). This module defines these characters, for text and for
 JSON; ``streams`` writes nothing without it.
 """
 
@@ -48,9 +48,9 @@ def format_duration(seconds: float) -> str:
     return f"{seconds:g}s"
 
 
-# Escaped: everything that a terminal obeys, and what makes a text look different from what it is:
-# in another order, on another line, or with an invisible part. Not escaped: joiners and selectors
-# of variants behind what has some: emoji, and letters of scripts other than the European ones.
+# Escaped: all terminal controls, and characters that make a text look different from its content:
+# in another order, on another line, or with an invisible part. Not escaped: joiners and variation
+# selectors after characters that have variants: emoji, and letters of non-European scripts.
 _UNSAFE = re.compile(
     "["
     r"\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but tab and line feed, DEL, C1
@@ -95,7 +95,7 @@ def visible_json(document: str) -> str:
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
-    """Return ``value`` as readable JSON, at any depth that could be received."""
+    """Return ``value`` as readable JSON, at any depth that the client can receive."""
     encoded = msgspec.json.encode(value)
     return visible_json(msgspec.json.format(encoded, indent=indent or 0).decode())
 
@@ -103,7 +103,7 @@ def json_text(value: Any, *, indent: int | None = None) -> str:
 def shell_words(words: list[str]) -> str:
     """Return a command line to copy: its words quoted, on one line.
 
-    A word with unprintable characters is in the shells' ``$'...'``.
+    A word with unprintable characters is quoted as ``$'...'``, as in shells.
     """
     return " ".join(map(_shell_word, words))
 
@@ -121,13 +121,13 @@ def one_line(text: str) -> str:
 
 
 DIM, PLAIN = "\x1b[2m", "\x1b[22m"
-"""What makes a terminal write dimly, and as before."""
+"""The escape sequences that dim a terminal's text, and end dimming."""
 
 
 class TextWriter:
-    """Writes fields and blocks. An open block may grow; anything else closes it.
+    """Writes fields and blocks. An open block may grow; any other output closes it.
 
-    ``dims`` lets what is written as ``dim`` look so, as terminals can.
+    With ``dims``, output marked ``dim`` is dimmed, as on a terminal.
     """
 
     def __init__(self, write: Callable[[str], object], *, dims: bool = False) -> None:
@@ -179,7 +179,10 @@ class TextWriter:
         if text.endswith("\r"):
             text, self._pending_return = text[:-1], True
         pieces: list[str] = []
-        before, self._before = self._before, (self._before + text)[-1:]  # what joiners join
+        before, self._before = (
+            self._before,
+            (self._before + text)[-1:],
+        )  # the character that a joiner follows
         for line in visible(before + text)[len(visible(before)) :].splitlines(keepends=True):
             pieces.append(" \n" if self._at_line_start and line == "\n" else line)
             self._at_line_start = line.endswith("\n")

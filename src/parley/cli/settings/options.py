@@ -1,10 +1,10 @@
 """Options, arguments and help of commands.
 
-The options of a command are the fields of one struct: each has its flag, its help and its default
-there. The settings that many commands share come from the table: a command gets them as one
-``CommandSettings`` value, and what the command line leaves out comes from the environment and the
-``.env`` files. The order of message parts is kept here too, because the parser groups options by
-name.
+The options of a command are the fields of a struct: each declares its flag, its help and its
+default. Settings that many commands share come from the table of settings: a command receives them
+as one ``CommandSettings`` value, and values that the command line leaves out come from the
+environment and the ``.env`` files. The order of message parts is recorded here as well, because the
+parser groups options by name.
 """
 
 from __future__ import annotations
@@ -38,53 +38,53 @@ AGENT_OPTIONS = (
     "card_key_origin",
 )  # fmt: skip
 REGISTRY_OPTIONS = ("registry", "registry_bearer", "registry_api_key")
-"""The settings of commands that ask a registry; others look up an agent there."""
+"""The settings of commands that call a registry; other commands look up an agent there."""
 OUTPUT_OPTIONS = ("output", "stream", "verbose", "debug", "config")
 CLIENT_OPTIONS = (*AGENT_OPTIONS, "registry", "timeout", *OUTPUT_OPTIONS)
 CALL_OPTIONS = (*AGENT_OPTIONS, "registry", "extension", "timeout", *OUTPUT_OPTIONS)
 LOCAL_OPTIONS = ("output", "debug")
-"""The settings of commands that call nobody."""
+"""The settings of commands that make no calls."""
 
 PARTS = ("text", "file", "data", "media_type")
-"""The options of message parts, whose order counts."""
+"""The options of message parts, whose order matters."""
 
 WORDS = "parley.words"
-"""The key of a context's ``meta`` that has the words behind the command, as they were given."""
+"""The key of a context's ``meta`` with the original words after the command."""
 
 _PARTS_KEY = "parley.parts"
 _AGENT = "agent__"
-"""The parameter in the agent's place; the agent stands before the arguments of a command."""
+"""The parameter for the agent, which precedes the arguments of a command."""
 
 EXIT_HELP = """\b
 Exit status:
-  0  done: the agent was asked and its answer reported, whatever the answer
+  0  done: the agent's answer was reported, whatever it was
   1  failed          2  wrong usage
-  3  agent or card out of reach
-  4  credentials missing or refused
+  3  agent or card not reachable
+  4  credentials missing or rejected
   5  --timeout ran out"""
 
 SOURCES_HELP = """\b
 Every option but --stream can be set in the environment, or (but for --config)
 in a .env file:
   --agent-card is A2ACLI_AGENT_CARD, --api-key is A2ACLI_API_KEY, ...
-  A flag counts before the environment, that before ./.env (or one in a folder
-  above), that before ~/.config/a2a-cli/.env. See: parley config show
-  A ./.env (or one above) says where the credentials in it go, never others."""
+  A flag takes precedence over the environment, then ./.env (or one in a folder
+  above), then ~/.config/a2a-cli/.env. See: parley config show
+  A ./.env (or one above) can redirect only credentials that it contains."""
 
 SECRETS_HELP = """\b
 A credential given as a flag can be seen by others in the process table and
 stays in the shell's history. A2ACLI_BEARER and A2ACLI_API_KEY do not."""
 
-AGENT_HELP = "The agent, as for --agent-card; -a names it too."
+AGENT_HELP = "The agent, as for --agent-card or -a."
 HELP_ALL = "--help-all"
 WIDTH = 78
-"""The width of a line of help, behind its indent of two."""
+"""The width of a line of help after its indent of two."""
 
 
 class CommandOption(Option, frozen=True):
-    """An option of a command. Its value is at ``least`` and at ``most``, if it is a number.
+    """An option of a command. A numeric value must be between ``least`` and ``most``.
 
-    One of the kind ``Path`` is a folder.
+    A value of the kind ``Path`` is a folder.
     """
 
     least: int | None = None
@@ -92,20 +92,20 @@ class CommandOption(Option, frozen=True):
 
 
 class Argument(CommandOption, frozen=True):
-    """An argument of a command: its place on the command line is that of its field."""
+    """An argument of a command, at the position of its field."""
 
 
 Agents = Annotated[
-    tuple[str, ...], Argument("The agents, as for --agent-card; -a names one too.", "[AGENT]...")
+    tuple[str, ...], Argument("The agents, as for --agent-card or -a.", "[AGENT]...")
 ]
-"""The agents of a command that takes several."""
+"""The agents of a command that accepts several."""
 
 
 class CommandFlag(msgspec.Struct, frozen=True):
     """An option on a command line, with its name and default in Python.
 
     ``prefix`` begins the environment variable of an option that does not name its own; without it
-    such an option has none.
+    such an option has no variable.
     """
 
     name: str
@@ -115,7 +115,7 @@ class CommandFlag(msgspec.Struct, frozen=True):
 
     @property
     def kind(self) -> type:
-        """The type of the value: ``bool`` for a flag without one."""
+        """The type of the value: ``bool`` for a flag without a value."""
         if self.option.sets is not None:
             return bool
         if isinstance(self.default, Mapping):
@@ -130,7 +130,7 @@ class CommandFlag(msgspec.Struct, frozen=True):
 
     @property
     def variable(self) -> str:
-        """The environment variable, empty for none."""
+        """The environment variable, or an empty string."""
         if self.option.variable is not None or not self.prefix:
             return self.option.variable or ""
         name = self.flag.lstrip("-").replace("-", "_") if self.kind is bool else self.name
@@ -138,13 +138,13 @@ class CommandFlag(msgspec.Struct, frozen=True):
 
     @property
     def default_text(self) -> str:
-        """The words for the value without the flag, empty for none."""
+        """The text for the value without the flag, or an empty string."""
         if self.option.default or self.kind is bool:
             return self.option.default or "no"
         return str(self.default) if type(self.default) in (str, int) else ""
 
     def parameter(self) -> inspect.Parameter:
-        """Return the parameter that typer makes the flag of."""
+        """Return the parameter from which typer makes the flag."""
         option = self.option
         is_shown = self.kind in (str, int) and bool(self.default_text) and not option.default
         kinds: dict[type, tuple[Any, Any]] = {
@@ -154,7 +154,7 @@ class CommandFlag(msgspec.Struct, frozen=True):
             Path: (Path | None, None),
         }
         kind, default = kinds.get(self.kind, (str, self.default if is_shown else ""))
-        # click splits the variable of a list at spaces; that of another separator is read later.
+        # click splits the variable of a list at spaces; lists with other separators are read later.
         is_own = bool(option.separator) or option.reads_itself
         text = f"  [env var: {self.variable}]" if is_own else ""
         text += f"  [default: {option.default}]" if option.default else ""
@@ -169,7 +169,7 @@ class CommandFlag(msgspec.Struct, frozen=True):
         if isinstance(option, Argument):
             missing = ... if self.default is msgspec.NODEFAULT else default or None
             declared = typer.Argument(missing, **more)
-            kind = str if kind == Path | None else kind  # it may be in another's place
+            kind = str if kind == Path | None else kind  # the agent may stand at its position
         else:
             declared = typer.Option(
                 default,
@@ -215,7 +215,8 @@ def _read_restrict(given: Sequence[str]) -> dict[str, str | tuple[str, ...]]:
         endpoint, equals, value = each.partition("=")
         if not equals or not value:
             raise UsageFailure(
-                f"--restrict: {each!r} is not ENDPOINT=WHO", hint="--restrict docs=authenticated"
+                f"--restrict: {each!r} is not of the form ENDPOINT=WHO",
+                hint="--restrict docs=authenticated",
             )
         if endpoint in found:
             raise UsageFailure(
@@ -232,7 +233,7 @@ def _parameter(name: str, kind: Any, declared: Any) -> inspect.Parameter:
 
 
 def flags_of(struct: type[msgspec.Struct]) -> list[CommandFlag]:
-    """Return the flags and arguments of a command whose options are a struct."""
+    """Return the flags and arguments that the fields of a struct declare."""
     hints = get_type_hints(struct, include_extras=True)
     return [
         CommandFlag(field.name, hints[field.name].__metadata__[0], field.default)
@@ -241,7 +242,7 @@ def flags_of(struct: type[msgspec.Struct]) -> list[CommandFlag]:
 
 
 class GroupedCommand(TyperCommand):
-    """A command with grouped options in its help, which keeps its words and the order of parts.
+    """A command with grouped options in its help; it records its words and the order of parts.
 
     ``rare`` are the names of the options that ``--help-all`` shows, and ``--help`` does not.
     """
@@ -249,7 +250,7 @@ class GroupedCommand(TyperCommand):
     rare: Collection[str] = ()
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse as usual, and keep the part flags in their order."""
+        """Parse as usual, and record the order of the part flags."""
         ctx.meta[WORDS] = list(args)
         if any(parameter.name == "media_type" for parameter in self.params):
             given, _, order = self.make_parser(ctx).parse_args(args=list(args))
@@ -301,7 +302,9 @@ class GroupedCommand(TyperCommand):
 
 
 def _folded(text: str) -> Iterator[str]:
-    """Yield the lines of a text; of a longer one the comment, or what fits, is on the next."""
+    """Yield the lines of a text; a line that is too long is split before its comment, or where it
+    fits.
+    """
     for is_prose, run in groupby(text.splitlines(), lambda line: line[:1] not in ("", " ", "\b")):
         lines = list(run)
         if is_prose and max(map(len, lines)) > WIDTH:
@@ -319,7 +322,7 @@ def _folded(text: str) -> Iterator[str]:
 
 
 class PartFlag(NamedTuple):
-    """One of ``text``, ``file``, ``data`` and ``media_type``, with its value."""
+    """A part flag (``text``, ``file``, ``data`` or ``media_type``), with its value."""
 
     name: str
     value: str
@@ -343,7 +346,7 @@ def load_sources(config: str | None) -> list[SettingSource]:
     """Return the sources of settings of this process. Raises ``UsageFailure``."""
     try:
         folder: Path | None = Path.cwd()
-    except OSError:  # the folder was deleted
+    except OSError:  # the current folder was deleted
         folder = None
     return sources(os.environ, folder, config or os.environ.get("A2ACLI_CONFIG"))
 
@@ -355,9 +358,9 @@ Structs = Mapping[str, tuple[type[msgspec.Struct], list[CommandFlag]]]
 def own_options(
     function: Callable[..., Any], skip: int = 2, names: Mapping[str, Any] | None = None
 ) -> tuple[list[inspect.Parameter], Structs]:
-    """Return the own parameters of a command, and the structs of options among them.
+    """Return a command's own parameters, and the structs of options among them.
 
-    The first are not: ``skip`` says how many. ``names`` are those that annotations use.
+    The first ``skip`` parameters are not its own. ``names`` are the names that annotations use.
     """
     signature = inspect.signature(function, eval_str=True, locals=names)
     own: list[inspect.Parameter] = []
@@ -371,7 +374,7 @@ def own_options(
 
 
 def fill(given: dict[str, Any], structs: Structs) -> None:
-    """Put structs in place of the values of their options. Raises ``UsageFailure``."""
+    """Replace the values of options by their structs. Raises ``UsageFailure``."""
     for name, (struct, flags) in structs.items():
         read = {flag.name: flag.read(given.pop(flag.name)) for flag in flags}
         given[name] = struct(**{n: value for n, value in read.items() if value is not None})
@@ -380,10 +383,10 @@ def fill(given: dict[str, Any], structs: Structs) -> None:
 def settings_command(
     app: typer.Typer, name: str, *fields: str, epilog: str = ""
 ) -> Callable[[Command], Command]:
-    """Register a command that gets its settings (the ``fields``) and the output.
+    """Register a command that receives its settings (the ``fields``) and the output.
 
-    A parameter whose type is a struct gets its own options and arguments. A command that has the
-    setting ``agent_card`` takes the agent as its first argument too, or several ``agents``.
+    A parameter whose type is a struct adds the struct's options and arguments. A command with the
+    setting ``agent_card`` also accepts the agent as its first argument, or several ``agents``.
     """
     chosen = [BY_FIELD[field] for field in fields]
 
@@ -446,10 +449,10 @@ _AGENT_PARAMETER = _parameter(
 
 
 def _agent_in_place(given: dict[str, Any], places: Sequence[str]) -> str:
-    """Return the agent that stands before the arguments, and move them to their places.
+    """Return the agent given before the arguments, and move the arguments to their positions.
 
-    It is the first word where there is one more than a command has arguments, and an address in
-    the place of one that may be left out.
+    It is the first word if there is one word more than the command has arguments, or an address at
+    the position of an optional argument.
     """
     names = [*places, _AGENT]
     words = [given[name] for name in names if given[name] is not None]
@@ -466,7 +469,7 @@ def _warn_about_open_files(output: Output, found: Sequence[SettingSource]) -> No
         holds_secrets = any(source.values.get(name) for name in secrets)
         if source.path and holds_secrets and is_open_to_others(source.path):
             output.warn(
-                f"{source.path} holds credentials and other users can read it; "
+                f"{source.path} contains credentials and other users can read it; "
                 f"chmod 600 {shlex.quote(str(source.path))}"
             )
 

@@ -37,13 +37,14 @@ _SENT = "What is sent"
 
 
 class EgressFlags(msgspec.Struct, frozen=True):
-    """The flags of the option ``egress``. The policy reads its variables itself."""
+    """The flags of the option ``egress``. The policy reads its own variables."""
 
     egress_allow: Annotated[
         tuple[str, ...],
         Option(
-            "A host (*.example.com for all below), an address or a network, with a port or "
-            "without, that requests may go to which others cause; repeat it.",
+            "A host (*.example.com includes subdomains), an address or a network, with or without "
+            "a "
+            "port, to which requests caused by peers may go; repeatable.",
             "PLACE",
             _SENT,
             reads_itself=True,
@@ -52,7 +53,7 @@ class EgressFlags(msgspec.Struct, frozen=True):
     egress_deny: Annotated[
         tuple[str, ...],
         Option(
-            "One that they must not go to, whatever allows it; repeat it.",
+            "A destination that is always forbidden to them; repeatable.",
             "PLACE",
             _SENT,
             reads_itself=True,
@@ -61,7 +62,7 @@ class EgressFlags(msgspec.Struct, frozen=True):
     egress_only_allowed: Annotated[
         bool,
         Option(
-            "Send such requests nowhere but where --egress-allow says, not to the public internet.",
+            "Allow such requests only to --egress-allow, not to the public internet.",
             panel=_SENT,
             reads_itself=True,
         ),
@@ -74,7 +75,7 @@ class CertificateFlags(msgspec.Struct, frozen=True):
     webhook_cert: Annotated[
         str,
         Option(
-            "Certificate to show to webhooks that ask for it (MutualTLS), with its chain (PEM); "
+            "Certificate for webhooks that require it (MutualTLS), with its chain (PEM); "
             "read again when it changes.",
             "FILE",
             _SENT,
@@ -91,7 +92,7 @@ class CertificateFlags(msgspec.Struct, frozen=True):
     webhook_ca: Annotated[
         str,
         Option(
-            "Authorities of the certificates of these webhooks (PEM), in place of the system's.",
+            "Authorities of these webhooks' certificates (PEM), instead of the system's.",
             "FILE",
             _SENT,
         ),
@@ -99,7 +100,7 @@ class CertificateFlags(msgspec.Struct, frozen=True):
 
 
 def server_flags(struct: type[msgspec.Struct]) -> list[CommandFlag]:
-    """Return the flags of a server that the fields of a struct declare."""
+    """Return the server flags that the fields of a struct declare."""
     defaults = zip(struct.__struct_fields__, struct.__struct_defaults__, strict=True)
     values = {name: each.factory() if hasattr(each, "factory") else each for name, each in defaults}
     return [
@@ -114,11 +115,11 @@ FLAGS = {
     for struct in (ServerOptions, Settings, EgressFlags, CertificateFlags)
     for flag in server_flags(struct)
 }
-"""All flags of servers by their names, with the structs whose fields they are."""
+"""All server flags by name, with the structs that declare them."""
 
 
 def server_settings() -> list[tuple[str, str, str]]:
-    """Return the flags of a server, each with its value in force and the source of the value."""
+    """Return the flags of a server, each with its effective value and the source of the value."""
     found = []
     for _, flag in FLAGS.values():
         if raw := flag.variable and os.environ.get(flag.variable):
@@ -129,7 +130,7 @@ def server_settings() -> list[tuple[str, str, str]]:
 
 
 class ServeCommand(msgspec.Struct, frozen=True):
-    """A command line that serves: the server's options, the log's level, and all its words."""
+    """A command line that serves: the server's options, the log level, and all its words."""
 
     options: dict[str, Any]
     log_level: str
@@ -140,24 +141,24 @@ USUAL = {
     "host", "port", "store", "url", "allowed_hosts", "tls_cert", "tls_key", "allow_anonymous",
     "grpc_port", "limits", "publisher",
 }  # fmt: skip
-"""The options of a server that ``--help`` shows; ``--help-all`` shows the others too."""
+"""The options of a server that ``--help`` shows; ``--help-all`` shows all."""
 
 
 class ServeFlags(msgspec.Struct, frozen=True):
-    """The flags of commands that serve, beside the options of the server."""
+    """The flags of commands that serve, in addition to the options of the server."""
 
     log_level: Annotated[
         str,
         CommandOption(
-            "How much to log to stderr: debug (with every request), info, warning, error.", "LEVEL"
+            "The log level for stderr: debug (with every request), info, warning, error.", "LEVEL"
         ),
     ] = "info"
-    debug: Annotated[bool, CommandOption("Show tracebacks of what stops the server.")] = False
+    debug: Annotated[bool, CommandOption("Show tracebacks of errors that stop the server.")] = False
     help_all: Annotated[bool, CommandOption("Show all options, and exit.")] = False
 
 
 class ServerCommand(GroupedCommand):
-    """A command that serves, with more options than help shows at once."""
+    """A command that serves, with more options than help shows by default."""
 
     rare = FLAGS.keys() - USUAL
 
@@ -165,15 +166,17 @@ class ServerCommand(GroupedCommand):
 def server_command(
     app: typer.Typer, *names: str, epilog: str
 ) -> Callable[[Callable[..., int | None]], None]:
-    """Register a function as the command ``serve``, with all flags of a server or those named.
+    """Register a function as the command ``serve``, with all flags of a server or the named ones.
 
-    It gets a ``ServeCommand``, and what its own parameters name; a parameter whose type is a struct
-    gets its own options.
+    It receives a ``ServeCommand``, and its own parameters; a parameter whose type is a struct adds
+    the struct's options.
     """
     chosen = [flag for name, (_, flag) in FLAGS.items() if name in names or not names]
 
     def register(function: Callable[..., int | None]) -> None:
-        names = {"ServeCommand": ServeCommand}  # which functions import when they are registered
+        names = {
+            "ServeCommand": ServeCommand
+        }  # annotations of the registered functions use this name
         own, structs = own_options(function, 1, names)
 
         @wraps(function)
@@ -207,7 +210,7 @@ _CONTEXT = inspect.Parameter(
 
 
 def _read(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keywords of ``ServerOptions`` that flags give. Raises ``UsageFailure``."""
+    """Return the keywords of ``ServerOptions`` from the flags. Raises ``UsageFailure``."""
     from parley.host.egress import read_egress
 
     values: dict[Any, dict[str, Any]] = {struct: {} for struct, _ in FLAGS.values()}
@@ -232,7 +235,7 @@ def _webhook_certificate(
     webhook_cert: str = "", webhook_key: str = "", webhook_ca: str = ""
 ) -> WebhookCertificate:
     if not webhook_cert:
-        raise UsageFailure("--webhook-key and --webhook-ca go with a certificate: --webhook-cert")
+        raise UsageFailure("--webhook-key and --webhook-ca need a certificate: --webhook-cert")
     from parley.push.proofs import WebhookCertificate
 
     return WebhookCertificate(webhook_cert, webhook_key or None, webhook_ca or None)
@@ -240,9 +243,9 @@ def _webhook_certificate(
 
 @contextmanager
 def reporting(store: str, anonymous: str = "") -> Iterator[None]:
-    """Report what keeps a server from running on a store, or stops it, as ``CommandFailure``.
+    """Report errors that prevent or stop a server as ``CommandFailure``.
 
-    ``anonymous`` says why everyone could call it, in place of the error's own words.
+    ``anonymous`` says why everyone could call it, instead of the error's own words.
     """
     from parley.agent.lifespan import LifespanFailed
     from parley.files.objects import FilesUnavailable
@@ -261,11 +264,11 @@ def reporting(store: str, anonymous: str = "") -> Iterator[None]:
         raise CommandFailure("PARLEY_ERR_TLS", str(error)) from error
     except ListenError as error:
         raise CommandFailure(
-            "PARLEY_ERR_LISTEN", str(error), hint="--port 0 takes a free port"
+            "PARLEY_ERR_LISTEN", str(error), hint="--port 0 selects a free port"
         ) from error
     except FilesUnavailable as error:
         raise CommandFailure(
-            "PARLEY_ERR_FILES", str(error), hint="name another place with --files, or none"
+            "PARLEY_ERR_FILES", str(error), hint="name another folder with --files, or none"
         ) from error
     except (LifespanFailed, StoreError) as error:
         cause = error.__cause__ if isinstance(error, LifespanFailed) else error

@@ -2,11 +2,11 @@
 
 The first source with a value wins (command-line specification, §8.3): a flag, an environment
 variable, a local ``.env`` (or the one of ``--config``), the user's ``~/.config/a2a-cli/.env``, the
-built-in default. Nothing is ever written. A ``.env`` file has ``A2ACLI_<OPTION>=value``, one a
-line; a project's may serve any program, so other lines are ignored.
+built-in default. Nothing is ever written. A ``.env`` file has lines ``A2ACLI_<OPTION>=value``; a
+project's file may serve other programs, so other lines are ignored.
 
-A discovered local ``.env`` may come with a foreign project. It may decide where its own credentials
-go, but never where others go.
+A discovered local ``.env`` may belong to an untrusted project. It may redirect credentials that it
+contains, but no others.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 
 
 class SettingSource(msgspec.Struct, frozen=True):
-    """One source of settings other than flags: its name and its values.
+    """A source of settings other than flags: its name and its values.
 
-    ``discovered``: it is a file that the user neither named nor owns as the global one.
+    ``discovered``: it is a file that the user neither named nor owns as the global file.
     """
 
     name: str
@@ -83,8 +83,8 @@ def resolve(
 ) -> CommandSettings:
     """Return the effective settings. ``flags`` has the command line's values by field.
 
-    ``asks_registry``: the registry gets its credentials, whatever the agent is called. ``agents``
-    are all of a command that takes several.
+    ``asks_registry``: the registry receives its credentials, whatever the agent is. ``agents`` are
+    all agents of a command that accepts several.
 
     Raises ``UsageFailure`` for an invalid value, naming its source.
     """
@@ -117,9 +117,9 @@ def resolve(
 def _find_protection(
     values: Mapping[str, Any], ranks: Mapping[str, int], found: Sequence[SettingSource]
 ) -> str | None:
-    """Return the discovered file that decides how connections are protected, if there is one.
+    """Return the discovered file that controls how connections are protected, or ``None``.
 
-    It may name the agent: a login is for one origin, and goes there alone.
+    It may name the agent: a login is for one origin, and is only sent there.
     """
     routing = [setting for setting in SETTINGS if setting.name != "agent-card"]
     for rank, source in enumerate(found, 1):
@@ -138,7 +138,7 @@ def _find_redirect(
     found: Sequence[SettingSource],
     credentials: Sequence[str],
 ) -> CredentialRedirect | None:
-    """Return the discovered file that decides where foreign credentials go, if there is one."""
+    """Return the discovered file that redirects credentials of other sources, or ``None``."""
     for rank, source in enumerate(found, 1):
         if not source.discovered or source.path is None:
             continue
@@ -160,7 +160,7 @@ def _find_redirect(
 
 
 def _routes_credentials(setting: Setting, value: Any) -> bool:
-    """Return whether a value decides where credentials go, as also the Host header does."""
+    """Return whether a value controls where credentials go, as also the Host header does."""
     if setting.name == "svc-param":
         return any(item.partition(":")[0].strip().lower() == "host" for item in value)
     return setting.routes_credentials and value != setting.default
@@ -185,7 +185,7 @@ def _credentials_in(
     asked = ("registry_bearer", "registry_api_key") if is_asked else ()
     fields = [field for field in ("bearer", "api_key", *asked) if values[field]]
     if values["svc_param"]:
-        from parley.client.origin import PUBLIC_HEADERS  # a large import, not needed for help
+        from parley.client.origin import PUBLIC_HEADERS  # a slow import, not needed for help
 
         names = [item.partition(":")[0].strip().lower() for item in values["svc_param"]]
         if not PUBLIC_HEADERS.issuperset(names):
@@ -223,7 +223,7 @@ def _is_given(flag: Any) -> bool:
 
 
 def _is_set(setting: Setting, flags: Mapping[str, Any], chosen: Sequence[SettingSource]) -> bool:
-    """Return whether the command line, the environment or a file of the user's has a setting."""
+    """Return whether the command line, the environment or a user's file has a setting."""
     in_sources = any(each.values.get(setting.variable) for each in chosen)
     return in_sources or _is_given(flags.get(setting.field))
 
@@ -249,7 +249,9 @@ def _version(raw: str) -> str:
         or len(numbers) > 3
         or not all(n.isdecimal() for n in numbers)
     ):
-        raise ValueError(f"{raw!r} is not spoken here; there are {', '.join(SUPPORTED_VERSIONS)}")
+        raise ValueError(
+            f"{raw!r} is not supported; the versions are {', '.join(SUPPORTED_VERSIONS)}"
+        )
     return known
 
 
@@ -299,13 +301,15 @@ def _read_list(setting: Setting, raw: Sequence[str]) -> tuple[str, ...]:
 def _check_parameter(item: str) -> None:
     name, colon, value = item.partition(":")
     if not colon or not name.strip() or not name.strip().isascii() or " " in name.strip():
-        raise ValueError("a service parameter is written name:value, for example x-trace-id:abc123")
+        raise ValueError(
+            "a service parameter has the form name:value, for example x-trace-id:abc123"
+        )
     if any(ord(character) < 32 for character in value):
-        raise ValueError("a service parameter's value is one line of text")
+        raise ValueError("a service parameter's value must be one line of text")
 
 
 def _check_together(items: Sequence[str]) -> None:
-    """Raise ``ValueError`` for headers of the client, and for repeated ones that are no lists."""
+    """Raise ``ValueError`` for reserved headers, and for repeated headers that are not lists."""
     from parley.client.bindings.request_auth import split_headers
 
     seen: set[str] = set()
@@ -329,13 +333,13 @@ def _read_limit(setting: Setting, raw: str) -> float | None:
         return None
     seconds = parse_duration(raw)
     if seconds == 0:
-        raise ValueError("a limit of no time at all; give a duration such as 30s, or none")
+        raise ValueError("a time limit of zero; give a duration such as 30s, or none")
     return seconds
 
 
 def _read_number(setting: Setting, raw: str) -> int:
     if not raw.strip().isdecimal():
-        raise ValueError(f"{raw!r} is not a whole number from 0 up")
+        raise ValueError(f"{raw!r} is not a whole number of 0 or more")
     return int(raw)
 
 
@@ -366,7 +370,7 @@ _READERS: dict[str, Any] = {
 
 
 def parse(text: str) -> dict[str, str]:
-    """Return the command's settings in ``text``. The last line for a name counts."""
+    """Return the command's settings in ``text``. The last line for a name applies."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         name, equals, value = line.strip().removeprefix("export ").partition("=")

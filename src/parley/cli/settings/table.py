@@ -1,4 +1,4 @@
-"""Every setting of the client commands, once: a field with its type, its default and its help."""
+"""The table of the client commands' settings: a field for each, with its type, default and help."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _KINDS: dict[Any, str] = {
     int | None: "number",
     dict[str, Any] | None: "object",
 }
-"""The kinds of settings by the type of their values; others are texts."""
+"""The kinds of settings by the types of their values; other settings are texts."""
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """One setting: its help, and how it is given.
+    """A setting: its help, and its flags and variable.
 
-    ``flags`` are all spellings; after the first, a command leaves out what another of its settings
-    has. ``off`` are the negative ones. A ``local`` setting comes only from the command line. One
-    that ``routes_credentials`` decides where credentials go, or how their connection is protected.
-    Those that are ``is_protected`` belong together: where the user sets one of them, none is taken
-    from a file that was found and not named. ``names`` is its variable, if it is not one of the
+    ``flags`` are all spellings; a command drops a later spelling that another of its settings uses.
+    ``off`` are the negative flags. A ``local`` setting comes only from the command line. A setting
+    that ``routes_credentials`` controls where credentials go, or how their connection is protected.
+    Settings that are ``is_protected`` belong together: if the user sets one of them, none is read
+    from a file that was found automatically. ``names`` is its variable, if it is not from the
     specification. ``name`` is the canonical flag without dashes.
     """
 
@@ -73,10 +73,10 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 class CredentialRedirect(msgspec.Struct, frozen=True):
-    """A discovered file decides where credentials go that are not its own.
+    """A discovered file redirects credentials that it does not contain.
 
-    ``variable`` is the variable that it sets, ``flag`` the same as an option, ``credential`` what
-    would go there, and ``origin`` the credential's source.
+    ``variable`` is the variable in the file, ``flag`` the same setting as an option, ``credential``
+    the redirected credential, and ``origin`` the credential's source.
     """
 
     file: str
@@ -87,16 +87,17 @@ class CredentialRedirect(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return (
-            f"{self.file}, which was found and not named, sets {self.variable}; that decides where "
+            f"{self.file}, which was found automatically rather than named, sets {self.variable}; "
+            "this controls where "
             f"credentials go or how they are protected, and {self.credential} is not from this "
             f"file ({self.origin})"
         )
 
     @property
     def remedy(self) -> str:
-        """The ways to allow or avoid it."""
+        """Advice on how to allow or avoid it."""
         return (
-            f"say it yourself with {self.flag}, or say that you trust the file with "
+            f"give {self.flag} yourself, or trust the file with "
             f"--config {shell_words([self.file])}; or keep the credentials in the file"
         )
 
@@ -105,7 +106,7 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The effective settings of one command, with their ``sources`` by field.
 
     ``credential_redirect`` is the reason why their credentials must not be sent, if any;
-    ``protection_file`` is a discovered file that decides how connections are protected, or which
+    ``protection_file`` is a discovered file that controls how connections are protected, or which
     other origins are trusted: logins are not used then.
     """
 
@@ -122,7 +123,8 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True):
     trust_origin: Annotated[
         tuple[str, ...],
         Setting(
-            "Another origin that may have the credentials, such as https://host:8443; repeatable.",
+            "Another origin that may receive the credentials, such as https://host:8443; "
+            "repeatable.",
             default_text="the agent's own",
             metavar="ORIGIN",
             panel="Agent",
@@ -132,7 +134,7 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True):
     require_signature: Annotated[
         bool,
         Setting(
-            "Refuse a card without a signature of a trusted key: by default, of one that is "
+            "Reject a card without a signature by a trusted key: by default, a key that is "
             "published at the card's own origin.",
             off=("--no-require-signature",),
             default_text="signatures of cards are not required",
@@ -146,7 +148,7 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True):
         Setting(
             "Trust only the keys in this file (JWK, JWK Set or PEM) to sign cards; repeatable. "
             "It implies --require-signature.",
-            default_text="those that are published",
+            default_text="the published keys",
             metavar="PATH",
             panel="Trust",
             routes_credentials=True,
@@ -168,7 +170,7 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True):
     transport: Annotated[
         tuple[str, ...],
         Setting(
-            "Preferred binding; repeat it, best first. Those not on the card are skipped.",
+            "Preferred binding; repeatable, best first. Bindings not on the card are skipped.",
             default_text="the card's own order",
             metavar="BINDING",
             panel="Agent",
@@ -177,7 +179,7 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True):
     a2a_version: Annotated[
         str | None,
         Setting(
-            "Protocol version to speak. Older ones than 1.0 are spoken only if named here.",
+            "Protocol version to use. Versions before 1.0 are used only if named here.",
             default_text="1.0",
             metavar="1.0|0.3",
             panel="Agent",
@@ -187,7 +189,7 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         Setting(
             "Add a service parameter (over HTTP, a header) to every request; repeatable "
-            "(in A2ACLI_SVC_PARAM: one a line).",
+            "(in A2ACLI_SVC_PARAM: one per line).",
             metavar="NAME:VALUE",
             panel="Agent",
         ),
@@ -196,8 +198,8 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         Setting(
             "Activate an extension that the agent declares (A2A-Extensions): its URI, or the name "
-            "of an installed one; repeatable.",
-            default_text="those that the agent requires and parley knows",
+            "of an installed extension; repeatable.",
+            default_text="required extensions that parley supports",
             metavar="URI",
             panel="Agent",
         ),
@@ -215,7 +217,7 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True):
     ca_file: Annotated[
         str | None,
         Setting(
-            "Trust the authorities in this PEM file, in place of the system's.",
+            "Trust the authorities in this PEM file, instead of the system's.",
             metavar="PATH",
             default_text="the system's authorities",
             panel="Connection",
@@ -225,7 +227,7 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True):
     client_cert: Annotated[
         str | None,
         Setting(
-            "A certificate to show to the agent (mutual TLS), as a PEM file.",
+            "A client certificate for the agent (mutual TLS), as a PEM file.",
             metavar="PATH",
             panel="Connection",
         ),
@@ -260,7 +262,7 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True):
     api_key: Annotated[
         str | None,
         Setting(
-            "API key, sent where the card says. Better in A2ACLI_API_KEY.",
+            "API key, sent as the card declares. Better in A2ACLI_API_KEY.",
             metavar="KEY",
             panel="Credentials",
             secret=True,
@@ -300,7 +302,7 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     context_id: Annotated[
         str | None,
-        Setting("A context that the agent named before.", metavar="ID", panel="Interaction"),
+        Setting("Continue in this context of the agent.", metavar="ID", panel="Interaction"),
     ] = None
     task_id: Annotated[
         str | None,
@@ -330,8 +332,8 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True):
     history: Annotated[
         int | None,
         Setting(
-            "How many messages of a task's history to ask for.",
-            default_text="as the agent sees fit",
+            "How many messages of a task's history to request.",
+            default_text="chosen by the agent",
             metavar="N",
             panel="Interaction",
         ),
@@ -357,7 +359,7 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True):
     poll_interval: Annotated[
         float,
         Setting(
-            "How often to ask for the task's state where the agent cannot stream.",
+            "How often to poll the task's state if the agent cannot stream.",
             default_text="2s",
             metavar="TIME",
             panel="Waiting",
@@ -385,7 +387,7 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True):
     stream: Annotated[
         bool,
         Setting(
-            "Show events as they come; with -o json, one JSON object a line.",
+            "Show events as they come; with -o json, one JSON object per line.",
             panel="Output",
             local=True,
         ),
@@ -393,7 +395,7 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True):
     verbose: Annotated[
         bool,
         Setting(
-            "Show everything that was exchanged with the agent.",
+            "Show the complete exchange with the agent.",
             off=("--no-verbose",),
             default_text="concise",
             panel="Output",
@@ -409,7 +411,7 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
     config: Annotated[
         str | None,
-        Setting("Read this .env file in place of the local one.", metavar="PATH", panel="Output"),
+        Setting("Read this .env file instead of the local one.", metavar="PATH", panel="Output"),
     ] = None
     sources: dict[str, str]
     credential_redirect: CredentialRedirect | None = None
@@ -417,12 +419,12 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def secrets(self) -> tuple[str | None, ...]:
-        """The credentials, which are shown nowhere."""
+        """The credentials, which are never shown."""
         return self.bearer, self.api_key, self.registry_bearer, self.registry_api_key
 
     @property
     def is_json(self) -> bool:
-        """True if results are JSON."""
+        """Return whether results are JSON."""
         return self.output == "json"
 
     def is_flag(self, field: str) -> bool:

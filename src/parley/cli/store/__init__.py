@@ -1,1 +1,1 @@
-"""``parley store``: what its commands do."""
+"""The implementation of ``parley store``."""

@@ -1,4 +1,4 @@
-"""Work on a store: which one, checks before the work, and the record of it in the audit."""
+"""Commands on a store: its selection, checks before the work, and records in its audit log."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ does not show it; a password file of PostgreSQL's (~/.pgpass) keeps it out of
 the URL."""
 
 _RECORDED = CommandOption(
-    "Record it in the audit of this store: sqlite:///PATH or postgresql://USER@HOST/DATABASE.",
+    "Record it in the audit log of this store: sqlite:///PATH or postgresql://USER@HOST/DATABASE.",
     "URL",
     variable=STORE_VARIABLE,
-    default="it is not recorded",
+    default="not recorded",
 )
 
 
 class InStore(msgspec.Struct, frozen=True):
-    """The store to work on."""
+    """The option that names the store."""
 
     store: Annotated[
         str,
@@ -61,7 +61,7 @@ class InStore(msgspec.Struct, frozen=True):
 
 
 class InShared(InStore, frozen=True):
-    """A store that other processes see; ``alone`` says why, and what would do instead."""
+    """A store that other processes see; ``alone`` says why, and names an alternative."""
 
     alone: ClassVar[tuple[str, str]] = ("", "")
 
@@ -70,16 +70,17 @@ class InShared(InStore, frozen=True):
         if self.store in MEMORY:
             what, instead = self.alone
             raise UsageFailure(
-                f"--store: {what} that other processes see, and memory: is seen by its own process "
-                "alone",
-                hint="serve the agent with sqlite:///PATH or postgresql://..., and name that one"
+                f"--store: {what} that other processes see, but memory: is visible to its own "
+                "process "
+                "only",
+                hint="serve the agent with sqlite:///PATH or postgresql://..., and name that store"
                 + instead,
             )
         return with_admin(self.store, action)
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """The store whose audit records an act on files."""
+    """The store whose audit log records an action on files."""
 
     store: Annotated[str, _RECORDED] = ""
 
@@ -88,7 +89,7 @@ class StoreCommands(Commands):
     """Commands that work on a store: functions of the output, the store and their options."""
 
     def work(self, name: str, *notes: str, exits: str = EXITS) -> Callable[[Command], Command]:
-        """Return a decorator that adds a command; ``notes`` stand below its help."""
+        """Return a decorator that adds a command; ``notes`` are printed below its help."""
 
         def added(function: Command) -> Command:
             @wraps(function)
@@ -102,12 +103,12 @@ class StoreCommands(Commands):
         return added
 
 
-AgentKey = Annotated[str, CommandOption("Only what is kept of this agent, by its key.", "KEY")]
-TenantName = Annotated[str, CommandOption("Only what is kept of this tenant.", "NAME")]
+AgentKey = Annotated[str, CommandOption("Only data of this agent, by its key.", "KEY")]
+TenantName = Annotated[str, CommandOption("Only data of this tenant.", "NAME")]
 
 
 def audit_option(panel: str | None = None) -> str:
-    """Return the option that names the store whose audit records an act on files."""
+    """Return the option that names the store whose audit log records an action on files."""
     option = msgspec.structs.replace(_RECORDED, panel=panel or "")
     default: str = CommandFlag("store", option, "").parameter().default
     return default
@@ -133,7 +134,7 @@ def require_store(admin: StoreAdmin) -> SchemaStatus:
         raise CommandFailure(
             "PARLEY_ERR_STORE",
             f"there is no store at {admin.name}",
-            hint="name another with --store; parley serve and parley store migrate make one",
+            hint="name another with --store; parley serve and parley store migrate create it",
         )
     return schema
 
@@ -141,34 +142,34 @@ def require_store(admin: StoreAdmin) -> SchemaStatus:
 def require_current(admin: StoreAdmin, agent: str = "") -> None:
     """Raise ``CommandFailure`` unless there is a store with the latest schema.
 
-    Raises ``UsageFailure`` unless it has data of the ``agent``, if one is named.
+    Raises ``UsageFailure`` unless it has data of the ``agent``, if given.
     """
     schema = require_store(admin)
     if schema.missing:
         raise CommandFailure(
             "PARLEY_ERR_STORE",
-            f"{admin.name} has schema version {schema.version}, and this version of Parley needs "
+            f"{admin.name} has schema version {schema.version}, but this version of Parley needs "
             f"{schema.missing[-1].version}",
-            hint="parley store migrate brings it up to date",
+            hint="parley store migrate updates it",
         )
     if agent and agent not in (agents := admin.agents()):
         known = ", ".join(agents) or "none"
-        raise UsageFailure(f"--agent: the store keeps nothing of {agent!r}; it knows {known}")
+        raise UsageFailure(f"--agent: the store has no data of {agent!r}; it has {known}")
 
 
 def act(kind: str, **about: Any) -> AuditEntry:
-    """Return an act of the user who runs this command."""
+    """Return an audit entry for the user who runs this command."""
     from parley.store.audit.recorder import user_act
 
     return user_act(kind, client=f"parley-cli/{__version__}", **about)
 
 
 Record = Callable[[str, str, Mapping[str, Any]], None]
-"""Records an act: its kind, its subject, and details without secrets."""
+"""Records an action: its kind, its subject, and details without secrets."""
 
 
 def record_act(admin: StoreAdmin, entry: AuditEntry) -> None:
-    """Record an act that was done, durably. Raises ``CommandFailure``."""
+    """Record a completed action, durably. Raises ``CommandFailure``."""
     from parley.store.protocols.errors import StoreError
 
     try:
@@ -176,18 +177,18 @@ def record_act(admin: StoreAdmin, entry: AuditEntry) -> None:
     except StoreError as error:
         raise CommandFailure(
             "PARLEY_ERR_AUDIT",
-            f"it was done, and could not be recorded in the audit: {error}",
-            hint="parley audit shows what is recorded",
+            f"it was done, but could not be recorded in the audit log: {error}",
+            hint="parley audit shows the recorded entries",
         ) from error
 
 
 def with_record(url: str, action: Callable[[Record], T]) -> T:
-    """Return the result of ``action``, which gets what records acts in a store, if one is named.
+    """Return the result of ``action``, which receives a function that records actions in the store.
 
-    The store is looked at first, so that nothing is done that cannot be recorded.
+    The store is checked first, so that no action is done that cannot be recorded.
     """
     if not url or (url in MEMORY and os.environ.get(STORE_VARIABLE) == url):
-        return action(lambda kind, subject, details: None)  # memory has an audit of its own
+        return action(lambda kind, subject, details: None)  # without a store nothing is recorded
 
     def recording(admin: StoreAdmin) -> T:
         require_current(admin)

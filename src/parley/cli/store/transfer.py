@@ -1,4 +1,4 @@
-"""``parley store export`` and ``import``: a store as lines of JSON, in files that are whole."""
+"""``parley store export`` and ``import``: a store as lines of JSON, in complete files."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def export(output: Output, admin: StoreAdmin, file: str, *, agent: str, tenant: 
 
 
 def refuse_stdout(output: Output, file: str, instead: str) -> None:
-    """Refuse an export to standard output where it is no export then. Raises ``UsageFailure``."""
+    """Reject standard output as the target of an export if the export would be unusable. Raises
+    ``UsageFailure``.
+    """
     if file == "-" and output.is_json:
-        raise UsageFailure(
-            "--output json is about the export, which is on standard output itself; name a file"
-        )
+        raise UsageFailure("--output json would mix with an export on standard output; name a file")
     if file == "-" and sys.stdout.isatty():
         raise UsageFailure(
-            "the export is not for a terminal: name a file, or pass it on", hint=instead
+            "an export cannot go to a terminal: name a file, or pipe it", hint=instead
         )
 
 
@@ -82,23 +82,24 @@ def export_stream(file: str) -> Iterator[IO[bytes]]:
         raise
     except OSError as error:
         raise CommandFailure(
-            "PARLEY_ERR_FILE", f"the export is not whole ({error.strerror}); do it again"
+            "PARLEY_ERR_FILE", f"the export is incomplete ({error.strerror}); repeat it"
         ) from error
 
 
 @contextmanager
 def new_file(path: Path) -> Iterator[IO[bytes]]:
-    """Write a file that only its owner can read, and that appears only when complete and durable.
+    """Write a file that only its owner can read, and that appears only when it is complete and
+    durable.
 
-    Replaces no other file, and writes through no link.
+    It replaces no existing file, and follows no link.
     """
-    exists = UsageFailure(f"{path} is there already; name a new file, or remove it")
+    exists = UsageFailure(f"{path} exists already; name a new file, or remove it")
     if os.path.lexists(path):
         raise exists
     try:
         descriptor, name = tempfile.mkstemp(".part", f"{path.name}.", path.parent)
         if hasattr(os, "fchmod"):
-            os.fchmod(descriptor, 0o600)  # whatever the umask is
+            os.fchmod(descriptor, 0o600)  # independent of the umask
     except OSError as error:
         raise CommandFailure(
             "PARLEY_ERR_FILE", f"{path} cannot be written ({error.strerror})"
@@ -113,11 +114,11 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
             os.link(part, path)
         except FileExistsError:
             raise exists from None
-        except OSError:  # not every file system has links
+        except OSError:  # some file systems have no links
             part.rename(path)
     except OSError as error:
         raise CommandFailure(
-            "PARLEY_ERR_FILE", f"{path} was not written ({error.strerror}); nothing is left of it"
+            "PARLEY_ERR_FILE", f"{path} was not written ({error.strerror}); no partial file remains"
         ) from error
     finally:
         with suppress(FileNotFoundError):
@@ -153,7 +154,7 @@ async def _import(
 
 @contextmanager
 def _rewindable(file: str) -> Iterator[IO[bytes]]:
-    """Open a file to be read twice; a pipe is copied to a temporary file."""
+    """Open a file that is read twice; a pipe is copied to a temporary file."""
     name = "standard input" if file == "-" else file
     try:
         with open(file, "rb") if file != "-" else tempfile.TemporaryFile() as stream:

@@ -1,4 +1,4 @@
-"""Agent cards that lead to the proxy, and requests by the operation that they ask for."""
+"""Agent cards rewritten to the proxy's address, and the operation of each request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ METHODS = {
     for version in SUPPORTED_VERSIONS
     for method, operation in dialect(version).jsonrpc.methods.items()
 }
-"""The operations by their methods in JSON-RPC, of all versions."""
+"""The operations by their JSON-RPC methods, of all versions."""
 
 _PATHS = [
     (
@@ -31,7 +31,7 @@ CARD = "card"
 
 
 def operation_of(method: str, path: str, body: bytes) -> str:
-    """Return the operation that a request asks for, in the words of 1.0, or nothing."""
+    """Return the operation of a request by its name in 1.0, or an empty string."""
     path = path.partition("?")[0]
     if "/.well-known/agent" in path:
         return CARD
@@ -49,8 +49,10 @@ def operation_of(method: str, path: str, body: bytes) -> str:
     return ""
 
 
-def led_here(body: bytes, target: str, here: str) -> bytes:
-    """Return a card whose interfaces at ``target`` are at ``here``; others are left out."""
+def rewrite_card(body: bytes, target: str, here: str) -> bytes:
+    """Return a card with its interfaces at ``target`` moved to ``here``; other interfaces are
+    removed.
+    """
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
@@ -64,7 +66,7 @@ def led_here(body: bytes, target: str, here: str) -> bytes:
             card[name] = [each for each in moved if each is not None]
     if isinstance(card.get("url"), str):
         card["url"] = _address(card["url"], target, here) or card["url"]
-    card.pop("signatures", None)  # they would not fit any more
+    card.pop("signatures", None)  # they do not match the changed card
     return json.dumps(document).encode()
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong with a request and its answer."""
+"""The faults of a request and its response."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 
 class FaultGate:
-    """Holds what waits for it until ``open`` is called, in any thread. It stays open."""
+    """Holds every ``wait`` until ``open`` is called, in any thread. An open gate stays open."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -18,7 +18,7 @@ class FaultGate:
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
 
     def open(self) -> None:
-        """Let all go on."""
+        """Release all waiters."""
         with self._lock:
             self._is_open = True
             waiting, self._waiting = self._waiting, []
@@ -43,7 +43,7 @@ def _release(future: asyncio.Future[None]) -> None:
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that goes wrong. Make it with a function of ``parley.conformance.faults``."""
+    """One fault. Create it with a function of ``parley.conformance.faults``."""
 
     kind: str
     number: int = 0
@@ -62,12 +62,12 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def drop() -> Fault:
-    """Close the connection: the server never gets the request."""
+    """Close the connection: the server never receives the request."""
     return Fault(kind="drop")
 
 
 def drop_answer() -> Fault:
-    """Pass the request on, and close the connection without a byte of the answer."""
+    """Forward the request, and close the connection without a byte of the response."""
     return Fault(kind="drop_answer")
 
 
@@ -77,7 +77,9 @@ def drop_frame(frame: int) -> Fault:
 
 
 def delay(by: float | FaultGate, *, frame: int = 0) -> Fault:
-    """Hold the answer back: seconds, or until a gate is opened. With ``frame``, from there on."""
+    """Delay the response: by seconds, or until a gate is opened. With ``frame``, from that frame
+    on.
+    """
     if frame:
         _positive(frame, "frame")
     if isinstance(by, FaultGate):
@@ -88,7 +90,7 @@ def delay(by: float | FaultGate, *, frame: int = 0) -> Fault:
 
 
 def duplicate() -> Fault:
-    """Send the request to the server twice. The client gets the second answer."""
+    """Send the request to the server twice. The client gets the second response."""
     return Fault(kind="duplicate")
 
 
@@ -110,30 +112,32 @@ def overtaken() -> Fault:
 
 
 def cut(*, after_bytes: int | None = None, after_frames: int | None = None) -> Fault:
-    """Close the connection after so many bytes of the body, or so many frames, of the answer."""
+    """Close the connection after so many bytes of the body, or so many frames, of the response."""
     if (after_bytes is None) == (after_frames is None):
-        raise ValueError("give one of after_bytes and after_frames")
+        raise ValueError("give either after_bytes or after_frames")
     given = after_bytes if after_bytes is not None else after_frames
     if given is None or given < 0:
-        raise ValueError("an answer is cut after 0 bytes or frames, or more")
+        raise ValueError("a response is cut after 0 or more bytes or frames")
     return Fault(kind="cut_bytes" if after_bytes is not None else "cut_frames", number=given)
 
 
 def slow(bytes_per_second: int, *, piece: int = 64) -> Fault:
-    """Read the answer, and pass it on, that slowly: in pieces of so many bytes."""
+    """Forward the response at so many bytes per second, in pieces of ``piece`` bytes."""
     _positive(piece, "piece")
     return Fault(kind="slow", number=_positive(bytes_per_second, "bytes_per_second"), other=piece)
 
 
 def status(code: int, *, retry_after: int | None = None) -> Fault:
-    """Answer in the server's place, with an HTTP status. The server never gets the request."""
+    """Answer with an HTTP status instead of the server, which never receives the request."""
     if not 400 <= code <= 599:
-        raise ValueError(f"a failure has a status from 400 to 599, not {code!r}")
+        raise ValueError(f"status() takes a status from 400 to 599, not {code!r}")
     return Fault(kind="status", number=code, text="" if retry_after is None else str(retry_after))
 
 
 def wrong_version(version: str = "99.0") -> Fault:
-    """Have the request name another version of the protocol. The server answers as it does."""
+    """Make the request name another version of the protocol. The server's response is
+    not changed.
+    """
     return Fault(kind="wrong_version", text=version)
 
 

@@ -1,4 +1,4 @@
-"""``FaultProxy``: a server behind a line that breaks as a test says, request by request."""
+"""``FaultProxy``: a server behind a proxy that injects faults, request by request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import msgspec
 from aiohttp import web
 from yarl import URL
 
-from parley.conformance.faults.cards import CARD, led_here, operation_of
+from parley.conformance.faults.cards import CARD, operation_of, rewrite_card
 from parley.conformance.faults.fault import Fault, FaultGate
 from parley.security.outbound import guarded_session
 
@@ -46,12 +46,12 @@ class FrameSplitter:
 
     @property
     def rest(self) -> bytes:
-        """What has no end yet."""
+        """Return the bytes after the last complete frame."""
         return self._rest
 
 
 def has_data(frame: bytes) -> bool:
-    """Return whether a frame is an event, and no comment."""
+    """Return whether a frame is an event, not a comment."""
     lines = frame.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
     return any(line.startswith(b"data") for line in lines)
 
@@ -73,15 +73,15 @@ _OWN_HEADERS = (
     "Content-Length",
     "Accept-Encoding",
 )
-"""The headers of a request that are between two neighbours."""
+"""The hop-by-hop headers of a request, which the proxy does not forward."""
 
 
 class ProxiedRequest(msgspec.Struct, kw_only=True):
-    """A request that came to the proxy, and what became of it.
+    """A request to the proxy, and its outcome.
 
-    ``operation`` is in the words of 1.0, ``card`` for a card, or empty. ``status`` is that of the
-    answer, 0 if the client got none; ``sent`` counts the bytes of its body that the client got.
-    For ``tcp://`` targets a request is a connection.
+    ``operation`` has its name in 1.0, ``card`` for a card, or is empty. ``status`` is the status of
+    the response, 0 if the client got none; ``sent`` counts the bytes of the body that the client
+    got. For ``tcp://`` targets a request is a connection.
     """
 
     method: str = ""
@@ -109,7 +109,7 @@ class _Rule:
         self._after = after
 
     def takes(self, request: ProxiedRequest) -> bool:
-        """Return whether the request has these faults, and count it."""
+        """Return whether the rule applies to this request, and count the request."""
         if self._left == 0 or not self._fits(request):
             return False
         if self._after:
@@ -136,12 +136,13 @@ class FaultProxy:
             proxy.fault(faults.cut(after_frames=2), on="SendStreamingMessage")
             ...  # the client under test calls proxy.url
 
-    ``target`` is the address of a server over HTTP/1.1. Its agent cards lead to the proxy; other
-    interfaces, such as gRPC, are left out of them, as are signatures. ``tcp://host:port`` is any
-    server: then ``drop``, ``delay``, ``cut(after_bytes=...)`` and ``slow`` apply to connections.
+    ``target`` is the address of a server over HTTP/1.1. Its agent cards are rewritten to the
+    proxy's address; other interfaces, such as gRPC, and signatures are removed from them.
+    ``tcp://host:port`` is any server: then ``drop``, ``delay``, ``cut(after_bytes=...)`` and
+    ``slow`` apply to connections.
 
-    Without faults it passes everything on. It runs in a thread of its own, so ``with`` and
-    ``async with`` both do. ``requests`` has what came, in order.
+    Without faults it forwards everything unchanged. It runs in its own thread, so both ``with`` and
+    ``async with`` work. ``requests`` lists the received requests, in order.
     """
 
     def __init__(self, target: str) -> None:
@@ -179,14 +180,15 @@ class FaultProxy:
         return f"http://127.0.0.1:{self._port}"
 
     def fault(self, *faults: Fault, on: On = None, times: int | None = 1, after: int = 0) -> None:
-        """Have requests go wrong: each request takes the first rule that fits.
+        """Add a rule that injects faults; the first matching rule applies to a request.
 
-        ``on`` is an operation (``"SendMessage"``, also for its forms in 0.3; ``"card"``), a
-        pattern of paths (``"/rest/*"``), a function of the ``ProxiedRequest``, or nothing for all
-        but cards. ``times`` requests take the rule, ``None`` for all; ``after`` so many others.
+        ``on`` is an operation (``"SendMessage"``, also for its forms in 0.3; ``"card"``), a pattern
+        of paths (``"/rest/*"``), a function of the ``ProxiedRequest``, or ``None`` for all requests
+        except cards. The rule skips the first ``after`` matching requests and applies to the next
+        ``times``; ``None`` is no limit.
         """
         if not faults:
-            raise ValueError("name what goes wrong, as in proxy.fault(faults.drop())")
+            raise ValueError("give a fault, as in proxy.fault(faults.drop())")
         if self._parts.scheme == "tcp":
             wrong = [each for each in faults if each.kind not in _OF_CONNECTIONS]
             if wrong:
@@ -195,7 +197,7 @@ class FaultProxy:
             self._rules.append(_Rule(faults, on, times, after))
 
     def clear(self) -> None:
-        """Take all rules back."""
+        """Remove all rules."""
         with self._lock:
             self._rules.clear()
 
@@ -203,7 +205,7 @@ class FaultProxy:
         """Return the requests for an operation."""
         return [each for each in self.requests if each.operation == operation]
 
-    # -- its life ------------------------------------------------------------------------------
+    # -- lifecycle --------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -259,7 +261,7 @@ class FaultProxy:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.sleep(0)  # in which the transports close their sockets
+        await asyncio.sleep(0)  # one pass in which the transports close their sockets
 
     # -- one request ---------------------------------------------------------------------------
 
@@ -306,7 +308,7 @@ class FaultProxy:
     async def _answer(
         self, request: ProxiedRequest, asked: web.Request, faults: dict[str, Fault]
     ) -> web.StreamResponse | None:
-        """Return the answer, ``None`` if the connection ends."""
+        """Return the response, ``None`` if the connection ends."""
         if "drop" in faults:
             return None
         if refused := faults.get("status"):
@@ -346,7 +348,7 @@ class FaultProxy:
                     await _read(first)
             async with send() as answer:
                 if "drop_answer" in faults:
-                    await _read(answer)  # the server has done what it was asked
+                    await _read(answer)  # the server has finished the request
                     return None
                 return await self._pass_back(request, asked, answer, faults)
 
@@ -367,15 +369,15 @@ class FaultProxy:
         if _is_stream(answer):
             body = _frames(body, faults)
         elif request.operation in (CARD, "GetExtendedAgentCard"):
-            whole = led_here(await answer.read(), self.target, self._origin)
+            whole = rewrite_card(await answer.read(), self.target, self._origin)
             headers["Content-Length"] = str(len(whole))
             body = _of(whole)
         request.status = answer.status
-        response = _PassedBack(status=answer.status, reason=answer.reason, headers=headers)
+        response = _ForwardedResponse(status=answer.status, reason=answer.reason, headers=headers)
         response.given = set(headers)
         response.force_close()
         await response.prepare(asked)
-        is_cut = await _pass_on(body, request, faults, response.write)
+        is_cut = await _forward(body, request, faults, response.write)
         return None if is_cut or "cut_frames" in faults else response
 
     # -- one connection ------------------------------------------------------------------------
@@ -414,7 +416,7 @@ class FaultProxy:
 
         try:
             await _hold(faults.get("delay"))
-            await _pass_on(_all_of(far_reader), request, faults, write)
+            await _forward(_all_of(far_reader), request, faults, write)
         finally:
             far_writer.close()  # before the wait, which a proxy that ends may cancel
             onward.cancel()
@@ -441,7 +443,7 @@ async def _all_of(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 async def _read(answer: aiohttp.ClientResponse) -> None:
-    """Read an answer that nobody gets; of a stream, what is there first."""
+    """Read a response that no client gets; of a stream, its first part."""
     async for _ in answer.content.iter_any():
         if _is_stream(answer):
             break
@@ -451,15 +453,15 @@ def _is_stream(answer: aiohttp.ClientResponse) -> bool:
     return answer.headers.get("Content-Type", "").startswith("text/event-stream")
 
 
-class _PassedBack(web.StreamResponse):
-    """An answer of the server, whose headers are ``given``."""
+class _ForwardedResponse(web.StreamResponse):
+    """A response of the server, with the headers in ``given``."""
 
     given: Collection[str] = ()
 
 
 async def _add_nothing(asked: web.Request, response: web.StreamResponse) -> None:
-    """Leave the headers out that the library adds."""
-    given = response.given if isinstance(response, _PassedBack) else ()
+    """Remove the headers that the library adds."""
+    given = response.given if isinstance(response, _ForwardedResponse) else ()
     for name in ("Content-Type", "Date", "Server"):
         if name not in given:
             response.headers.popall(name, None)
@@ -472,17 +474,17 @@ def _slow_socket(address: Any) -> socket.socket:
 
 
 def _slow_down(made: socket.socket) -> None:
-    """Have the server feel that it is read slowly."""
+    """Limit the receive buffer, so that the server notices the slow reader."""
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER)
 
 
-async def _pass_on(
+async def _forward(
     body: AsyncIterator[bytes],
     request: ProxiedRequest,
     faults: dict[str, Fault],
     write: Callable[[bytes], Awaitable[None]],
 ) -> bool:
-    """Pass a body on, cut and as slowly as the faults say, and return whether it was cut."""
+    """Forward a body with the cuts and the speed of the faults, and return whether it was cut."""
     limit = faults["cut_bytes"].number if "cut_bytes" in faults else None
     pace = faults.get("slow")
     async for data in body:
@@ -509,7 +511,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def _frames(body: AsyncIterator[bytes], faults: dict[str, Fault]) -> AsyncIterator[bytes]:
-    """Yield the frames of a stream as the faults have them."""
+    """Yield the frames of a stream after the faults are applied."""
     cut, delay = faults.get("cut_frames"), faults.get("delay")
     moved, held = faults.get("reorder"), b""
     splitter, number = FrameSplitter(), 0

@@ -75,19 +75,20 @@ logger = logging.getLogger(__name__)
 
 MAX_UNCLAIMED = 1000
 MAX_UNCLAIMED_SIZE = 16 * 1024 * 1024
-"""How many messages that answer nothing, and characters of them, wait for ``messages``. Then the
-oldest is dropped."""
+"""The limits of unclaimed messages for ``messages``, in number and in characters. Above them the
+oldest is dropped.
+"""
 
 # A request with such a status was not processed, and may be sent to another address.
 _NOTHING_THERE = frozenset({404, 405, 410, 426, 501})
 
 
 class EnvelopeConnection:
-    """A connection to one agent, over the best way to it that works at the time.
+    """A connection to one agent, over the best available transport.
 
-    Opening a WebSocket is tried first, then HTTP, at each endpoint in turn; a way that fails rests.
-    Endpoints that the server refuses for other reasons than credentials are passed over. ``close``
-    ends it; requests under way then fail with ``ConnectionClosed``.
+    A WebSocket is tried first, then HTTP, at each endpoint in turn; a failed transport is not tried
+    for a while. Endpoints that the server rejects for reasons other than credentials are skipped.
+    ``close`` ends it; running requests then fail with ``ConnectionClosed``.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class EnvelopeConnection:
 
     @property
     def uses_socket(self) -> bool:
-        """Whether a WebSocket is open."""
+        """Return whether a WebSocket is open."""
         return self._session is not None
 
     @property
@@ -132,7 +133,7 @@ class EnvelopeConnection:
         return "" if self._way is None else str(self._way)
 
     async def open(self) -> None:
-        """Open a WebSocket if one can be had, so that errors show before the first request.
+        """Open a WebSocket if possible, so that errors appear before the first request.
 
         Raises ``AuthenticationRequired``, ``Unreachable``, with ``transport="socket"``
         ``SocketRefused``, and the agent's own error, such as ``UnauthenticatedError``.
@@ -203,7 +204,7 @@ class EnvelopeConnection:
             self._way = way
 
     def failed(self, way: Way, error: Exception) -> None:
-        """Note that a way cannot be used for a while."""
+        """Record that a transport cannot be used for a while."""
         is_refused = isinstance(error, SocketRefused)
         first = self.settings.socket_again if is_refused else self.settings.backoff.first
         way.rest(asyncio.get_running_loop().time(), first, error)
@@ -212,12 +213,12 @@ class EnvelopeConnection:
     async def ask(
         self, request: Envelope, *, deadline: float | None = None, repeats: bool = True
     ) -> Answers:
-        """Send a request and yield its answers, each once; the last one ends it.
+        """Send a request and yield its answers, each once; the last answer ends it.
 
-        ``deadline`` is a time of the event loop: the message has the time until then.
-        ``repeats``: an unanswered request is sent again after the connection broke, and a refused
-        one at its ``retryAfter``. Without it, ``Disconnected`` is raised for a request that may
-        have been processed.
+        ``deadline`` is a time of the event loop: the message has the remaining time. ``repeats``:
+        an unanswered request is sent again after the connection broke, and a rejected request at
+        its ``retryAfter``. Without it, ``Disconnected`` is raised for a request that may have been
+        processed.
         """
         async with self._slots:
             task = _RequestInFlight(request, deadline, self.settings.retries, repeats=repeats)
@@ -244,7 +245,7 @@ class EnvelopeConnection:
                 await asyncio.sleep(task.pause(cut, self.settings))
 
     async def _attempt(self, task: _RequestInFlight) -> Answers:
-        """Send a request once, by the first way that takes it, and yield the answers."""
+        """Send a request once, by the first transport that accepts it, and yield the answers."""
         search = _Search(self)
         for way in search.ways():
             is_begun = False
@@ -266,10 +267,10 @@ class EnvelopeConnection:
         raise search.failure
 
     async def _correction(self, task: _RequestInFlight, answer: Envelope) -> Exception | None:
-        """Return why a refused request is sent again, ``None`` for other answers.
+        """Return why a rejected request is sent again, ``None`` for other answers.
 
-        It is sent once more with other credentials, once from the source that they are for, and at
-        its ``retryAfter``.
+        It is sent once more with other credentials, once from the source that belongs to the
+        credentials, and at its ``retryAfter``.
         """
         error = error_in(answer)
         if error is None:
@@ -292,7 +293,7 @@ class EnvelopeConnection:
         return None
 
     async def heartbeat(self, payload: dict[str, Any] | None = None) -> Envelope | None:
-        """Send a HEARTBEAT; return its answer, ``None`` if HTTP brings none."""
+        """Send a HEARTBEAT; return its answer, ``None`` if HTTP returns none."""
         search = _Search(self)
         for way in search.ways():
             try:
@@ -310,11 +311,11 @@ class EnvelopeConnection:
         raise search.failure
 
     def greet_with(self, greeting: Callable[[], Envelope]) -> None:
-        """Send a message after each connect from now on: a registration."""
+        """Send this message after each connect from now on: a registration."""
         self._greeting = greeting
 
     def keep(self) -> None:
-        """Keep a WebSocket open, also while no request is under way. Idempotent."""
+        """Keep a WebSocket open, also while no request is running. Idempotent."""
         if self._keeper is None:
             self._keeper = asyncio.create_task(self._keep(), name="envelope-keeper")
 
@@ -355,7 +356,7 @@ class EnvelopeConnection:
         error = error_in(received)
         if error is not None and self._greeted == received.message.correlation_id:
             words = f"{error.code}: {error.message[:300]}"
-            logger.warning("envelope: registering was refused after a reconnect: %s", words)
+            logger.warning("envelope: registering was rejected after a reconnect: %s", words)
         waiting = self._unclaimed
         waiting.append((received, size))
         self._unclaimed_size += size
@@ -375,7 +376,8 @@ class EnvelopeConnection:
 
 
 class _Search:
-    """Looks for a way that takes a request. ``failure`` is one error for all that did not.
+    """Searches for a transport that accepts a request. ``failure`` combines the errors of all
+    others.
 
     After an endpoint that cannot be reached by WebSocket, HTTP is not tried there.
     """
@@ -392,7 +394,7 @@ class _Search:
                 yield way
 
     def passes(self, way: Way, error: ClientError) -> None:
-        """Note that a way did not take it. Raises the error of an endpoint that is not trusted."""
+        """Record that a transport failed. Raises the error of an endpoint that is not trusted."""
         if isinstance(error, Untrusted):
             raise error
         self._errors.append(error)
@@ -416,7 +418,7 @@ class _Search:
 
 
 class _RequestInFlight:
-    """One request: how often it was sent, and its answers. ``corrected`` are refusals of before."""
+    """A request: how often it was sent, and its answers. ``corrected`` are earlier rejections."""
 
     def __init__(
         self, request: Envelope, deadline: float | None, retries: int, *, repeats: bool
@@ -458,7 +460,7 @@ class _RequestInFlight:
         return is_other
 
     def is_new(self, answer: Envelope) -> bool:
-        """Note an answer; return whether the caller has not had it."""
+        """Record an answer; return whether it is new to the caller."""
         self._failures = 0
         payload = answer.payload
         if not isinstance(payload, ResponsePayload):
@@ -466,7 +468,7 @@ class _RequestInFlight:
         number, is_event = payload.metadata.sequence, answer.message.type == MessageType.EVENT
         if is_event and number is not None:
             self._has_begun = True
-            if not self.is_broadcast:  # each agent has numbers of its own
+            if not self.is_broadcast:  # each agent of a broadcast numbers its own events
                 return self._numbers.is_new(number)
         self._is_unnumbered |= is_event
         was_accepted = self._is_accepted
@@ -484,7 +486,7 @@ class _RequestInFlight:
         return self._repeats and is_transient
 
     def passing_refusal(self, retry_after: int | None, words: str) -> Exception | None:
-        """Return the error of a refusal until a time, after which the request is sent again."""
+        """Return the error of a temporary rejection, after which the request is sent again."""
         if retry_after is None or not self._repeats or self._has_begun:
             return None
         wait, left = retry_after / 1000, self._left()
@@ -506,10 +508,10 @@ class _RequestInFlight:
 
 
 class EnvelopeClientBinding:
-    """Calls one address by the envelope protocol; each operation is an action ``a2a.<name>``.
+    """Calls an address by the envelope protocol; each operation is an action ``a2a.<name>``.
 
-    All calls share a WebSocket, or HTTP where none can be had. A call whose connection breaks fails
-    with ``Disconnected``: whether it is repeated is for the caller to say, as over other bindings.
+    All calls share a WebSocket, or HTTP if none is available. A call whose connection breaks fails
+    with ``Disconnected``: the caller decides on a retry, as over other bindings.
     """
 
     def __init__(
@@ -536,7 +538,7 @@ class EnvelopeClientBinding:
         self._where = redacted(url)
 
     async def call(self, operation: Operation, request: A2AStruct, context: CallContext) -> Any:
-        """Return what the operation answers."""
+        """Return the answer of the operation."""
         timeout = None if waits_for_task(request) else self._timeout
         try:
             async with asyncio.timeout(timeout) as limit:
@@ -566,7 +568,7 @@ class EnvelopeClientBinding:
                 yield StreamItem(read_stream_event(_result_of(payload)), number)
 
     async def aclose(self) -> None:
-        """Close the WebSocket; calls under way fail with ``ConnectionClosed``. Idempotent."""
+        """Close the WebSocket; running calls fail with ``ConnectionClosed``. Idempotent."""
         self._is_closed = True
         if self._connection is not None:
             await self._connection.close()

@@ -181,12 +181,12 @@ class EnvelopeClient:
 
     @property
     def source(self) -> Source:
-        """Who this side says to be."""
+        """The source of this side's messages."""
         return self.connection.identity.source
 
     @property
     def uses_socket(self) -> bool:
-        """Whether messages go over a WebSocket now, and not by HTTP."""
+        """Return whether messages use a WebSocket now, instead of HTTP."""
         return self.connection.uses_socket
 
     async def request(
@@ -237,10 +237,10 @@ class EnvelopeClient:
         after: int | None = None,
         **options: Unpack[RequestOptions],
     ) -> EnvelopeStream:
-        """Send a REQUEST and return its EVENTs as they come, the last one is final.
+        """Send a REQUEST and return its EVENTs as they arrive; the last EVENT is final.
 
-        The final event of a query is its RESPONSE, with all results; a command begins with one
-        that says ``accepted``. ``after`` continues after an event with this number, of the same
+        The final event of a query is its RESPONSE, with all results; a command begins with a
+        RESPONSE with ``accepted``. ``after`` continues after an event with this number, of the same
         ``message_id``. The other options are as in ``request``.
         """
         _check_sub_type(sub_type)
@@ -254,7 +254,7 @@ class EnvelopeClient:
         """Send a REQUEST without an answer. Raises ``ClientError`` if it could not be sent."""
         given = self._request(action, parameters, SubType.NOTIFICATION, **options)
         async with aclosing(self._ask(given, None)) as answers:
-            async for answer in answers:  # by HTTP a refusal has an answer
+            async for answer in answers:  # over HTTP a rejection has an answer
                 payload_of(answer)
 
     async def heartbeat(self, payload: Mapping[str, Any] | None = None) -> HeartbeatAnswer:
@@ -273,8 +273,8 @@ class EnvelopeClient:
         """Register an agent with the server at the other end, under this side's id.
 
         It is registered again after every reconnect, and the WebSocket is kept open. With
-        ``on_request`` before, REQUESTs to the agent come over this connection. Raises
-        ``EnvelopeFailed`` for a card that is refused.
+        ``on_request`` set before, REQUESTs to the agent arrive over this connection. Raises
+        ``EnvelopeFailed`` for a rejected card.
         """
         members = msgspec.json.decode(write_card(card)) if isinstance(card, EnvelopeCard) else card
         accepts = self.connection.inbound.handler is not None
@@ -285,12 +285,12 @@ class EnvelopeClient:
         return answer
 
     def on_request(self, handler: RequestHandler) -> RequestHandler:
-        """Answer the REQUESTs that come over this connection; usable as a decorator.
+        """Answer the REQUESTs that arrive over this connection; usable as a decorator.
 
         The handler is a function of an ``IncomingRequest``. It returns results (a list, or one JSON
-        value), and raises ``A2AError`` for a refusal; an async generator sends its items as
-        EVENTs. A REQUEST that comes again gets its first answer, unless that was a failure. At most
-        64 are handled at a time. The WebSocket is kept open.
+        value), and raises ``A2AError`` to reject the request; an async generator sends its items as
+        EVENTs. A repeated REQUEST gets its first answer, unless that was a failure. At most 64 are
+        handled at a time. The WebSocket is kept open.
         """
         self.connection.inbound.handler = handler
         self.connection.keep()
@@ -306,7 +306,7 @@ class EnvelopeClient:
         return self.connection.messages()
 
     async def aclose(self) -> None:
-        """Close the connection; requests under way fail with ``ConnectionClosed``. Idempotent."""
+        """Close the connection; running requests fail with ``ConnectionClosed``. Idempotent."""
         on_close, self._on_close = self._on_close, None
         try:
             await self.connection.close()
@@ -340,13 +340,13 @@ class EnvelopeClient:
         service_parameters: Mapping[str, str] | None = None,
     ) -> Envelope:
         if priority not in tuple(Priority):
-            raise ValueError(f"priority is one of {', '.join(Priority)}, not {priority!r:.60}")
+            raise ValueError(f"priority must be one of {', '.join(Priority)}, not {priority!r:.60}")
         if isinstance(target, str):
             target = Target(agent_id=target)
         elif target.routing_strategy not in tuple(RoutingStrategy):
             known = ", ".join(RoutingStrategy)
             raise ValueError(
-                f"routing_strategy is one of {known}, not {target.routing_strategy!r:.60}"
+                f"routing_strategy must be one of {known}, not {target.routing_strategy!r:.60}"
             )
         given = dict(service_parameters or {})
         if action in _SENDS:  # the agent answers a repeated message once
@@ -404,7 +404,7 @@ logger = logging.getLogger(__name__)
 
 MAX_CARD = 1024 * 1024
 ENDPOINT = "/envelope"
-"""How the address of an envelope interface ends. Other addresses of HTTP are of A2A cards."""
+"""The end of the address of an envelope interface. Other HTTP addresses belong to A2A cards."""
 
 
 class EnvelopeOpening(Connection):
@@ -459,7 +459,7 @@ class EnvelopeOpening(Connection):
             await self._http.close()
 
     async def _learn_target(self, endpoint: LinkEndpoint) -> None:
-        """Learn the id of the agent where signed messages need it: from its envelope card."""
+        """Find the id of the agent if signed messages need it: from its envelope card."""
         if self._envelope_card is None and self._identity.signs:
             try:
                 self._envelope_card = await self._fetched_card(f"{endpoint.url}/card")
@@ -541,7 +541,7 @@ class EnvelopeOpening(Connection):
         try:
             return read_card(reply.body)
         except A2AError as error:
-            raise CardInvalid(f"{url} is no envelope card: {error.message}") from None
+            raise CardInvalid(f"{url} is not an envelope card: {error.message}") from None
 
 
 def is_endpoint(reference: str) -> bool:
@@ -554,7 +554,7 @@ def is_endpoint(reference: str) -> bool:
 
 
 def card_in(reference: Any) -> EnvelopeCard | None:
-    """Return the envelope card that a reference is: a value, a mapping, JSON, or a file of it."""
+    """Return the envelope card in a reference: a value, a mapping, JSON, or a JSON file."""
     if isinstance(reference, str) and not reference.lstrip().startswith("{"):
         return None
     if isinstance(reference, AgentCard):
@@ -575,7 +575,7 @@ def card_in(reference: Any) -> EnvelopeCard | None:
     try:
         return read_card(reference)
     except A2AError as error:
-        raise CardInvalid(f"this is no envelope card: {error.message}") from None
+        raise CardInvalid(f"this is not an envelope card: {error.message}") from None
 
 
 def _addresses(card: EnvelopeCard) -> list[str]:
@@ -599,7 +599,7 @@ def _origin_of(url: str) -> Origin:
 
 
 def _stand_in(name: str, auth_methods: tuple[str, ...]) -> AgentCard:
-    """Return an A2A card that says what credentials an agent without one takes."""
+    """Return an A2A card with the accepted credentials of an agent that has no card."""
     schemes = {}
     if "bearer-token" in auth_methods:
         schemes["bearer"] = SecurityScheme(

@@ -1,6 +1,6 @@
-"""One link to an agent: a WebSocket with many requests under way, or one POST for each.
+"""A link to an agent: a WebSocket with many running requests, or a POST for each.
 
-Both write and read messages by one ``EnvelopeIdentity``, which signs them and checks answers.
+Both write and read messages through one ``EnvelopeIdentity``, which signs them and checks answers.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ TRANSPORTS: dict[str, tuple[bool, ...]] = {
     "socket": (True,),
     "http": (False,),
 }
-"""Whether a way is a WebSocket, in the order in which ways are tried."""
+"""For each transport setting, the transports in the order of attempts: true is a WebSocket."""
 
 _LEAST: dict[str, float] = {
     "heartbeat": 0.01,
@@ -131,7 +131,7 @@ class LinkSettings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.transport not in TRANSPORTS:
             raise ValueError(
-                f"transport is one of {', '.join(TRANSPORTS)}, not {self.transport!r:.60}"
+                f"transport must be one of {', '.join(TRANSPORTS)}, not {self.transport!r:.60}"
             )
         for name, least in _LEAST.items():
             value = getattr(self, name)
@@ -146,14 +146,14 @@ class LinkSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 LONGEST_REST = 10
-"""How many times as long as first a way that fails again and again is left alone."""
+"""The longest pause of a transport that fails repeatedly, as a multiple of the first pause."""
 
 
 class LinkEndpoint:
-    """One address of an agent, for WebSockets and POSTs.
+    """An address of an agent, for WebSockets and POSTs.
 
     ``url`` has the scheme of HTTP. ``headers`` and the credentials of ``auth`` go with the upgrade
-    and with every POST; after a refusal (401, 403) ``auth`` is asked again.
+    and with every POST; after a rejection (401, 403) ``auth`` is called again.
     """
 
     def __init__(self, url: str, *, headers: Mapping[str, str], auth: RequestAuth | None) -> None:
@@ -171,9 +171,10 @@ class LinkEndpoint:
         return self._sent.add_to(self.url), override(self._headers, self._sent.headers)
 
     async def open_socket(self, http: HttpTransport, settings: LinkSettings) -> OpenSocket:
-        """Open a WebSocket. Raises ``AuthenticationRequired``, ``SocketRefused``, others.
+        """Open a WebSocket. Raises ``AuthenticationRequired``, ``SocketRefused``, and others.
 
-        Raises the agent's own error if it refuses with one, such as ``UnauthenticatedError``.
+        Raises the agent's own error if it rejects the upgrade with one, such as
+        ``UnauthenticatedError``.
         """
         for is_last in (False, True):
             try:
@@ -187,7 +188,7 @@ class LinkEndpoint:
             except AuthenticationRequired as error:
                 if is_last or not await self.renew(Refusal(error.status, error.challenge)):
                     raise self._refused(str(error), error, _said_in(error)) from None
-                logger.info("%s refuses the credentials; trying others", self)
+                logger.info("%s rejects the credentials; trying others", self)
         raise AssertionError
 
     @asynccontextmanager
@@ -212,18 +213,18 @@ class LinkEndpoint:
                 return
 
     async def renew(self, refusal: Refusal) -> bool:
-        """Return whether there are other credentials now than the refused ones."""
+        """Return whether there are other credentials now than the rejected ones."""
         return self._auth is not None and await self._auth.answer(refusal, None, self._sent)
 
     def refused(self, refusal: Refusal) -> Exception:
-        """Return the error for a refusal of the credentials."""
+        """Return the error for rejected credentials."""
         words = "wants credentials" if refusal.status == 401 else "refuses these credentials"
         return self._refused(f"{self} {words}", refusal, None)
 
     def _refused(
         self, words: str, refusal: Refusal | AuthenticationRequired, said: A2AError | None
     ) -> Exception:
-        """Return an error with what would help: the agent's own words, if there are any."""
+        """Return an error with advice: the agent's own text, if there is any."""
         challenge = refusal.challenge
         advice = self._auth.advice(Refusal(refusal.status, challenge)) if self._auth else ""
         advice = f"; {advice}" if advice else ""
@@ -238,7 +239,7 @@ class LinkEndpoint:
 
 
 def _said_in(error: AuthenticationRequired) -> A2AError | None:
-    """Return the error that a refused handshake has as a message of the protocol, if it has one."""
+    """Return the protocol error in a rejected handshake, or ``None``."""
     if not isinstance(error, HandshakeRefused):
         return None
     try:
@@ -249,9 +250,9 @@ def _said_in(error: AuthenticationRequired) -> A2AError | None:
 
 
 class Way:
-    """One way to an agent: an endpoint by WebSocket or by HTTP.
+    """A transport to an agent: an endpoint by WebSocket or by HTTP.
 
-    A way that failed rests: others are tried before it until ``rest_until``, a time of the loop.
+    After a failure it pauses: others are tried before it until ``rest_until``, a time of the loop.
     """
 
     def __init__(self, endpoint: LinkEndpoint, *, is_socket: bool) -> None:
@@ -264,14 +265,14 @@ class Way:
         return f"{'a WebSocket' if self.is_socket else 'HTTP'} at {self.endpoint}"
 
     def rest(self, now: float, first: float, error: Exception) -> None:
-        """Note that the way failed."""
+        """Record that the transport failed."""
         self._failures += 1
         wished = error.retry_after if isinstance(error, SocketRefused) else None
         pause = Backoff(first, first * LONGEST_REST).delay(self._failures)
         self.rest_until = now + (pause if wished is None else min(wished, first * LONGEST_REST))
 
     def works(self) -> None:
-        """Note that the way works."""
+        """Record that the transport works."""
         self.rest_until, self._failures = 0.0, 0
 
 
@@ -286,11 +287,11 @@ class EnvelopeTooLarge(ClientError):
 class EnvelopeIdentity:
     """The source of messages, and the keys: ``key`` signs them, ``agent_key`` verifies answers.
 
-    Without an ``agent_id`` the source is the owner of the key, else an id by chance, in whose place
-    an agent that knows the caller may say what its credentials are for. ``target_id`` is the id of
-    the agent, which signed messages name as their target.
+    Without an ``agent_id`` the source is the owner of the key, else a random id, which an agent
+    that knows the caller may replace by the id of its credentials. ``target_id`` is the id of the
+    agent, which signed messages name as their target.
 
-    Raises ``ValueError`` for an id that is not the owner of the key, and for other texts.
+    Raises ``ValueError`` for an id that is not the owner of the key, and for invalid texts.
     """
 
     def __init__(
@@ -303,7 +304,7 @@ class EnvelopeIdentity:
     ) -> None:
         if key is not None and agent_id not in ("", key.owner):
             raise ValueError(
-                f"the key is that of {key.owner!r}, so agent_id is that too, or left out"
+                f"the key belongs to {key.owner!r}, so agent_id must be equal, or left out"
             )
         instance = new_id()
         id = agent_id or (key.owner if key is not None else f"client-{instance}")
@@ -318,18 +319,18 @@ class EnvelopeIdentity:
 
     @property
     def signs(self) -> bool:
-        """Whether messages are signed."""
+        """Return whether messages are signed."""
         return self._key is not None
 
     def rename(self, agent_id: str) -> None:
-        """Take the id that the credentials are for, unless the user chose one."""
+        """Use the id of the credentials, unless the user chose an id."""
         if not self._is_given and may_be_name(agent_id):
             self.source = replace(self.source, agent_id=agent_id)
 
     def write(self, sent: Envelope, limit: int) -> bytes:
-        """Return a message as it is sent: signed for this one time, if there is a key.
+        """Return a message in its sent form: signed for this one time, if there is a key.
 
-        Raises ``EnvelopeTooLarge``, and ``ValueError`` for what JSON cannot say.
+        Raises ``EnvelopeTooLarge``, and ``ValueError`` for values without a JSON form.
         """
         if self._key is not None:
             if self.target_id and not (sent.target.agent_id or sent.target.agent_type):
@@ -365,7 +366,7 @@ MAX_NUMBERS = 1024
 
 
 class SeenIds(Bounded[str, None]):
-    """The last ids of messages that were taken, so that each is taken once."""
+    """The ids of recently processed messages, so that each is processed once."""
 
     def __init__(self) -> None:
         super().__init__(MAX_IDS)
@@ -378,10 +379,10 @@ class SeenIds(Bounded[str, None]):
 
 
 class EventNumbers:
-    """The numbers of the EVENTs of one stream that were taken, each once, in any order.
+    """The numbers of received EVENTs of one stream, each once, in any order.
 
-    ``after`` is the number up to which there is no gap: a cut stream continues there. A gap of more
-    than 1,024 numbers is given up.
+    ``after`` is the number up to which there is no gap: an interrupted stream continues there. A
+    gap of more than 1,024 numbers is abandoned.
     """
 
     def __init__(self, after: int | None = None) -> None:
@@ -389,7 +390,7 @@ class EventNumbers:
         self._taken: Bounded[int, None] = Bounded(2 * MAX_NUMBERS)
 
     def is_new(self, number: int) -> bool:
-        """Note a number; return whether it was not taken yet."""
+        """Record a number; return whether it is new."""
         after = number if self.after is None else self.after
         if number in self._taken or number <= after - MAX_NUMBERS:
             return False
@@ -415,34 +416,34 @@ class EnvelopeAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def result(self) -> Any:
-        """The only result. Raises ``ValueError`` if there is none, or more than one."""
+        """The only result. Raises ``ValueError`` unless there is exactly one."""
         if len(self.results) != 1:
             raise ValueError(f"the answer has {len(self.results)} results; see results")
         return self.results[0]
 
     @property
     def task_id(self) -> str:
-        """The task of the request, empty if it has none."""
+        """The task of the request, or an empty string."""
         return self.metadata.task_id
 
     @property
     def context_id(self) -> str:
-        """The conversation of the request, empty if it has none."""
+        """The conversation of the request, or an empty string."""
         return self.metadata.context_id
 
 
 class EnvelopeEvent(EnvelopeAnswer, frozen=True, kw_only=True):
-    """One message of a stream: an EVENT, or the RESPONSE that accepts a command or ends a query.
+    """A message of a stream: an EVENT, or the RESPONSE that accepts a command or ends a query.
 
-    ``is_final``: nothing follows. ``error`` is why one agent of a broadcast failed; any other
-    failure is raised.
+    ``is_final``: it is the last message. ``error`` is why one agent of a broadcast failed; any
+    other failure is raised.
     """
 
     is_final: bool
 
     @property
     def error(self) -> EnvelopeError | None:
-        """Why the agent ``metadata.agent_id`` of a broadcast failed, if it did."""
+        """The reason why the agent ``metadata.agent_id`` of a broadcast failed, or ``None``."""
         return error_in(self.message)
 
     @property
@@ -497,14 +498,15 @@ def payload_of(answer: Envelope, *, raises: bool = True) -> ResponsePayload:
 # -- REQUESTs to this side ---------------------------------------------------------------------
 
 MAX_INBOUND_REQUESTS = 64
-"""How many REQUESTs are handled at a time; further ones are refused with ``retryAfter``."""
+"""The most REQUESTs handled at a time; further REQUESTs are rejected with ``retryAfter``."""
 
 MAX_KEPT_ANSWERS = 256
-"""How many answers are kept for a REQUEST that comes again."""
+"""The number of answers kept for repeated REQUESTs."""
 
 RequestHandler = Callable[["IncomingRequest"], Any]
 """Answers a REQUEST: with a list of results, one JSON value, or ``None`` for no result. An async
-generator sends its items as EVENTs, and ends with success."""
+generator sends its items as EVENTs, and ends with success.
+"""
 
 Send = Callable[[Envelope], Awaitable[None]]
 
@@ -519,7 +521,7 @@ class IncomingRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sender(self) -> str:
-        """Who says to have sent it. The agent at the other end of the connection vouches for it."""
+        """The claimed sender. The agent at the other end of the connection vouches for it."""
         return self.message.source.agent_id
 
 
@@ -536,11 +538,11 @@ class InboundRequests:
         self.handler: RequestHandler | None = None
 
     def take(self, request: Envelope, send: Send) -> None:
-        """Handle a REQUEST, and answer it over the connection that is open then."""
+        """Handle a REQUEST, and answer it over the connection that is open at that time."""
         self._send = send
         id, kept = request.message_id, self._kept.get(request.message_id)
         if self.handler is None or not isinstance(request.payload, RequestPayload):
-            error: A2AError = MethodNotFoundError("this side takes no REQUESTs")
+            error: A2AError = MethodNotFoundError("this side accepts no REQUESTs")
             self._start(object(), self._reply(request, error))
         elif id in self._tasks:
             return
@@ -619,7 +621,7 @@ class InboundRequests:
             logger.warning("the answer to a REQUEST was not sent: %s", error)
 
     async def close(self) -> None:
-        """End the work under way. Idempotent."""
+        """Stop running work. Idempotent."""
         await end(list(self._tasks.values()))
 
 
@@ -627,7 +629,7 @@ class InboundRequests:
 
 
 class PostLink:
-    """Sends each message in a request of its own."""
+    """Sends each message in a separate HTTP request."""
 
     def __init__(
         self,
@@ -658,8 +660,7 @@ class PostLink:
                         if not is_good:
                             break
                         raise InvalidAgentResponseError(
-                            f"{self._endpoint} sends what is no message of the protocol: "
-                            f"{wrong.error.message}"
+                            f"{self._endpoint} sends an invalid message: {wrong.error.message}"
                         ) from None
                     self._identity.check(answer)
                     if seen.is_new(answer.message_id):
@@ -693,13 +694,13 @@ MAX_WAITING_BYTES = 32 * 1024 * 1024
 """The bytes of a stream that wait for their reader."""
 
 ANSWERED_PER_MINUTE = 120
-"""How many HEARTBEATs of a server are answered: more ask for nothing but work."""
+"""The most HEARTBEATs of a server that are answered per minute."""
 
 MAX_SENDS = 256
-"""How many messages of the session itself wait to be sent before HEARTBEATs go unanswered."""
+"""The most unsent messages of the session itself before HEARTBEATs go unanswered."""
 
 MAX_UNREADABLE = 16
-"""How many messages that are none a server may send before it is disconnected."""
+"""The most invalid messages of a server before it is disconnected."""
 
 
 class StreamOverrun(Disconnected):
@@ -738,7 +739,7 @@ class SocketSession:
 
     @property
     def is_open(self) -> bool:
-        """Whether the socket is, as far as is known."""
+        """Return whether the socket is open, as far as is known."""
         return self.failure is None
 
     def start(self) -> None:
@@ -777,7 +778,7 @@ class SocketSession:
         the socket ends, ``StreamOverrun``, ``NotFromAgent``.
         """
         id, is_over = request.message_id, request.message.sub_type == SubType.NOTIFICATION
-        while (other := self._waiting.get(id)) is not None:  # answers name no more than the id
+        while (other := self._waiting.get(id)) is not None:  # answers name only the id
             await other.is_over.wait()
         finish, room = AnswerEnd(request), WaitingBytes(MAX_WAITING_BYTES)
         waiting = self._waiting[id] = WaitingAnswers(room, self._settings.max_waiting)
@@ -790,7 +791,7 @@ class SocketSession:
         finally:
             if self._waiting.get(id) is waiting:
                 del self._waiting[id]
-            if not is_over and self.failure is None:  # the answers are read no more
+            if not is_over and self.failure is None:  # nothing reads the answers any more
                 source, stop = self._identity.source, RequestPayload(action=STOP)
                 told = message(MessageType.EVENT, stop, source=source, correlation_id=id)
                 self._spawn(self._send_quietly(told), "envelope-stop")
@@ -824,7 +825,9 @@ class SocketSession:
                 await self._send_quietly(heartbeat(self._identity.source))
 
     def _take_heartbeat(self, beat: Envelope) -> None:
-        """Take an answer, or answer beside reading: the agent may read on only after it is read."""
+        """Process a HEARTBEAT; answer it in a separate task, as the agent may wait for the answer's
+        reader.
+        """
         asked, now, answered = beat.message.correlation_id, self._clock(), self._answered
         if asked:
             future = self._beats.get(asked)
@@ -881,15 +884,15 @@ class SocketSession:
         self._on_message(received, len(text))
 
     def _refuse(self, wrong: UnreadableEnvelope, text: str) -> None:
-        """Fail the request that a message answers, if that much of it can be read."""
+        """Fail the request that an invalid message answers, if it names the request."""
         self._unreadable += 1
-        logger.warning("the agent sends what is no message: %.300s", wrong.error.message)
+        logger.warning("the agent sends an invalid message: %.300s", wrong.error.message)
         waiting = self._waiting.get(correlation_in(text))
         if waiting is not None:
-            words = f"the answer is no message of the protocol: {wrong.error.message}"
+            words = f"the answer is an invalid message: {wrong.error.message}"
             waiting.fail(InvalidAgentResponseError(words))
         if self._unreadable > MAX_UNREADABLE:
-            raise Disconnected("the agent sends what are no messages of the protocol")
+            raise Disconnected("the agent sends invalid messages")
 
     def _fail_all(self, error: ClientError) -> None:
         for waiting in self._waiting.values():
@@ -898,7 +901,7 @@ class SocketSession:
             beat.cancel()
 
     def end(self, error: ClientError) -> None:
-        """End the session: requests under way fail with the error. Idempotent."""
+        """End the session: running requests fail with the error. Idempotent."""
         if self._note_end(error):
             self._socket.abort()
 
@@ -915,7 +918,7 @@ class SocketSession:
         return True
 
     async def close(self, reason: str = "") -> None:
-        """Close the socket properly; requests under way fail with ``ConnectionClosed``."""
+        """Close the socket properly; running requests fail with ``ConnectionClosed``."""
         error = ConnectionClosed("the connection was closed during the call")
         was_open = self._note_end(error)
         await end(list(self._tasks))

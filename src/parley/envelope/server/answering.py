@@ -1,4 +1,4 @@
-"""Who answers a REQUEST: the agent at the address, another one, or a handler of the operator."""
+"""The answers to REQUESTs: by the agent at the address, another agent, or an operator's handler."""
 
 from __future__ import annotations
 
@@ -97,17 +97,17 @@ class Exchanged(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def payload(self) -> RequestPayload:
-        """What is asked for."""
+        """The payload of the request."""
         return payload_of(self.request)
 
     @property
     def is_command(self) -> bool:
-        """Whether a RESPONSE ``accepted`` comes first, and the end is an EVENT."""
+        """Return whether a RESPONSE ``accepted`` comes first, and the end is an EVENT."""
         return self.request.message.sub_type == SubType.COMMAND
 
     @property
     def is_late(self) -> bool:
-        """Whether the timeout is over, also by the clock of the turn, which has whole ms."""
+        """Return whether the timeout is over, also by the clock of the turn, which has whole ms."""
         now = asyncio.get_running_loop().time()
         return self.ends is not None and now >= self.ends - _CLOCKS_DIFFER
 
@@ -161,7 +161,7 @@ class Calls:
         return operation, False
 
     async def count(self, context: MessageContext) -> None:
-        """Count a message that is no call of the agent against the rates of its caller.
+        """Count a message that is not a call of the agent against the rate limits of its caller.
 
         It counts as SendMessage does. Raises ``LimitExceeded``.
         """
@@ -189,7 +189,8 @@ class Calls:
         if metadata.after is not None and not operation.streaming:
             raise _invalid(
                 "payload.metadata.after",
-                "goes on with EVENTs: ask for them with metadata.stream or the subType command, or "
+                "continues with EVENTs: request them with metadata.stream or the subType command, "
+                "or "
                 f"with the action {OPERATION_PREFIX}SubscribeToTask",
             )
         ends, deadline = _ends(metadata.timeout, began, context.deadline)
@@ -336,7 +337,7 @@ def _check_version(given: Mapping[str, str]) -> None:
     named = given.get("a2a-version", "").strip()
     if named and versions.requested(named) != versions.LATEST:
         raise VersionNotSupportedError(
-            f"operations over the envelope protocol are those of A2A {versions.LATEST}",
+            f"operations over the envelope protocol belong to A2A {versions.LATEST}",
             metadata={"requestedVersion": named[:40], "supportedVersions": versions.LATEST},
         )
 
@@ -514,7 +515,7 @@ class Replies:
         return self._resumed(items, after)
 
     async def _resumed(self, items: Any, after: int) -> AsyncGenerator[StreamItem, None]:
-        """Yield the events of a message that was sent before, after a number."""
+        """Yield the events of a repeated message, after a number."""
         async with aclosing(items):
             first = await anext(items, None)
             if first is None:
@@ -557,7 +558,7 @@ class Replies:
         return state.is_terminal or (self._is_skill and is_update and state.is_interrupted)
 
     def _see(self, happened: Event) -> None:
-        """Note the task of an event, and its state."""
+        """Record the task of an event, and its state."""
         if isinstance(happened, Message):
             return
         self._task_id = happened.id if isinstance(happened, Task) else happened.task_id
@@ -666,7 +667,7 @@ class Answering:
         self._services = services
 
     def is_for_hook(self, message: Envelope) -> bool:
-        """Return whether an EVENT says something to the operator's handler, if there is one."""
+        """Return whether an EVENT is for the operator's handler, if there is one."""
         is_event = message.message.type == MessageType.EVENT
         hook = self._services.handlers.hook
         return is_event and isinstance(message.payload, RequestPayload) and hook is not None
@@ -748,9 +749,9 @@ class Answering:
                 yield answer
 
     def _check_rights(self, message: Envelope, context: MessageContext) -> None:
-        """Refuse messages for others, and for handlers, without the agent's credentials.
+        """Reject messages for other agents, and for handlers, without the agent's credentials.
 
-        An operation of the agent may need none: that lets its caller connect, and no more. Raises
+        An operation of the agent may need none: it only lets its caller connect. Raises
         ``A2AError``.
         """
         rights = self.calls.agent.authorization

@@ -55,7 +55,7 @@ from parley.wire import versions
 log = logging.getLogger("parley.envelope")
 
 NONE = "none"
-"""Among the ``authMethods``: callers need no credentials."""
+"""The value of ``authMethods`` for no credentials."""
 
 _TIMES_KEPT_MS = round(timedelta(days=3650).total_seconds() * 1000)
 
@@ -127,7 +127,7 @@ def _methods(card: AgentCard, authorization: Authorization | None) -> tuple[str,
 
 
 def _per_minute(settings: EnvelopeSettings, limits: Iterable[object]) -> int | None:
-    """Return the strictest rate of one caller, of all operations and skills."""
+    """Return the strictest rate limit of one caller, of all operations and skills."""
     found = [settings.requests_per_minute] if settings.requests_per_minute is not None else []
     for each in limits:
         if isinstance(each, Rate) and each.period_ms == 60_000 and each.counts == "requests":
@@ -150,10 +150,10 @@ class TimesStore(Protocol):
 
 
 class CardTimes:
-    """When an agent's card was first served, and when with the content that it has.
+    """The times at which an agent's card was first served, and with its current content.
 
-    All replicas of a store agree on that: the first one takes an amount of one in a slot of its
-    time, and the others get none, and learn the slot.
+    All replicas of a store agree on them: the first replica stores an amount of 1 in a slot of its
+    time; the others fail to, and read the slot.
     """
 
     def __init__(self, store: TimesStore) -> None:
@@ -163,7 +163,7 @@ class CardTimes:
     async def stamped(self, card: EnvelopeCard) -> EnvelopeCard:
         """Return a card with its times; without, if the store cannot tell them now."""
         key = card.agent_info.id
-        # Addresses come from a request: they are no content.
+        # Addresses come from a request: they are not part of the content.
         bare = replace(card.metadata, documentation="")
         content = write_card(replace(card, endpoints=CardEndpoints(), metadata=bare))
         digest = hashlib.sha256(content).hexdigest()
@@ -205,7 +205,9 @@ def schema() -> bytes:
 
 @cache
 def vectors() -> bytes:
-    """Return signed messages with their keys and canonical forms, and messages to refuse."""
+    """Return signed messages with their keys and canonical forms, and messages that must be
+    rejected.
+    """
     return _read("vectors.json")
 
 
@@ -238,8 +240,8 @@ class EnvelopeCardPage:
         self._files: Bounded[str, CardFile] = Bounded(_MAX_FILES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer GET and HEAD, conditional ones too."""
-        if await refuses_method(scope, send, "an envelope card is read with GET"):
+        """Answer GET and HEAD, including conditional requests."""
+        if await refuses_method(scope, send, "an envelope card supports GET only"):
             return
         try:
             caller = await self._caller(scope)
@@ -255,7 +257,7 @@ class EnvelopeCardPage:
 
     @property
     def _differs(self) -> bool:
-        """Whether who calls decides about the card."""
+        """Return whether the card depends on the caller."""
         return self._settings.data_classification != "public" or self._has_extended
 
     @property
@@ -310,7 +312,7 @@ class EnvelopeCardPage:
         return write_card(await self._times.stamped(made))
 
     async def _extended(self, scope: Scope, caller: Caller) -> AgentCard | None:
-        """Return the extended card of a caller, ``None`` if there is none for it."""
+        """Return the extended card of a caller, or ``None``."""
         tenant, dispatcher = self._place.tenant, self._served.dispatcher
         parameters = Parameters(
             version=versions.LATEST,
@@ -335,8 +337,8 @@ class SchemaPage:
     _schema: CardFile | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer GET and HEAD, conditional ones too."""
-        if await refuses_method(scope, send, "a schema is read with GET"):
+        """Answer GET and HEAD, including conditional requests."""
+        if await refuses_method(scope, send, "a schema supports GET only"):
             return
         if self._schema is None:
             self._schema = card_file(schema(), time.time(), None)

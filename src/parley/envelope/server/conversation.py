@@ -1,7 +1,7 @@
-"""Takes messages at an address of an agent, over a WebSocket or by HTTP POST.
+"""Receives messages at an address of an agent, over a WebSocket or by HTTP POST.
 
-Both are read, admitted, called and answered alike (``EnvelopeEndpoint``). A socket has many of them
-under way and an ``Outbox``; a POST has one, and answers as JSON or as server-sent events.
+Both are read, admitted, called and answered alike (``EnvelopeEndpoint``). A socket has many running
+messages and an ``Outbox``; a POST has one, and answers as JSON or as server-sent events.
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ _HINT = (
 
 
 class EnvelopeEndpoint:
-    """Takes messages to one agent, or to one tenant of an endpoint, at a place of a server."""
+    """Receives messages to one agent, or to one tenant of an endpoint, at an address of
+    a server.
+    """
 
     def __init__(
         self,
@@ -226,7 +228,7 @@ class EnvelopeEndpoint:
 
 
 def _check_subprotocol(socket: ServerSocket) -> None:
-    """Raise ``InvalidRequestError`` for other subprotocols; v1 is meant where none is named."""
+    """Raise ``InvalidRequestError`` for other subprotocols; without a subprotocol it is v1."""
     if socket.subprotocols and SUBPROTOCOL not in socket.subprotocols:
         offered = ", ".join(socket.subprotocols)[:100]
         raise InvalidRequestError(
@@ -253,7 +255,7 @@ def _is_silent(message: Envelope) -> bool:
 
 MAX_BYTES = 1024 * 1024
 MAX_MESSAGES = 256
-"""How much may wait before no further message of the sender is read: it does not read either."""
+"""The limits of unsent messages at which reading pauses: such a sender does not read either."""
 
 _Waiting = tuple[bytes, "asyncio.Future[None] | None"]
 
@@ -282,7 +284,7 @@ class Outbox:
         self.is_closed = False
 
     def post(self, data: bytes) -> None:
-        """Send a message soon, and do not wait for that. After ``close`` it is dropped."""
+        """Send a message soon, without waiting. After ``close`` it is dropped."""
         if not self.is_closed:
             self._put(self._urgent, data, None)
 
@@ -295,7 +297,7 @@ class Outbox:
         await sent
 
     async def room(self) -> None:
-        """Wait while too much waits to be sent."""
+        """Wait until the backlog of unsent messages is below the limit."""
         while self._is_full and not self.is_closed:
             if self._room is None:
                 self._room = asyncio.get_running_loop().create_future()
@@ -307,7 +309,7 @@ class Outbox:
             await asyncio.wait({self._sending})
 
     def close(self) -> None:
-        """Drop the messages that wait; their senders get ``OutboxClosed``."""
+        """Drop unsent messages; their senders get ``OutboxClosed``."""
         self.is_closed = True
         for waiting in (*self._urgent, *self._events):
             _give_up(waiting[1])
@@ -327,7 +329,7 @@ class Outbox:
         return self._size >= MAX_BYTES or len(self._urgent) >= MAX_MESSAGES
 
     async def _run(self) -> None:
-        """Send what waits, until that is all or the socket is closed."""
+        """Send the queued messages, until none is left or the socket is closed."""
         sent: asyncio.Future[None] | None = None
         try:
             while waiting := self._urgent or self._events:
@@ -366,18 +368,18 @@ def _give_up(waiter: asyncio.Future[None] | None) -> None:
 
 
 MAX_BAD_MESSAGES = 32
-"""How many messages that cannot be read, or prove nothing, one connection may send."""
+"""The most unreadable or unauthenticated messages of one connection."""
 
 POLICY_VIOLATION = 1008
 _LAST_WORDS_SECONDS = 1.0
 
 
 class Conversation:
-    """Takes the messages of one WebSocket, and sends the answers.
+    """Receives the messages of one WebSocket, and sends the answers.
 
-    REQUESTs are answered at the same time, within the limits of the queue; each answer names its
-    REQUEST. When the connection ends, answers under way are dropped: tasks continue, and so do
-    notifications that were read. ``context`` holds for all messages.
+    REQUESTs are answered concurrently, within the limits of the queue; each answer names its
+    REQUEST. When the connection ends, unsent answers are dropped: tasks and received notifications
+    continue. ``context`` applies to all messages.
     """
 
     def __init__(
@@ -414,7 +416,7 @@ class Conversation:
         )
 
     async def run(self) -> None:
-        """Take messages until the connection has ended."""
+        """Receive messages until the connection has ended."""
         self._socket.on_drain(self._drain)
         own, credentials = [asyncio.create_task(self._heartbeats.run())], self._credentials
         if credentials is not None:
@@ -442,18 +444,20 @@ class Conversation:
                 self._endpoint.requests.close(self._connection)
 
     def _drain(self) -> None:
-        """Note that the server drains. ``Streams`` ends its streams; the rest is answered."""
+        """Record that the server drains. ``Streams`` ends its streams; other requests
+        are answered.
+        """
         self._is_draining = True
 
     async def _leave(self) -> None:
-        """End the work under way, and say so: the grace period of the server is over."""
+        """Stop running work, and report it: the grace period of the server is over."""
         self._is_draining = True
         with self._socket.answering():
             await self._end(self._waiting, self._silent)
             await self._close_for(SHUTTING_DOWN, SERVICE_RESTART)
 
     async def _take(self, text: str) -> None:
-        """Read a message, and begin to answer it. Whatever is wrong with it is answered too."""
+        """Read a message, and begin to answer it. Invalid messages are answered too."""
         self._heartbeats.heard()
         try:
             message = self._endpoint.read(text)
@@ -493,9 +497,9 @@ class Conversation:
         )
 
     async def _admitted(self, message: Envelope) -> MessageContext:
-        """Return the context of a message, by what its credentials prove now.
+        """Return the context of a message, by the current validity of its credentials.
 
-        Raises ``A2AError`` for a refused message.
+        Raises ``A2AError`` for a rejected message.
         """
         if self._refusal is not None:
             raise self._refusal
@@ -513,7 +517,7 @@ class Conversation:
         return await self._endpoint.admit(message, self._sender, self._context)
 
     async def _expire(self, error: CredentialsExpired) -> None:
-        """End all that the credentials of the connection have begun here, and close it."""
+        """End everything that the credentials of the connection started here, and close it."""
         if self._refusal is None:
             self._refusal = error
             self._peer.close()
@@ -523,7 +527,7 @@ class Conversation:
     def _start(
         self, message: Envelope, context: MessageContext, measured: Measurement, size: int
     ) -> None:
-        """Answer a message beside others. Raises ``OverloadedError`` when too many wait.
+        """Answer a message concurrently. Raises ``OverloadedError`` when too many wait.
 
         While it waits, the bytes of the message count for its address.
         """
@@ -546,7 +550,7 @@ class Conversation:
         if message.message.type == MessageType.REQUEST and tasks is self._waiting:
             self._by_id[id] = task
 
-        def ended(_: object) -> None:  # also of a task that is cancelled before its first step
+        def ended(_: object) -> None:  # also for a task that is cancelled before its first step
             tasks.discard(task)
             slot.release()
             measured.end("closed")
@@ -598,7 +602,7 @@ class Conversation:
                 self._post_error(message, error)
 
     async def _tell(self, message: Envelope) -> None:
-        """Send a REQUEST to the other side. Raises ``OverloadedError`` once it has gone."""
+        """Send a REQUEST to the other side. Raises ``OverloadedError`` if it has disconnected."""
         try:
             await self._outbox.send(self._endpoint.written(message, ""))
         except OutboxClosed:
@@ -610,7 +614,7 @@ class Conversation:
     def _post_error(
         self, request: Envelope | str, error: A2AError, answer: Envelope | None = None
     ) -> None:
-        """Send an error, with the limits of the caller, or the task that an answer had."""
+        """Send an error, with the limits of the caller, or with the task of an answer."""
         metadata = self._endpoint.answering.limits_in(error)
         if answer is not None and isinstance(answer.payload, ResponsePayload):
             known = answer.payload.metadata
@@ -624,7 +628,7 @@ class Conversation:
             await self._close_for(f"{self._bad} messages could not be read, or proved nothing")
 
     async def _close_for(self, reason: str, code: int = POLICY_VIOLATION) -> None:
-        """Close the connection once what waits is sent."""
+        """Close the connection after the queued messages are sent."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WORDS_SECONDS):
                 await self._outbox.flushed()
@@ -657,7 +661,7 @@ _MEDIA_TYPES = frozenset({b"application/json", b"application/a2a+json"})
 
 
 class EnvelopePost:
-    """One POST, from its message to the last byte of the answer.
+    """A POST, from its message to the last byte of the answer.
 
     The answer is a RESPONSE as JSON, or EVENTs as server-sent events.
     """
@@ -703,8 +707,7 @@ class EnvelopePost:
             return
         if kind in (MessageType.RESPONSE, MessageType.EVENT) and not answering.is_for_hook(message):
             raise InvalidRequestError(
-                f"{an(kind)} answers a REQUEST over the socket that it came by: nobody waits "
-                "for one by POST"
+                f"{an(kind)} answers a REQUEST over its socket: no REQUEST waits for one by POST"
             )
         connection, slot = None, None
         try:
@@ -757,7 +760,7 @@ class EnvelopePost:
         return await self._endpoint.admit(message, sender, context)
 
     def _note(self, call: ServiceCall) -> None:
-        """Take the headers of a call; its grant is known once it is answered."""
+        """Use the headers of a call; its grant is known once it is answered."""
         self._call = call
 
     async def _stream(
@@ -802,7 +805,7 @@ class EnvelopePost:
     async def _reply(
         self, send: Send, status: int, body: bytes | None, headers: list[tuple[bytes, bytes]]
     ) -> None:
-        """Answer. A notification has no body, not even of an error."""
+        """Send a response. A notification has no body, not even for an error."""
         info = self._request.message if isinstance(self._request, Envelope) else None
         if info is not None and (info.type, info.sub_type) == _NOTIFICATION:
             body = None

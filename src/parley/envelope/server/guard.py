@@ -1,4 +1,4 @@
-"""``EnvelopeGuard``: who may say what to one agent in the envelope protocol."""
+"""``EnvelopeGuard``: the access control of messages to one agent in the envelope protocol."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ class EnvelopeKeysInvalid(ValueError):
 
 
 class _Entries(msgspec.Struct):
-    """What was read: keys by owner and id, and the addresses at which owners publish theirs."""
+    """The loaded keys by owner and id, and the addresses at which owners publish their keys."""
 
     keys: dict[str, dict[str, EnvelopeKey]] = {}
     published: dict[str, str] = {}
 
     def add(self, key: EnvelopeKey) -> None:
-        """Add a key. Raises ``EnvelopeKeysInvalid`` for the id of another key of its owner."""
+        """Add a key. Raises ``EnvelopeKeysInvalid`` for a duplicate id of the same owner."""
         own = self.keys.setdefault(key.owner, {})
         if key.id in own:
             raise EnvelopeKeysInvalid(
@@ -119,9 +119,9 @@ class EnvelopeKeys:
     def load(
         cls, given: Any = None, *, environment: Mapping[str, str] | None = None
     ) -> Self | None:
-        """Return the keys of a file or a list, else of the file that the environment names.
+        """Return the keys of a file or a list, else of the file in the environment.
 
-        ``None`` if there are none. Raises ``EnvelopeKeysInvalid``.
+        ``None`` without keys. Raises ``EnvelopeKeysInvalid``.
         """
         if given is None:
             values = os.environ if environment is None else environment
@@ -148,7 +148,7 @@ class EnvelopeKeys:
         return keys
 
     def start(self, *, egress: Egress, now: Callable[[], float]) -> None:
-        """Give what fetching published keys needs: ``now`` returns seconds since 1970."""
+        """Set the dependencies for fetching published keys: ``now`` returns seconds since 1970."""
         self._fetcher.egress = egress
         self._now = now
 
@@ -171,7 +171,7 @@ class EnvelopeKeys:
         return id in entries.keys or id in entries.published
 
     async def find(self, owner: str, key_id: str) -> EnvelopeKey | None:
-        """Return a key of an owner. Without an id there is one only if there is no choice.
+        """Return a key of an owner. Without an id the owner must have only one key.
 
         Raises ``OverloadedError`` if published keys cannot be fetched now.
         """
@@ -197,7 +197,7 @@ class EnvelopeKeys:
                 retry_after=error.retry_after,
             ) from None
         public = b"" if found is None else decode(found.key.as_dict(private=False)["x"])
-        if found is None or len(public) != 32:  # a key of Ed448
+        if found is None or len(public) != 32:  # an Ed448 key
             return None
         id = key_id or found.kid or "published"
         return EnvelopeKey(id=id, owner=owner, algorithm="Ed25519", material=public, is_public=True)
@@ -219,7 +219,7 @@ class EnvelopeKeys:
                 )
         except EnvelopeKeysInvalid as error:
             _key_log.error(
-                "the changed keys of senders cannot be used, the old ones go on: %s", error
+                "the changed keys of senders cannot be used; still using the old keys: %s", error
             )
         finally:
             self._lock.release()
@@ -233,7 +233,7 @@ def read_envelope_keys(path: Path) -> _Entries:
         content = read_object(read_private(path, limit=MAX_BYTES), limit=MAX_BYTES, what=what)
     except FileNotFoundError:
         raise EnvelopeKeysInvalid(
-            f"there is no key file {path}: make one with `parley keys share {path} --owner ID`"
+            f"there is no key file {path}: create it with `parley keys share {path} --owner ID`"
         ) from None
     except OSError as error:
         raise EnvelopeKeysInvalid(f"{what} cannot be read: {error.strerror}") from None
@@ -241,7 +241,7 @@ def read_envelope_keys(path: Path) -> _Entries:
         raise EnvelopeKeysInvalid(str(error)) from None
     keys = content.get("keys")
     if not isinstance(keys, list) or not all(isinstance(key, dict) for key in keys):
-        raise EnvelopeKeysInvalid(f'{what} is no JWK Set: it has no list of "keys"')
+        raise EnvelopeKeysInvalid(f'{what} is not a JWK Set: it has no list of "keys"')
     return _entries(keys, what)
 
 
@@ -339,16 +339,16 @@ def ids_of(caller: Caller) -> tuple[str, ...]:
 async def check_source(
     message: Envelope, sender: MessageSender, known: KnownCallers, *, is_signed: bool
 ) -> None:
-    """Refuse a source that is not the sender's.
+    """Reject a source that does not match the sender.
 
-    A signer has proved to be the source. Raises ``SourceMismatch``.
+    A signature proves the source. Raises ``SourceMismatch``.
     """
     named = message.source.agent_id
     own = ids_of(sender.caller)
     if own:
         if named not in own:
             raise mismatch(
-                f"the credentials are those of {' or '.join(map(repr, own))}, so source.agentId is "
+                f"the credentials belong to {' or '.join(map(repr, own))}, so source.agentId is "
                 "that too",
                 agent_id=own[0],
             )
@@ -363,33 +363,34 @@ async def check_source(
         )
     if sender.agent_id and named != sender.agent_id:
         raise mismatch(
-            f"this connection is that of {sender.agent_id!r}: another source needs another one"
+            f"this connection belongs to {sender.agent_id!r}: another source needs its own "
+            "connection"
         )
 
 
 def check_is_signed(
     message: Envelope, sender: MessageSender, *, required: bool, has_keys: bool
 ) -> None:
-    """Refuse a message without a signature where it needs one. Raises ``SignatureRequired``."""
+    """Reject a message without a required signature. Raises ``SignatureRequired``."""
     if message.security is not None:
         return
     if required:
-        raise SignatureRequired("this agent takes signed messages only: send security")
+        raise SignatureRequired("this agent accepts signed messages only: send security")
     if sender.has_signed:
         raise SignatureRequired(
             "earlier messages of this connection were signed, so all of them are: send security"
         )
     if has_keys and not sender.caller.authenticated:
         raise SignatureRequired(
-            "source.agentId is that of somebody who has a key: sign the message, send "
+            "source.agentId belongs to an owner of a key: sign the message, send "
             "credentials, or take another id"
         )
 
 
 def mismatch(description: str, *, agent_id: str = "") -> SourceMismatch:
-    """Return the error of a source that is not the sender's.
+    """Return the error of a source that does not match the sender.
 
-    ``agent_id`` is what the sender's own credentials are for: a client may not know it otherwise.
+    ``agent_id`` is the id of the sender's own credentials, which a client may not know otherwise.
     """
     return SourceMismatch(
         description,
@@ -402,21 +403,23 @@ log = logging.getLogger("parley.envelope")
 
 
 class Nonces:
-    """Takes nonces. Nothing is kept in memory."""
+    """Records nonces in the store, not in memory."""
 
     def __init__(self, store: SecurityStore) -> None:
         self._names = StoredNames(store)
 
     async def take(self, owner: str, nonce: str, until: int) -> None:
-        """Take a nonce of a signer, whose message is in time until ``until`` (ms).
+        """Record a nonce of a signer, whose message is in time until ``until`` (ms).
 
-        Raises ``MessageReplayed`` if it was taken, and ``OverloadedError`` if the store cannot
-        tell: then no message is admitted.
+        Raises ``MessageReplayed`` if it was used before, and ``OverloadedError`` if the store is
+        unavailable: then no message is admitted.
         """
         try:
             is_new = await self._names.take("envelope nonce", owner, nonce, until=until)
         except StoreError as error:
-            log.warning("signed messages are refused, because the store keeps no nonces: %s", error)
+            log.warning(
+                "signed messages are rejected, because the store cannot record nonces: %s", error
+            )
             raise OverloadedError(
                 "the server cannot check now that this message is new; sign and send it again",
                 retry_after=1,
@@ -446,7 +449,7 @@ class SignedMessages:
 
     @property
     def has_keys(self) -> bool:
-        """Whether there is anything to verify with."""
+        """Return whether there are keys for verification."""
         return self._keys is not None
 
     def owns(self, id: str) -> bool:
@@ -456,7 +459,7 @@ class SignedMessages:
     async def verify(self, message: Envelope, security: MessageSecurity) -> int:
         """Check the time and the signature of a message; return until when (ms) it is in time.
 
-        The key is one of ``source.agentId``, so no sender signs for another. Raises
+        The key must belong to ``source.agentId``, so no sender can sign for another. Raises
         ``SignatureInvalid``, ``MessageOutdated``, and ``OverloadedError``.
         """
         if self._keys is None:
@@ -487,7 +490,9 @@ class SignedMessages:
         return signed_at + self._window
 
     async def use(self, message: Envelope, security: MessageSecurity, until: int) -> None:
-        """Take the nonce of a verified message. Raises ``MessageReplayed``, ``OverloadedError``."""
+        """Record the nonce of a verified message. Raises ``MessageReplayed``,
+        ``OverloadedError``.
+        """
         await self._nonces.take(message.source.agent_id, security.nonce, until)
 
 
@@ -503,9 +508,9 @@ _OF_CONNECTIONS = (MessageType.RESPONSE, MessageType.EVENT, MessageType.HEARTBEA
 class EnvelopeGuard:
     """Admits the messages to one agent, and counts its sockets.
 
-    ``names`` are the ids of the agent, as ``target.agentId`` has them. ``is_reachable`` knows of
-    other agents that messages to this address may name. ``failures`` counts signatures that were
-    refused, with the credentials that the server refused.
+    ``names`` are the ids of the agent, as in ``target.agentId``. ``is_reachable`` checks other
+    agents that messages to this address may name. ``failures`` counts rejected signatures, together
+    with the server's rejected credentials.
     """
 
     def __init__(
@@ -568,7 +573,7 @@ class EnvelopeGuard:
                 del self._sockets[key]
 
     def _check_may_connect(self, caller: Caller) -> None:
-        """Refuse a caller whom nothing that it can send would let in."""
+        """Reject a caller whose messages could never be admitted."""
         check_caller(caller)
         rights = self.authorization
         if rights is None:
@@ -621,11 +626,11 @@ class EnvelopeGuard:
             raise
 
     def _check_target(self, message: Envelope, *, is_signed: bool) -> None:
-        """Refuse a message for another agent. A signed one names its target.
+        """Reject a message for another agent. A signed message must name its target.
 
-        Else its receiver could pass it on to another agent that knows the key. Answers and
-        HEARTBEATs need none: they count only on their connection. Other types are never passed on.
-        Raises ``TargetNotFound``.
+        Otherwise its receiver could forward it to another agent that knows the key. Answers and
+        HEARTBEATs need no target: they apply to their connection only. Other types are never
+        forwarded. Raises ``TargetNotFound``.
         """
         kind, target, names = message.message.type, message.target, self.names
         if kind in _OF_CONNECTIONS:
@@ -633,7 +638,7 @@ class EnvelopeGuard:
         known = " or ".join(map(repr, sorted(names)))
         if not target.agent_id:
             if is_signed and not target.agent_type:
-                raise _not_here(f"a signed message says for whom it is: give {known}")
+                raise _not_here(f"a signed message must name its target: give {known}")
             return
         is_request = kind == MessageType.REQUEST
         is_spread = is_request and target.routing_strategy != RoutingStrategy.DIRECT

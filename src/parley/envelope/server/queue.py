@@ -16,11 +16,11 @@ RANKS = {Priority.URGENT: 0, Priority.HIGH: 1, Priority.NORMAL: 2, Priority.LOW:
 
 
 class QueueLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How many REQUESTs run and wait.
+    """The limits of running and waiting REQUESTs.
 
     ``total`` run at once: ``in_flight`` of each connection, and ``share`` of all for each caller.
-    ``waiting`` more of each caller wait. An eighth of ``in_flight`` is kept for REQUESTs that wait
-    for no turn, so that a task can be canceled while the agent works on many.
+    ``waiting`` more of each caller wait. An eighth of ``in_flight`` is reserved for REQUESTs
+    without turns, so that a task can be canceled while the agent works on many.
     """
 
     total: int = 10_000
@@ -89,15 +89,15 @@ class RequestQueue:
         self._running = 0
         self._arrivals = count()
         self._callers: dict[Hashable, _Caller] = {}
-        self._turns: dict[_Caller, None] = {}  # callers of whom some may run, the next one first
+        self._turns: dict[_Caller, None] = {}  # callers with a REQUEST that may run, the next first
 
     @property
     def load(self) -> float:
-        """How full it is: from 0 to 1."""
+        """The load from 0 to 1."""
         return min(1.0, self._running / self._limits.total)
 
     def open(self, caller: Hashable) -> QueuedConnection:
-        """Note a new connection. ``caller`` is ``None`` for an unknown caller."""
+        """Register a new connection. ``caller`` is ``None`` for an unknown caller."""
         key = object() if caller is None else caller
         known = self._callers.get(key)
         if known is None:
@@ -106,7 +106,7 @@ class RequestQueue:
         return QueuedConnection(known)
 
     def close(self, connection: QueuedConnection) -> None:
-        """Forget a connection once nothing of it runs or waits."""
+        """Remove a connection once it has no running or waiting REQUEST."""
         caller = connection.caller
         caller.connections -= 1
         if not caller.connections:
@@ -181,9 +181,9 @@ class RequestQueue:
         slot.connection.slow += 0 if slot.is_quick else change
 
     def _grant(self, changed: _Caller) -> None:
-        """Start waiting REQUESTs while there is room, in turns of the callers.
+        """Start waiting REQUESTs while there is capacity, in turns of the callers.
 
-        A caller without a REQUEST that fits has no turn until an own REQUEST ends.
+        A caller whose REQUESTs do not fit has no turn until its own REQUEST ends.
         """
         if changed.waiting:
             self._turns.setdefault(changed)

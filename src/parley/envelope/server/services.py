@@ -35,13 +35,15 @@ from parley.model.struct import Timestamp
 from parley.server.lifecycle import is_cancellation
 
 MAX_CALLS = 64
-"""How many REQUESTs to one peer wait for their answers."""
+"""The most unanswered REQUESTs to one peer."""
 
 MAX_WAITING = 256
-"""How many answers to one REQUEST wait to be read. Then the call fails: its reader is too slow."""
+"""The most unread answers to one REQUEST. Above it the call fails, because its reader
+is too slow.
+"""
 
 MAX_WAITING_BYTES = 16 * 1024 * 1024
-"""How many bytes of answers of one peer wait to be read, in all calls together."""
+"""The size limit of unread answers of one peer, in all calls together, in bytes."""
 
 RETRY_SECONDS = 2.0
 GONE = "the agent's connection has ended, and its answer with it: send the request again"
@@ -67,7 +69,7 @@ class SocketPeer:
 
     @property
     def in_flight(self) -> int:
-        """How many REQUESTs wait for their answers."""
+        """The number of unanswered REQUESTs."""
         return len(self._calls)
 
     def on_close(self, callback: Callable[[], None]) -> None:
@@ -82,7 +84,7 @@ class SocketPeer:
         self._on_beat.append(callback)
 
     def beat(self) -> None:
-        """Note a HEARTBEAT of the other side."""
+        """Record a HEARTBEAT of the other side."""
         for callback in self._on_beat:
             callback()
 
@@ -124,7 +126,7 @@ class SocketPeer:
         return True
 
     def close(self) -> None:
-        """Note that the socket has closed: calls under way fail. Idempotent."""
+        """Record that the socket has closed: running calls fail. Idempotent."""
         if not self.is_open:
             return
         self.is_open = False
@@ -150,10 +152,10 @@ admitted, and passes on. Its value is a ``PassedOnMessage``. Nothing of the netw
 
 
 class PassedOnMessage(msgspec.Struct, frozen=True):
-    """A message that the binding of another agent passes on.
+    """A message forwarded by the binding of another agent.
 
-    ``nonce_is_used``: its signature was verified there, so that its nonce is no replay here.
-    ``peer`` is the socket that it came by.
+    ``nonce_is_used``: its signature was verified there, so its nonce is not a replay here. ``peer``
+    is the socket on which it arrived.
     """
 
     nonce_is_used: bool = False
@@ -161,13 +163,12 @@ class PassedOnMessage(msgspec.Struct, frozen=True):
 
 
 class MessageContext(msgspec.Struct, frozen=True, kw_only=True):
-    """Who sent a message, and where it arrived.
+    """The sender of a message, and the address at which it arrived.
 
-    ``agent`` is the key of the agent at the address, ``names`` are all its ids, ``tenant``
-    is that of the address. ``scope`` is
-    the ASGI scope of the upgrade or the POST, ``address`` the IP address of its sender.
-    ``deadline`` is a time of the event loop. ``is_signed``: a key of the caller signs the message.
-    ``peer`` is the socket, ``None`` for a POST.
+    ``agent`` is the key of the agent at the address, ``names`` are all its ids, ``tenant`` is the
+    tenant of the address. ``scope`` is the ASGI scope of the upgrade or the POST, ``address`` the
+    IP address of its sender. ``deadline`` is a time of the event loop. ``is_signed``: a key of the
+    caller signs the message. ``peer`` is the socket, ``None`` for a POST.
     """
 
     caller: Caller = ANONYMOUS
@@ -183,7 +184,7 @@ class MessageContext(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_routed(self) -> bool:
-        """Whether another binding of this process passes the message on."""
+        """Return whether another binding of this process forwards the message."""
         return self.scope is not None and ROUTED in self.scope
 
 
@@ -231,11 +232,11 @@ SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.05, 3600.0
 
 
 class HeartbeatSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How connections are kept and watched. Times are in seconds.
+    """The settings of connection checks. Times are in seconds.
 
     The server sends a HEARTBEAT every ``interval``, and closes a socket after ``tolerance`` of them
-    without a message from the other side. ``per_minute`` is how many HEARTBEATs one socket may
-    send: they count against no other limit.
+    without a message from the other side. ``per_minute`` is the limit of HEARTBEATs from one
+    socket: they count against no other limit.
 
     Raises ``ValueError`` for a value out of range.
     """
@@ -268,8 +269,8 @@ class SocketHeartbeats:
     """The HEARTBEATs of one socket. ``run`` sends them until the socket closes.
 
     ``send`` sends a message, ``close`` closes the socket with a code and a reason. ``source`` is
-    the agent at the address, and ``peer`` hears of HEARTBEATs that come. ``round_trip`` is that of
-    the last HEARTBEAT that was answered, in seconds.
+    the agent at the address, and ``peer`` is notified of received HEARTBEATs. ``round_trip`` is the
+    round trip time of the last answered HEARTBEAT, in seconds.
     """
 
     def __init__(
@@ -298,14 +299,14 @@ class SocketHeartbeats:
         self.missed = 0
 
     def heard(self) -> None:
-        """Note a message of any type: the other side lives."""
+        """Record a message of any type: the other side is alive."""
         self._heard_at = self._clock()
         self.missed = 0
 
     async def received(self, heartbeat: Envelope) -> None:
-        """Take a HEARTBEAT: answer it, or note the round trip if it is an answer.
+        """Process a HEARTBEAT: answer it, or record the round trip time if it is an answer.
 
-        Raises ``TooManyRequestsError`` for more than one socket may send.
+        Raises ``TooManyRequestsError`` above the limit of one socket.
         """
         self.heard()
         if self._peer is not None:
@@ -330,7 +331,7 @@ class SocketHeartbeats:
         await self._send(self._message(heartbeat.message_id))
 
     async def beat(self) -> None:
-        """Send a HEARTBEAT; close the socket if too many went without any message."""
+        """Send a HEARTBEAT; close the socket after too many without any message."""
         settings = self._settings
         if self._clock() - self._heard_at >= settings.interval:
             self.missed += 1
@@ -342,7 +343,7 @@ class SocketHeartbeats:
         await self._send(message)
 
     async def run(self) -> None:
-        """Send HEARTBEATs until this is cancelled, or the other side went silent."""
+        """Send HEARTBEATs until cancelled, or until the other side is silent."""
         while self.missed < self._settings.tolerance:
             await asyncio.sleep(self._settings.interval)
             await self.beat()
@@ -398,9 +399,9 @@ class EnvelopeCounts(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class Measurement:
-    """One message under way. ``end`` is called once; calling it again changes nothing.
+    """The measurement of a running message. ``end`` is called once; a second call changes nothing.
 
-    ``size`` is the bytes of its answers.
+    ``size`` is the size of its answers in bytes.
     """
 
     __slots__ = ("_agent", "_began", "_counts", "_is_over", "_message", "size")
@@ -414,7 +415,7 @@ class Measurement:
         self.size = 0
 
     def end(self, status: str = Status.SUCCESS, *, error: str = "") -> None:
-        """Note the last answer: its status, and its error code."""
+        """Record the last answer: its status, and its error code."""
         if self._is_over:
             return
         self._is_over = True
@@ -486,7 +487,7 @@ log = logging.getLogger("parley.envelope")
 EnvelopeHandler = Callable[[Envelope, MessageContext], Awaitable[Any]]
 """Answers a message: with a ``ResponsePayload``, a list of results, one JSON value, or ``None``.
 
-``NotImplemented``: the message is none of its own, so it is unknown here.
+``NotImplemented``: the handler does not support the message, so it is unknown here.
 """
 
 HANDLER_CONCURRENCY = 64
@@ -501,8 +502,8 @@ class NotHandled(Exception):
 class EnvelopeHandlers:
     """The handlers of a server: ``hook`` of the operator, and the server's own, by their actions.
 
-    Each call ends after ``timeout`` seconds; at most ``at_once`` run at a time, and further ones
-    are refused with ``retryAfter``. Raises ``TypeError`` for a hook that is no async function.
+    Each call ends after ``timeout`` seconds; at most ``at_once`` run at a time, and further calls
+    are rejected with ``retryAfter``. Raises ``TypeError`` for a hook that is not an async function.
     """
 
     def __init__(
@@ -534,9 +535,9 @@ class EnvelopeHandlers:
     async def answer(
         self, handler: EnvelopeHandler, message: Envelope, context: MessageContext
     ) -> ResponsePayload | None:
-        """Return the payload of the RESPONSE, ``None`` where none is sent.
+        """Return the payload of the RESPONSE, ``None`` if there is no RESPONSE.
 
-        Raises ``A2AError``, and ``NotHandled`` for a message that the handler leaves alone.
+        Raises ``A2AError``, and ``NotHandled`` for a message that the handler declines.
         """
         if self._running >= self._at_once:
             raise OverloadedError("too many messages of this kind are under way", retry_after=1)
@@ -555,7 +556,7 @@ class EnvelopeHandlers:
                 log.error("the handler of %a took more than %g s", name[:100], self._timeout)
                 raise InternalError("the handler of this message took too long") from None
             log.exception("the handler of %a failed", name[:100])
-            words = "the handler of this message failed; the server's log says why"
+            words = "the handler of this message failed; the server's log has the reason"
             raise InternalError(words) from None
         finally:
             self._running -= 1

@@ -1,10 +1,10 @@
-"""Agents that are written for the official SDK (``a2a-sdk``), served by Parley.
+"""Agents written for the official SDK (``a2a-sdk``), served by Parley.
 
     from parley.integrations import a2a_sdk
 
     agent = a2a_sdk.agent(MyExecutor(), card)
 
-The executor and the card stay as they are, of version 1.x or 0.3.x, whichever is installed.
+The executor and the card are used unchanged, of version 1.x or 0.3.x, whichever is installed.
 """
 
 from __future__ import annotations

@@ -46,20 +46,19 @@ def agent(
     card; addresses and protocol versions come from the server. ``options`` are options of
     ``Agent``, and take precedence.
 
-    A task is durable from the first event that the executor enqueues, and its message too. With
-    ``durable`` it is before the executor runs; a ``Message`` then completes the task. Without, an
-    executor may reply with a ``Message`` and no task, however long it takes.
+    A task and its message are durable from the first event that the executor enqueues. With
+    ``durable`` they are durable before the executor runs; a ``Message`` then completes the task.
+    Without it, an executor may reply with a ``Message`` and no task, however long it takes.
 
-    ``extended_card`` adds to the card for callers who ask for it: its name, texts, provider and
+    ``extended_card`` adds to the card for authenticated callers: its name, texts, provider and
     skills are shown, and its skills can be called. Addresses, versions, capabilities and
-    credentials are the agent's: callers need them to read it too.
+    credentials come from the agent's card, because callers need them to read the extended card.
 
-    ``details`` take precedence over what the card says, as far as they are not the defaults of
-    ``CardDetails``.
+    ``details`` take precedence over the card, except for defaults of ``CardDetails``.
 
     ``request_context_builder`` makes the ``RequestContext``, by default the SDK's own. A card with
     security requirements needs ``security``, which verifies the credentials, or
-    ``verified_elsewhere``: something in front of the server verifies it.
+    ``verified_elsewhere``: a gateway in front of the server verifies them.
 
     Raises ``ImportError`` without the SDK, ``TypeError`` for a wrong executor or card of the
     installed version, ``ValueError`` for a card that cannot be served.
@@ -67,7 +66,7 @@ def agent(
     sdk = installed()
     if not all(callable(getattr(executor, name, None)) for name in ("execute", "cancel")):
         raise TypeError(
-            f"the executor is an AgentExecutor, with execute and cancel, not {executor!r:.200}"
+            f"the executor must be an AgentExecutor, with execute and cancel, not {executor!r:.200}"
         )
     described = _read(sdk, card)
     settings = _options_of(described)
@@ -92,7 +91,7 @@ def agent(
     settings["extensions"] += tuple(options.pop("extensions", ()))
     turns = options.pop("execution", None) or Execution()
     if turns.direct_reply_timeout == Execution().direct_reply_timeout:
-        # An executor decides by its first event whether there is a task.
+        # The executor's first event decides between a task and a direct reply.
         turns = replace(turns, direct_reply_timeout=86_400.0)
     settings["execution"] = turns
     served = Agent(described.name, security=security, **{**settings, **options})
@@ -120,7 +119,7 @@ def agent(
 
 
 def _call_on_cancel(served: Agent) -> None:
-    """Have the function called for the cancellation of tasks that wait for their callers too."""
+    """Let cancellation of a waiting task call the function as well."""
     for name, skill in served.skills.items():
         served.skills[name] = replace(skill, runs_on_cancel=True)
 
@@ -153,7 +152,7 @@ def _options_of(card: AgentCard) -> Json:
 
 
 def _differences(card: AgentCard, public: Mapping[str, AgentSkill]) -> Json:
-    """Return the words of an extended card about the agent and its public skills."""
+    """Return the texts of an extended card that differ, about the agent and its public skills."""
     fields = ("name", "description", "version", "provider", "documentation_url", "icon_url")
     skills = [
         replace(skill, security_requirements=public[skill.id].security_requirements)
@@ -168,19 +167,21 @@ def _modes(modes: tuple[str, ...]) -> tuple[str, ...]:
     known = tuple(mode for mode in modes if mode.count("/") == 1 or mode in KINDS)
     if len(known) < len(modes):
         unknown = [mode for mode in modes if mode not in known]
-        log.warning("the card names modes that are no media types, and left out: %s", unknown)
+        log.warning("the card's modes that are not media types are left out: %s", unknown)
     return known
 
 
 def _only_skill(card: AgentCard) -> AgentSkill:
-    """Return the skill of an agent whose card names none."""
+    """Return the default skill of an agent whose card names no skill."""
     return AgentSkill(
         id="execute", name=card.name, description=card.description or card.name, tags=("agent",)
     )
 
 
 class VerifiedElsewhere(Scheme):
-    """A scheme of a card that something in front of the server verifies: here all pass."""
+    """A scheme of the card that a gateway in front of the server verifies: here all
+    requests pass.
+    """
 
     def __init__(self, name: str, scheme: SecurityScheme, scopes: frozenset[str]) -> None:
         self.name = name
@@ -188,26 +189,27 @@ class VerifiedElsewhere(Scheme):
         self._granted = scopes
 
     def declared(self) -> SecurityScheme:
-        """Return the scheme as the card has it."""
+        """Return the scheme as declared on the card."""
         return self._scheme
 
     def is_presented(self, evidence: Evidence) -> bool:
-        """Return true: it was verified before the request came here."""
+        """Return true: the gateway has verified the request."""
         return True
 
     def verify(self, evidence: Evidence) -> Proof:
-        """Return that nothing is known of the caller, who may do all."""
+        """Return a proof without an identity: the caller may do everything."""
         return Proof(ANONYMOUS, self._granted)
 
 
 def security_of(
     card: AgentCard, given: Scheme | Security | None, *, verified_elsewhere: bool
 ) -> tuple[Scheme | Security | None, Mapping[str, Security]]:
-    """Return what callers must prove to an agent, and for skills of their own beside it.
+    """Return the security requirements of an agent, and the additional requirements of its skills.
 
-    What ``given`` says of all skills takes precedence; those with requirements have theirs as well.
+    Requirements in ``given`` for all skills take precedence; skills with their own requirements
+    have both.
 
-    Raises ``ValueError`` for requirements that nothing verifies.
+    Raises ``ValueError`` for requirements without a verifier.
     """
     of_skills = {s.id: s.security_requirements for s in card.skills if s.security_requirements}
     required = card.security_requirements
@@ -220,16 +222,16 @@ def security_of(
         for skill, needs in of_skills.items():
             if unknown := {name for each in needs for name in each.schemes} - schemes.keys():
                 raise ValueError(
-                    f"the skill {skill} of the card requires {', '.join(sorted(unknown))}, and "
+                    f"the skill {skill} of the card requires {', '.join(sorted(unknown))}, but "
                     f"security= has {', '.join(sorted(schemes)) or 'no scheme'}: give a scheme of "
-                    "this name (name=...), or leave the requirement out of the card"
+                    "this name (name=...), or remove the requirement from the card"
                 )
     elif not verified_elsewhere:
         names = {name for each in every for name in each.schemes}
         raise ValueError(
-            f"the card requires {', '.join(sorted(names))}: say how that is verified, with "
-            "security= and a scheme of parley.security, or with verified_elsewhere=True if "
-            "something in front of this server does it"
+            f"the card requires {', '.join(sorted(names))}: verify it with "
+            "security= and a scheme of parley.security, or give verified_elsewhere=True if "
+            "a gateway in front of this server verifies it"
         )
     else:
         schemes = {
@@ -241,7 +243,7 @@ def security_of(
 
 
 def check_extended(card: AgentCard, extended: AgentCard) -> None:
-    """Raise ``ValueError`` where an extended card requires other credentials than the card."""
+    """Raise ``ValueError`` if an extended card requires other credentials than the card."""
     of_skills = {skill.id: skill.security_requirements for skill in card.skills}
     pairs = [("the extended card", extended.security_requirements, card.security_requirements)]
     pairs += [
@@ -253,8 +255,8 @@ def check_extended(card: AgentCard, extended: AgentCard) -> None:
         if required and required != verified:
             names = ", ".join(sorted({name for each in required for name in each.schemes}))
             raise ValueError(
-                f"{what} requires {names or 'nothing'}, unlike the card: callers prove the same "
-                "for both, so give the card the requirement"
+                f"{what} requires {names or 'nothing'}, unlike the card: both need the same "
+                "credentials, so give the card the requirement"
             )
 
 
@@ -270,7 +272,7 @@ def _required(
     for requirement in requirements:
         if unknown := requirement.schemes.keys() - schemes.keys():
             raise ValueError(
-                f"the card requires {', '.join(sorted(unknown))}, which is none of its "
+                f"the card requires {', '.join(sorted(unknown))}, which is not among its "
                 f"securitySchemes: {', '.join(sorted(schemes)) or 'it has none'}"
             )
     return Security(
@@ -287,7 +289,7 @@ def _required(
 def installed() -> Sdk03 | Sdk1:
     """Return the installed version.
 
-    Raises ``ImportError`` that says how to install one.
+    Raises ``ImportError`` with installation advice.
     """
     with needs("a2a-sdk"):
         import a2a.server.agent_execution  # noqa: F401, what a2a-sdk without its server lacks

@@ -1,4 +1,4 @@
-"""One run of an executor: a turn of its task, with its events in the task's log."""
+"""A run of an executor: a turn of its task, with its events in the task's log."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from parley.integrations.a2a_sdk.sdk_1 import Sdk1
 
 _left: set[asyncio.Task[None]] = set()
-"""Executors that work on after they ended their tasks: the event loop keeps no reference."""
+"""Executors that still run after their tasks have ended: the event loop keeps no reference."""
 
 
 class ExecutorRun:
@@ -53,7 +53,7 @@ class ExecutorRun:
     async def run(self) -> object:
         """Return how the executor ended its turn, for ``Turn``.
 
-        Raises what the executor raises, its ``A2AError`` if it is one of the specification.
+        Raises the executor's exception, as an ``A2AError`` for an error of the specification.
         """
         turn, events = self._turn, self._events
         if turn._attempt.is_canceling:
@@ -77,7 +77,7 @@ class ExecutorRun:
             await events.park()
         if events.is_empty and turn.number == 1:
             raise InvalidAgentResponseError(
-                "the agent said nothing: its executor ended without an event"
+                "the agent sent no reply: its executor ended without an event"
             )
         return None
 
@@ -90,14 +90,15 @@ class ExecutorRun:
             raise
 
     def _leave(self, work: asyncio.Task[None]) -> None:
-        """Let an executor end by itself that has ended its task."""
+        """Let an executor finish by itself after it has ended its task."""
         _left.add(work)
         work.add_done_callback(_report)
 
-    # -- the end from outside ------------------------------------------------------------------
+    # -- cancellation from outside
+    # ------------------------------------------------------------------
 
     async def _stop(self, work: asyncio.Task[None]) -> object:
-        """Stop the executor, and tell it if that is because its task is canceled."""
+        """Stop the executor; if its task is canceled, call its ``cancel`` method."""
         outcome: object = None
         is_canceled = self._turn._attempt.runner.cancel_requested
         try:
@@ -118,8 +119,7 @@ class ExecutorRun:
             await self._executor.cancel(await self._context(None), self._queue)
         except Exception:
             log.exception(
-                "the executor's cancel failed; the task %s is canceled all the same",
-                self._turn.task_id,
+                "the executor's cancel failed; the task %s is canceled anyway", self._turn.task_id
             )
         said = events.outcome
         if isinstance(said, TaskOutcome) and said.state is TaskState.CANCELED:
@@ -159,9 +159,10 @@ class ExecutorRun:
         return context
 
     def _current_task(self) -> Task | None:
-        """Return the task as executors know it: none before the first run of a new one.
+        """Return the task in the SDK's view: ``None`` before the first run of a new task.
 
-        The run for an answer sees the state that asked, as with the SDK's own server.
+        The run for an answer sees the task in the state of the question, as with the SDK's own
+        server.
         """
         turn = self._turn
         attempt, task = turn._attempt, turn.task
@@ -182,7 +183,8 @@ def _report(work: asyncio.Task[None]) -> None:
 log = logging.getLogger("parley.integrations.a2a_sdk")
 
 REPLY_AFTER = 0.05
-"""How long an executor may work on after it asked, in seconds, until its caller gets the question.
+"""The time for which an executor may run after its question, in seconds, until its caller gets the
+question.
 
 Most return at once, and the question then ends the turn.
 """
@@ -191,10 +193,10 @@ _PAGE = 1000
 
 
 class TurnEvents:
-    """Writes what one run of an executor enqueues.
+    """Writes the events that a run of an executor enqueues.
 
-    ``outcome`` is how the executor ended its task, and ``asked`` the question that it waits on, if
-    nothing followed it. ``ended`` is done when there is an outcome.
+    ``outcome`` is how the executor ended its task, and ``asked`` the unanswered question, if it was
+    the last event. ``ended`` is done when there is an outcome.
     """
 
     def __init__(self, turn: Turn) -> None:
@@ -211,10 +213,10 @@ class TurnEvents:
         self._kept: frozenset[str] = frozenset()
 
     async def begin(self) -> None:
-        """Find what other turns wrote, and what earlier attempts at this one left.
+        """Read the artifacts of other turns, and of earlier attempts at this turn.
 
-        Ids of artifacts that executors leave to the SDK are new in each attempt. The n-th of them
-        gets the id of the n-th that an earlier attempt left, so that a re-run replaces it.
+        Artifact ids that the SDK generates differ in each attempt. The n-th artifact gets the id of
+        the n-th artifact of an earlier attempt, so that a re-run replaces it.
         """
         attempt = self._attempt
         writer = attempt.runner.writer
@@ -241,7 +243,7 @@ class TurnEvents:
     async def take(self, event: Event) -> None:
         """Write an event.
 
-        What follows the end of the task is dropped, with a warning in the log. Raises
+        An event after the end of the task is dropped, with a warning in the log. Raises
         ``ValueError`` for an event of another task.
         """
         attempt = self._attempt
@@ -264,7 +266,7 @@ class TurnEvents:
         own = self._attempt.runner.task_id
         if task_id != own and not isinstance(event, Message):
             raise ValueError(
-                f"the executor works on the task {own}, and enqueued {an(type(event).__name__)} of "
+                f"the executor works on the task {own}, but enqueued {an(type(event).__name__)} of "
                 f"{task_id}; use the ids of the context: context.task_id, context.context_id"
             )
 
@@ -279,7 +281,7 @@ class TurnEvents:
             self._task(event)
 
     def _task(self, task: Task) -> None:
-        """Begin the task, or take over the news of a whole task."""
+        """Begin the task, or write the changes in a whole task."""
         attempt = self._attempt
         known = attempt.writer().fold.task
         messages = {message.message_id for message in known.history}
@@ -317,7 +319,7 @@ class TurnEvents:
         if state in (TaskState.SUBMITTED, TaskState.UNSPECIFIED):
             if said is None and not metadata:
                 return
-            state = TaskState.WORKING  # the log has SUBMITTED already, and only once
+            state = TaskState.WORKING  # the log already has SUBMITTED, which occurs once
         sent = writer.status(state, said, metadata)
         if state in INTERRUPTED_STATES:
             self.asked, self._question = state, sent
@@ -332,7 +334,8 @@ class TurnEvents:
         fresh = artifact_id not in attempt.artifact_ids and artifact_id not in self._kept
         append = event.append and not fresh
         if append and writer.fold.is_complete(artifact_id):
-            # The SDK lets chunks follow the last one: the artifact is written again, longer.
+            # The SDK allows chunks after the last chunk: the artifact is then written again, with
+            # the addition.
             [before] = [a for a in writer.fold.task.artifacts if a.artifact_id == artifact_id]
             artifact = msgspec.structs.replace(before, parts=(*before.parts, *artifact.parts))
             append = False
@@ -372,7 +375,7 @@ class TurnEvents:
     # -- questions -----------------------------------------------------------------------------
 
     def _reply(self) -> None:
-        """Give the question to the caller of an executor that works on meanwhile."""
+        """Deliver the question to the caller while the executor still runs."""
         self._timer = None
         self._replying = asyncio.ensure_future(self._reply_when_durable())
 
@@ -385,7 +388,7 @@ class TurnEvents:
         self.stop()
 
     def stop(self) -> None:
-        """Stop what waits to reply."""
+        """Stop waiting to reply."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -409,7 +412,7 @@ _STATE = "a2a-sdk:state:"
 
 
 def state_before(turn: Turn) -> TaskState | None:
-    """Return the state in which the turn before this one left the task, if it asked."""
+    """Return the task's state after the previous turn, if that turn ended with a question."""
     attempt = turn._attempt
     value = (attempt.results or {}).get(f"{_STATE}{attempt.turn - 1}")
     return None if value is None else decode(value, TaskState)

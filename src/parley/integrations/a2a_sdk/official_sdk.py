@@ -1,4 +1,4 @@
-"""The common part of the versions of the official SDK: callers, contexts, errors by name."""
+"""Functions shared by the adapters of the official SDK: callers, contexts, errors by name."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from parley.model.errors import A2AError
 from parley.model.service import Caller
 
 Take = Callable[[Any], Awaitable[None]]
-"""Takes an event of the SDK that an executor enqueues."""
+"""Receives an event that an executor enqueues."""
 
 
 class CallerAsUser(User):
-    """The caller of a turn. ``caller`` has all that Parley knows of it."""
+    """The caller of a turn. ``caller`` has all of Parley's information about it."""
 
     def __init__(self, caller: Caller) -> None:
         self.caller = caller
 
     @property
     def is_authenticated(self) -> bool:
-        """Whether somebody proved to be this caller."""
+        """Return whether the caller is authenticated."""
         return self.caller.authenticated
 
     @property
@@ -35,14 +35,16 @@ class CallerAsUser(User):
 
 
 class OfficialSdk:
-    """What the versions of the official SDK have alike."""
+    """The common base of the adapters of the official SDK's versions."""
 
     knows_tenants = True
 
     def call_context(
         self, caller: Caller, tenant: str, extensions: frozenset[str], state: dict[str, Any]
     ) -> Any:
-        """Return a ``ServerCallContext``; its state has the tenant where the SDK knows none."""
+        """Return a ``ServerCallContext``; its state has the tenant if the SDK version has no field
+        for it.
+        """
         of_tenant = {"tenant": tenant}
         if not self.knows_tenants:
             state, of_tenant = {**of_tenant, **state}, {}
@@ -55,9 +57,9 @@ class OfficialSdk:
 
 
 def refuse_event(value: object) -> NoReturn:
-    """Raise ``TypeError``: an executor enqueued something else."""
+    """Raise ``TypeError``: an executor enqueued an object that is not an event."""
     raise TypeError(
-        "an executor enqueues a Task, a Message, a TaskStatusUpdateEvent or a "
+        "an executor must enqueue a Task, a Message, a TaskStatusUpdateEvent or a "
         f"TaskArtifactUpdateEvent, not {type(value).__name__}"
     )
 
@@ -65,7 +67,7 @@ def refuse_event(value: object) -> NoReturn:
 def error_named(name: str, said: Any) -> A2AError:
     """Return the error with a name of the specification; an internal error for any other name.
 
-    ``said`` has the message.
+    ``said`` is an object with the message.
     """
     kind = getattr(errors, name, None)
     if not (isinstance(kind, type) and issubclass(kind, A2AError) and kind is not A2AError):

@@ -35,7 +35,7 @@ class TurnQueue03(EventQueue):
         self._take = take
 
     async def enqueue_event(self, event: Any) -> None:
-        """Write an event, and give it to the queues that tap this one. A closed queue drops it."""
+        """Write an event, and forward it to tapping queues. A closed queue drops it."""
         if self.is_closed():
             return
         await self._take(event)
@@ -44,7 +44,7 @@ class TurnQueue03(EventQueue):
 
 
 class Sdk03(OfficialSdk):
-    """Version 0.3.x: its types from and to those of the model."""
+    """Version 0.3.x: conversion between its types and the model's types."""
 
     queue = TurnQueue03
     knows_tenants = False
@@ -64,17 +64,17 @@ class Sdk03(OfficialSdk):
         )
 
     def task(self, task: Task) -> Any:
-        """Return a task as the SDK's."""
+        """Return a task as the SDK's type."""
         return OfficialTask.model_validate_json(self._codec.write_event(StreamItem(task)))
 
     def params(self, request: SendMessageRequest) -> Any:
-        """Return a request as the SDK's: what ``RequestContext`` is made of."""
+        """Return a request as the SDK's type, for a ``RequestContext``."""
         return MessageSendParams.model_validate_json(self._codec.write_request(_SEND, request))
 
     def card(self, card: Any) -> Mapping[str, Any]:
         """Return a card of the SDK as a JSON object. Raises ``TypeError`` for anything else."""
         if not isinstance(card, AgentCard):
-            raise TypeError(f"the card is an AgentCard of a2a.types, not {card!r:.200}")
+            raise TypeError(f"the card must be an AgentCard of a2a.types, not {card!r:.200}")
         members: dict[str, Any] = card.model_dump(mode="json", by_alias=True, exclude_none=True)
         return members
 

@@ -48,7 +48,7 @@ class TurnQueue1(EventQueue):
 
 
 class Sdk1(OfficialSdk):
-    """Version 1.x: its types from and to those of the model."""
+    """Version 1.x: conversion between its types and the model's types."""
 
     queue = TurnQueue1
 
@@ -67,18 +67,18 @@ class Sdk1(OfficialSdk):
         return self._codec.read_event(response.SerializeToString())
 
     def task(self, task: Task) -> Any:
-        """Return a task as the SDK's."""
+        """Return a task as the SDK's type."""
         data = self._codec.write_event(StreamItem(task))
         return a2a_pb2.StreamResponse.FromString(data).task
 
     def params(self, request: SendMessageRequest) -> Any:
-        """Return a request as the SDK's: what ``RequestContext`` is made of."""
+        """Return a request as the SDK's type, for a ``RequestContext``."""
         return a2a_pb2.SendMessageRequest.FromString(self._codec.write_request(_SEND, request))
 
     def card(self, card: Any) -> Mapping[str, Any]:
         """Return a card of the SDK as a JSON object. Raises ``TypeError`` for anything else."""
         if not isinstance(card, a2a_pb2.AgentCard):
-            raise TypeError(f"the card is an AgentCard of a2a.types, not {card!r:.200}")
+            raise TypeError(f"the card must be an AgentCard of a2a.types, not {card!r:.200}")
         members: dict[str, Any] = json_format.MessageToDict(card)
         return members
 

@@ -1,8 +1,8 @@
 """Runs in a turn: messages, counted requests, remembered replies, questions, output.
 
-A turn runs from the top for every answer and after a crash. The framework has no checkpoint within
-an agent's run, so each reply and each result is a step of the task: a further attempt reads them
-from its log, asks the model nothing twice and calls no tool twice.
+A turn is re-run from its beginning for every answer and after a crash. The framework has no
+checkpoint within an agent's run, so each model reply and each tool result is a step of the task: a
+further attempt reads them from its log, and repeats no model request and no tool call.
 """
 
 from __future__ import annotations
@@ -31,19 +31,21 @@ from parley.llm.run_output import ModelRequests, RunOutput, current_requests
 from parley.model.parts import Part
 
 PARLEY = "parley_remote_skill"
-"""Marks tools that are remote skills: the turn remembers their calls by itself."""
+"""Marks tools that are remote skills: the turn remembers their calls itself."""
 
 Next = Callable[[], Awaitable[None]]
 
 
 OPENAI = "agent_framework_openai"
-"""The package whose replies say a finish reason: without one they broke off, or continue later."""
+"""The package whose replies have a finish reason: a reply without one is interrupted or
+continues.
+"""
 
 
 def counted(client: Any, made: Any, requests: ModelRequests) -> Any:
-    """Return a response that will come, or its stream, and count it when it is there.
+    """Return a pending response or its stream, and count the request when the response arrives.
 
-    The client itself is heard, so no reply that a step remembers counts.
+    It wraps the client itself, so that a remembered reply is not counted.
     """
     modules = {each.__module__.partition(".")[0] for each in type(client).__mro__}
 
@@ -91,7 +93,7 @@ def is_refusal(content: Any) -> bool:
 def _get_response(
     self: Any, *given: Any, get_response: Any = BaseChatClient.get_response, **named: Any
 ) -> Any:
-    """Ask a model as before. Agents in tools and executors take no middleware of a run."""
+    """Call the original method. Agents in tools and executors ignore the middleware of a run."""
     made, requests = get_response(self, *given, **named), current_requests()
     return made if requests is None else counted(self, made, requests)
 
@@ -107,7 +109,7 @@ class RememberReplies(ChatMiddleware):  # type: ignore[misc]
         self._requests = requests
 
     async def process(self, context: Any, call_next: Next) -> None:
-        """Ask the model, or take its reply from the log."""
+        """Call the model, or read its reply from the log."""
         asked = [_asked(message) for message in context.messages]
         key, kept = self._calls.recall("model", asked)
         if kept is not msgspec.UNSET and kept is not None:
@@ -116,7 +118,7 @@ class RememberReplies(ChatMiddleware):  # type: ignore[misc]
             context.result = _streamed(_updates(response)) if context.stream else response
             return
         await call_next()
-        if kept is None:  # it was too long to be remembered
+        if kept is None:  # the reply was too long to remember
             return
         made = context.result
 
@@ -142,7 +144,7 @@ class RememberResults(FunctionMiddleware):  # type: ignore[misc]
         self._calls = calls
 
     async def process(self, context: Any, call_next: Next) -> None:
-        """Call the tool, or take its result from the log."""
+        """Call the tool, or read its result from the log."""
         if (context.function.additional_properties or {}).get(PARLEY):
             await call_next()
             return
@@ -162,7 +164,7 @@ IDENTITY = ("type", "text", "name", "arguments", "call_id", "result", "uri", "ap
 
 
 def _asked(message: Any) -> list[Any]:
-    """Return what identifies a message in each attempt: not its ids, which are made anew."""
+    """Return the parts of a message that are equal in each attempt: not its ids."""
     said = []
     for content in message.contents:
         found = {name: getattr(content, name, None) for name in IDENTITY}
@@ -180,7 +182,7 @@ def _written(response: Any) -> Json:
 
 
 def _result(result: Any) -> Json | None:
-    """Return the result of a tool as JSON, ``None`` if it has no such form."""
+    """Return the result of a tool as JSON, ``None`` if it has no JSON form."""
     if isinstance(result, list) and all(isinstance(each, Content) for each in result):
         return {"contents": [each.to_dict(exclude={"raw_representation"}) for each in result]}
     return json_value(result)
@@ -204,7 +206,7 @@ async def _updates(response: Any) -> AsyncIterator[Any]:
 
 
 async def message_of(turn: Turn) -> Any:
-    """Return the message that began the task as one of the framework's user."""
+    """Return the message that began the task as a user message of the framework."""
     contents = []
     for each in await input_of(turn, turn.message):
         if isinstance(each, str):
@@ -218,7 +220,7 @@ async def message_of(turn: Turn) -> Any:
 
 
 def file_of(content: Any) -> Part | None:
-    """Return content of the framework as a file part, ``None`` if it is no file."""
+    """Return content of the framework as a file part, ``None`` if it is not a file."""
     if content.type not in ("data", "uri") or not content.uri:
         return None
     filename = str(content.additional_properties.get("filename", ""))
@@ -231,8 +233,8 @@ def file_of(content: Any) -> Part | None:
 async def answer_to(turn: Turn, request: Any, *, key: str) -> Any:
     """Ask the caller one request, and return the content that answers it.
 
-    A tool that needs approval is approved or not. The result of a tool that the caller has to run
-    is the text or the data of the answer.
+    A tool that needs approval is approved or rejected. If the caller has to run a tool, the text or
+    the data of the answer is its result.
     """
     if request.type == "function_approval_request":
         call = request.function_call
@@ -249,13 +251,13 @@ async def answer_to(turn: Turn, request: Any, *, key: str) -> Any:
         answer = await turn.require_auth(asked, key=key)
         return Content.from_text(answer.text or "I gave my consent.")
     raise NotImplementedError(
-        f"the agent asks for {request.type}, which no message of A2A can answer; "
+        f"the agent asks for {request.type}, which an A2A message cannot answer; "
         "run tools of this kind with a handler of the framework"
     )
 
 
 async def yes_or_no(turn: Turn, question: str, *, key: str) -> bool:
-    """Ask the caller, again until the answer says yes or no."""
+    """Ask the caller until the answer is yes or no."""
 
     def asked(problem: str) -> str:
         return f"{problem} {question} Answer yes or no.".strip()
@@ -284,7 +286,7 @@ def plain(value: Any) -> Any:
 class ShownUpdates:
     """Shows updates: text as the answer unless ``hidden``, tool calls, thinking, files.
 
-    The arguments of a call come in pieces; it is shown when the next content has begun.
+    The arguments of a call arrive in pieces; the call is shown when the next content begins.
     """
 
     def __init__(self, output: RunOutput, *, hidden: bool = False) -> None:
@@ -316,7 +318,7 @@ class ShownUpdates:
                     await output.file(part)
 
     async def flush(self) -> None:
-        """Show the calls whose arguments are whole."""
+        """Show the calls with complete arguments."""
         calls, self._calls = self._calls, {}
         for call_id, call in calls.items():
             arguments = call.parse_arguments() or {}

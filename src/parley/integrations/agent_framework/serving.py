@@ -87,7 +87,7 @@ SESSION = "agent_framework.context"
 """The key of the session in a context."""
 
 MAX_MESSAGES = 200
-"""How many messages of its history a session keeps."""
+"""The number of messages of its history a session keeps."""
 
 
 def agent(
@@ -101,26 +101,27 @@ def agent(
     checkpoint_types: Iterable[str] = (),
     **options: Any,
 ) -> Agent:
-    """Return an agent, or what builds a workflow, as an A2A agent.
+    """Return an agent, or a function that builds a workflow, as an A2A agent.
 
-    ``thing`` is anything that the framework calls an agent (``SupportsAgentRun``), or a function
-    without parameters that returns a ``Workflow``: a workflow has the state of its run, so each
-    turn builds a new one.
+    ``thing`` is any agent of the framework (``SupportsAgentRun``), or a function without parameters
+    that returns a ``Workflow``: a workflow holds the state of its run, so each turn builds a new
+    one.
 
     The session belongs to the context: it is kept in Parley's store, with the newest
-    ``max_messages`` of its history and at most ``max_bytes`` of JSON; session ids that providers of
-    the framework see differ from caller to caller. Tools with ``approval_mode="always_require"``,
-    and requests of a workflow, ask the turn's caller. Replies of the model and results of tools are
-    remembered in the task, so neither an answer nor a crash repeats them, unless ``remember_runs``
-    is false. A workflow continues from its newest checkpoint, in which ``checkpoint_types`` are the
-    author's own types (``module:name``). ``options`` are options of ``Agent``.
+    ``max_messages`` of its history and at most ``max_bytes`` of JSON; the session ids for the
+    framework's providers differ from caller to caller. Tools with
+    ``approval_mode="always_require"``, and requests of a workflow, ask the turn's caller. Replies
+    of the model and results of tools are remembered in the task, so neither an answer nor a crash
+    repeats them, unless ``remember_runs`` is false. A workflow continues from its newest
+    checkpoint, in which ``checkpoint_types`` are the author's own types (``module:name``).
+    ``options`` are options of ``Agent``.
 
-    Raises ``TypeError`` for anything else, and ``ValueError`` for an invalid option, or if
+    Raises ``TypeError`` for any other object, and ``ValueError`` for an invalid option, or if
     ``checkpoint_types`` lacks a type that the workflow passes.
     """
     if isinstance(thing, Workflow | WorkflowAgent):
         raise TypeError(
-            f"{type(thing).__name__} {thing.name!r} has the state of one run, and many callers "
+            f"{type(thing).__name__} {thing.name!r} holds the state of one run, and many callers "
             "would share it; give the function that builds it: agent(build_workflow)"
         )
     tags: tuple[str, ...] = ("agent-framework",)
@@ -153,7 +154,7 @@ def agent(
         workflow = build() if callable(thing) else None
         if not isinstance(workflow, Workflow):
             raise TypeError(
-                f"{type(thing).__name__} is no agent of the framework: give an Agent, another "
+                f"{type(thing).__name__} is not an agent of the framework: give an Agent, another "
                 "object with run(), or a function that returns a Workflow"
             )
         check_types(workflow, types)
@@ -196,7 +197,7 @@ async def run_agent(
             response = AgentResponse.from_updates(updates)
         if response.text.endswith(NO_ANSWER):
             turn.fail(
-                "The agent reached its most model requests without an answer "
+                "The agent reached its limit of model requests without an answer "
                 "(max_iterations of its client's function_invocation_configuration)."
             )
         if not (requests := response.user_input_requests):
@@ -218,7 +219,7 @@ TOLD = (
     (
         WorkflowConvergenceException,
         "",
-        "The workflow reached its most rounds (max_iterations) without an end.",
+        "The workflow reached its limit of rounds (max_iterations) without an end.",
     ),
     (AgentContentFilterException, "", FILTERED),
     (ChatClientContentFilterException, "", FILTERED),
@@ -228,9 +229,9 @@ TOLD = (
 def shortened(max_messages: int, max_bytes: int, session: Json) -> Json:
     """Return a session, as JSON, with the newest messages of its histories.
 
-    They have three quarters of the bytes, and begin with a message of the user. The newest message
-    of the user, with all messages after it, loses its files if it is too large alone, and goes if
-    that does not help.
+    They get three quarters of the bytes, and begin with a user message. If the newest user message
+    and the messages after it are too large, they lose their files, and are dropped if that is not
+    enough.
     """
     state = session.get("state")
     if not isinstance(state, dict):
@@ -253,7 +254,7 @@ def _newest(messages: Messages, most: int, room: int) -> Messages:
     sizes = [len(msgspec.json.encode(each)) for each in kept]
     while kept and sum(sizes) > room:
         later = _of_user(kept, 1)
-        if later == len(kept):  # these are the newest: without their files, or not at all
+        if later == len(kept):  # the newest messages: keep them without files, or drop them
             bare = [replaced(each, _without_file) for each in kept]
             return bare if len(msgspec.json.encode(bare)) <= room else []
         kept, sizes = kept[later:], sizes[later:]
@@ -261,7 +262,7 @@ def _newest(messages: Messages, most: int, room: int) -> Messages:
 
 
 def _of_user(messages: Messages, begin: int) -> int:
-    """Return the number of the next message in which the user says something, else the length."""
+    """Return the index of the next user message, or the length."""
     for number, message in enumerate(messages[begin:], begin):
         if isinstance(message, dict) and message.get("role") == "user":
             said = [each for each in message.get("contents") or () if isinstance(each, dict)]
@@ -281,16 +282,16 @@ def _without_file(value: Json) -> Json | None:
 TYPES = "agent(build_workflow, checkpoint_types={})"
 
 UNREADABLE = (WorkflowCheckpointException, pickle.PicklingError, AttributeError, TypeError)
-"""Errors of values that cannot be written to a checkpoint, or read from it."""
+"""Errors of values that cannot be written to or read from a checkpoint."""
 
 
 class CheckpointRun(FrameworkRun):
     """Runs a workflow for one turn, until it has nothing more to do.
 
-    The caller answers its requests, and it continues from the checkpoint that waits for them. It
-    keeps its newest checkpoint here: this has what runs of the framework use of its
-    ``CheckpointStorage``, which is ``save`` and ``load``. ``types`` are the author's types in
-    checkpoints, as ``module:name``; the framework reads no others but its own.
+    The caller answers its requests, and it continues from the waiting checkpoint. This class stores
+    the newest checkpoint: it has the methods of the framework's ``CheckpointStorage`` that runs
+    use, ``save`` and ``load``. ``types`` are the author's types in checkpoints, as ``module:name``;
+    the framework reads only these and its own.
     """
 
     name = "agent_framework.checkpoint"
@@ -313,7 +314,7 @@ class CheckpointRun(FrameworkRun):
         self._spoke = ""
 
     async def run(self) -> str | None:
-        """Run until the end. Returns a further sentence."""
+        """Run until the end. Returns a closing sentence if there is no output."""
         await self.result({})
         if not self.requests.has_said:
             return "The workflow ended without an output."
@@ -328,7 +329,7 @@ class CheckpointRun(FrameworkRun):
         return given
 
     async def answers(self, kept: Json) -> Json:
-        """Ask the requests that the newest checkpoint waits for."""
+        """Ask the requests for which the newest checkpoint waits."""
         checkpoint = self._checkpoint(kept)
         options: Json = {"checkpoint_id": checkpoint.checkpoint_id}
         if pending := checkpoint.pending_request_info_events:
@@ -338,7 +339,7 @@ class CheckpointRun(FrameworkRun):
         return options
 
     async def go(self, given: Json) -> Json:
-        """Run until something is requested. Raises ``RunOver`` at the end."""
+        """Run until a request. Raises ``RunOver`` at the end."""
         workflow, requests = self._build(), 0
         if not given:
             given = {"message": await _input(self.turn, workflow, self._history)}
@@ -355,7 +356,7 @@ class CheckpointRun(FrameworkRun):
         return WorkflowCheckpoint.from_dict(decoded)
 
     async def save(self, checkpoint: Any) -> str:
-        """Keep a checkpoint in place of the one before. An unreadable checkpoint ends the task."""
+        """Keep a checkpoint instead of the previous one. An unreadable checkpoint ends the task."""
         try:
             written = encode_checkpoint_value(checkpoint.to_dict())
             decode_checkpoint_value(written, allowed_types=self._types)
@@ -424,7 +425,7 @@ async def _input(turn: Turn, workflow: Any, history: list[dict[str, str]]) -> An
 
 
 async def _response(turn: Turn, event: Any, key: str) -> Any:
-    """Ask the caller the request of a workflow, and return the answer in the type it wants."""
+    """Ask the caller the request of a workflow, and return the answer in the required type."""
     asked, kind = event.data, event.response_type
     if isinstance(asked, Content) and asked.user_input_request:
         return await answer_to(turn, asked, key=key)
@@ -438,10 +439,10 @@ async def _response(turn: Turn, event: Any, key: str) -> Any:
 
 
 def check_types(workflow: Any, types: Iterable[str]) -> None:
-    """Raise ``ValueError`` if checkpoints may have types that cannot be read from them.
+    """Raise ``ValueError`` if checkpoints may contain types that the framework cannot read.
 
-    These are types of messages, requests and responses of executors, and of their fields. What an
-    executor keeps by itself is known when it is kept.
+    Checked are the types of messages, requests and responses of executors, and of their fields. An
+    executor's own state is only known when it is kept.
     """
     known, lacking = frozenset(types), set()
     for kind in _types_of(workflow):
@@ -462,7 +463,9 @@ def is_of_framework(kind: Any) -> bool:
 
 
 def _types_of(workflow: Any) -> set[Any]:
-    """Return the author's types that executors of a workflow pass, and those of their fields."""
+    """Return the author's types that executors of a workflow pass, and the types of
+    their fields.
+    """
     found: set[Any] = set()
     pending: list[Any] = []
     for each in workflow.get_executors_list():
@@ -479,7 +482,7 @@ def _types_of(workflow: Any) -> set[Any]:
         if inspect.isabstract(kind) or getattr(kind, "_is_protocol", False):
             continue
         found.add(kind)
-        with suppress(NameError, TypeError):  # of annotations that cannot be resolved
+        with suppress(NameError, TypeError):  # unresolvable annotations
             pending += get_type_hints(kind).values()
     return found
 
@@ -491,10 +494,10 @@ QUESTIONS = "parley.questions"
 async def tools(agent: Callee, *, approval_mode: str | None = None, **options: Any) -> list[Any]:
     """Return the skills of an A2A agent as tools (``FunctionTool``), with the schemas of its card.
 
-    In a turn of Parley they carry its deadline, trace and cancellation, and questions of the agent
-    are asked of the turn's caller. Elsewhere a question is the tool's result; the next call in the
-    same session answers it. ``approval_mode`` is that of the framework, ``options`` are options of
-    ``parley.connect``. Raises what ``parley.connect`` raises.
+    In a turn of Parley they carry its deadline, trace and cancellation, and the turn's caller
+    answers questions of the agent. Elsewhere a question is the tool's result; the next call in the
+    same session answers it. ``approval_mode`` is the framework's option, ``options`` are options of
+    ``parley.connect``. Raises the errors of ``parley.connect``.
     """
 
     def tool_of(skill: RemoteSkill) -> Any:
@@ -527,7 +530,7 @@ async def tools(agent: Callee, *, approval_mode: str | None = None, **options: A
 
 
 def _contents(result: ToolResult) -> Any:
-    if result.is_error:  # of an exception the framework tells the model nothing but that
+    if result.is_error:  # the framework hides the text of an exception from the model
         return f"Error: {result.text}"
     files = [part for part in result.parts if part.is_file]
     if not files:
@@ -547,7 +550,7 @@ async def sub_agent(
 ) -> CalledAgent:
     """Return an A2A agent as an agent of the framework, to run, to orchestrate or ``as_tool()``.
 
-    ``options`` are options of ``parley.connect``. Raises what that raises.
+    ``options`` are options of ``parley.connect``. Raises the errors of ``parley.connect``.
     """
     card = await card_of(agent, options)
     return CalledAgent(agent, card, name=name, description=description, options=options)

@@ -1,8 +1,8 @@
 """Agents and workflows of BeeAI as A2A agents: requests, remembered replies, events.
 
-A turn runs from the top for every answer and after a crash. Listeners of the framework may give the
-output of a run when it begins, so a further attempt takes replies and results from the task's log:
-no model is asked twice, and no tool that returned is called twice.
+A turn is re-run from its beginning for every answer and after a crash. Listeners of the framework
+can supply the output of a run when it begins, so a further attempt takes replies and results from
+the task's log: no model request and no completed tool call is repeated.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ MEMORY = "beeai.memory"
 """The key of the messages of a context."""
 
 MAX_MESSAGES = 200
-"""How many messages of its memory a context keeps."""
+"""The number of messages of its memory a context keeps."""
 
 
 def agent(
@@ -80,20 +80,20 @@ def agent(
 ) -> Agent:
     """Return an agent, another ``Runnable``, or a workflow of BeeAI as an A2A agent.
 
-    Each turn runs a copy of its own. The memory of an agent belongs to the context: its newest
+    Each turn runs its own copy. The memory of an agent belongs to the context: its newest
     ``max_messages`` are kept in Parley's store. ``AskPermissionRequirement`` without a handler asks
     the turn's caller, and never the terminal. Replies of the model and results of tools are
     remembered in the task, so neither an answer nor a crash repeats them. ``response_format``, a
     pydantic model, is the ``expected_output`` of an agent; its output is a data part. A workflow
-    gets the data of the message as its state, and returns its state. ``options`` are options of
+    receives the data of the message as its state, and returns its state. ``options`` are options of
     Parley's ``Agent``.
 
-    Raises ``TypeError`` for anything else, and ``ValueError`` for an invalid option, and for an
+    Raises ``TypeError`` for any other object, and ``ValueError`` for an invalid option, and for an
     ``AgentWorkflow`` whose agents ask for permission at the terminal.
     """
     if not isinstance(thing, Runnable | Workflow | AgentWorkflow):
         raise TypeError(
-            f"{type(thing).__name__} is no part of BeeAI that can be served: give an agent, "
+            f"{type(thing).__name__} cannot be served: give an agent of BeeAI, "
             "another Runnable, a Workflow or an AgentWorkflow"
         )
     if isinstance(thing, AgentWorkflow):
@@ -114,7 +114,7 @@ TOLD = (
     (
         AgentError,
         "iterations.",
-        "The agent reached its most steps (max_iterations) without an answer.",
+        "The agent reached its limit of steps (max_iterations) without an answer.",
     ),
 )
 
@@ -159,7 +159,7 @@ async def _run(thing: Any, form: Any, max_messages: int, turn: Turn, output: Run
 
 
 def _state_in(turn: Turn, schema: Any) -> Any:
-    """Return the data of a message, or its text for the only text that a workflow requires."""
+    """Return the data of a message, or its text as the only text field that a workflow requires."""
     if isinstance(turn.data, dict):
         return turn.data
     fields = schema.model_fields.items()
@@ -187,14 +187,14 @@ async def _copied(agent: Any, turn: Turn, kept: list[Json]) -> Any:
 
 
 def _without_answers(tools: Any) -> list[Any]:
-    """Return tools without the tools that answer agents: within a turn its caller is asked."""
+    """Return tools without the tools that answer remote agents: in a turn its caller answers."""
     return [each for each in tools if not getattr(each, "answers", False)]
 
 
 def _check_permissions(workflow: AgentWorkflow) -> None:
     """Raise ``ValueError`` for an agent of a workflow that asks at the terminal of the server.
 
-    A workflow makes its agents itself, so they get no requirement of one turn.
+    A workflow creates its agents itself, so a turn cannot give them requirements.
     """
     for step in workflow.workflow.steps.values():
         make = inspect.getclosurevars(step.handler).nonlocals.get("create_agent")
@@ -206,16 +206,16 @@ def _check_permissions(workflow: AgentWorkflow) -> None:
             if each._handler is ask_permission._default_handler or each._remember_choices:
                 raise ValueError(
                     f"the agent {inner.meta.name} of this workflow asks for permission at the "
-                    "terminal, or remembers the choice of one caller for all: give "
+                    "terminal, or remembers a caller's choice for all callers: give "
                     "AskPermissionRequirement(handler=...), which may ask current_turn(), and no "
-                    "remember_choices; or serve the agent by itself"
+                    "remember_choices; or serve the agent separately"
                 )
 
 
 def _asking(turn: Turn, requirements: list[Any]) -> list[Any]:
-    """Return requirements for one turn, whose caller is asked where the terminal would be.
+    """Return requirements for one turn that ask its caller instead of the terminal.
 
-    Choices that one caller made are not another's.
+    Choices of one caller do not apply to another.
     """
     keys = CallKeys()
 
@@ -252,9 +252,9 @@ NESTED = EmitterOptions(is_blocking=True, persistent=True, match_nested=True)
 class EmittedEvents:
     """Shows the events of a run and remembers its parts; listen with ``Run.observe(shown.listen)``.
 
-    ``speaks`` says that tokens of the model are the answer; with ReAct, or a schema, they are not.
-    Models that tools and nested agents ask say nothing. Runs of models and tools are steps of the
-    task, so a further attempt gives them their outputs.
+    With ``speaks`` tokens of the model are the answer; with ReAct, or a schema, they are not.
+    Models inside tools and nested agents do not contribute text. Runs of models and tools are steps
+    of the task, so that a further attempt supplies their outputs.
     """
 
     def __init__(self, output: RunOutput, *, speaks: bool) -> None:
@@ -268,11 +268,11 @@ class EmittedEvents:
         output.run = self
 
     def listen(self, emitter: Emitter) -> None:
-        """Listen to a run, and to all that it runs."""
+        """Listen to a run, and to all nested runs."""
         emitter.on(lambda event: True, self._event, NESTED)
 
     async def show(self, whole: str) -> None:
-        """Let a text be the answer, whatever of it was streamed."""
+        """Show the complete answer, after any streamed part of it."""
         said = self._output.said
         if said and whole.startswith(said):
             await self._output.text(whole[len(said) :])
@@ -305,7 +305,7 @@ class EmittedEvents:
         instance = run.instance
         is_tool = isinstance(instance, Tool) and not isinstance(instance, FinalAnswerTool)
         if meta.name == "start":
-            if self._root:  # events reach the run around theirs, and no other
+            if self._root:  # events reach only the enclosing run
                 run.emitter.on(lambda e: e.trace.parent_run_id == run.run_id, self._event, NESTED)
             self._root = self._root or run.run_id
             if isinstance(instance, ChatModel):
@@ -323,7 +323,7 @@ class EmittedEvents:
             await self._output.tool_returned(instance.name, "it failed", is_error=True)
 
     def _recall(self, run_id: str, instance: Any, data: Any) -> None:
-        """Give a run its output if it is remembered, else have the output remembered."""
+        """Supply the output of a run if it is remembered, else remember its output."""
         asked = _asked(instance, data.input)
         if asked is None:
             return
@@ -338,7 +338,7 @@ class EmittedEvents:
     async def streamed(self, chunks: AsyncIterator[Any], run: Any) -> AsyncIterator[Any]:
         """Yield the chunks of a reply, and count it when it is complete.
 
-        The framework may make several requests in one run of a model; the newest reply counts.
+        The framework may make several requests in one run of a model; the newest reply is used.
         """
         heard = HeardReply()
         HEARD.set(heard)
@@ -371,7 +371,7 @@ class EmittedEvents:
                 await self._output.thinking(part.text)
         if self._speaks and not self._is_protocol:
             self._text += chunk.get_text_content()
-            # What follows a brace may be the arguments of a call, which the framework reads.
+            # Text after a brace may be the arguments of a call, which the framework parses.
             await self.show(self._text.partition("{")[0])
 
     async def _partial(self, update: Any) -> None:
@@ -382,11 +382,11 @@ class EmittedEvents:
 
 
 LITELLM = "beeai_framework.adapters.litellm.chat"
-"""The module of the framework that asks models through LiteLLM."""
+"""The module of the framework that calls models through LiteLLM."""
 
 
 def watch(llm: ChatModel) -> None:
-    """Let runs count the requests of a model; outside of them it works as before.
+    """Wrap a model so that runs count its requests; outside of runs it works as before.
 
     The framework has no event for a request: the method that each model implements is wrapped.
     """
@@ -404,7 +404,7 @@ def watch(llm: ChatModel) -> None:
 
 
 WHEN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:[\d.]+(Z|[+-]\d\d:\d\d)?")
-"""A time: prompts of the framework say when a message came, another time in each attempt."""
+"""A time: prompts of the framework contain the time of a message, which differs in each attempt."""
 
 
 def _asked(instance: Any, given: Json) -> tuple[str, Any] | None:
@@ -412,14 +412,14 @@ def _asked(instance: Any, given: Json) -> tuple[str, Any] | None:
     if isinstance(instance, ChatModel):
         messages = written(given.get("input") or [])
         return "model", WHEN.sub("", msgspec.json.encode(messages).decode())
-    # The turn remembers the calls of remote skills by itself.
+    # The turn remembers the calls of remote skills itself.
     if isinstance(instance, Tool) and not isinstance(instance, FinalAnswerTool | BeeRemoteTool):
         return "tool", [instance.name, plain(given.get("input"))]
     return None
 
 
 def _written(output: Any) -> Json | None:
-    """Return an output as JSON, ``None`` for one that would not be read as it is."""
+    """Return an output as JSON, ``None`` if it does not survive a round trip."""
     if isinstance(output, ChatModelOutput) and output.output_structured is None:
         return {"messages": written(output.output), "finish_reason": output.finish_reason}
     if type(output) is StringToolOutput:
@@ -442,7 +442,7 @@ KINDS: Json = {
 
 
 async def message_of(turn: Turn) -> Any:
-    """Return the message that began the task as one of the framework's user."""
+    """Return the message that began the task as a user message of the framework."""
     content: list[Any] = []
     for each in await input_of(turn, turn.message):
         if isinstance(each, str):
@@ -459,7 +459,7 @@ async def message_of(turn: Turn) -> Any:
 
 
 def written(messages: Iterable[Any]) -> list[Json]:
-    """Return messages as JSON, without those of the system."""
+    """Return messages as JSON, without system messages."""
     return [
         {"role": str(message.role), "content": [_content(part) for part in message.content]}
         for message in messages
@@ -473,7 +473,7 @@ def read(messages: Iterable[Json]) -> list[Any]:
 
 
 def without_files(messages: list[Json]) -> list[Json]:
-    """Return messages that ``written`` wrote without their files."""
+    """Return messages from ``written`` without their files."""
     files = ("image_url", "file")
     return [
         {**each, "content": [part for part in each["content"] if part["type"] not in files]}
@@ -497,9 +497,10 @@ def _content(part: Any) -> Any:
 async def tools(agent: Callee, **options: Any) -> list[Any]:
     """Return the skills of an A2A agent as tools, with the schemas of its card.
 
-    In a turn of Parley they carry its deadline, trace and cancellation, and questions of the remote
-    agent are asked of the turn's caller. Elsewhere a question is the tool's result, and one more
-    tool answers it. ``options`` are options of ``parley.connect``. Raises what that raises.
+    In a turn of Parley they carry its deadline, trace and cancellation, and the turn's caller
+    answers questions of the remote agent. Elsewhere a question is the tool's result, and an
+    additional tool answers it. ``options`` are options of ``parley.connect``. Raises the errors of
+    ``parley.connect``.
     """
     skills = await remote_skills(agent, **options)
     if not skills:
@@ -523,7 +524,9 @@ async def tools(agent: Callee, **options: Any) -> list[Any]:
 
 
 class BeeRemoteTool(Tool[Any, Any, Any]):  # type: ignore[misc]
-    """A skill of an A2A agent as a tool of the framework, or what ``answers`` its questions."""
+    """A skill of an A2A agent as a tool of the framework, or the tool that ``answers`` its
+    questions.
+    """
 
     name = description = ""  # abstract properties of the framework, set for each tool
 

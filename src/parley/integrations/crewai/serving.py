@@ -1,7 +1,7 @@
 """Crews, agents and flows of CrewAI as A2A agents.
 
-Replies of the model and results of tools are steps of the task: a turn runs from the top for every
-answer and after a crash, and a further attempt reads them from the log.
+Replies of the model and results of tools are steps of the task: a turn is re-run from its beginning
+for every answer and after a crash, and a further attempt reads them from the log.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ CONVERSATION = "crewai.messages"
 """The key of the messages of a context."""
 
 MAX_MESSAGES = 50
-"""How many messages of a conversation are kept."""
+"""The number of messages of a conversation kept."""
 
 
 def agent(
@@ -78,29 +78,29 @@ def agent(
 ) -> Agent:
     """Return a ``Crew``, an ``Agent`` or a class of ``Flow`` as an A2A agent.
 
-    Each turn runs a copy of its own, in a thread. The inputs of a crew are the data of the message;
-    its text is the only placeholder that is left, or ``{message}``; the caller is asked for the
-    others. ``{history}`` is the conversation so far. A flow gets the same as its inputs, and the
-    state of the newest flow in the context.
+    Each turn runs its own copy, in a thread. The inputs of a crew are the data of the message; its
+    text fills the only remaining placeholder, or ``{message}``; the caller is asked for the others.
+    ``{history}`` is the conversation so far. A flow receives the same inputs, and the state of the
+    newest flow in the context.
 
-    ``human_input=True``, feedback that a flow wants, and ``Flow.ask`` ask the turn's caller. Tools
-    that ``approve`` names are called when the caller says yes. Replies of the model and results of
-    tools are remembered in the task, so neither an answer nor a crash repeats them.
+    ``human_input=True``, feedback that a flow requests, and ``Flow.ask`` ask the turn's caller.
+    Tools named in ``approve`` are called only with the caller's approval. Replies of the model and
+    results of tools are remembered in the task, so neither an answer nor a crash repeats them.
     ``response_format`` is a pydantic model for the output of an ``Agent``. ``options`` are options
     of Parley's ``Agent``.
 
-    Raises ``TypeError`` for anything else, and ``ValueError`` for an invalid option.
+    Raises ``TypeError`` for any other object, and ``ValueError`` for an invalid option.
     """
     if isinstance(thing, Flow):
         raise TypeError(
-            f"{type(thing).__name__}() has the state of one run, and many callers would share it; "
+            f"{type(thing).__name__}() holds the state of one run, and many callers would share "
+            "it; "
             f"give its class: agent({type(thing).__name__})"
         )
     is_class = isinstance(thing, type)
     if not (issubclass(thing, Flow) if is_class else isinstance(thing, Crew | CrewAgent)):
         raise TypeError(
-            f"{type(thing).__name__} is no part of CrewAI that can be served: give a Crew, an "
-            "Agent, or a class of Flow"
+            f"{type(thing).__name__} cannot be served: give a Crew, an Agent, or a class of Flow"
         )
     runs = _Runs(thing, approve, response_format, max_messages)
     given_name, given_description = _described(thing)
@@ -145,7 +145,7 @@ class _Runs:
         conversation = ContextConversation(turn, CONVERSATION, max_messages=self._max_messages)
         history = await conversation.earlier(step="conversation")
         files = self._files(turn, said)
-        with ExitStack() as stack:  # what the thread's copy of the context has
+        with ExitStack() as stack:  # managers for the thread's copy of the context
             stack.callback(reset_stream_sinks, add_stream_sink(shown))
             stack.callback(reset_provider, set_provider(Feedback(run)))
             hooks = {InterceptionPoint.PRE_TOOL_CALL: [Approvals(run, self._approve)]}
@@ -181,7 +181,7 @@ class _Runs:
         return crew
 
     async def _inputs(self, turn: Turn, history: list[Any], words: str, given: list[str]) -> Json:
-        """Return the inputs of the crew: of the message, and what its caller is asked for."""
+        """Return the inputs of the crew: from the message, and from questions to its caller."""
         wanted, inputs = sorted(self._thing.fetch_inputs()), _data_of(turn)
         if "history" in wanted:
             lines = [f"{each['role']}: {each['content']}" for each in history]
@@ -196,17 +196,17 @@ class _Runs:
         return inputs
 
     def _files(self, turn: Turn, said: list[str | InputFile]) -> Json | None:
-        """Return the files of a message as the framework's, by their names without suffix.
+        """Return the files of a message as the framework's files, by their names without suffix.
 
-        Files that the models do not take reject the task: the framework would leave them out.
+        Files that the models do not accept reject the task: the framework would ignore them.
         """
         found: Json = {}
         files = [each for each in said if isinstance(each, InputFile) and each.text is None]
         for number, each in enumerate(files, 1):
             if not accepts(self.input_modes, each.media_type):
                 turn.reject(
-                    f"This agent takes no file of the type {each.media_type}. "
-                    f"It takes {', '.join(self.input_modes)}."
+                    f"This agent accepts no files of the type {each.media_type}. "
+                    f"It accepts {', '.join(self.input_modes)}."
                 )
             name = each.filename.partition(".")[0] or f"file_{number}"
             source = crewai_files.FileBytes(data=each.content, filename=each.filename or None)
@@ -235,7 +235,7 @@ def _data_of(turn: Turn) -> Json:
 
 
 def _file_types(agents: list[Any]) -> list[str]:
-    """Return the media types of files that the models of all these agents take."""
+    """Return the media types of files that the models of all these agents accept."""
     taken = [
         crewai_files.get_supported_content_types(llm.provider, getattr(llm, "api", None))
         if getattr(llm, "supports_multimodal", bool)()
@@ -250,12 +250,12 @@ TOLD = (
     (
         LengthFinishReasonError,
         "",
-        "The language model's reply reached its longest length, and has no whole value.",
+        "The language model's reply reached its maximum length, so its value is incomplete.",
     ),
     (
         Exception,
         "Invalid response from LLM call - None or empty",
-        "The language model answered with nothing.",
+        "The language model's answer was empty.",
     ),
 )
 
@@ -278,7 +278,9 @@ def _described(thing: Any) -> tuple[str, str]:
 
 
 def _about(tool: Any) -> str:
-    """Return what a tool does; the framework puts its name and arguments before that."""
+    """Return the description of a tool, without the name and arguments that the
+    framework prepends.
+    """
     text = str(tool.description)
     _, found, rest = text.partition("Tool Description:")
     return rest if found else text
@@ -289,11 +291,12 @@ STATE = "crewai.flow-state"
 
 
 class FlowRun(ThreadedRun):
-    """Runs a flow until it ends; a method that wants feedback asks the caller, and then continues.
+    """Runs a flow until it ends; a method that requests feedback asks the caller, and then
+    continues.
 
-    While the caller is asked, the framework's own record of the pause is kept: no method that has
-    ended runs again for the answer. A flow begins with the state of flows that have ended, and
-    keeps its own changes.
+    While the caller is asked, the framework's own record of the pause is kept: no completed method
+    runs again for the answer. A flow begins with the state of completed flows, and keeps its own
+    changes.
     """
 
     name = "crewai.pause"
@@ -318,7 +321,7 @@ class FlowRun(ThreadedRun):
         return given
 
     async def answers(self, kept: Json) -> str:
-        """Ask for the feedback that the flow waits for."""
+        """Ask for the feedback for which the flow waits."""
         context, self._memory.pending = kept["context"], kept
         output, choices = context.get("method_output"), context.get("emit")
         text = "" if output is None else f"{getattr(output, 'raw', output)}\n\n"
@@ -327,7 +330,7 @@ class FlowRun(ThreadedRun):
         return text_in(await self.turn.ask(question, key=f"feedback:{self.number}"))
 
     async def go(self, given: str | None) -> Json:
-        """Play until feedback is wanted. Raises ``RunOver`` at the end."""
+        """Run until feedback is requested. Raises ``RunOver`` at the end."""
         result = await self.run(functools.partial(self._played, given))
         if isinstance(result, HumanFeedbackPending):
             return self._memory.pending
@@ -354,7 +357,7 @@ class FlowRun(ThreadedRun):
 
 
 def _fitting(state: Any, inputs: Json) -> Json:
-    """Return the inputs that a typed state has fields for, all of them for a state without type."""
+    """Return the inputs that a typed state has fields for; all inputs for an untyped state."""
     fields = getattr(type(state), "model_fields", None)
     if fields is None or type(state).model_config.get("extra") == "allow":
         return inputs
@@ -368,7 +371,7 @@ class _State(FlowPersistence):  # type: ignore[misc]
     newest: Json | None = None
 
     def init_db(self) -> None:
-        """Nothing is to be set up."""
+        """Do nothing: no setup is needed."""
 
     def save_state(self, flow_uuid: str, method_name: str, state_data: Any) -> None:
         """Keep the state after a method, and at the end of a run."""
@@ -400,7 +403,7 @@ def _plain(state: Any) -> Any:
 
 
 class _InRuns:
-    """Pauses flows in turns of Parley, and leaves others to the provider that was configured."""
+    """Pauses flows in turns of Parley, and leaves other flows to the configured provider."""
 
     def __init__(self, configured: Any) -> None:
         self._configured = configured
@@ -416,14 +419,16 @@ flow_config.hitl_provider = _InRuns(flow_config.hitl_provider or ConsoleProvider
 
 
 class ThreadedReplay:
-    """Remembers calls of models and tools in the task of a run."""
+    """Remembers calls of models and tools in the task of a run, from its thread."""
 
     def __init__(self, run: ThreadedRun) -> None:
         self._run = run
         self._calls = RememberedCalls(run.turn)
 
     def prepare(self, agent: Any) -> None:
-        """Let the model and the tools of an agent, which this run alone uses, be remembered."""
+        """Make the model and the tools of an agent remembered; this run has its own copy of the
+        agent.
+        """
         agent.tools = [self.tool(tool) for tool in agent.tools or ()]
         if hasattr(agent.llm, "call"):
             agent.llm = self.model(agent.llm)
@@ -463,7 +468,7 @@ class ThreadedReplay:
         if not hasattr(tool, "model_copy"):
             return tool
         if is_remote := isinstance(tool, CrewRemoteTool):
-            tool = tool.in_turn()  # the turn remembers its calls by itself
+            tool = tool.in_turn()  # the turn remembers its calls itself
         copied = tool.model_copy()
         name = "func" if callable(getattr(tool, "func", None)) else "_run"
         inner = getattr(tool, name)
@@ -490,7 +495,7 @@ class ThreadedReplay:
         written: Callable[[Any], Json | None],
         read: Callable[[Json], Any],
     ) -> Any:
-        """Return the remembered result of a call, or make it here, and remember the result."""
+        """Return the remembered result of a call, or make the call, and remember the result."""
 
         async def recall() -> tuple[str, Any]:
             return self._calls.recall(kind, asked)
@@ -505,7 +510,7 @@ class ThreadedReplay:
 
 
 def _written(reply: Any, ending: str) -> Json | None:
-    """Return the reply of a model as JSON, ``None`` if it has no such form."""
+    """Return the reply of a model as JSON, ``None`` if it has no JSON form."""
     found: Json | None = None
     if isinstance(reply, str):
         found = {"text": reply}
@@ -533,18 +538,18 @@ def _read(kept: Json, kind: Any) -> Any:
 
 
 def _identity(value: Any) -> bytes:
-    """Return a value as JSON, with the names of types in place of values without such a form."""
+    """Return a value as JSON, with type names instead of values without a JSON form."""
     return msgspec.json.encode(value, enc_hook=lambda other: type(other).__name__)
 
 
 async def tools(agent: Callee, **options: Any) -> list[Any]:
     """Return the skills of an A2A agent as tools, with the schemas of its card.
 
-    Give them to an agent or a task of the framework, or to a coworker that the others delegate to.
-    In a turn of Parley they carry its deadline, trace and cancellation, and questions of the remote
-    agent are asked of the turn's caller. Elsewhere a question is the tool's result, with the id of
-    the task that waits; a call that names it answers. ``options`` are options of
-    ``parley.connect``. Raises what that raises.
+    Give them to an agent or a task of the framework, or to a coworker to whom others delegate. In a
+    turn of Parley they carry its deadline, trace and cancellation, and the turn's caller answers
+    questions of the remote agent. Elsewhere a question is the tool's result, with the id of the
+    waiting task; a call with that id answers it. ``options`` are options of ``parley.connect``.
+    Raises the errors of ``parley.connect``.
     """
     return [CrewRemoteTool.of(skill) for skill in await remote_skills(agent, **options)]
 
@@ -570,7 +575,7 @@ class CrewRemoteTool(BaseTool):  # type: ignore[misc]
         return tool
 
     def in_turn(self) -> CrewRemoteTool:
-        """Return the tool as the turn of a task uses it, with the schema of the card alone."""
+        """Return the tool for the turn of a task, with the schema of the card only."""
         return CrewRemoteTool.of(self._skill, in_turn=True)
 
     def _run(self, **arguments: Any) -> str:
@@ -610,13 +615,13 @@ KINDS: Json = {
 
 
 TASK_FIELDS = ("task", "waiting_task", "a2a_waiting_task_id")
-"""How the parameter may be called that says which question a call answers."""
+"""Names for the parameter that identifies the question that a call answers."""
 
 
 def _model_of(skill: RemoteSkill, task_field: str) -> type[BaseModel]:
-    """Return the parameters of a skill as the pydantic model that the framework wants.
+    """Return the parameters of a skill as the pydantic model that the framework requires.
 
-    A field of the name ``task_field`` is added to them.
+    It has an additional field ``task_field``.
     """
     schema = skill.parameters
     required = set(schema.get("required", ()))

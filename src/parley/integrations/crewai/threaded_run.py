@@ -1,4 +1,4 @@
-"""A run in a thread: how it reaches the turn, asks the caller, and shows events."""
+"""A run in a thread: its access to the turn, questions to the caller, and events."""
 
 from __future__ import annotations
 
@@ -25,19 +25,21 @@ from parley.llm.run_output import CONTENT_FILTER, LENGTH, RunOutput, current_run
 R = TypeVar("R")
 
 Show = Callable[[], Coroutine[Any, Any, None]]
-"""Makes a coroutine of the event loop that shows something."""
+"""Creates a coroutine that shows output on the event loop."""
 
 
 class ThreadStopped(BaseException):
-    """The turn has ended or waits, so its thread ends too. No handler of ``Exception`` stops it."""
+    """The turn has ended or waits, so its thread must end too. Handlers of ``Exception`` do not
+    catch it.
+    """
 
 
 class ThreadedRun(FrameworkRun):
-    """Runs blocking code of a framework in a thread, which may use the turn by ``wait``.
+    """Runs blocking code of a framework in a thread, which may use the turn through ``wait``.
 
-    Shown output is put in a queue, and written in order by the event loop. When the
-    turn is canceled, or parks for an answer, what the thread waits for is canceled, and the thread
-    ends where it next calls ``wait`` or ``show``. A blocking call that does neither continues.
+    Shown output is put in a queue, and written in order by the event loop. When the turn is
+    canceled, or is suspended for an answer, the coroutine that the thread awaits is canceled, and
+    the thread ends at its next ``wait`` or ``show``. A blocking call that uses neither continues.
     """
 
     name = "crewai"
@@ -51,9 +53,9 @@ class ThreadedRun(FrameworkRun):
         self._is_stopped = False
 
     async def run(self, function: Callable[[], R]) -> R:
-        """Call a function in a thread, with the context of the caller, and return its result.
+        """Call a function in a thread, with the caller's context, and return its result.
 
-        One after the other, a run may call several.
+        A run may call several functions in succession.
         """
         self._is_stopped = False
         done: asyncio.Future[R] = self._loop.create_future()
@@ -90,13 +92,13 @@ class ThreadedRun(FrameworkRun):
             self._stop()
 
     def show(self, make: Show) -> None:
-        """Have the event loop await what ``make`` returns, after all that was shown before."""
+        """Await the coroutine of ``make`` on the event loop, after all earlier output."""
         if self._is_stopped:
             raise ThreadStopped
         self._loop.call_soon_threadsafe(self._shown.put_nowait, make)
 
     def wait(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        """Run a coroutine in the event loop, after all that was shown, and return its result.
+        """Run a coroutine on the event loop, after all earlier output, and return its result.
 
         Call it in a thread of the run. Raises ``ThreadStopped`` when the turn ends meanwhile.
         """
@@ -127,9 +129,9 @@ class ThreadedRun(FrameworkRun):
 
 
 class Feedback:
-    """Gives the framework the caller's feedback to an answer: its ``HumanInputProvider``.
+    """Passes the caller's feedback on an answer to the framework: its ``HumanInputProvider``.
 
-    Yes, or an empty message, accepts the answer. Anything else is feedback: the agent answers anew.
+    Yes, or an empty message, accepts the answer. Anything else is feedback for a new answer.
     """
 
     def __init__(self, run: ThreadedRun) -> None:
@@ -210,7 +212,7 @@ class Approvals:
 
 
 def _asks_caller(original: Callable[..., str]) -> Callable[..., str]:
-    """Let hooks ask the turn's caller within a run, and read the terminal elsewhere."""
+    """Make hooks ask the turn's caller within a run, and the terminal elsewhere."""
 
     @functools.wraps(original)
     def request_human_input(self: Any, prompt: str, *args: Any, **options: Any) -> str:
@@ -227,11 +229,13 @@ for _context in (ToolCallHookContext, LLMCallHookContext):
 
 
 MAX_NAME = 120
-"""How many characters of a task's description name its step."""
+"""The length limit of a task's description in the name of its step."""
 
 
 class RunEvents:
-    """Shows the events of a run, which come from its threads: a sink of the framework's streams."""
+    """Shows the events of a run, which come from its threads: a sink for the framework's event
+    streams.
+    """
 
     def __init__(self, run: ThreadedRun, *, hidden: bool) -> None:
         self._run, self._output, self._requests = run, run.output, run.requests
@@ -260,13 +264,15 @@ class RunEvents:
             self._replied(event.usage, event.finish_reason, is_empty=not event.response)
 
     def _llm_call_failed(self, event: Any) -> None:
-        if (error := sys.exception()) is not None:  # the model tells of it where it handles it
+        if (
+            error := sys.exception()
+        ) is not None:  # the model emits this event while it handles the error
             self._requests.failures.append(error)
 
     def _replied(
         self, used: Any, ending: str | None, refusal: str = "", *, is_empty: bool = False
     ) -> None:
-        """Count a request, in a thread. A reply that was cut to nothing ends the task."""
+        """Count a request, from a thread. A reply that was cut to nothing ends the task."""
         ENDED.set(None)
         used = dict(used or {})
         usage = ModelUsage(
@@ -305,7 +311,7 @@ class RunEvents:
 
 
 ENDED: ContextVar[Callable[..., None] | None] = ContextVar("parley_crewai_ended", default=None)
-"""Counts the reply to the request that this thread makes; ``None`` once that is done."""
+"""Counts the reply to this thread's request; ``None`` after the reply was counted."""
 
 _create: Any = Completions.create
 
@@ -323,7 +329,7 @@ def _heard(*args: Any, **options: Any) -> Any:
 
 
 def _chunks(chunks: Iterator[Any], ended: Any, is_value: bool) -> Iterator[Any]:
-    """Yield the chunks of a reply; those that the package may take for a failure when it counts."""
+    """Yield the chunks of a reply, without chunks that the package may mistake for a failure."""
     heard, usage, said, last = HeardReply(), None, False, []
     try:
         for chunk in chunks:

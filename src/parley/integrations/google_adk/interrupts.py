@@ -1,6 +1,6 @@
-"""Contents of ADK from and to parts, and pauses of a run as questions to the caller.
+"""Conversion between contents of ADK and parts, and pauses of a run as questions to the caller.
 
-Whatever pauses ADK is a function call in ``long_running_tool_ids``: a tool that needs approval, a
+Every pause of ADK is a function call in ``long_running_tool_ids``: a tool that needs approval, a
 question of a node or of the model, a login, and a long-running tool whose result comes later.
 """
 
@@ -33,7 +33,7 @@ TEXT = "text/plain"
 
 
 async def content_of(turn: Turn, message: Message) -> types.Content:
-    """Return a message as the content that a user says; its files are read."""
+    """Return a message as user content; its files are read."""
     parts = []
     for each in await input_of(turn, message):
         if isinstance(each, str):
@@ -94,14 +94,14 @@ CONFIRMATION = "adk_request_confirmation"
 INPUT = "adk_request_input"
 CREDENTIAL = "adk_request_credential"
 REMOTE_ANSWER = "parleyAnswer"
-"""The member of a confirmation's payload that takes the answer to a question of another agent."""
+"""The member of a confirmation's payload for the answer to a question of another agent."""
 
 ADK_HINT = "Please approve or reject the tool call"
-"""How the hint begins that ADK writes itself."""
+"""The beginning of a hint that ADK generated itself."""
 
 
 def open_calls(events: Iterable[Event]) -> list[types.FunctionCall]:
-    """Return the calls that a run waits for, in order: the user has not answered them."""
+    """Return the unanswered calls of a run, in order."""
     found: dict[str, types.FunctionCall] = {}
     for event in events:
         if event.partial:
@@ -118,7 +118,7 @@ def open_calls(events: Iterable[Event]) -> list[types.FunctionCall]:
 async def answer_to(turn: Turn, call: types.FunctionCall, said: str) -> types.Part:
     """Ask the caller for the result of a call, and return the response of ADK.
 
-    ``said`` is the text of the agent about it, ``""`` for none.
+    ``said`` is the agent's text about it, or an empty string.
     """
     asks = {CONFIRMATION: _confirmed, CREDENTIAL: _logged_in, INPUT: _told}
     response = await asks.get(call.name or "", partial(_finished, said))(
@@ -150,7 +150,7 @@ async def _confirmed(turn: Turn, call: types.FunctionCall, arguments: Any) -> Js
 async def _confirmed_with(
     turn: Turn, call: types.FunctionCall, original: Mapping[str, Any], payload: Any, hint: str
 ) -> Json:
-    """Ask the question of a tool itself: yes or no, or a payload to be filled in."""
+    """Ask the question of a tool itself: yes or no, or a payload to complete."""
     tool = f"{original.get('name')}({json_text(original.get('args') or {})[:2000]})"
     text = f"{hint or 'May this tool be called?'}\n{tool}\nAnswer yes or no" + (
         "." if payload is None else f", or with data like {json_text(payload)}."
@@ -174,7 +174,7 @@ async def _confirmed_with(
 
 
 def _fills(payload: Any, data: Any) -> bool:
-    """Return whether data is a payload that a tool wants filled in: it has no other members."""
+    """Return whether data completes a tool's payload: it has no other members."""
     if isinstance(payload, Mapping) and payload:
         return isinstance(data, Mapping) and bool(data) and set(data) <= set(payload)
     return data is not None and not isinstance(data, str)
@@ -208,9 +208,9 @@ async def _finished(said: str, turn: Turn, call: types.FunctionCall, arguments: 
 
 
 async def _logged_in(turn: Turn, call: types.FunctionCall, arguments: Any) -> Json:
-    """Ask the caller to log in, and return ADK's configuration with where that led to.
+    """Ask the caller to log in, and return ADK's configuration with the resulting address.
 
-    The caller gets the address of the login and no secret of the client.
+    The caller receives the address of the login, but no secret of the client.
     """
     config = arguments.get("authConfig") or arguments.get("auth_config") or {}
     exchanged = config.get("exchangedAuthCredential") or config.get("exchanged_auth_credential")
@@ -227,7 +227,7 @@ async def _logged_in(turn: Turn, call: types.FunctionCall, arguments: Any) -> Js
 
 
 def fitting(schema: Any, answer: Message) -> Any:
-    """Return the value that an answer has for a schema. Raises ``DoesNotFit``."""
+    """Return an answer as a value of a schema. Raises ``DoesNotFit``."""
     said = said_in(answer)
     kind = schema.get("type") if isinstance(schema, Mapping) else None
     try:

@@ -1,4 +1,4 @@
-"""Other agents as sub-agents of ADK, and their skills as tools."""
+"""Remote agents as sub-agents of ADK, and their skills as tools."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ QUESTION = "parley:question:{}"
 async def sub_agent(
     agent: Callee, *, name: str | None = None, description: str | None = None, **options: Any
 ) -> AdkRemoteAgent:
-    """Return another agent as an agent of ADK, for ``sub_agents=`` or as a root.
+    """Return a remote agent as an agent of ADK, for ``sub_agents=`` or as a root.
 
-    Name and description are those of its card. ``options`` are options of ``parley.connect``, and
-    it raises what that raises.
+    Name and description come from its card. ``options`` are options of ``parley.connect``. Raises
+    the errors of ``parley.connect``.
     """
     card = await card_of(agent, options)
     return AdkRemoteAgent(agent, card, options, name=name, description=description)
 
 
 class AdkRemoteAgent(BaseAgent):
-    """Another agent, called with the messages since its last answer.
+    """A remote agent, called with the messages since its last answer.
 
     Its answer is streamed as partial events, its progress are thoughts, its questions ADK's
-    requests for input. One session of ADK has one context at the agent. Within a turn of Parley
-    its deadline and its trace travel along, each message is sent once in the life of the task, and
-    the remote task is canceled with it.
+    requests for input. A session of ADK has one context at the agent. Within a turn of Parley the
+    call carries the turn's deadline and trace, each message is sent once in the life of the task,
+    and the remote task is canceled with it.
     """
 
     _agent: Any = PrivateAttr()
@@ -125,7 +125,7 @@ class AdkRemoteAgent(BaseAgent):
         yield self._event(ctx, adk_parts(_answered(found)) or [types.Part(text=" ")], state=kept)
 
     def _heard(self, ctx: InvocationContext) -> list[Part]:
-        """Return the messages since the last answer of this agent: by the user, and by other
+        """Return the messages since the last answer of this agent: from the user, and from other
         agents.
         """
         heard: list[Part] = []
@@ -202,7 +202,7 @@ def _answered(found: Task | Message) -> list[Part]:
 
 
 def identifier(name: str) -> str:
-    """Return a name as ADK wants those of agents: a Python identifier."""
+    """Return a name in the form of ADK's agent names: a Python identifier."""
     found = re.sub(r"\W+", "_", name).strip("_").lower() or "agent"
     if found[0].isdigit() or found == "user":
         found = f"agent_{found}"
@@ -216,16 +216,16 @@ ASKED = "parley:{}"
 async def tools(agent: Callee, **options: Any) -> list[BaseTool]:
     """Return the skills of an agent, for ``LlmAgent(tools=await google_adk.tools(url))``.
 
-    Names, descriptions and parameters are those of the card. A question of the agent is a tool
+    Names, descriptions and parameters come from the card. A question of the agent is a tool
     confirmation of ADK: its hint is the question, its payload has the answer. Within a turn
-    (``agent``) the caller of the turn is asked. ``options`` are options of ``parley.connect``, and
-    it raises what that raises.
+    (``agent``) the caller of the turn is asked. ``options`` are options of ``parley.connect``.
+    Raises the errors of ``parley.connect``.
     """
     return [AdkSkillTool(skill) for skill in await remote_skills(agent, **options)]
 
 
 class AdkSkillTool(BaseTool):
-    """A skill of another agent as a tool."""
+    """A skill of a remote agent as a tool."""
 
     def __init__(self, skill: RemoteSkill) -> None:
         super().__init__(name=skill.name, description=skill.description)
@@ -239,7 +239,7 @@ class AdkSkillTool(BaseTool):
         )
 
     async def run_async(self, *, args: Json, tool_context: ToolContext) -> Any:
-        """Call the skill; or answer what its task has asked."""
+        """Call the skill; or answer its task's question."""
         call_id = tool_context.function_call_id or ""
         asked = tool_context.state.get(ASKED.format(call_id))
         confirmation = tool_context.tool_confirmation

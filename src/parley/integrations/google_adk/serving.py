@@ -64,19 +64,19 @@ def agent(
 ) -> Agent:
     """Return an agent that runs an agent of ADK: an ``LlmAgent`` or any other, a workflow, an app.
 
-    The name and the description are those of the root agent, the skill's tags name its tools and
+    The name and the description come from the root agent, the skill's tags name its tools and
     sub-agents. The session has the id of the context, the user is its owner. ``sessions`` is a
-    session service of ADK; without it sessions are kept with the contexts in the store of the
-    tasks (``ContextSessions``), with about ``max_events`` events and at most ``max_bytes`` of JSON
-    each; only tasks that complete are remembered. ``artifacts`` keeps files, which are shown to the
-    caller; without it they are artifacts of the task. ``memory`` and ``credentials`` are services
-    of ADK, and ``run_config`` holds for every run. The services of a ``Runner`` are used.
+    session service of ADK; without it sessions are kept with the contexts in the store of the tasks
+    (``ContextSessions``), with about ``max_events`` events and at most ``max_bytes`` of JSON each;
+    only completed tasks are remembered. ``artifacts`` keeps files, which are shown to the caller;
+    without it they are artifacts of the task. ``memory`` and ``credentials`` are services of ADK,
+    and ``run_config`` applies to every run. The services of a ``Runner`` are used.
 
-    Agents and workflows are made resumable, so a crash repeats no tool that returned; an app says
-    so itself. What pauses ADK (tools that need confirmation, long-running tools, requests for
-    input) asks the caller. ``options`` are options of ``framework_agent`` and ``Agent``.
+    Agents and workflows are made resumable, so a crash repeats no completed tool; an app sets this
+    itself. Pauses of ADK (tools that need confirmation, long-running tools, requests for input) ask
+    the caller. ``options`` are options of ``framework_agent`` and ``Agent``.
 
-    Raises ``TypeError`` for anything else, ``ValueError`` for an invalid option.
+    Raises ``TypeError`` for any other object, ``ValueError`` for an invalid option.
     """
     if isinstance(root, Runner):
         sessions = sessions or root.session_service
@@ -108,12 +108,12 @@ def agent(
 
 
 class AdkRun:
-    """Runs an app of ADK for a turn, and shows its events. ``services`` are those of the runner.
+    """Runs an app of ADK for a turn, and shows its events. ``services`` are the runner's services.
 
     The text of the last message is the answer, the rest progress. Each agent of a ``ParallelAgent``
-    writes an artifact of its own name, because they speak at the same time. The text of an agent
-    with an output schema is data. Of the state, progress shows what agents say under an
-    ``output_key``: tools keep other things there, such as credentials.
+    writes an artifact of its own name, because they run concurrently. The text of an agent with an
+    output schema is data. Of the state, progress shows only agents' outputs under an
+    ``output_key``: tools keep other values there, such as credentials.
     """
 
     def __init__(self, app: App, services: Json, config: RunConfig, output: RunOutput) -> None:
@@ -135,7 +135,7 @@ class AdkRun:
         self._root: Any = self._runner.agent
         agents = list(agents_in(self._root))
         self._parallel = {each.name for each, is_parallel in agents if is_parallel}
-        # The keys of the state that agents write their answers under.
+        # The keys of the state for the agents' outputs.
         self._output_keys = {getattr(each, "output_key", None) for each, _ in agents}
         self._branches: dict[str, RunOutput] = {}
         self._streamed: dict[str, bool] = {}
@@ -150,12 +150,12 @@ class AdkRun:
             try:
                 await self._advance(turn)
             except Exception as error:
-                # A workflow of ADK fails without its cause, or where it words the cause.
+                # A workflow of ADK hides the cause of its failure, or rewords it.
                 raise error from error.__cause__ or self._replies.failure
         failed, ending = self._error, self._output.requests.ending
         if failed is not None and ending not in (LENGTH, CONTENT_FILTER):
             turn.log.error("ADK: %s: %s", failed.error_code, failed.error_message)
-            turn.fail(f"{failed.author} gave no answer ({failed.error_code})")
+            turn.fail(f"{failed.author} failed without an answer ({failed.error_code})")
         if isinstance(sessions, ContextSessions):
             await sessions.finish()
 
@@ -175,12 +175,12 @@ class AdkRun:
             said = self._last_text or _text_of(_since_user(events))
             answers = [await answer_to(turn, call, said) for call in calls]
             content = types.Content(role="user", parts=answers)
-            # The answer is in the session, and here so that nothing is asked again.
+            # The answer is in the session, and appended here so that no question is repeated.
             events.append(Event(author="user", content=content))
             events += await self._run(new_message=content)
 
     async def _run(self, **what: Any) -> list[Event]:
-        """Run ADK, show its events, and return the whole ones."""
+        """Run ADK, show its events, and return the complete events."""
         user, session = self._where["user_id"], self._where["session_id"]
         events: list[Event] = []
         run: AsyncIterator[Event] = self._runner.run_async(
@@ -192,7 +192,7 @@ class AdkRun:
                 if not event.partial:
                     events.append(event)
         if self._error is None and any(self._streamed.values()):
-            # Pieces of a reply were shown that never came as a whole: it broke off.
+            # Pieces of a reply were shown that was never completed: it was interrupted.
             self._output.requests.replied(None, ending="")
         return events
 
@@ -205,7 +205,7 @@ class AdkRun:
         return [e for e in found if (e.custom_metadata or {}).get(TASK) == turn.task_id]
 
     def _is_done(self, events: list[Event]) -> bool:
-        """Return whether the run had ended when its process did."""
+        """Return whether the run had ended when its process died."""
         root, since = self._root, _since_user(events)
         if isinstance(root, LlmAgent):
             last = since[-1] if since else None
@@ -217,7 +217,9 @@ class AdkRun:
     # -- what is shown -------------------------------------------------------------------------
 
     async def _show(self, event: Event, *, again: bool = False) -> None:
-        """Show an event; ``again`` for one of before a crash, whose progress was shown."""
+        """Show an event; ``again``: it is from before a crash, and its progress was
+        shown already.
+        """
         author = event.author
         if author == "user":
             return
@@ -256,7 +258,7 @@ class AdkRun:
                 await self._say(output, event, part.text)
             elif call is not None and not event.partial and not again:
                 name, is_long = call.name or "", call.id in (event.long_running_tool_ids or ())
-                if not (is_long and name.startswith("adk_")):  # else it is asked
+                if not (is_long and name.startswith("adk_")):  # otherwise the caller is asked
                     await output.tool_called(name, dict(call.args or {}), call_id=call.id or "")
             elif response is not None and not again:
                 value = response.response
@@ -303,7 +305,7 @@ class AdkRun:
     async def _show_files(self, event: Event) -> None:
         artifacts = self._services["artifact_service"]
         if isinstance(artifacts, TaskArtifacts) or not event.actions:
-            return  # they are the task's already
+            return  # already artifacts of the task
         for name, version in event.actions.artifact_delta.items():
             loaded = await artifacts.load_artifact(filename=name, version=version, **self._where)
             file = None if loaded is None else file_of(loaded, name)
@@ -311,7 +313,7 @@ class AdkRun:
                 await self._turn.artifact(file, name=name, artifact_id=name)
 
     async def _show_result(self, output: RunOutput, event: Event) -> None:
-        """Show an output of the root, not of a node on the way."""
+        """Show an output of the root, not of an intermediate node."""
         info, result = event.node_info, event.output
         if all("/" in path for path in (info.path, *(info.output_for or ()))):
             return
@@ -332,7 +334,7 @@ TOLD = (
     (
         LlmCallsLimitExceededError,
         "",
-        "The agent asked its model more often than it may (RunConfig.max_llm_calls).",
+        "The agent exceeded its limit of model calls (RunConfig.max_llm_calls).",
     ),
 )
 
@@ -341,7 +343,8 @@ def _app(root: Any) -> App:
     """Return a resumable app of an agent or a workflow."""
     if not isinstance(root, BaseNode):
         raise TypeError(
-            "agent takes an agent of ADK (LlmAgent, SequentialAgent, ...), a workflow, an App or a "
+            "agent() takes an agent of ADK (LlmAgent, SequentialAgent, ...), a workflow, an App "
+            "or a "
             f"Runner, not {root!r:.200}"
         )
     with warnings.catch_warnings():
@@ -381,14 +384,14 @@ def _abilities(thing: Any) -> tuple[str, ...]:
 
 
 LITELLM = "google.adk.models.lite_llm"
-"""The module of ADK that asks models through LiteLLM."""
+"""The module of ADK that calls models through LiteLLM."""
 
 REFUSAL = "[[REFUSAL]]: "
-"""Begins a refusal in a text, as a model of ADK for the chat completions API writes it."""
+"""The prefix of a refusal in a text from ADK's model for the chat completions API."""
 
 
 class ModelReplies(BasePlugin):
-    """Notes the replies of models in a run, also in agents that are tools.
+    """Records the replies of models in a run, also in agents that are tools.
 
     ``failure`` is the error of the newest request, if it failed.
     """
@@ -399,10 +402,10 @@ class ModelReplies(BasePlugin):
         self._requests = requests
 
     async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> None:
-        """Hear what LiteLLM leaves out of the reply."""
+        """Record the refusal and finish reason that LiteLLM leaves out of the reply."""
         module: Any = sys.modules.get(LITELLM)
         if module is not None and find_spec("litellm"):
-            module._ensure_litellm_imported()  # else it is there after the first request alone
+            module._ensure_litellm_imported()  # otherwise it is loaded only after the first request
             listen(module)
         HEARD.set(HeardReply())
         self.failure = None
@@ -410,7 +413,7 @@ class ModelReplies(BasePlugin):
     async def on_model_error_callback(
         self, *, callback_context: Any, llm_request: Any, error: Exception
     ) -> None:
-        """Remember why a request failed; LiteLLM fails where the end of a stream is missing."""
+        """Record why a request failed; LiteLLM fails for a stream without its end."""
         self.failure = error
         self._requests.failures.append(error)
         if (HEARD.get() or HeardReply()).ending == "":
@@ -419,7 +422,7 @@ class ModelReplies(BasePlugin):
     async def after_model_callback(
         self, *, callback_context: Any, llm_response: LlmResponse
     ) -> None:
-        """Note the usage of a request, and how its reply ended."""
+        """Record the usage of a request, and the finish reason of its reply."""
         if llm_response.partial:
             return
         used = llm_response.usage_metadata or types.GenerateContentResponseUsageMetadata()
@@ -435,7 +438,7 @@ class ModelReplies(BasePlugin):
 
 
 def schema_of(kind: Any) -> Json | None:
-    """Return the JSON Schema of a type that ADK takes as an output schema."""
+    """Return the JSON Schema of a type that ADK accepts as an output schema."""
     if isinstance(kind, dict):
         return kind
     if isinstance(kind, types.Schema):

@@ -43,24 +43,26 @@ RUN = "adk-run"
 SEGMENT = "adk-run-{}"
 SEGMENT_EVENTS = 20
 SEGMENT_BYTES = 64_000
-"""How many events, and about how many bytes, of a run are written as one value."""
+"""The number of events, and the approximate number of bytes, of a run that are written as one
+value.
+"""
 
 MAX_EVENTS = 500
 
 OWN = "parley:"
-"""The prefix of what tools and sub-agents of this package keep in the state."""
+"""The prefix of state keys of this package's tools and sub-agents."""
 
 
 class ContextSessions(BaseSessionService):
-    """The session of a turn's context, kept in the store of the task with the context.
+    """The session of a turn's context, stored with the context in the store of the task.
 
     So it survives restarts, other replicas continue it, and it is deleted with the context. It
-    holds the events of the tasks that have completed, about the newest ``max_events`` and at most
-    ``max_bytes`` of JSON, in whole tasks, and those of the turn's own task, which are added to it
-    by ``finish``. A task that ends otherwise leaves nothing, and tasks at the same time do not see
-    each other's open calls. A task that is larger loses its files. State is kept alike, up to
-    ``max_bytes``; that of the prefixes ``user:`` and ``app:`` belongs to the session, too: for
-    state that sessions share, use another service of ADK.
+    holds the events of completed tasks, about the newest ``max_events`` and at most ``max_bytes``
+    of JSON, in whole tasks, and the events of the turn's own task, which ``finish`` adds. Other
+    tasks leave no events, and concurrent tasks do not see each other's open calls. A task that is
+    too large loses its files. State is kept in the same way, up to ``max_bytes``; state with the
+    prefixes ``user:`` and ``app:`` belongs to the session too: for state that sessions share, use
+    another service of ADK.
     """
 
     def __init__(
@@ -133,7 +135,7 @@ class ContextSessions(BaseSessionService):
         return ListSessionsResponse(sessions=[known.model_copy(update={"events": []})])
 
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
-        """Delete the session of the context, with what this task has added."""
+        """Delete the session of the context, with this task's additions."""
         await self._load()
         for number in range(len(self._segments)):
             await self._segment(number).remove()
@@ -149,7 +151,7 @@ class ContextSessions(BaseSessionService):
             return event
         written = event.model_dump(mode="json", by_alias=True, exclude_none=True)
         delta = _kept_state(event.actions.state_delta if event.actions else {})
-        if delta:  # values that are None were left out above
+        if delta:  # values that are None are left out above
             written["actions"]["stateDelta"] = delta
         async with self._writing:
             await self._add(written)
@@ -158,7 +160,7 @@ class ContextSessions(BaseSessionService):
         return event
 
     async def finish(self) -> None:
-        """Add the task's events and the changes that it made of the state to the session.
+        """Add the task's events and its changes of the state to the session.
 
         A further attempt at the task replaces them.
         """
@@ -167,15 +169,15 @@ class ContextSessions(BaseSessionService):
         changed = {
             name: value
             for name, value in head["changed"].items()
-            if value is not None or not name.startswith(OWN)  # a question that was answered
+            if value is not None or not name.startswith(OWN)  # the key of an answered question
         }
         if head["changed"]:
             await self._state.write(head["before"], changed)
 
-    # -- the task's own ------------------------------------------------------------------------
+    # -- data of the task -------------------------------------------------------------------------
 
     async def _load(self) -> Json:
-        """Return the head of the run, without its events; read them the first time."""
+        """Return the head of the run, without its events; the first call reads them."""
         async with self._writing:
             return await self._loaded()
 
@@ -185,7 +187,8 @@ class ContextSessions(BaseSessionService):
             self._segments = [
                 await self._segment(number).read() or [] for number in range(head["segments"])
             ]
-            # An event is written before what it changes: a crash in between left it with the event.
+            # An event is written before its state changes: a crash in between leaves the changes to
+            # apply here.
             for event in (each for segment in self._segments for each in segment):
                 if delta := event.get("actions", {}).get("stateDelta"):
                     _note(head, await self._state.read(), delta)
@@ -208,7 +211,7 @@ class ContextSessions(BaseSessionService):
         await self._segment(len(self._segments) - 1).write(self._segments[-1])
 
     async def _change_state(self, delta: Mapping[str, Any]) -> Json:
-        """Keep changes of the state, and return the state."""
+        """Store changes of the state, and return the state."""
         async with self._writing:
             head, state = await self._loaded(), await self._state.read()
             if delta:
@@ -218,7 +221,7 @@ class ContextSessions(BaseSessionService):
 
 
 def _note(head: Json, state: Mapping[str, Any], delta: Mapping[str, Any]) -> None:
-    """Add changes of the state, which was this before, to the head of a run."""
+    """Add changes to the previous state to the head of a run."""
     known = {name: state[name] for name in delta if name in state and name not in head["changed"]}
     head["before"] = {**known, **head["before"]}
     head["changed"] = {**head["changed"], **delta}
@@ -245,8 +248,8 @@ VERSION = "adkVersion"
 class TaskArtifacts(BaseArtifactService):
     """Keeps files as artifacts of the turn's task, by their names.
 
-    Saving a file again replaces the artifact: the newest version is kept, with its number. Files
-    of earlier tasks of the context can be loaded too.
+    Saving a file again replaces the artifact: the newest version is kept, with its number. Files of
+    earlier tasks of the context can be loaded too.
     """
 
     def __init__(self, turn: Turn) -> None:
@@ -290,7 +293,7 @@ class TaskArtifacts(BaseArtifactService):
         session_id: str | None = None,
         version: int | None = None,
     ) -> types.Part | None:
-        """Return a file, ``None`` if there is none of that name and version."""
+        """Return a file, ``None`` if the name or version is unknown."""
         found = await self._found(filename, version)
         if found is None:
             return None
@@ -310,19 +313,19 @@ class TaskArtifacts(BaseArtifactService):
     async def delete_artifact(
         self, *, app_name: str, user_id: str, filename: str, session_id: str | None = None
     ) -> None:
-        """Do nothing: files that a task has shown stay in it."""
+        """Do nothing: shown files stay in the task."""
 
     async def list_versions(
         self, *, app_name: str, user_id: str, filename: str, session_id: str | None = None
     ) -> list[int]:
-        """Return the number of the version that is kept."""
+        """Return the number of the stored version."""
         found = await self._found(filename)
         return [] if found is None else [_version(found)]
 
     async def list_artifact_versions(
         self, *, app_name: str, user_id: str, filename: str, session_id: str | None = None
     ) -> list[ArtifactVersion]:
-        """Return the version that is kept."""
+        """Return the stored version."""
         found = await self._found(filename)
         return [] if found is None else [_described(found)]
 
@@ -346,7 +349,7 @@ class TaskArtifacts(BaseArtifactService):
         return found
 
     async def _all(self) -> dict[str, Artifact]:
-        """Return the files of the context by their names, those of this task first."""
+        """Return the files of the context by their names, files of this task first."""
         found: dict[str, Artifact] = {}
         task = self._turn.task
         others = await self._turn.other_tasks()

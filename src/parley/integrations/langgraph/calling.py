@@ -44,7 +44,7 @@ from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState
 _CALL_ID: ContextVar[str] = ContextVar("parley_langgraph_tool_call", default="")
 
 Words = Callable[[Any], Any]
-"""Returns what to send to an agent, from the state of a graph."""
+"""Returns the content to send to an agent, from the state of a graph."""
 
 Update = Callable[[Any, ToolResult], Mapping[str, Any]]
 """Returns the update of a graph's state, from its state and an agent's answer."""
@@ -56,8 +56,8 @@ async def tools(agent: Callee, **options: Any) -> list[BaseTool]:
     Names, descriptions and schemas come from its card. In a graph with a checkpointer a question of
     the agent is an interrupt, and the graph resumes with the answer; in a turn of Parley without a
     checkpointer the turn's caller answers. Elsewhere the question is the result. Statuses of the
-    agent are written to the custom stream. ``options`` are options of ``parley.connect``, and it
-    raises what that raises.
+    agent are written to the custom stream. ``options`` are options of ``parley.connect``. Raises
+    the errors of ``parley.connect``.
     """
     return [LangChainSkill.of(skill) for skill in await remote_skills(agent, **options)]
 
@@ -80,10 +80,10 @@ class LangChainSkill(BaseTool):  # type: ignore[misc]
         )
 
     def _run(self, *arguments: Any, **options: Any) -> Any:
-        raise NotImplementedError("an A2A agent is called with ainvoke, in an event loop")
+        raise NotImplementedError("call an A2A agent with ainvoke, in an event loop")
 
     async def arun(self, tool_input: Any, *arguments: Any, **options: Any) -> Any:
-        """Run the tool, and know the call's id meanwhile."""
+        """Run the tool, with the call's id in the context."""
         token = _CALL_ID.set(options.get("tool_call_id") or "")
         try:
             return await super().arun(tool_input, *arguments, **options)
@@ -125,14 +125,15 @@ def node(
 
     It sends the newest message of the state, and adds the agent's answer to ``messages``, under
     ``name``, by default the name on its card. Tokens are streamed like a model's, statuses are
-    written to the custom stream. The agent's context is one for the graph's thread. Questions are
+    written to the custom stream. A thread of the graph has one context at the agent. Questions are
     interrupts, as with ``tools``.
 
     ``message`` returns the message to send, from the state; ``update`` returns the update of the
     state, from the state and the answer (``ToolResult``). ``skill`` is the id of the skill.
     ``options`` are options of ``parley.connect``.
 
-    Raises in the graph what ``parley.connect`` raises, and ``RuntimeError`` for a task that fails.
+    Raises in the graph the errors of ``parley.connect``, and ``RuntimeError`` for a task that
+    fails.
     """
     address = agent.identifier if isinstance(agent, CatalogReference) else address_of(agent)
 
@@ -173,9 +174,9 @@ def node(
 
 
 class _AgentModel(BaseChatModel):  # type: ignore[misc]
-    """Repeats the text of an agent, so that LangChain streams it as it streams a model.
+    """Repeats the text of an agent, so that LangChain streams it like a model's text.
 
-    ``newest`` is the newest of its ``events``, at last the answer; its statuses are written.
+    ``newest`` is the newest of its ``events``, finally the answer; its statuses are written.
     """
 
     events: Any = None
@@ -187,7 +188,7 @@ class _AgentModel(BaseChatModel):  # type: ignore[misc]
         return "a2a-agent"
 
     def _generate(self, *arguments: Any, **options: Any) -> ChatResult:
-        raise NotImplementedError("an A2A agent is called with ainvoke, in an event loop")
+        raise NotImplementedError("call an A2A agent with ainvoke, in an event loop")
 
     async def _words(self) -> AsyncIterator[str]:
         async with aclosing(self.events) as events:
@@ -224,7 +225,7 @@ class _AgentModel(BaseChatModel):  # type: ignore[misc]
 
 
 def _newest(state: Any) -> Any:
-    """Return the newest message of a state that says something, as content of a message."""
+    """Return the newest non-empty message of a state, as content of a message."""
     for message in reversed(messages_in(state)):
         blocks = message.content if isinstance(message.content, list) else []
         files = [part for block in blocks if (part := file_in(block)) is not None]
@@ -232,7 +233,7 @@ def _newest(state: Any) -> Any:
             return [text, *files] if files else text
         if files:
             return files
-    raise ValueError("the state has no message to send; say with message= what to send")
+    raise ValueError("the state has no message to send; give message=")
 
 
 def _answer(result: ToolResult, name: str, message_id: str | None) -> AIMessage:
@@ -249,18 +250,18 @@ def _answer(result: ToolResult, name: str, message_id: str | None) -> AIMessage:
 
 
 Send = Callable[[Any, str, str], Awaitable[ToolResult]]
-"""Sends content to a task, or begins one (""), under a key, and returns what it came to.
+"""Sends content to a task, or begins a task (""), under a key, and returns the result.
 
 Raises ``RemoteQuestion``.
 """
 
 _CHECKPOINTER = "__pregel_checkpointer"
 _CALL = "__pregel_call"
-# LangGraph names these only inside; without them a question cannot be kept, and is not asked here.
+# LangGraph exposes these only internally; without them a question cannot be kept, so none is asked.
 
 
 class NodePlace:
-    """Where in a graph something runs: what identifies it, and whether it may interrupt."""
+    """The position of running code in a graph: its identity, and whether it may interrupt."""
 
     def __init__(self, name: str = "") -> None:
         try:
@@ -271,13 +272,13 @@ class NodePlace:
             self._configurable.get(_CHECKPOINTER) and _CALL in self._configurable
         )
         space = str(self._configurable.get("checkpoint_ns", ""))
-        # Without checkpoints a further run has other names, and calls are known by their order.
+        # Without checkpoints a re-run has other names, and calls are identified by their order.
         self.key = f"langgraph:{space}:{name}" if self.keeps_state else ""
         self._name = name
 
     @property
     def thread(self) -> str:
-        """The thread of the graph, empty without one."""
+        """The thread of the graph, or an empty string."""
         return str(self._configurable.get("thread_id", ""))
 
     def write(self, text: str) -> None:

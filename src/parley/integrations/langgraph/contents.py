@@ -57,7 +57,7 @@ def text_of(message: BaseMessage) -> str:
 
 
 def thinking_of(message: BaseMessage) -> str:
-    """Return the thinking of a message, or of a piece of one."""
+    """Return the thinking of a message, or of a chunk of a message."""
     found = str(message.additional_kwargs.get("reasoning_content") or "")
     blocks = message.content if isinstance(message.content, list) else []
     for block in blocks:
@@ -67,7 +67,7 @@ def thinking_of(message: BaseMessage) -> str:
 
 
 def files_in(message: BaseMessage) -> list[Part]:
-    """Return the files that a model or a tool made: in the content, or as a tool's artifact."""
+    """Return files from a model or a tool: in the content, or as a tool's artifact."""
     found: list[Part] = []
     if isinstance(message, ToolMessage):
         artifact = message.artifact
@@ -80,7 +80,7 @@ def files_in(message: BaseMessage) -> list[Part]:
 
 
 def file_in(block: Any) -> Part | None:
-    """Return the file that a block of content is, ``None`` for others."""
+    """Return the file in a block of content, ``None`` for other blocks."""
     if not isinstance(block, dict):
         return None
     if block.get("type") == "image_url":
@@ -112,20 +112,20 @@ REASONS = ("finish_reason", "stop_reason", "stopReason", "done_reason")
 """How the metadata of messages name the finish reason."""
 
 SAID_BY = ("openai", "anthropic", "google_genai", "bedrock_converse")
-"""The providers whose streams say a finish reason at their end: without one they broke off."""
+"""The providers whose streams end with a finish reason: a stream without it was interrupted."""
 
 ENDED_EARLY = {"LengthFinishReasonError": LENGTH, "ContentFilterFinishReasonError": CONTENT_FILTER}
-"""What the package openai raises in place of structured output that a finish reason cut short."""
+"""Exceptions of the package openai for structured output that a finish reason cut short."""
 
 REMOTE = "a2a"
-"""The tag of messages that another agent says: they are no replies of a model."""
+"""The tag of messages from another agent: they are not replies of a model."""
 
 AS_DATA = "parley_as_data"
-"""The metadata of messages that are asked for as structured output, for the graph alone."""
+"""The metadata of messages requested as structured output, which only the graph uses."""
 
 
 class ReplyCallback(BaseCallbackHandler):  # type: ignore[misc]
-    """Counts each request to a model within a run, wherever in the graph it is made."""
+    """Counts each model request within a run, anywhere in the graph."""
 
     raise_error = True
     run_inline = True
@@ -146,14 +146,14 @@ class ReplyCallback(BaseCallbackHandler):  # type: ignore[misc]
     def on_llm_end(
         self, response: LLMResult, *, tags: list[str] | None = None, **options: Any
     ) -> None:
-        """Count the request, unless the reply is of a cache or of another agent."""
+        """Count the request, unless the reply came from a cache or from another agent."""
         generation = next((each for several in response.generations for each in several), None)
         if generation is None or REMOTE in (tags or ()):
             return
         message = getattr(generation, "message", AIMessage(generation.text))
         said = {**(generation.generation_info or {}), **message.response_metadata}
         usage = getattr(message, "usage_metadata", None) or {}
-        if usage.get("total_cost") == 0:  # so LangChain marks what its cache had
+        if usage.get("total_cost") == 0:  # LangChain's mark of a cached reply
             return self._requests.end_as(ending_of(said))
         tokens = (response.llm_output or {}).get("token_usage") or {}
         used = ModelUsage(
@@ -165,7 +165,7 @@ class ReplyCallback(BaseCallbackHandler):  # type: ignore[misc]
     def on_llm_error(
         self, error: BaseException, *, tags: list[str] | None = None, **options: Any
     ) -> None:
-        """Note why a request failed. Structured output that ended too early ends the task."""
+        """Record why a request failed. Structured output that ended too early ends the task."""
         if REMOTE not in (tags or ()):
             self._requests.failures.append(error)
         if ending := ENDED_EARLY.get(type(error).__name__):
@@ -174,13 +174,15 @@ class ReplyCallback(BaseCallbackHandler):  # type: ignore[misc]
 
 
 def with_replies(config: Mapping[str, Any], requests: ModelRequests) -> Json:
-    """Return the configuration of a run with one more callback."""
+    """Return the configuration of a run with the counting callback added."""
     own, ours = {"callbacks": config.get("callbacks")}, {"callbacks": [ReplyCallback(requests)]}
     return {**config, "callbacks": merge_configs(own, ours)["callbacks"]}
 
 
 def ending_of(said: Mapping[str, Any]) -> str | None:
-    """Return the finish reason in a message's metadata: empty if it broke off, ``None`` without."""
+    """Return the finish reason in a message's metadata: empty for an interrupted reply, else
+    ``None``.
+    """
     incomplete = said.get("incomplete_details") or {}
     found = [incomplete.get("reason"), *map(said.get, REASONS), said.get("status")]
     if reason := next((each for each in found if each), None):
@@ -195,15 +197,15 @@ def _refusal_in(message: BaseMessage, said: Mapping[str, Any]) -> str:
     blocks = message.content if isinstance(message.content, list) else []
     for block in blocks:
         if isinstance(block, dict) and block.get("type") == "refusal":
-            return str(block.get("refusal") or "it gives no reason.")
+            return str(block.get("refusal") or "no reason was given.")
     if said.get("stop_reason") == "refusal":
         details = said.get("stop_details") or {}
-        return str(details.get("explanation") or "it gives no reason.")
+        return str(details.get("explanation") or "no reason was given.")
     return ""
 
 
 def keep_refusals() -> None:
-    """Let models of langchain-openai keep the refusal of a stream, as of a whole reply.
+    """Make models of langchain-openai keep the refusal of a stream, as of a complete reply.
 
     They drop ``delta.refusal`` before any callback sees it.
     """

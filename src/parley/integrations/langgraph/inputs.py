@@ -21,14 +21,14 @@ Resume = Callable[[Any, Message], Any]
 """Returns the value to resume a graph with, from its interrupt's value and the caller's answer."""
 
 TEXT_KEYS = ("question", "message", "prompt", "text", "query", "description", "instruction", "task")
-"""The members in which an interrupt whose value is an object has its question."""
+"""The members that may hold the question of an interrupt whose value is an object."""
 
 MAX_SHOWN = 2000
-"""How many characters of arguments a question shows."""
+"""The number of characters of arguments a question shows."""
 
 
 def question_of(value: Any, schema: Mapping[str, Any] | None, problem: str = "") -> list[Part]:
-    """Return an interrupt as a message: words, its data if it has some, the answer's schema."""
+    """Return an interrupt as a message: words, its data if any, the answer's schema."""
     shown = to_jsonable_python(value, serialize_unknown=True)
     text = _words(shown)
     parts = [Part(text=f"{problem} {text}" if problem else text)]
@@ -42,8 +42,8 @@ def question_of(value: Any, schema: Mapping[str, Any] | None, problem: str = "")
 def resume_value(value: Any, schema: Mapping[str, Any] | None, answer: Message) -> Any:
     """Return the value to resume the graph with.
 
-    The approval of tool calls takes yes or no, or the decisions as data. An interrupt with a schema
-    takes data, or text that reads as such. Any other takes data as it is, else the text.
+    The approval of tool calls accepts yes or no, or the decisions as data. An interrupt with a
+    schema accepts data, or text in JSON form. Any other interrupt accepts data, else text.
 
     Raises ``DoesNotFit``.
     """
@@ -67,11 +67,11 @@ def resume_value(value: Any, schema: Mapping[str, Any] | None, answer: Message) 
 
 
 def unfit(value: Any, schema: Mapping[str, Any] | None) -> str:
-    """Return the complaint about an answer that the graph could not use."""
+    """Return the error text for an answer that the graph could not use."""
     if schema is not None:
         return "That does not fit."
     shape = "" if isinstance(value, str) else f", in answer to {_json(value)}"
-    return f"The graph cannot use this text: it wants data (JSON){shape}."
+    return f"The graph cannot use this text: it needs data (JSON){shape}."
 
 
 def _words(value: Any) -> str:
@@ -122,7 +122,9 @@ def _data_of(answer: Message) -> Any:
 
 
 def _review_requests(value: Any) -> Sequence[Mapping[str, Any]] | None:
-    """Return the calls that LangChain's middleware wants to be reviewed, ``None`` for others."""
+    """Return the calls that LangChain's middleware submits for review, ``None`` for other
+    interrupts.
+    """
     if isinstance(value, Mapping) and isinstance(requests := value.get("action_requests"), list):
         return requests
     return None
@@ -142,7 +144,7 @@ def _decisions(
     may = [allowed.get(each.get("name")) for each in requests]
     if isinstance(data, list):
         if len(data) != len(requests):
-            raise DoesNotFit(f"There are {len(requests)} calls to decide about, in order.")
+            raise DoesNotFit(f"Give {len(requests)} decisions, one for each call, in order.")
         return [_checked_decision(*each) for each in zip(may, data, strict=True)]
     return [_decision(each, answer) for each in may]
 
@@ -151,25 +153,25 @@ KINDS = ("approve", "edit", "reject", "respond")
 
 
 def _checked_decision(allowed: Sequence[str] | None, decision: Any) -> Any:
-    """Return a decision that is data. Raises ``DoesNotFit`` for unreadable data."""
+    """Return a decision given as data. Raises ``DoesNotFit`` for invalid data."""
     kinds = [each for each in KINDS if allowed is None or each in allowed]
     kind = decision.get("type") if isinstance(decision, Mapping) else None
     if kind not in kinds:
-        raise DoesNotFit(f"A decision is an object; its type is one of {', '.join(kinds)}.")
+        raise DoesNotFit(f"A decision must be an object with one of the types {', '.join(kinds)}.")
     edited = decision.get("edited_action")
     if kind == "edit" and not (
         isinstance(edited, Mapping)
         and isinstance(edited.get("name"), str)
         and isinstance(edited.get("args"), Mapping)
     ):
-        raise DoesNotFit("A decision to edit has an edited_action with a name and args.")
+        raise DoesNotFit("A decision to edit must have an edited_action with a name and args.")
     if not isinstance(decision.get("message", ""), str):
-        raise DoesNotFit("The message of a decision is text.")
+        raise DoesNotFit("The message of a decision must be text.")
     return decision
 
 
 def _decision(allowed: Sequence[str] | None, answer: Message) -> Json:
-    """Return an answer of words as a decision. Raises ``DoesNotFit``."""
+    """Return a decision given in words. Raises ``DoesNotFit``."""
     decision = decision_in(answer)
     may = set(allowed or ("approve", "reject"))
     if decision is not None and decision.is_approved and "approve" in may:
@@ -180,7 +182,9 @@ def _decision(allowed: Sequence[str] | None, answer: Message) -> Json:
         return {"type": "respond", "message": answer.text}
     if may >= {"approve", "reject"}:
         raise DoesNotFit("That was neither yes nor no.")
-    raise DoesNotFit(f"The decision is data with one of these types: {', '.join(sorted(may))}.")
+    raise DoesNotFit(
+        f"The decision must be data with one of these types: {', '.join(sorted(may))}."
+    )
 
 
 def _allowed_in(schema: Mapping[str, Any] | None) -> list[str] | None:
@@ -221,23 +225,23 @@ def _inbox(action: Mapping[str, Any], answer: Message) -> Json:
 
 
 UNREADABLE = (PydanticUserError, NameError, TypeError)
-"""What pydantic raises for a type that it cannot read; such a type is not checked here."""
+"""Errors of pydantic for a type that it cannot handle; such a type is not checked here."""
 
 MESSAGES = "messages"
-"""The key of a state that has a conversation."""
+"""The key of a state's conversation."""
 
 STRUCTURED = "structured_response"
-"""The key under which LangChain's agents keep structured output."""
+"""The key of the structured output of LangChain's agents."""
 
 LARGEST_SCHEMA = 16_000
-"""How many bytes of a schema a card shows."""
+"""The number of bytes of a schema a card shows."""
 
 
 class GraphSchemas:
-    """The input and the output of a graph, as far as it declares them.
+    """The declared input and output of a graph.
 
     ``takes_messages`` is true for a state with ``messages``. ``input`` and ``output`` are JSON
-    Schemas without the conversation, ``None`` where nothing else is declared.
+    Schemas without the conversation, ``None`` without further declarations.
     """
 
     def __init__(self, graph: Any) -> None:
@@ -262,7 +266,7 @@ class GraphSchemas:
         self.returns_data = is_declared and (not self._is_state or bool(self._output_fields))
 
     def input_in(self, message: Message) -> Any:
-        """Return the input that a message has. Raises ``DoesNotFit``, which names other input."""
+        """Return the input in a message. Raises ``DoesNotFit``, with the expected input."""
         text = message.text
         for part in message.parts:
             if part.has_data:
@@ -284,12 +288,12 @@ class GraphSchemas:
         raise DoesNotFit(self._wanted)
 
     def checked(self, data: Any) -> Any:
-        """Return input that the graph takes, made of data. Raises ``DoesNotFit``."""
+        """Return data as valid input of the graph. Raises ``DoesNotFit``."""
         if self._is_state and not isinstance(data, Mapping):
-            raise DoesNotFit(f"The input is an object. {self._wanted}")
+            raise DoesNotFit(f"The input must be an object. {self._wanted}")
         if self._is_state and self._input and (unknown := sorted(set(data) - set(self.fields))):
             raise DoesNotFit(
-                f"The input has {', '.join(map(repr, unknown))}, which is not taken; it takes "
+                f"The input has {', '.join(map(repr, unknown))}, which is unknown; it accepts "
                 f"{', '.join(map(repr, self.fields))}."
             )
         self._read(data)
@@ -307,13 +311,13 @@ class GraphSchemas:
             raise DoesNotFit(f"The input does not fit: {said}.") from error
 
     def _of_text(self, name: str, text: str) -> Any:
-        """Return text as the value of a field, ``None`` if it is no value of that."""
+        """Return text as the value of a field, ``None`` if it is invalid there."""
         assert self._input is not None
         try:
             found = self._input.validate_python({name: text})
         except ValidationError as error:
             is_own = any(each["loc"][:1] == (name,) for each in error.errors())
-            return None if is_own else text  # others lack
+            return None if is_own else text  # other fields would be missing
         return found[name] if isinstance(found, dict) else getattr(found, name, text)
 
     @property
@@ -330,7 +334,9 @@ class GraphSchemas:
         return isinstance(values, dict) and values.get(STRUCTURED) is not None
 
     def result(self, values: Any) -> Any:
-        """Return the output of a graph as JSON, without the conversation; ``UNSET`` for none."""
+        """Return the output of a graph as JSON, without the conversation; ``UNSET``
+        without output.
+        """
         if self.is_structured(values):
             return to_jsonable_python(values[STRUCTURED], serialize_unknown=True)
         if not self.returns_data:
@@ -353,7 +359,7 @@ class GraphSchemas:
 
 
 def json_in(text: str) -> Any:
-    """Return the JSON that a text is, ``None`` for other texts."""
+    """Return parsed JSON text, ``None`` for other text."""
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
@@ -361,10 +367,10 @@ def json_in(text: str) -> Any:
 
 
 def default_context(graph: Any) -> Any:
-    """Return the runtime context that a graph's schema has by default, ``None`` without any."""
+    """Return the default runtime context of a graph's schema, or ``None``."""
     try:
         return graph.context_schema()
-    except (AttributeError, TypeError, ValueError):  # pydantic's own among them
+    except (AttributeError, TypeError, ValueError):  # includes pydantic's errors
         return None
 
 
@@ -382,9 +388,9 @@ def _is_model(kind: Any) -> bool:
 
 
 def _adapter(kind: Any, *, strict: bool) -> TypeAdapter[Any] | None:
-    """Return what validates a state without its conversation.
+    """Return a validator of a state without its conversation.
 
-    A ``TypedDict`` that is the whole state has keys that nodes fill in, so none is required there.
+    If a ``TypedDict`` is the whole state, nodes fill in keys, so no key is required.
     """
     if _is_model(kind) and MESSAGES not in kind.model_fields:
         return TypeAdapter(kind)
@@ -416,7 +422,7 @@ def _adapter(kind: Any, *, strict: bool) -> TypeAdapter[Any] | None:
 
 
 def _plain(hint: Any) -> Any:
-    """Return a type without the reducer that ``Annotated`` gives it, and without ``Required``."""
+    """Return a type without the reducer in ``Annotated``, and without ``Required``."""
     while get_origin(hint) is not None and str(get_origin(hint)).endswith(
         ("Required", "NotRequired", "ReadOnly")
     ):
@@ -429,7 +435,7 @@ def _plain(hint: Any) -> Any:
 
 
 def _whole(graph: Any) -> TypeAdapter[Any] | None:
-    """Return what validates the input of a workflow of the functional API."""
+    """Return a validator of the input of a workflow of the functional API."""
     try:
         kind = graph.InputType
         return None if kind is Any else TypeAdapter(kind)

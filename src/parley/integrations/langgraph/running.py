@@ -1,4 +1,4 @@
-"""Runs of graphs: one attempt at a turn, from the task's newest checkpoint, and its output."""
+"""Runs of graphs: an attempt at a turn, from the task's newest checkpoint, and its output."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ from parley.model.parts import Artifact, Message, Part
 Durability = Literal["sync", "async", "exit"]
 
 MAX_ASKED = 3
-"""How often a task asks for an input that fits."""
+"""How often a task asks for valid input."""
 
 UNFIT = (TypeError, AttributeError, LookupError, ValueError)
-"""What nodes raise that want data and have text."""
+"""Exceptions of nodes that need data and receive text."""
 
 
 class ServedGraph:
-    """A graph and how it is run: with the options ``config``, ``context``, ``inputs``, ``resume``
-    and ``durability`` of ``agent``.
+    """A graph with the options of its runs: ``config``, ``context``, ``inputs``, ``resume`` and
+    ``durability`` of ``agent``.
     """
 
     def __init__(self, graph: Any, **options: Any) -> None:
@@ -84,9 +84,9 @@ class ServedGraph:
         self._locks = KeyedLocks()
 
     async def run(self, turn: Turn, output: RunOutput) -> str | None:
-        """Run the graph for a turn, from where its task stands.
+        """Run the graph for a turn, from the task's current state.
 
-        Returns a sentence for a graph that has nothing to show.
+        Returns a closing sentence for a graph without a result.
         """
         if self.checkpoints is not None:
             self.checkpoints.attach()
@@ -96,7 +96,7 @@ class ServedGraph:
             return await ThreadRun(self, thread, turn, output).run()
 
     def _of(self, name: str, turn: Turn) -> Any:
-        """Return an option: a value, or what a function makes for a turn."""
+        """Return the value of an option: a value, or a function of the turn."""
         given = self.options[name]
         return given(turn) if callable(given) else given
 
@@ -117,8 +117,8 @@ class ServedGraph:
     async def input_of(self, turn: Turn) -> Any:
         """Return the input of a graph for the message that began a task.
 
-        Asks the caller for data that fits, if the message has none, and rejects the task if the
-        answers have none either.
+        Asks the caller for valid data, if the message has none, and rejects the task if the answers
+        have none either.
         """
         if self.options["inputs"] is not None:
             found = self.options["inputs"](turn)
@@ -139,7 +139,8 @@ class ServedGraph:
     async def _conversation(self, turn: Turn) -> Json:
         """Return a message as input of a state with ``messages``.
 
-        Data whose keys are all fields of the state are these fields; other data are said.
+        Data whose keys are all fields of the state become these fields; other data become a
+        message.
         """
         others = set(self.schemas.fields) - {MESSAGES}
         fields: Json = {}
@@ -160,7 +161,7 @@ class ServedGraph:
 
 
 class ThreadRun:
-    """One attempt at a turn of a graph's task."""
+    """An attempt at a turn of a graph's task."""
 
     def __init__(
         self, served: ServedGraph, thread: GraphThread, turn: Turn, output: RunOutput
@@ -196,7 +197,7 @@ class ThreadRun:
         return said
 
     async def _end(self, state: Snapshot | None) -> None:
-        """Let other tasks of the thread begin from where this one has ended."""
+        """Make the end of this task the start for other tasks of the thread."""
         checkpoints, name = self._served.checkpoints, self._thread.name
         if checkpoints is None:
             return await self._thread.end(state)
@@ -205,10 +206,10 @@ class ThreadRun:
             await self._thread.end(state)
             if await checkpoints.settle(name, newest):
                 return
-            state, _ = await self._thread.place()  # on another replica a task ended meanwhile
+            state, _ = await self._thread.place()  # a task on another replica has ended meanwhile
 
     async def _go(self, given: Any, config: Json) -> Any:
-        """Run the graph, and return the state of a graph without a checkpointer."""
+        """Run the graph, and return the state for a graph without a checkpointer."""
         values = None
         try:
             async with aclosing(self._served.events(given, config, self._turn)) as events:  # type: ignore[type-var]
@@ -223,10 +224,11 @@ class ThreadRun:
         return values
 
     async def _is_unfit(self, error: Exception, answers: Json) -> bool:
-        """Note the answers that the graph could not use; return whether they are asked for again.
+        """Record the answers that the graph could not use; return whether to ask for them again.
 
-        LangGraph says if they do not fit their schemas. Other answers are text to nodes that want
-        data: a node fails with it, and with nothing else, and is asked for once more.
+        LangGraph reports answers that do not match their schemas. Other answers are text for nodes
+        that may need data: if a node fails with one of the typical exceptions, the answer is asked
+        for once more.
         """
         unfit = set(answers)
         if not is_invalid_resume(error):
@@ -286,13 +288,13 @@ class ThreadRun:
     async def _breakpoint(self, state: Snapshot, nodes: list[str]) -> None:
         """Ask whether the graph may continue from a breakpoint.
 
-        If not, waiting tool calls get the refusal as their result, and the graph continues; without
-        any the task is rejected.
+        After no, waiting tool calls get the rejection as their result, and the graph continues;
+        without waiting calls the task is rejected.
         """
         values, graph = state.values, self._served.graph
         messages = messages_in(values)
         calls = messages[-1].tool_calls if messages and isinstance(messages[-1], AIMessage) else []
-        what = f"Shall I go on with {', '.join(nodes)}?"
+        what = f"Shall I continue with {', '.join(nodes)}?"
         for call in calls:
             what = f"{call['name']}({call['args']})\n{what}"
         key = f"breakpoint:{state.config['configurable']['checkpoint_id']}"
@@ -300,7 +302,7 @@ class ThreadRun:
         if (await ask_until(*asks, key=key)).is_approved:
             return
         if not calls or nodes != list(state.next):
-            self._turn.reject(f"Stopped before {', '.join(nodes)}, as the caller said.")
+            self._turn.reject(f"Stopped before {', '.join(nodes)} at the caller's request.")
         refused = [
             ToolMessage("The user did not allow this call.", tool_call_id=call["id"])
             for call in calls
@@ -311,7 +313,7 @@ class ThreadRun:
     # -- the end -------------------------------------------------------------------------------
 
     async def _finish(self, values: Any) -> str | None:
-        """Show the result of the graph: the last word of the model, and structured output."""
+        """Show the result of the graph: the last reply of the model, and structured output."""
         schemas, reply = self._served.schemas, _last_reply(values)
         if reply is not None:
             self._output.requests.end_as(ending_of(reply.response_metadata))
@@ -327,7 +329,7 @@ class ThreadRun:
 
 
 def _last_reply(values: Any) -> AIMessage | None:
-    """Return the last message of a state, if a model or a node of the graph said it."""
+    """Return the last message of a state, if it is from a model or a node of the graph."""
     for message in reversed(messages_in(values)):
         if isinstance(message, HumanMessage):
             return None
@@ -337,20 +339,20 @@ def _last_reply(values: Any) -> AIMessage | None:
 
 
 STREAM_MODES = ("messages", "custom", "tasks")
-"""What is asked of a graph: messages by pieces, what nodes write, beginnings and ends of nodes."""
+"""The requested streams of a graph: message chunks, custom output, starts and ends of nodes."""
 
 
 class Shown:
-    """Shows the events of one run: tokens, tool calls, nodes, and what nodes write.
+    """Shows the events of one run: tokens, tool calls, nodes, and custom output of nodes.
 
-    One message is streamed at a time: the pieces of others that are made beside it wait for its
-    end. Structured output is no text.
+    One message is streamed at a time: chunks of concurrent messages wait for its end. Structured
+    output is not shown as text.
     """
 
     def __init__(self, output: RunOutput) -> None:
         self._output = output
         self._made: dict[str, tuple[AIMessageChunk, str]] = {}
-        """The messages that come in pieces, as far as they are there, and their nodes."""
+        """The incomplete messages so far, with their nodes."""
         self._ended: set[str] = set()
         self._as_data: set[str] = set()
         self._streamed = ""
@@ -381,7 +383,7 @@ class Shown:
             await self._piece(message, node)
         elif isinstance(message, AIMessage):
             if (message.id or "") not in self._ended:
-                await self._said(message)  # it was not made by pieces
+                await self._said(message)  # it was not streamed in chunks
         elif isinstance(message, ToolMessage):
             call_id = message.tool_call_id
             await self._end(lambda each, _: any(c["id"] == call_id for c in each.tool_calls))
@@ -414,7 +416,7 @@ class Shown:
         return "" if (message.id or "") in self._as_data else text_of(message)
 
     async def _end(self, is_whole: Callable[[AIMessage, str], bool]) -> None:
-        """End the messages that are whole: of their nodes, or of the calls that they make."""
+        """End the complete messages: of their nodes, or of their tool calls."""
         for message_id, (message, node) in list(self._made.items()):
             if is_whole(message, node):
                 del self._made[message_id]
@@ -426,7 +428,9 @@ class Shown:
         text, is_last = self._text_of(message), is_shown or not self._streamed
         if is_shown:
             self._streamed = ""
-        elif text and is_last:  # else another one is shown; this one is not the last word
+        elif (
+            text and is_last
+        ):  # otherwise another message is being shown, and this is not the last one
             await self._output.new_message()
             await self._output.text(text)
         if is_last or not text:
@@ -438,7 +442,7 @@ class Shown:
         for part in files_in(message):
             await self._output.file(part)
 
-    # -- what nodes write ----------------------------------------------------------------------
+    # -- custom output of nodes -------------------------------------------------------------------
 
     async def _written(self, value: Any) -> None:
         """Show the writes of a node: text as a status, files, other values as steps."""

@@ -29,7 +29,7 @@ from parley.llm.model import Json
 from parley.llm.run_output import RunOutput
 
 DEFAULT_NAME = "LangGraph"
-"""The name of graphs that were given none."""
+"""The default name of a graph."""
 
 
 def agent(
@@ -47,19 +47,19 @@ def agent(
     """Return a graph as an agent.
 
     ``graph`` is a compiled graph, a ``StateGraph``, a workflow (``@entrypoint``), or a function
-    that returns one of them or a context manager of one, async or not; a function is called when
+    (plain or async) that returns a graph or a context manager of a graph; a function is called when
     the server starts.
 
-    The thread is the context, for its owner alone. A checkpointer that the graph has is used;
+    The thread is the context, separate for each owner. The graph's own checkpointer is used;
     without one, checkpoints are kept with the context, in the store of the tasks. Interrupts are
-    questions; ``resume`` is a function of the interrupt's value and the answer that returns what
-    the graph resumes with, in place of the answer's data or text.
+    questions; ``resume`` is a function of the interrupt's value and the answer that returns the
+    value to resume with, instead of the answer's data or text.
 
     ``config`` is the configuration of runs (``recursion_limit``, ``configurable``, ``callbacks``),
     or a function of the turn that returns it; ``context`` is the runtime context, or a function of
-    the turn too; without it ``context_schema`` gives its defaults. ``inputs`` is a function of the
+    the turn too; without it ``context_schema`` supplies defaults. ``inputs`` is a function of the
     turn that returns the graph's input. ``durability`` says when checkpoints are written: with
-    ``"sync"`` a crash repeats no node that has ended. Other ``options`` are options of
+    ``"sync"`` a crash repeats no completed node. Other ``options`` are options of
     ``framework_agent`` and ``parley.Agent``.
 
     Raises ``TypeError`` for another object, ``ValueError`` for an invalid option.
@@ -84,7 +84,7 @@ def agent(
         description = description or inspect.getdoc(graph) or ""
     else:
         raise TypeError(
-            f"{type(graph).__name__} is no graph: give a compiled graph, a StateGraph, or a "
+            f"{type(graph).__name__} is not a graph: give a compiled graph, a StateGraph, or a "
             "function that returns one"
         )
 
@@ -96,7 +96,7 @@ def agent(
     )
 
 
-TOLD = ((GraphRecursionError, "", "The graph takes more steps than its recursion_limit allows."),)
+TOLD = ((GraphRecursionError, "", "The graph needs more steps than its recursion_limit allows."),)
 
 
 def _is_graph(thing: Any) -> bool:
@@ -151,7 +151,7 @@ def _shown_on_the_card(schemas: GraphSchemas) -> Json:
 
 
 NAMESPACE = UUID("6ba7b821-9dad-11d1-80b4-00c04fd430c8")
-"""The namespace of the ids that LangGraph's server makes of the names of graphs."""
+"""The namespace of the ids that LangGraph's server derives from the names of graphs."""
 
 
 def assistants(graphs: Mapping[str, Any] | str | Path, **options: Any) -> dict[str, Agent]:
@@ -159,16 +159,16 @@ def assistants(graphs: Mapping[str, Any] | str | Path, **options: Any) -> dict[s
 
         parley.serve(langgraph.assistants("langgraph.json"))
 
-    A Parley server has each agent under ``/a2a/<assistant id>`` too, and its card at
-    ``/.well-known/agent-card.json?assistant_id=...``, as LangGraph's server has them. The id is the
-    name of the graph, or the UUID that LangGraph's server makes of it, which is the agent's key.
+    A Parley server also has each agent under ``/a2a/<assistant id>``, and its card at
+    ``/.well-known/agent-card.json?assistant_id=...``, like LangGraph's server. The id is the name
+    of the graph, or the UUID that LangGraph's server derives from it, which is the agent's key.
 
     ``graphs`` are graphs by their assistant ids, or the file ``langgraph.json`` that names them:
-    its ``graphs`` are read, each ``file.py:name`` or ``module:name``, beside that file. Nothing
-    else of the file is read. ``options`` are options of ``agent``.
+    its ``graphs`` are read, each ``file.py:name`` or ``module:name``, relative to that file. The
+    rest of the file is ignored. ``options`` are options of ``agent``.
 
-    Raises ``ValueError`` for a file that names no graphs, ``OSError`` and ``ImportError`` for those
-    that cannot be loaded.
+    Raises ``ValueError`` for a file without graphs, ``OSError`` and ``ImportError`` for graphs that
+    cannot be loaded.
     """
     if isinstance(graphs, Mapping):
         found = {assistant_id: (graph, "") for assistant_id, graph in graphs.items()}
@@ -197,7 +197,7 @@ def _graphs_in(path: Path) -> dict[str, tuple[Any, str]]:
 
 
 def _loaded(folder: Path, where: str) -> Any:
-    """Return what ``file.py:name`` or ``module:name`` names."""
+    """Return the object of ``file.py:name`` or ``module:name``."""
     source, colon, name = where.rpartition(":")
     if not colon or not name.isidentifier():
         raise ValueError(f"{where!r} names no graph; write file.py:name, or module:name")
@@ -210,7 +210,7 @@ def _loaded(folder: Path, where: str) -> Any:
     if module_name not in sys.modules:
         spec = importlib.util.spec_from_file_location(module_name, file)
         if spec is None or spec.loader is None:
-            raise ImportError(f"{file} is no Python file")
+            raise ImportError(f"{file} is not a Python file")
         module = importlib.util.module_from_spec(spec)
         sys.modules[module_name] = module
         try:

@@ -1,4 +1,4 @@
-"""Checkpoints in the context, the place of a task in its thread, merges of concurrent tasks."""
+"""Checkpoints in the context, the position of a task in its thread, merges of concurrent tasks."""
 
 from __future__ import annotations
 
@@ -31,16 +31,18 @@ from parley.llm.model import Json
 R = TypeVar("R")
 
 TASK = "parley_task"
-"""The metadata of checkpoints that says which task made them."""
+"""The metadata of checkpoints that names the task that made them."""
 
 KEPT_TASKS = 20
-"""How many tasks of a thread keep their newest checkpoint; the oldest go first."""
+"""The number of tasks of a thread that keep their newest checkpoint; the oldest are
+dropped first.
+"""
 
 LARGEST = 32 * 1024 * 1024
-"""How many characters a checkpoint has at most, as it is kept."""
+"""The size limit of a stored checkpoint, in characters."""
 
 LARGEST_TOGETHER = 2 * LARGEST
-"""How many characters the checkpoints of tasks that have ended have together; oldest go first."""
+"""The size limit of all checkpoints of ended tasks, in characters; the oldest are dropped first."""
 
 Place = tuple[str, str]
 """The namespace and the id of a checkpoint."""
@@ -52,7 +54,7 @@ Index = dict[str, dict[str, Json]]
 
 
 def _in_thread(name: str) -> Callable[..., Any]:
-    """Return a method that does in a thread what the asynchronous method of a name does."""
+    """Return a method that runs an asynchronous method in a thread."""
 
     def method(self: Any, *given: Any, **options: Any) -> Any:
         return self._wait(getattr(self, name)(*given, **options))
@@ -63,11 +65,10 @@ def _in_thread(name: str) -> Callable[..., Any]:
 class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
     """Keeps the checkpoints of a graph in the context of the turn that runs it.
 
-    It keeps the newest checkpoint of a task, and of the last ``KEPT_TASKS`` that have completed,
-    and no history: give the graph another checkpointer to travel in time. A task sees its own
-    checkpoints and the checkpoints of completed tasks; checkpoints of tasks that ended otherwise
-    are removed. It raises ``RuntimeError`` outside of a turn, and ``ValueError`` for a state that
-    is too large.
+    It keeps the newest checkpoint of a task, and of the last ``KEPT_TASKS`` completed tasks, and no
+    history: for time travel give the graph another checkpointer. A task sees its own checkpoints
+    and the checkpoints of completed tasks; checkpoints of tasks that ended otherwise are removed.
+    It raises ``RuntimeError`` outside of a turn, and ``ValueError`` for a state that is too large.
     """
 
     def __init__(self) -> None:
@@ -75,13 +76,13 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def attach(self) -> None:
-        """Note the running event loop, where nodes in threads have their checkpoints kept."""
+        """Record the running event loop, on which nodes in threads store their checkpoints."""
         self._loop = asyncio.get_running_loop()
 
     # -- reading -------------------------------------------------------------------------------
 
     async def aget_tuple(self, config: Mapping[str, Any]) -> CheckpointTuple | None:
-        """Return the checkpoint that ``config`` names, else the newest of its thread."""
+        """Return the checkpoint in ``config``, else the newest of its thread."""
         space = {"checkpoint_ns": _names(config)[1]}
         where = {"configurable": {**config["configurable"], **space}}
         found = [each async for each in self.alist(where, limit=1)]
@@ -145,7 +146,7 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
         metadata: Mapping[str, Any],
         new_versions: object,
     ) -> Json:
-        """Keep a checkpoint, and forget the checkpoints that it makes superfluous."""
+        """Store a checkpoint, and remove the checkpoints that it supersedes."""
         turn = _turn()
         thread, space = _names(config)
         checkpoint_id: str = checkpoint["id"]
@@ -153,21 +154,22 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
         value = {"checkpoint": self.written(checkpoint), "metadata": self.written(whole)}
         if (size := len(value["checkpoint"][1])) > LARGEST:
             raise ValueError(
-                f"the state of the graph has grown to {size:,} characters, and a context keeps "
+                f"the state of the graph has grown to {size:,} characters, and a context keeps at "
+                "most "
                 f"{LARGEST:,}: trim its messages, or compile it with a checkpointer"
             )
         parent = get_checkpoint_id(config)
         known = {
             "parent": parent,
             "task": whole.get(TASK, ""),
-            # A channel that keeps differences is read by way of the checkpoints before.
+            # A channel that stores differences needs the checkpoints before.
             "differs": bool(metadata.get("counters_since_delta_snapshot")),
             "size": size,
         }
         forgotten: list[Place] = []
 
         def add(own: Json) -> Json:
-            # Until the value of this one is written, the one before it is the newest.
+            # Until the value of this checkpoint is written, the previous checkpoint is the newest.
             index: Index = own["index"]
             forgotten[:] = [each for each in _superfluous(index, space) if each != (space, parent)]
             if not space and metadata.get("source", "") in ("input", "loop"):
@@ -182,11 +184,11 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
         return _config(thread, space, checkpoint_id)
 
     async def newest(self, thread: str) -> str:
-        """Return the id of the newest checkpoint of tasks that have ended, empty without one."""
+        """Return the id of the newest checkpoint of ended tasks, or an empty string."""
         return _newest(await _turn().recall(_key(thread), {}))
 
     async def settle(self, thread: str, newest: str) -> bool:
-        """Let other tasks begin from where the task of this turn has ended.
+        """Make the end of this turn's task the start for other tasks.
 
         Does nothing and returns false if ``newest`` is not the newest checkpoint of ended tasks.
         """
@@ -204,7 +206,7 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
             is_settled = _newest(index) == newest
             return _without(*together(index)) if is_settled else index
 
-        # The index names them until they are gone; values that are gone are not read.
+        # The index names them until they are removed; missing values are not read.
         _, superfluous = together(await _turn().recall(_key(thread), {}))
         await self._forget(thread, superfluous)
         await _turn().update(_key(thread), add, {})
@@ -225,7 +227,7 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
         task_id: str,
         task_path: str = "",
     ) -> None:
-        """Keep the writes of a node until its step has a checkpoint."""
+        """Store the writes of a node until its step has a checkpoint."""
         thread, space = _names(config)
         added = [
             {
@@ -252,7 +254,7 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
         turn, checkpoint_id = _turn(), config["configurable"]["checkpoint_id"]
         key = f"{_key(thread, space, checkpoint_id)}:writes"
         own = await _own(thread).read() or EMPTY
-        if checkpoint_id not in own["index"].get(space, {}):  # it is being written
+        if checkpoint_id not in own["index"].get(space, {}):  # the checkpoint is being written
             await _own(thread).update(name, EMPTY)
         await turn.update(key, add, [])
         ids = (await self._index(thread)).get(space, {})
@@ -260,7 +262,7 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
             await turn.remember(key, None)  # the step has ended meanwhile
 
     async def adelete_thread(self, thread_id: str) -> None:
-        """Forget all checkpoints of a thread."""
+        """Remove all checkpoints of a thread."""
         index = await self._index(thread_id)
         await self._forget(thread_id, _places(index))
         await _turn().remember(_key(thread_id), None)
@@ -274,12 +276,12 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
         return found
 
     def written(self, value: object) -> list[str]:
-        """Return a value as the JSON that is kept of it."""
+        """Return a value in its stored JSON form."""
         kind, data = self.serde.dumps_typed(value)
         return [kind, base64.b64encode(data).decode()]
 
     def read(self, value: Sequence[str]) -> Any:
-        """Return a value from the JSON that ``written`` made."""
+        """Return a value from the JSON of ``written``."""
         return self.serde.loads_typed((value[0], base64.b64decode(value[1])))
 
     # -- for nodes in threads ------------------------------------------------------------------
@@ -290,7 +292,7 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
     delete_thread = _in_thread("adelete_thread")
 
     def list(self, config: Mapping[str, Any] | None, **options: Any) -> Iterator[CheckpointTuple]:
-        """Do what ``alist`` does, in a thread."""
+        """Do the same as ``alist``, in a thread."""
 
         async def every() -> Sequence[CheckpointTuple]:
             return [each async for each in self.alist(config, **options)]
@@ -305,7 +307,7 @@ class ContextCheckpoints(BaseCheckpointSaver[int]):  # type: ignore[misc]
         if self._loop is None or here is self._loop:
             what.close()
             raise RuntimeError(
-                "these checkpoints are kept by the event loop: in an async function call "
+                "these checkpoints need the event loop: in an async function call "
                 "ainvoke and astream, not invoke and stream"
             )
         return asyncio.run_coroutine_threadsafe(what, self._loop).result()
@@ -322,7 +324,7 @@ def _turn() -> Turn:
 
 
 def _own(thread: str) -> TaskValue:
-    """Return the index of the checkpoints that go with the task of the turn."""
+    """Return the index of the checkpoints that belong to the task of the turn."""
     return TaskValue(_turn(), _key(thread), lists=True)
 
 
@@ -339,9 +341,9 @@ def _keys_of(thread: str, places: Sequence[Place]) -> Sequence[str]:
 
 
 def _runs(index: Index, before: str | None = None) -> Sequence[Place]:
-    """Return the checkpoints of subgraphs that ran in a step: a ":" names such a run.
+    """Return the checkpoints of subgraphs that ran in a step; the name of such a run contains ":".
 
-    ``before`` is the checkpoint with which the newest step began that may not have ended.
+    ``before`` is the checkpoint at the start of the newest step, which may not have ended.
     """
     found = [place for place in _places(index) if ":" in place[0]]
     return [place for place in found if before is None or place[1] < before]
@@ -356,7 +358,7 @@ def _without(index: Index, places: Sequence[Place]) -> Index:
 
 
 def _superfluous(index: Index, space: str) -> list[Place]:
-    """Return the checkpoints of a namespace that nothing continues from."""
+    """Return the checkpoints of a namespace from which no run continues."""
     kept: set[str] = set()
     tasks: set[str] = set()
     size = 0
@@ -396,7 +398,7 @@ def _key(thread: str, space: str | None = None, checkpoint_id: str = "") -> str:
 
 
 def _keys(thread: str, space: str, checkpoint_id: str) -> tuple[str, str]:
-    """Return the keys of a checkpoint, and of what nodes wrote after it."""
+    """Return the keys of a checkpoint, and of the writes of nodes after it."""
     key = _key(thread, space, checkpoint_id)
     return f"{key}:writes", key
 
@@ -406,7 +408,7 @@ BLOCKING = ("SqliteSaver",)
 
 
 def blocks(saver: object) -> bool:
-    """Return whether something is a checkpointer that has no async methods."""
+    """Return whether an object is a checkpointer without async methods."""
     if not isinstance(saver, BaseCheckpointSaver):
         return False
     kind = type(saver)
@@ -414,7 +416,7 @@ def blocks(saver: object) -> bool:
 
 
 class SaverInThreads(BaseCheckpointSaver[Any]):  # type: ignore[misc]
-    """A checkpointer that blocks: its methods run in threads."""
+    """Runs the methods of a blocking checkpointer in threads."""
 
     def __init__(self, saver: Any) -> None:
         super().__init__(serde=saver.serde)
@@ -428,7 +430,7 @@ class SaverInThreads(BaseCheckpointSaver[Any]):  # type: ignore[misc]
     async def alist(
         self, config: Mapping[str, Any] | None, **options: Any
     ) -> AsyncIterator[CheckpointTuple]:
-        """Do what ``list`` does."""
+        """Do the same as ``list``."""
         for each in await asyncio.to_thread(lambda: tuple(self.list(config, **options))):
             yield each
 
@@ -437,10 +439,10 @@ class SaverInThreads(BaseCheckpointSaver[Any]):  # type: ignore[misc]
 
 
 BASE = "parley_base"
-"""The metadata of checkpoints that names the newest checkpoint of other tasks they include."""
+"""The metadata of checkpoints that names the newest included checkpoint of other tasks."""
 
 NOTHING = "00000000-0000-0000-0000-000000000000"
-"""The id of a checkpoint that there is not: from there a task begins with an empty state."""
+"""The id of a checkpoint that does not exist: a task that begins there has an empty state."""
 
 LISTED = 32
 """The most checkpoints of a thread that are read at a time."""
@@ -450,13 +452,13 @@ Snapshot = Any
 
 
 class GraphThread:
-    """The thread of a turn's context, and the place of the turn's task in it.
+    """The thread of a turn's context, and the position of the turn's task in it.
 
-    The thread is named like the context, for its owner alone. Checkpoints say which task made them,
-    so each task continues from its own newest checkpoint, also when another task of the same
-    context has continued in the thread meanwhile. A task begins from the newest checkpoint of a
-    task that has ended, so it has nothing of others that wait or were canceled; when it has ended,
-    its changes are put on top of the states in which other tasks have ended meanwhile.
+    The thread is named after the context, separately for each owner. Checkpoints name their task,
+    so each task continues from its own newest checkpoint, even if another task of the context has
+    continued in the thread meanwhile. A task begins from the newest checkpoint of an ended task, so
+    it includes nothing of waiting or canceled tasks; when it has ended, its changes are applied to
+    the states in which other tasks have ended meanwhile.
     """
 
     def __init__(self, graph: Any, turn: Turn, config: Mapping[str, Any]) -> None:
@@ -493,11 +495,11 @@ class GraphThread:
     async def _ended(self) -> Snapshot | None:
         """Return the newest state with which another task of the thread has ended.
 
-        Savers keep their lock while they list, so nothing else is asked of them meanwhile.
+        Savers hold their lock while they list, so no other call is made meanwhile.
         """
         tasks = {self._task_id}
         where = {"configurable": {**self._where["configurable"], "checkpoint_ns": ""}}
-        saver, before, limit = self.graph.checkpointer, None, 2  # each has the whole state
+        saver, before, limit = self.graph.checkpointer, None, 2  # each entry has the whole state
         while page := [each async for each in saver.alist(where, before=before, limit=limit)]:
             for saved in page:
                 task = saved.metadata.get(TASK, "")
@@ -510,18 +512,18 @@ class GraphThread:
         return None
 
     async def end(self, state: Snapshot) -> None:
-        """Put the changes of the task on top of the states of other tasks that ended since."""
+        """Apply the changes of the task to the states of other tasks that have ended since."""
         if getattr(self.graph, "builder", None) is None:
             return
         other = await self._ended()
         if other is not None and _id_of(other) > self._base:
             before = await self._values_before()
             update = last_update(self.graph, other.values, before, state.values)
-            self._base = _id_of(other)  # it has what this one has, and more
+            self._base = _id_of(other)  # it includes this one
             await self.graph.abulk_update_state(self.config(other), update)
 
     async def wait(self) -> None:
-        """Keep the state from which the task began: others may end meanwhile, and push it out."""
+        """Keep the state from which the task began: tasks that end meanwhile could displace it."""
         saver = self.graph.checkpointer
         if not isinstance(saver, ContextCheckpoints) or self._base in ("", NOTHING):
             return
@@ -542,7 +544,7 @@ class GraphThread:
         return dict(found.values or {})
 
     async def take_back_answers(self, state: Snapshot) -> None:
-        """Forget the answers with which nodes have failed: the nodes are given them again."""
+        """Remove the answers with which nodes have failed: the nodes receive new answers."""
         saver = self.graph.checkpointer
         for node, config in await self.failed(state):
             saved = await saver.aget_tuple(config)
@@ -558,7 +560,7 @@ class GraphThread:
                         await saver.aput_writes(config, writes, node.id)
 
     async def failed(self, state: Snapshot) -> list[tuple[Any, Json]]:
-        """Return the nodes that have failed, in subgraphs too, and where their checkpoints are."""
+        """Return the failed nodes, in subgraphs too, with the places of their checkpoints."""
         if not any(each.error for each in state.tasks):
             return []
         return _failed(await self.graph.aget_state(state.config, subgraphs=True))
@@ -570,8 +572,7 @@ class GraphThread:
     async def place(self) -> tuple[Snapshot | None, bool]:
         """Return the newest state of this task, and whether it is the thread's newest state too.
 
-        There is none before the task's message was given to the graph, and after checkpoints were
-        lost.
+        There is no state before the graph has the task's message, and after checkpoints were lost.
         """
         head = await self.graph.aget_state(self._where, subgraphs=True)
         if (head.metadata or {}).get(TASK) == self._task_id:
@@ -600,7 +601,7 @@ def _id_of(state: Snapshot) -> str:
 
 
 def is_at_breakpoint(graph: Any, state: Snapshot) -> list[str]:
-    """Return the nodes before which a graph waits at a breakpoint, its subgraphs' first."""
+    """Return the nodes of the breakpoint at which a graph waits, its subgraphs' first."""
     names: list[str] = []
     for task in state.tasks:
         if hasattr(task.state, "tasks"):
@@ -620,10 +621,10 @@ def _subgraph(graph: Any, name: str) -> Any:
 def last_update(
     graph: Any, now: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> list[list[StateUpdate]]:
-    """Return the updates that make of a thread's state what it is with the changes of a task.
+    """Return the updates that apply the changes of a task to the state of the thread.
 
-    ``now`` is the state of the thread, ``before`` and ``after`` that of the task. After it nothing
-    of the graph is to run.
+    ``now`` is the state of the thread, ``before`` and ``after`` are the states of the task. No node
+    may be due to run after the updates.
     """
     values: Json = {}
     for name, value in after.items():
@@ -662,12 +663,12 @@ def _are_messages(value: Any) -> bool:
 def _same(one: Any, other: Any) -> bool:
     try:
         return bool(one == other)
-    except (ValueError, TypeError, RuntimeError):  # arrays compare their members
+    except (ValueError, TypeError, RuntimeError):  # arrays compare element by element
         return one is other
 
 
 def _quiet_node(graph: Any) -> str:
-    """Return a node after which nothing is decided, if there is one."""
+    """Return a node without conditional edges after it, if there is one."""
     names = list(graph.builder.nodes)
     quiet = [each for each in names if not graph.builder.branches.get(each)]
     return str((quiet or names)[0])

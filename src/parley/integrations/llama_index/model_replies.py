@@ -1,4 +1,4 @@
-"""The replies of models in a turn, from the events that all models of LlamaIndex tell."""
+"""The replies of models in a turn, from the events that all models of LlamaIndex emit."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ ASKS = {
     "chat", "achat", "stream_chat", "astream_chat",
     "complete", "acomplete", "stream_complete", "astream_complete",
 }  # fmt: skip
-"""The methods of models that ask; others may call tools, too."""
+"""The methods of models that make requests; others may call tools as well."""
 
 ENDINGS = ("finish_reason", "stop_reason", "done_reason")
-"""The members of a raw reply, or of its choices, that say how it ended."""
+"""The members of a raw reply, or of its choices, with the finish reason."""
 
 
 class RunEnded(Exception):
-    """A reply broke off, or ended the task. Engines wait for ever after a ``BaseException``."""
+    """A reply was interrupted, or ended the task. Engines hang after a ``BaseException``."""
 
 
 class PartialReply:
-    """A reply as far as it has come. ``before`` is how many there were when it was asked for."""
+    """A partial reply. ``before`` is the number of replies at the time of the request."""
 
     before = 0
     ending: str | None = None
     refusal = ""
 
     def read(self, response: Any) -> None:
-        """Take from a reply, or from a piece of it, how it ends and whether it refuses."""
+        """Read the finish reason and the refusal from a reply, or from a chunk."""
         raw = _raw(response)
         choices = _member(raw, "choices") or []
         if choices or response is None:
@@ -57,9 +57,10 @@ class PartialReply:
 
 
 class TurnReplies:
-    """Tells the requests of a turn of each reply. ``over`` is set when the run must end.
+    """Reports each reply to the turn's request counter. ``over`` is set when the run must end.
 
-    Outside of turns there are no ``requests``. ``asks`` says that the run's events ask the turn.
+    Outside of turns there are no ``requests``. ``asks``: the run's events can ask the turn's
+    caller.
     """
 
     def __init__(self, requests: ModelRequests | None, *, asks: bool = False) -> None:
@@ -70,7 +71,7 @@ class TurnReplies:
         self._open: dict[str | None, PartialReply] = {}
 
     def hear(self, event: Any) -> None:
-        """Take an event of a model. Raises ``RunEnded``."""
+        """Handle an event of a model. Raises ``RunEnded``."""
         if self._requests is None:
             return
         if isinstance(event, ExceptionEvent):
@@ -85,17 +86,17 @@ class TurnReplies:
                 self._end(self._open.pop(event.span_id), event.response, self._requests)
 
     def failed(self, error: BaseException) -> None:
-        """Note why a request failed."""
+        """Record why a request failed."""
         if self._requests is not None:
             self._requests.failures.append(error)
 
     def check(self) -> None:
-        """Raise ``RunEnded`` if the run must end, also where an author's code has caught that."""
+        """Raise ``RunEnded`` if the run must end, even if an author's code has caught it before."""
         if self.over is not None:
             raise self.over
 
     def _end(self, reply: PartialReply, response: Any, requests: ModelRequests) -> None:
-        """Count a reply, unless the model made it of another one, as some methods of models do."""
+        """Count a reply, unless the model derived it from another reply, as some methods do."""
         raw, usage = _raw(response), _usage(response)
         if usage is None and reply.ending is None and requests.usage.requests > reply.before:
             return
@@ -112,12 +113,12 @@ class TurnReplies:
 NO_TURN = TurnReplies(None)
 
 REPLIES = ContextVar("parley_llama_index_replies", default=NO_TURN)
-"""The replies of the run that asks a model, or calls a tool, now."""
+"""The replies of the run that calls a model, or a tool, now."""
 
 
 @contextmanager
 def heard(requests: ModelRequests, *, asks: bool) -> Iterator[None]:
-    """Count the replies to calls that are made here, and in tasks and threads of LlamaIndex."""
+    """Count the replies to calls in this block, and in tasks and threads of LlamaIndex."""
     token = REPLIES.set(TurnReplies(requests, asks=asks))
     try:
         yield
@@ -126,7 +127,7 @@ def heard(requests: ModelRequests, *, asks: bool) -> Iterator[None]:
 
 
 def _event(event: Any, handle: Any = callbacks.dispatcher.event) -> None:
-    """Handle an event as before. The dispatcher itself drops all errors of its handlers."""
+    """Handle an event as before, but raise errors that the dispatcher would drop."""
     handle(event)
     REPLIES.get().hear(event)
 
@@ -135,10 +136,10 @@ callbacks.dispatcher = SimpleNamespace(event=_event)
 
 
 class FailedRequests(NullSpanHandler):  # type: ignore[misc]
-    """Hears of requests that fail before a reply begins: there is no event of them."""
+    """Records requests that fail before a reply begins: they have no event."""
 
     def span_drop(self, id_: str, *given: Any, err: Any = None, **more: Any) -> None:
-        """Note why a request failed."""
+        """Record why a request failed."""
         if id_.rpartition(".")[2].partition("-")[0] in ASKS:
             REPLIES.get().failed(err)
 
@@ -148,7 +149,7 @@ get_dispatcher().add_span_handler(FailedRequests())
 
 def _raw(response: Any) -> Any:
     raw = getattr(response, "raw", None)
-    return _member(raw, "response") or raw  # of an event of the Responses API
+    return _member(raw, "response") or raw  # for an event of the Responses API
 
 
 def _member(value: Any, name: str) -> Any:
@@ -160,7 +161,7 @@ def _usage(response: Any) -> ModelUsage | None:
     said = SimpleNamespace(raw=_raw(response), additional_kwargs=more)
     try:
         asked, replied = get_tokens_from_response(said)
-    except (AttributeError, TypeError, ValueError):  # the model has an object of another kind
+    except (AttributeError, TypeError, ValueError):  # the model has an object of another type
         return None
     usage = ModelUsage(input_tokens=asked or 0, output_tokens=replied or 0)
     return usage if usage.tokens else None

@@ -54,18 +54,19 @@ def agent(
     """Return an agent of LlamaIndex as a Parley agent. ``options`` are options of ``Agent``.
 
     ``thing`` is a ``FunctionAgent`` or another agent, an ``AgentWorkflow``, a workflow, a query
-    engine, or a function of the thread's id that makes a chat engine, which holds a conversation.
+    engine, or a function that makes a chat engine from the thread's id; a chat engine holds a
+    conversation.
 
-    An ``InputRequiredEvent`` asks the caller, and the answer is the event that waits for it. The
-    workflow's context is the conversation of a ``contextId``, bounded. ``memory`` keeps that of an
-    agent elsewhere: a function of the thread's id that returns a memory.
+    An ``InputRequiredEvent`` asks the caller, and the answer becomes the awaited event. The
+    workflow's context is the conversation of a ``contextId``, bounded. ``memory`` keeps an agent's
+    conversation elsewhere: a function that returns a memory for the thread's id.
 
-    Raises ``TypeError`` for what cannot be served so, and ``ValueError`` without a name.
+    Raises ``TypeError`` for an object that cannot be served, and ``ValueError`` without a name.
     """
     if isinstance(thing, BaseChatEngine):
         raise TypeError(
             "a chat engine holds one conversation, which all callers would share; give a function "
-            "that makes one: llama_index.agent(lambda thread: index.as_chat_engine(), name=...)"
+            "that creates it: llama_index.agent(lambda thread: index.as_chat_engine(), name=...)"
         )
     schemas: Json = {}
     tags: tuple[str, ...] = ()
@@ -113,11 +114,11 @@ def agent(
 
 
 TOLD = (
-    (WorkflowTimeoutError, "", "The workflow did not come to an end in time (its timeout)."),
+    (WorkflowTimeoutError, "", "The workflow did not finish in time (its timeout)."),
     (
         WorkflowRuntimeError,
         "Max iterations",
-        "The agent reached its most rounds (max_iterations) without an answer.",
+        "The agent reached its limit of rounds (max_iterations) without an answer.",
     ),
 )
 
@@ -138,7 +139,7 @@ def _metadata(thing: Workflow) -> tuple[str, str, tuple[str, ...]]:
 
 
 def _schema(kind: Any, plain: Any) -> Json | None:
-    """Return the JSON Schema of an event of an author's own class, ``None`` of a plain one."""
+    """Return the JSON Schema of an event of an author's own class, ``None`` for a plain event."""
     return kind.model_json_schema() if kind is not plain and kind.model_fields else None
 
 
@@ -164,12 +165,12 @@ MAX_SOURCE_TEXT = 1000
 
 
 async def query(engine: BaseQueryEngine, turn: Turn, output: RunOutput) -> None:
-    """Ask a query engine the text of the message."""
+    """Query an engine with the text of the message."""
     await _show(await engine.aquery(turn.message.text), output)
 
 
 async def chat(make: Callable[[str], BaseChatEngine], turn: Turn, output: RunOutput) -> None:
-    """Say the text of the message to a chat engine, with the conversation of the context."""
+    """Send the text of the message to a chat engine, with the conversation of the context."""
     engine = make(thread_id(turn))
     conversation = ContextConversation(turn, KEY)
     history = [ChatMessage(**each) for each in await conversation.earlier()]
@@ -180,7 +181,7 @@ async def chat(make: Callable[[str], BaseChatEngine], turn: Turn, output: RunOut
 
 
 async def _show(response: Any, output: RunOutput) -> str:
-    """Show an answer as it comes, and the passages that it rests on."""
+    """Show an answer as it arrives, and its source passages."""
     text = ""
     stream = getattr(response, "async_response_gen", None)
     if stream is not None:
@@ -196,7 +197,7 @@ async def _show(response: Any, output: RunOutput) -> str:
 
 
 def _sources_of(response: Any) -> list[Json]:
-    """Return the passages that an answer rests on: text, score and file name."""
+    """Return the source passages of an answer: text, score and file name."""
     found = []
     for each in (getattr(response, "source_nodes", None) or [])[:MAX_SOURCES]:
         source: Json = {"text": each.node.get_content()[:MAX_SOURCE_TEXT]}
@@ -212,17 +213,17 @@ async def tools(agent: Callee, **options: Any) -> list[FunctionTool]:
     """Return the skills of another agent as tools, with the schemas and descriptions of its card.
 
     They are for agents of workflows. Within a turn that ``llama_index.agent`` serves, the workflow
-    stands still for a call, which the turn makes once in the life of the task; questions of the
-    remote agent reach the turn's caller. Elsewhere a question is an ``InputRequiredEvent``, and the
-    ``HumanResponseEvent`` with the same ``task`` answers it.
+    is suspended during a call, which the turn makes once in the life of the task; the turn's caller
+    answers questions of the remote agent. Elsewhere a question is an ``InputRequiredEvent``, and
+    the ``HumanResponseEvent`` with the same ``task`` answers it.
 
-    ``options`` are options of ``parley.connect``. Raises what ``parley.connect`` raises.
+    ``options`` are options of ``parley.connect``. Raises the errors of ``parley.connect``.
     """
     return [_remote_tool(each) for each in await remote_skills(agent, **options)]
 
 
 class RemoteCallFailed(Exception):
-    """A remote call failed; the model reads why."""
+    """A remote call failed; the model reads the reason."""
 
 
 def _remote_tool(skill: RemoteSkill) -> Any:
@@ -255,10 +256,10 @@ async def called(ctx: Context, skill: RemoteSkill, arguments: Json) -> ToolResul
 
 
 MAX_ASKED = 1000
-"""How many questions of this process wait for an answer; older ones are lost."""
+"""The number of open questions this process keeps; the oldest are dropped."""
 
 _ASKED: Bounded[str, RemoteQuestion] = Bounded(MAX_ASKED)
-"""Open questions of calls outside of turns: a step runs again from its top for the answer."""
+"""Open questions of calls outside of turns: for the answer a step runs again from its beginning."""
 
 
 async def _outside(ctx: Context, skill: RemoteSkill, arguments: Json) -> ToolResult:
@@ -291,10 +292,10 @@ async def _outside(ctx: Context, skill: RemoteSkill, arguments: Json) -> ToolRes
 async def sub_agent(agent: Callee, **options: Any) -> RemoteAgentNode:
     """Return a remote agent as an agent of an ``AgentWorkflow``, with its card's description.
 
-    Others hand over to it. It gets the newest message of the user, and its answer is the remote
-    agent's. Questions go where those of ``llama_index.tools`` go.
+    Other agents hand off to it. It receives the newest user message, and its answer is the remote
+    agent's answer. Questions are handled as in ``llama_index.tools``.
 
-    ``options`` are options of ``parley.connect``. Raises what ``parley.connect`` raises.
+    ``options`` are options of ``parley.connect``. Raises the errors of ``parley.connect``.
     """
     card = await card_of(agent, options)
     first = card.skills[0]
@@ -307,14 +308,14 @@ async def sub_agent(agent: Callee, **options: Any) -> RemoteAgentNode:
 
 
 class RemoteAgentNode(BaseWorkflowAgent):  # type: ignore[misc]
-    """A remote agent. It has no model here, no tools, and hands over to nobody."""
+    """A remote agent as a node: it has no local model and no tools, and makes no handoffs."""
 
     skill: Any = None
 
     async def take_step(
         self, ctx: Any, llm_input: list[ChatMessage], tools: Sequence[Any], memory: Any
     ) -> AgentOutput:
-        """Ask the remote agent."""
+        """Call the remote agent."""
         said = [each.content or "" for each in llm_input if each.role == "user"]
         result = await called(ctx, self.skill, {"message": said[-1] if said else ""})
         if result.is_error:

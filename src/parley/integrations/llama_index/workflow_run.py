@@ -54,11 +54,11 @@ from parley.llm.run_output import RunOutput
 from parley.model.parts import Message, Part
 
 TEXTS = ("prefix", "message", "msg", "question", "prompt", "text")
-"""The fields of an event that may have its question in words; the first one counts."""
+"""The fields of an event that may hold its question in words, in order of precedence."""
 
 
 class RemoteCallEvent(InputRequiredEvent):  # type: ignore[misc]
-    """A workflow stands still for a call of a remote skill, which the turn makes."""
+    """Suspends a workflow for a call of a remote skill, which the turn makes."""
 
     tool: str
     arguments: Json
@@ -66,20 +66,20 @@ class RemoteCallEvent(InputRequiredEvent):  # type: ignore[misc]
 
 
 def call_id(tool: str, arguments: Json) -> str:
-    """Return what identifies a call: equal calls have equal ids."""
+    """Return the identity of a call: equal calls have equal ids."""
     return CallKeys().key("call", [tool, arguments])
 
 
 QUIET_SECONDS = 0.05
-"""For how long no event comes of a workflow that stands still, and waits for none in a step."""
+"""How long no event may come before a workflow counts as idle, if no step waits for an event."""
 
 
 class WorkflowRun(FrameworkRun):
     """Runs a workflow for one turn.
 
-    Its context is kept at a question and after each step, so a crash repeats the steps that had not
-    ended. When it has ended, its additions to the memory and its changes in the store are added to
-    the context of the turn.
+    Its context is kept at a question and after each step, so a crash repeats only unfinished steps.
+    At its end, its additions to the memory and its changes in the store are added to the context of
+    the turn.
     """
 
     name = "llama-index"
@@ -110,7 +110,7 @@ class WorkflowRun(FrameworkRun):
         self._speaker = ""
 
     async def run(self) -> str | None:
-        """Run until there is a result, and show it. Returns a further sentence."""
+        """Run until there is a result, and show it. Returns a closing sentence if there is none."""
         result = await self.result()
         if self._memory is None:
             messages, state = parts_of(self._state_now())
@@ -130,7 +130,9 @@ class WorkflowRun(FrameworkRun):
     # -- questions -----------------------------------------------------------------------------
 
     async def answers(self, kept: Json) -> list[Any]:
-        """Return the events that answer. Equal remote calls are made once, others at once."""
+        """Return the events that answer. Equal remote calls are made once, different calls
+        concurrently.
+        """
         asked = kept["questions"]
         calls = {each["call"]: each["fields"] for each in asked if "call" in each}
         await asyncio.gather(*[self._called(call, **calls[call]) for call in calls])
@@ -160,7 +162,7 @@ class WorkflowRun(FrameworkRun):
             shown.append(schema_part(ValueType(reduce(or_, kinds)).schema))
 
         def read(answer: Message) -> Any:
-            try:  # steps that wait compare fields of the question, so they come back
+            try:  # waiting steps compare fields of the question, so the answer repeats them
                 values = given | _fields(kinds, given, answer)
                 kind = min(kinds, key=lambda each: len(values.keys() - each.model_fields.keys()))
                 return ValueType(kind).read(values)
@@ -175,7 +177,7 @@ class WorkflowRun(FrameworkRun):
         )
 
     def _question(self, event: InputRequiredEvent, state: Json) -> Json:
-        """Return a question with the classes of events that may answer it. It has to be JSON."""
+        """Return a question with the classes of events that may answer it. It must be JSON."""
         if isinstance(event, RemoteCallEvent):
             fields = {"tool": event.tool, "arguments": event.arguments}
             return {"call": event.call, "fields": fields}
@@ -190,7 +192,7 @@ class WorkflowRun(FrameworkRun):
     # -- from one question to the next ---------------------------------------------------------
 
     async def begin(self, given: list[Any] | None) -> list[Any]:
-        """Return the answers that the workflow has not had."""
+        """Return the answers that the workflow has not received."""
         self.requests.end_as(self.kept["ending"] if self.kept else "")
         return given or []
 
@@ -219,7 +221,7 @@ class WorkflowRun(FrameworkRun):
                 if isinstance(event, InputRequiredEvent):
                     pending.append(event)
                 elif isinstance(event, WorkflowIdleEvent):
-                    # The steps that wait have run up to where they wait.
+                    # The waiting steps have run up to their wait.
                     if not self._send() and pending:
                         return self._asking(pending)
                 else:
@@ -258,7 +260,9 @@ class WorkflowRun(FrameworkRun):
         return workflow.run(user_msg=await chat_message(self.turn), ctx=self._context, **more)
 
     def _send(self) -> bool:
-        """Send the answers that the workflow has not had, and return whether there were any."""
+        """Send the answers that the workflow has not received, and return whether there
+        were any.
+        """
         answers, self._answers = self._answers, []
         for each in answers:
             self._context.send_event(each)
@@ -288,7 +292,7 @@ class WorkflowRun(FrameworkRun):
         return self._kept_of(state, [self._question(each, state) for each in pending])
 
     async def _checkpoint(self) -> None:
-        """Keep the context, and what was asked if a step still waits for the answer."""
+        """Keep the context, and the question if a step still waits for the answer."""
         state = self._state_now()
         if state["is_running"] and fits_checkpoint(state):
             await self.keep(self._kept_of(state, self._asked if waiting_in(state) else []))
@@ -303,7 +307,7 @@ class WorkflowRun(FrameworkRun):
     # -- what is shown -------------------------------------------------------------------------
 
     async def _show(self, event: Event) -> None:
-        """Show tokens, tool calls, agents that take over, events of the author's own."""
+        """Show tokens, tool calls, handoffs between agents, and the author's own events."""
         output, name = self.output, getattr(event, "current_agent_name", None)
         if isinstance(name, str) and name and name != self._speaker:
             if self._speaker:
@@ -335,9 +339,10 @@ def _tools_of(agent: Any) -> Any:
 
 
 def _fields(kinds: list[Any], given: Json, answer: Message) -> Json:
-    """Return the fields of an event that an answer has, as data or for its only fitting field.
+    """Return the fields of an event from an answer: its data, or its text in the only matching
+    field.
 
-    ``response`` has it, too, if no class has such a field. Raises ``ValueError``.
+    ``response`` has it as well, if no class has such a field. Raises ``ValueError``.
     """
     data = data_of(answer)
     said = answer.text or data
@@ -356,7 +361,7 @@ def _fields(kinds: list[Any], given: Json, answer: Message) -> Json:
 
 
 def waiting_in(context: Json) -> list[str]:
-    """Return the classes of the events that the steps of a run wait for."""
+    """Return the classes of the events that the steps of a run await."""
     return [
         each["waiting_for_event"]
         for worker in context["workers"].values()
@@ -393,13 +398,12 @@ FILES = {"image": "(an image)", "audio": "(an audio recording)", "document": "(a
 
 
 def parts_of(context: Json) -> tuple[list[Any], Json]:
-    """Return the kept part of a context, which is given as JSON.
-
-    These are the messages of the agent's memory, and the rest of its store.
+    """Return the stored part of a context in JSON form: the messages of the agent's memory, and the
+    rest of its store.
     """
     state = dict(context["state"])
     data = state.get("state_data")
-    if isinstance(data, str):  # of a class of the author's
+    if isinstance(data, str):  # an object of the author's class
         return [], {**state, "state_data": json.loads(data)}
     values = {name: json.loads(value) for name, value in (data or {}).get("_data", {}).items()}
     messages: list[Any] = []
@@ -409,7 +413,9 @@ def parts_of(context: Json) -> tuple[list[Any], Json]:
 
 
 def written_state(messages: list[Any], kept: Json, new: Json) -> Json:
-    """Return the store of a context as the framework reads it; ``new`` is that of a new context."""
+    """Return the store of a context in the framework's format; ``new`` is the store of a new
+    context.
+    """
     state = {**new, **kept}
     data = state["state_data"]
     if not isinstance(data, dict) or set(data) != {"_data"}:
@@ -421,7 +427,7 @@ def written_state(messages: list[Any], kept: Json, new: Json) -> Json:
 
 
 def without_files(messages: list[Any]) -> list[Any]:
-    """Return messages with words in place of files."""
+    """Return messages with placeholders instead of files."""
 
     def words(block: Json) -> Any | None:
         text = FILES.get(str(block.get("block_type")))
@@ -432,10 +438,10 @@ def without_files(messages: list[Any]) -> list[Any]:
 
 
 class ContextSerializer(JsonSerializer):  # type: ignore[misc]
-    """Writes the memory of an agent as its messages, all else as the framework does.
+    """Serializes the memory of an agent as its messages, everything else as the framework does.
 
-    ``memory`` is that of the author, which keeps its messages by itself; without it they are read
-    into a buffer within the limits of ``llm``.
+    ``memory`` is the author's own memory, which stores its messages itself; without it they are
+    loaded into a buffer within the limits of ``llm``.
     """
 
     def __init__(self, llm: Any, memory: BaseMemory | None) -> None:
@@ -444,7 +450,7 @@ class ContextSerializer(JsonSerializer):  # type: ignore[misc]
         self._memory = memory
 
     def serialize(self, value: Any) -> str:
-        """Return a value as JSON text. Raises ``ValueError`` for one that has no JSON form."""
+        """Return a value as JSON text. Raises ``ValueError`` for a value without a JSON form."""
         if not isinstance(value, BaseMemory):
             return str(super().serialize(value))
         kept = self._memory is not None
@@ -483,10 +489,10 @@ def _block(given: str | InputFile) -> Any:
 
 
 async def start_event(turn: Turn, kind: Any) -> Any:
-    """Return the start event of the class that a workflow takes: the data of a message, its text.
+    """Return the start event of a workflow's class, from the data of a message, or from its text.
 
-    The text is the first field of the class that takes a string and has no value yet, else
-    ``input``. A message that does not fit ends the task as REJECTED.
+    The text fills the first string field of the class without a value, else ``input``. A message
+    that does not match ends the task as REJECTED.
     """
     message = turn.message
     values: Json = {}

@@ -53,17 +53,17 @@ def agent(
     """Return an agent of the SDK as a Parley agent. ``options`` are options of ``Agent``.
 
     Each turn is a streamed run. Its state is kept in the task's log after every round of tool calls
-    and at every question, so a crash repeats no tool that returned. A tool that needs approval asks
-    the caller. A tripwire of a guardrail rejects the task; ``refusal`` makes its message.
+    and at every question, so a crash repeats no completed tool. A tool that needs approval asks the
+    caller. A tripwire of a guardrail rejects the task; ``refusal`` makes its message.
 
     The conversation of a ``contextId`` is kept in its context, bounded. ``session`` keeps it
-    elsewhere: a function of the thread's id that returns a session of the SDK, such as
-    ``lambda thread: SQLiteSession(thread, "memory.db")``. The agent that last had the conversation
-    has the next message. ``context`` makes the run context of a turn, which lives on over crashes
-    and answers if it is data. ``run_config``, ``hooks`` and ``max_turns`` are those of the SDK's
+    elsewhere: a function of the thread's id that returns a session of the SDK, such as ``lambda
+    thread: SQLiteSession(thread, "memory.db")``. The next message goes to the agent that last had
+    the conversation. ``context`` makes the run context of a turn, which is kept across crashes and
+    answers if it is data. ``run_config``, ``hooks`` and ``max_turns`` are options of the SDK's
     ``Runner``.
 
-    The agent's MCP servers that are not connected are connected while the agent is served.
+    Unconnected MCP servers of the agent are connected while the agent is served.
 
     Raises ``TypeError`` for anything but an agent of the SDK.
     """
@@ -110,7 +110,7 @@ def agent(
 def _connected(
     servers: list[Any], lifespan: Callable[[Agent], AbstractAsyncContextManager[Any]] | None
 ) -> Callable[[Agent], AbstractAsyncContextManager[Any]]:
-    """Return a lifespan that connects MCP servers, around the author's own."""
+    """Return a lifespan that connects MCP servers, wrapped around the author's lifespan."""
 
     @asynccontextmanager
     async def connected(served: Agent) -> AsyncIterator[Any]:
@@ -125,17 +125,17 @@ def _connected(
 
 
 FINISH = "parley:finish_reason"
-"""The metadata of a streamed chat completion in which its finish reason is."""
+"""The key of the finish reason in the metadata of a streamed chat completion."""
 
 
 class CountedModel:
-    """A model whose replies count in a turn. A reply that is cut does not reach the run."""
+    """A model whose replies are counted in a turn. A truncated reply does not reach the run."""
 
     def __init__(self, model: Any, requests: ModelRequests) -> None:
         self._model, self._requests = model, requests
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the model has."""
+        """Return the model's attribute."""
         return getattr(self._model, name)
 
     async def get_response(self, *given: Any, **options: Any) -> Any:
@@ -146,7 +146,7 @@ class CountedModel:
         return reply
 
     async def stream_response(self, *given: Any, **options: Any) -> AsyncIterator[Any]:
-        """Yield the events of a reply. A reply that reached its longest length is one, too."""
+        """Yield the events of a reply. A reply of maximum length counts as truncated."""
         events = self._model.stream_response(*given, **options)
         try:
             with self._requests.asking():
@@ -180,7 +180,7 @@ _get_model = run_loop.get_model
 _handle_stream = ChatCmplStreamHandler.handle_stream
 
 
-# The SDK has no hook for the models of agents that tools run, and drops the finish reason of a
+# The SDK has no hook for the models of agents inside tools, and drops the finish reason of a
 # streamed chat completion. Outside of a turn nothing changes.
 
 
@@ -200,7 +200,7 @@ def _with_finish_reason(response: Any, stream: Any, *given: Any, **options: Any)
                     response.metadata = {FINISH: choice.finish_reason}
             yield chunk
 
-    if current_run(TurnRun) is not None:  # the turn tells of faults of a reply
+    if current_run(TurnRun) is not None:  # the turn reports faults of a reply
         options |= {"require_finish_reason": False, "raise_on_length_truncation": False}
     return _handle_stream(response, chunks(), *given, **options)
 
@@ -209,10 +209,11 @@ async def tools(agent: Callee, **options: Any) -> list[agents.FunctionTool]:
     """Return the skills of another agent as tools, with the schemas and descriptions of its card.
 
     Within a turn that ``openai_agents.agent`` serves, a call is made once in the life of the task,
-    and questions of the agent reach the turn's caller. Elsewhere a question is the result of the
-    call, and one more tool answers it; the model is offered that while a question waits.
+    and the turn's caller answers questions of the agent. Elsewhere a question is the result of the
+    call, and an additional tool answers it; the model is offered that tool while a question is
+    open.
 
-    ``options`` are options of ``parley.connect``. Raises what ``parley.connect`` raises.
+    ``options`` are options of ``parley.connect``. Raises the errors of ``parley.connect``.
     """
     skills = await remote_skills(agent, **options)
     if not skills:
@@ -236,7 +237,7 @@ async def tools(agent: Callee, **options: Any) -> list[agents.FunctionTool]:
 
 def _tool(skill: RemoteSkill, questions: OpenQuestions) -> agents.FunctionTool:
     async def call(context: ToolContext[Any], arguments: str) -> Any:
-        """Return the result of the call, or what the turn's run has called already."""
+        """Return the result of the call, or the result that the turn's run already has."""
         run = current_run(TurnRun)
         result = None if run is None else run.results.get(context.tool_call_id)
         if result is None:
@@ -248,7 +249,7 @@ def _tool(skill: RemoteSkill, questions: OpenQuestions) -> agents.FunctionTool:
         return output_of(result)
 
     async def stops_the_run(context: object, arguments: object, call_id: str) -> bool:
-        # A run of a turn stands still for the call, so that a question finds its state kept.
+        # The run of a turn is suspended for the call, so that its state is kept before a question.
         return current_run(TurnRun) is not None
 
     call.skill = skill  # type: ignore[attr-defined]
@@ -263,7 +264,7 @@ def _tool(skill: RemoteSkill, questions: OpenQuestions) -> agents.FunctionTool:
 
 
 def output_of(result: ToolResult) -> Any:
-    """Return a result as the SDK gives it to the model: text, and images and files beside it."""
+    """Return a result in the form that the SDK gives the model: text, images and files."""
     files = [found for part in result.parts if (found := _file(part)) is not None]
     said = [part.text for part in result.parts if part.text]
     said += [msgspec.json.encode(part.data).decode() for part in result.parts if part.has_data]
@@ -291,18 +292,18 @@ def _file(part: Part) -> Any:
 
 
 ASKS = "a2a-asks-"
-"""The ids of messages that are questions of a remote task begin like this; its id follows."""
+"""The prefix of the ids of messages that are questions of a remote task; the task's id follows."""
 
 
 async def sub_agent(agent: Callee, *, name: str | None = None, **options: Any) -> agents.Agent[Any]:
     """Return a remote agent as an agent of the SDK, with the name and description of its card.
 
-    Put it into ``handoffs``, or make a tool of it with ``as_tool``. It gets the newest message of
-    the user, and its answer is the remote agent's. Within a turn that ``openai_agents.agent``
+    Put it into ``handoffs``, or make a tool of it with ``as_tool``. It receives the newest user
+    message, and its answer is the remote agent's answer. Within a turn that ``openai_agents.agent``
     serves, its questions reach the turn's caller; elsewhere a question is its answer, and the next
     message answers it.
 
-    ``options`` are options of ``parley.connect``. Raises what ``parley.connect`` raises.
+    ``options`` are options of ``parley.connect``. Raises the errors of ``parley.connect``.
     """
     card = await card_of(agent, options)
     skills = "; ".join(f"{each.name}: {each.description}" for each in card.skills)
@@ -314,7 +315,7 @@ async def sub_agent(agent: Callee, *, name: str | None = None, **options: Any) -
 
 
 class RemoteAgentModel(agents.Model):  # type: ignore[misc]
-    """A remote agent in the place of a model. It has no tools, and hands over to nobody."""
+    """A remote agent in the role of a model. It has no tools, and makes no handoffs."""
 
     def __init__(self, agent: Callee, options: Mapping[str, Any]) -> None:
         self._agent = agent
@@ -357,7 +358,7 @@ class RemoteAgentModel(agents.Model):  # type: ignore[misc]
 
 
 def _answer(answer: Task | Message) -> tuple[str, str]:
-    """Return the id and the text of the message that says an answer."""
+    """Return the id and the text of the message with an answer."""
     try:
         return new_id(), result_of(answer).text
     except RemoteQuestion as question:
@@ -365,7 +366,7 @@ def _answer(answer: Task | Message) -> tuple[str, str]:
 
 
 def _newest(given: Any) -> tuple[str, str | None]:
-    """Return the newest message of the user, and the remote task whose question it answers."""
+    """Return the newest user message, and the remote task whose question it answers."""
     if isinstance(given, str):
         return given, None
     said, waiting = "", None

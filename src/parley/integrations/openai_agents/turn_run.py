@@ -37,10 +37,10 @@ from parley.llm.run_output import RunOutput
 from parley.model.parts import Part
 
 SETTLED = "urn:parley:openai-agents:session"
-"""The key of the number of items of the session that are not in doubt."""
+"""The key of the number of settled items in the session."""
 
 HAS_IT = "urn:parley:openai-agents:agent"
-"""Where a context keeps the name of the agent that has the conversation."""
+"""The key of the name of the agent that has the conversation, in a context."""
 
 _THINKING = ("response.reasoning_text.delta", "response.reasoning_summary_text.delta")
 
@@ -48,14 +48,13 @@ _THINKING = ("response.reasoning_text.delta", "response.reasoning_summary_text.d
 class TurnRun(FrameworkRun):
     """Runs an agent for one turn.
 
-    A run stops after each round of tool calls, and where a call needs approval; the next run
+    A run stops after each round of tool calls, and before a call that needs approval; the next run
     continues from its state, also in a later attempt. A call of a remote skill stops the run too
-    and is made here, so that its question finds the state kept. All runs have the same context,
+    and is made here, so that the state is kept before a question. All runs have the same context,
     which is kept with the state if it is data.
 
-    Text is held back while a guardrail may still refuse it: until the input's guardrails have
-    passed, and for an agent with guardrails of its output until the end. Structured output is no
-    text.
+    Text is held back while a guardrail may still reject it: until the input guardrails have passed,
+    and for an agent with output guardrails until the end. Structured output is not shown as text.
     """
 
     name = "openai-agents"
@@ -136,7 +135,7 @@ class TurnRun(FrameworkRun):
                 return {**kept, "length": await self._settled()}
 
     async def _followed(self, given: Any) -> RunResultStreaming:
-        """Run and show what happens, until a round of tool calls is done, or the end."""
+        """Run and show events, until a round of tool calls is done, or the end."""
         context = None if isinstance(given, RunState) else self._context
         result = agents.Runner.run_streamed(self._begins, given, context=context, **self._runner)
         try:
@@ -156,7 +155,7 @@ class TurnRun(FrameworkRun):
     # -- questions -----------------------------------------------------------------------------
 
     async def answers(self, kept: Json) -> RunState[Any]:
-        """Have the caller approve or refuse what waits for that, and make remote calls."""
+        """Have the caller approve or reject waiting calls, and make remote calls."""
         state = self._state_now
         if state is None:
             self._context = decoded(kept["context"], self._context)
@@ -196,7 +195,7 @@ class TurnRun(FrameworkRun):
             if isinstance(error, kind):
                 guardrail = getattr(error, "guardrail_result", error).guardrail
                 self.turn.log.warning("%s", error)
-                why = f"The guardrail {guardrail.get_name()} refuses {what}."
+                why = f"The guardrail {guardrail.get_name()} rejects {what}."
                 self.turn.reject(why if self._refusal is None else self._refusal(error))
 
     # -- the session ---------------------------------------------------------------------------
@@ -205,7 +204,7 @@ class TurnRun(FrameworkRun):
         return len(await self._session.get_items())
 
     async def _settled(self) -> int:
-        """Note how long the session is now, where a task asks or has ended, and return it."""
+        """Record the current length of the session, at a question or at the end, and return it."""
         if self._session is None:
             return 0
         length = await self._session_length()
@@ -213,9 +212,9 @@ class TurnRun(FrameworkRun):
         return length
 
     async def _drop_later_than(self, length: int) -> None:
-        """Remove the additions of a crashed attempt to the session after the checkpoint.
+        """Remove a crashed attempt's additions to the session after the checkpoint.
 
-        What other tasks of the context have said since then stays.
+        Later messages of other tasks of the context stay.
         """
         settled = await self.turn.recall(SETTLED, 0)
         for _ in range(await self._session_length() - max(length, settled)):
@@ -224,7 +223,7 @@ class TurnRun(FrameworkRun):
     # -- what is shown -------------------------------------------------------------------------
 
     async def _show(self, event: StreamEvent, result: RunResultStreaming) -> bool:
-        """Show an event. Return whether a round of tool calls, or a handoff, is done with it."""
+        """Show an event. Return whether it completes a round of tool calls, or a handoff."""
         output = self.output
         if event.type == "raw_response_event":
             data = event.data
@@ -256,7 +255,7 @@ class TurnRun(FrameworkRun):
         return len(result.input_guardrail_results) < len(of_input) and not self.output.called
 
     async def _release(self) -> None:
-        """Show the text that was held back: no guardrail has refused it."""
+        """Show the text that was held back: no guardrail has rejected it."""
         text, self._held = "".join(self._held), []
         if text:
             self._has_said = True
@@ -283,7 +282,7 @@ class TurnRun(FrameworkRun):
 
     async def _show_result(self, item: Any) -> None:
         shown = item.output
-        made = _raw(item).get("output")  # what the model reads: one form of files
+        made = _raw(item).get("output")  # the form of files that the model reads
         if isinstance(made, list):
             for each in made:
                 if (part := _file(each)) is not None:
@@ -308,19 +307,20 @@ def reachable(thing: agents.Agent[Any]) -> Iterator[agents.Agent[Any]]:
 
 
 def _skill_of(item: ToolApprovalItem) -> RemoteSkill | None:
-    """Return the remote skill that a call which waits is one of, ``None`` for other tools."""
+    """Return the remote skill of a waiting call, ``None`` for other tools."""
     tools = [each for each in item.agent.tools if each.name == item.name]
     skills = [getattr(getattr(each, "on_invoke_tool", None), "skill", None) for each in tools]
     return next((each for each in skills if isinstance(each, RemoteSkill)), None)
 
 
 MAX_BYTES = 500_000
-"""How many bytes of JSON a conversation keeps; its oldest turns are dropped above that, or else
-the files of the newest."""
+"""The size limit of a conversation, in bytes of JSON; above it, the oldest turns are dropped, or
+else the files of the newest turn.
+"""
 
 
 def short(items: list[Any]) -> list[Any]:
-    """Return items without files; if that is not enough, their messages alone."""
+    """Return items without files; if that is not enough, only their messages."""
     items = [replaced(each, _without_file) for each in items]
     if len(msgspec.json.encode(items)) <= MAX_BYTES:
         return items
@@ -328,9 +328,9 @@ def short(items: list[Any]) -> list[Any]:
 
 
 def in_pairs(history: list[Any], new: list[Any]) -> list[Any]:
-    """Return the input of a run, each result of a tool right after its call, as models want it.
+    """Return the input of a run, with each tool result right after its call, as models require.
 
-    Another task of the context may have spoken in the session while a call waited for an answer.
+    Another task of the context may have added to the session while a call waited for an answer.
     """
     results = {
         each["call_id"]: each
@@ -360,7 +360,7 @@ def _raw(item: Any) -> Json:
 
 
 def _file(made: Json) -> Part | None:
-    """Return the file that a part of a tool's result is, ``None`` for anything else."""
+    """Return the file in a part of a tool's result, ``None`` for other parts."""
     if made.get("type") == "input_image":
         return part_of_data_url(made.get("image_url", ""), "image")
     given = made.get("file_data") or made.get("file_url", "")
@@ -370,7 +370,7 @@ def _file(made: Json) -> Part | None:
 
 
 async def input_item(turn: Turn) -> Json:
-    """Return the message of a turn as an item of the user: text, images, audio and other files."""
+    """Return the message of a turn as a user item: text, images, audio and other files."""
     said = await input_of(turn, turn.message)
     if all(isinstance(each, str) for each in said):
         return {"role": "user", "content": "\n".join(map(str, said))}
@@ -396,7 +396,7 @@ _ERRORS = (TypeError, ValueError, RecursionError)
 
 
 def encoded(context: Any) -> Any:
-    """Return a context as JSON, ``None`` if the same does not come back from it."""
+    """Return a context as JSON, ``None`` if it does not survive a round trip."""
     try:
         kind = ValueType(type(context))
         value = kind.dump(context)
@@ -406,7 +406,7 @@ def encoded(context: Any) -> Any:
 
 
 def decoded(value: Any, made: Any) -> Any:
-    """Return the context that JSON has, or ``made`` if the JSON has none of its type."""
+    """Return the context in JSON, or ``made`` if the JSON is of another type."""
     try:
         return ValueType(type(made)).read(value)
     except _ERRORS:
@@ -453,7 +453,7 @@ TOLD = (
     (
         agents.MaxTurnsExceeded,
         "",
-        "The agent reached its most model requests (max_turns) without an answer.",
+        "The agent reached its limit of model requests (max_turns) without an answer.",
     ),
     (ModelTimeoutError, "", "The language model did not answer in time; try again later."),
     (agents.ModelBehaviorError, "", "The reply of the language model could not be used."),

@@ -77,21 +77,21 @@ def agent(
     """Return an agent that runs an agent of Pydantic AI.
 
     Name, description and output schema are the agent's; its instructions are not shown. ``deps``
-    are what its tools get, or ``deps_of`` returns them for a turn (plain or ``async``).
-    ``usage_limits`` hold for each task, ``toolsets`` are added to the agent's.
+    are the dependencies of its tools, or ``deps_of`` returns them for a turn (plain or ``async``).
+    ``usage_limits`` apply to each task, ``toolsets`` are added to the agent's.
 
-    The context remembers the messages of its tasks that ended, up to ``max_messages``. Tools that
-    need approval and calls that are deferred ask the caller. After a crash a run continues from its
-    last step: the model does not repeat its replies, and only tools of the step that was
-    interrupted are called again. ``options`` are options of ``framework_agent`` and ``Agent``.
+    The context remembers the messages of its ended tasks, up to ``max_messages``. Tools that need
+    approval and deferred calls ask the caller. After a crash a run continues from its last step:
+    the model does not repeat its replies, and only tools of the interrupted step are called again.
+    ``options`` are options of ``framework_agent`` and ``Agent``.
 
-    Raises ``TypeError`` for anything but an agent, ``ValueError`` for an invalid option, and for an
-    agent with a ``deps_type`` that gets no dependencies.
+    Raises ``TypeError`` for any other object, ``ValueError`` for an invalid option, and for an
+    agent with a ``deps_type`` but without dependencies.
     """
     if not isinstance(thing, AbstractAgent):
-        raise TypeError(f"agent takes an Agent of pydantic_ai, not {thing!r:.200}")
+        raise TypeError(f"agent() takes an Agent of pydantic_ai, not {thing!r:.200}")
     if deps is not None and deps_of is not None:
-        raise ValueError("deps are a value, deps_of returns them: give one of them")
+        raise ValueError("give either deps (a value) or deps_of (a function)")
     if deps is None and deps_of is None and _needs_deps(thing.deps_type):
         raise ValueError(
             f"the agent {thing.name or 'without a name'} has deps_type="
@@ -106,7 +106,7 @@ def agent(
     if toolsets:
         iter_options["toolsets"] = toolsets
     if DeferredToolRequests not in outputs and not getattr(thing, "_output_validators", None):
-        # Else the agent has to say itself that calls may be deferred.
+        # Otherwise the author would have to declare that calls may be deferred.
         given = thing.output_type
         known = list(given) if isinstance(given, list | tuple) else [given]
         iter_options["output_type"] = [*known, DeferredToolRequests]
@@ -132,9 +132,9 @@ def agent(
 class PydanticRun(FrameworkRun):
     """Runs an agent of Pydantic AI for a turn.
 
-    The run is kept before the model is asked again, before tools are called, and when it waits for
-    results of calls. ``toolsets`` are those of the run, ``schema`` is that of an output that is not
-    text, ``options`` are options of ``iter``.
+    The run is kept before each model request, before tools are called, and when it waits for
+    results of calls. ``toolsets`` are the toolsets of the run, ``schema`` is the schema of a
+    non-text output, ``options`` are options of ``iter``.
     """
 
     name = "pydantic-ai-run"
@@ -196,7 +196,7 @@ class PydanticRun(FrameworkRun):
                                 await self._show(event)
                     is_asked = True
                 elif agent.is_call_tools_node(node):
-                    if is_asked:  # else the response is of the run before the pause
+                    if is_asked:  # otherwise the response is from the run before the pause
                         self._replied(node.model_response, run.usage)
                     if node.model_response.tool_calls and results is None:
                         await self.keep(self._state_of(run))
@@ -226,7 +226,7 @@ class PydanticRun(FrameworkRun):
     # -- questions -----------------------------------------------------------------------------
 
     async def answers(self, kept: Json) -> DeferredToolResults | None:
-        """Ask the caller for the results that a run needs, one call after the other."""
+        """Ask the caller for the results that a run needs, one call after another."""
         if kept["requests"] is None:
             return None
         requests, results = _REQUESTS.validate_python(kept["requests"]), DeferredToolResults()
@@ -250,17 +250,17 @@ class PydanticRun(FrameworkRun):
         return results
 
     async def _remote(self, asked: Mapping[str, Any], key: str) -> Any:
-        """Pass the questions of another agent on until its task ends, and return its result."""
+        """Forward the questions of another agent until its task ends, and return its result."""
         found: list[RemoteSkill] = []
 
         def look(each: AbstractToolset[Any]) -> None:
             if isinstance(each, RemoteToolset) and each.address == asked["address"]:
                 found.append(each.skills[asked["skill"]])
 
-        for each in self._toolsets:  # and those within them
+        for each in self._toolsets:  # including nested toolsets
             each.apply(look)
         if not found:
-            raise LookupError(f"no toolset of the agent has the skill {asked['skill']!r} any more")
+            raise LookupError(f"no toolset of the agent has the skill {asked['skill']!r} now")
         task, text, schema, times = str(asked["task"]), str(asked["question"]), asked["schema"], 0
         while True:
             times += 1
@@ -276,11 +276,11 @@ class PydanticRun(FrameworkRun):
     # -- what is shown -------------------------------------------------------------------------
 
     def _replied(self, response: ModelResponse, usage: RunUsage) -> None:
-        """Note the usage of a request, with those of agents that tools asked, and how it ended."""
+        """Record the usage of a request, including agents inside tools, and its finish reason."""
         details = response.provider_details or {}
         ending: str | None = response.finish_reason
         if details and "finish_reason" not in details and "refusal" not in details:
-            ending = ""  # to the framework a stream that broke off has ended
+            ending = ""  # the framework treats an interrupted stream as complete
         counted, self._counted = self._counted, usage_of(usage)
         self.requests.replied(
             self._counted - counted, ending=ending, refusal=str(details.get("refusal") or "")
@@ -342,7 +342,7 @@ def _json_of(value: Any) -> Any:
 
 
 def _needs_deps(kind: Any) -> bool:
-    """Return whether ``None`` is no value of a type of dependencies."""
+    """Return whether ``None`` is not a valid value of a type of dependencies."""
     return kind not in (NoneType, None, Any, object) and NoneType not in get_args(kind)
 
 
@@ -371,8 +371,8 @@ def _tools(toolsets: Sequence[Any]) -> dict[str, str]:
 
 
 TOLD = (
-    (UsageLimitExceeded, "", "The run used more than it may (usage_limits): {}"),
-    (UnexpectedModelBehavior, "", "The language model gave no answer that fits."),
+    (UsageLimitExceeded, "", "The run exceeded its usage limits (usage_limits): {}"),
+    (UnexpectedModelBehavior, "", "The language model gave no valid answer."),
 )
 
 
@@ -400,17 +400,17 @@ def usage_of(usage: RunUsage) -> ModelUsage:
 
 
 ASKED = "parley"
-"""The member of a deferred call's metadata that says which task asks."""
+"""The member of a deferred call's metadata that names the asking task."""
 
 
 async def toolset(agent: Callee, *, defer_questions: bool = True, **options: Any) -> RemoteToolset:
     """Return the skills of an agent, for ``Agent(toolsets=[await pydantic_ai.toolset(url)])``.
 
-    Names, descriptions and parameters are those of the card. A question of the agent defers the
-    call: the run ends with ``DeferredToolRequests``, which the agent needs among its output types;
+    Names, descriptions and parameters come from the card. A question of the agent defers the call:
+    the run ends with ``DeferredToolRequests``, which the agent needs among its output types;
     ``RemoteToolset.results`` answers. Within a turn (``agent``) the caller of the turn is asked.
     Without ``defer_questions`` the model gets the question as the result. ``options`` are options
-    of ``parley.connect``, and it raises what that raises.
+    of ``parley.connect``. Raises the errors of ``parley.connect``.
     """
     skills = await remote_skills(agent, **options)
     address = agent if isinstance(agent, str) else str(getattr(agent, "name", "") or "")
@@ -432,8 +432,8 @@ class RemoteToolset(FunctionToolset[Any]):
     ) -> DeferredToolResults:
         """Answer the questions of the agent, by the ids of the deferred calls.
 
-        Returns what the next run takes as ``deferred_tool_results``. Raises ``RemoteQuestion`` if
-        the agent asks again; answer that with ``RemoteSkill.answer``.
+        Returns the ``deferred_tool_results`` for the next run. Raises ``RemoteQuestion`` if the
+        agent asks again; answer it with ``RemoteSkill.answer``.
         """
         results = DeferredToolResults()
         for call in requests.calls:
@@ -447,7 +447,7 @@ class RemoteToolset(FunctionToolset[Any]):
 
 def _tool(skill: RemoteSkill, address: str, defer_questions: bool) -> Tool[Any]:
     async def call(ctx: RunContext[Any], **arguments: Any) -> Any:
-        # The same in a further attempt at a turn, which begins with the same messages.
+        # Equal in each attempt at a turn, which begins with the same messages.
         key = f"{len(ctx.messages)}:{ctx.tool_call_id}"
         try:
             result = await skill.call(arguments, key=key, pass_questions=False)

@@ -50,13 +50,15 @@ FORMATS = {
     "application/vnd.ms-excel": "document/xls",
     "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": "document/xlsx",
 }  # fmt: skip
-"""The kinds of content blocks and their formats, by the media types of files."""
+"""The kinds of content blocks with their formats, by the media types of files."""
 
 KINDS = ("image", "document", "video")
 
 
 async def prompt_of(turn: Turn) -> list[Json]:
-    """Return a turn's message as content blocks. A file that no block can hold rejects the turn."""
+    """Return a turn's message as content blocks. A file without a suitable block
+    rejects the turn.
+    """
     blocks = []
     for each in await input_of(turn, turn.message, reads_texts=False):
         block = _block(each) if isinstance(each, InputFile) else {"text": each}
@@ -79,12 +81,12 @@ def _block(file: InputFile) -> Json | None:
 
 
 def written(value: Any) -> Any:
-    """Return a state as JSON, with bytes as Strands writes them."""
+    """Return a state as JSON, with bytes encoded as Strands does."""
     return msgspec.json.decode(msgspec.json.encode(encode_bytes_values(value)))
 
 
 def without_files(messages: list[Any]) -> list[Any]:
-    """Return messages with words in place of files."""
+    """Return messages with placeholders instead of files."""
 
     def words(block: Json) -> Any | None:
         for kind in KINDS:
@@ -113,7 +115,7 @@ def blocks_of(result: ToolResult) -> list[Json]:
 
 
 def file_in(block: Json) -> Part | None:
-    """Return the file that a block of a tool result has, ``None`` without one."""
+    """Return the file in a block of a tool result, ``None`` for other blocks."""
     for kind in KINDS:
         held = block.get(kind)
         if isinstance(held, dict) and isinstance(raw := held.get("source", {}).get("bytes"), bytes):
@@ -128,15 +130,15 @@ def file_in(block: Json) -> Part | None:
 
 
 REMOTE = "parley:remote-call"
-"""The name of an interrupt that is a call of a remote skill, which the turn makes."""
+"""The name of an interrupt for a call of a remote skill, which the turn makes."""
 
 
 class StrandsRun(FrameworkRun):
     """The run of an agent, a graph or a swarm in a turn: its interrupts are questions.
 
-    ``ended`` is the exception with which a request to a model ended the run: Strands continues
-    without a tool or a node that ends so. Of nodes that run at the same time only steps and tools
-    are shown, not their text.
+    ``ended`` is the exception with which a model request ended the run: Strands itself would
+    continue without the failed tool or node. Of concurrent nodes only steps and tools are shown,
+    not their text.
     """
 
     name = "strands"
@@ -157,7 +159,7 @@ class StrandsRun(FrameworkRun):
     async def answers(self, kept: Json) -> Any:
         """Return the prompt that resumes: the response to each interrupt.
 
-        Remote calls are made at the same time; questions are asked one after the other.
+        Remote calls are made concurrently; questions are asked one after another.
         """
         interrupts, found = kept["interrupts"], []
         tools: Json = {}
@@ -186,7 +188,7 @@ class StrandsRun(FrameworkRun):
     # -- what is shown -------------------------------------------------------------------------
 
     async def show(self, event: Json) -> None:
-        """Show an event of an agent, a graph or a swarm, or nothing of it."""
+        """Show an event of an agent, a graph or a swarm, if it is of interest."""
         output, kind = self.output, event.get("type")
         if kind == "multiagent_node_start":
             self._nodes.add(event["node_id"])
@@ -229,7 +231,7 @@ class StrandsRun(FrameworkRun):
 
 
 def unanswered(interrupts: Any) -> list[Json]:
-    """Return interrupts as JSON. Raises ``TypeError`` for a reason that is no JSON."""
+    """Return interrupts as JSON. Raises ``TypeError`` for a reason that is not JSON."""
     found = []
     for each in interrupts or ():
         try:
@@ -237,7 +239,7 @@ def unanswered(interrupts: Any) -> list[Json]:
         except (TypeError, ValueError):
             raise TypeError(
                 f"the reason of the interrupt {each.name!r} is {an(type(each.reason).__name__)}, "
-                "which is no JSON; it is sent to the caller"
+                "which is not JSON; the caller receives the reason"
             ) from None
         found.append({"id": each.id, "name": each.name, "reason": each.reason})
     return found
@@ -247,7 +249,7 @@ def check_copied(thing: strands.Agent) -> None:
     """Raise ``TypeError`` for an agent that cannot be copied for each turn."""
     if thing._session_manager is not None:
         raise TypeError(
-            "this agent has a session manager, so all callers would have one conversation; give a "
+            "this agent has a session manager, so all callers would share one conversation; give a "
             "function that makes the agent of a thread: "
             "strands.agent(lambda thread: Agent(..., session_manager=...(session_id=thread)), "
             "name=...)"
@@ -260,7 +262,7 @@ def check_copied(thing: strands.Agent) -> None:
 
 
 def copy_of(thing: strands.Agent) -> strands.Agent:
-    """Return an agent with the same model, tools, hooks and plugins, and a state of its own."""
+    """Return an agent with the same model, tools, hooks and plugins, and its own state."""
     new = copy.copy(thing)
     new.messages = copy.deepcopy(thing.messages)
     new.state = AgentState(copy.deepcopy(thing.state.get()))
@@ -269,7 +271,7 @@ def copy_of(thing: strands.Agent) -> strands.Agent:
     new.tool_registry = copy.copy(thing.tool_registry)
     new.tool_registry.registry = dict(thing.tool_registry.registry)
     new.tool_registry.dynamic_tools = dict(thing.tool_registry.dynamic_tools)
-    new.tool_registry._tool_providers = []  # they end with the agent that was given
+    new.tool_registry._tool_providers = []  # the original agent owns their lifetime
     new.tool_caller = type(thing.tool_caller)(new)
     new._interrupt_state = type(thing._interrupt_state)()
     new._concurrency = type(thing._concurrency)(thing._concurrency.mode)
@@ -296,10 +298,10 @@ def silenced(thing: Any) -> Any:
 
 
 class AgentRun(StrandsRun):
-    """Runs an agent for one turn. The agent is this turn's own.
+    """Runs an agent for one turn. The agent belongs to this turn only.
 
-    When it has ended, its new messages and changes of its state are added to the context. A session
-    manager keeps the agent's state by itself, message by message.
+    At its end, its new messages and changes of its state are added to the context. A session
+    manager stores the agent's state itself, message by message.
     """
 
     def __init__(self, thing: strands.Agent, output: RunOutput, state: Json) -> None:
@@ -325,7 +327,7 @@ class AgentRun(StrandsRun):
         result = await self.result(prompt)
         text = "".join(block.get("text", "") for block in result.message.get("content", []))
         if result.stop_reason == "guardrail_intervened":
-            self.turn.reject(text or "A guardrail refuses this.")
+            self.turn.reject(text or "A guardrail rejected this.")
         if result.stop_reason == "cancelled":
             self.turn.fail("The run was cancelled by the agent itself.")
         if self._session is None:
@@ -355,14 +357,16 @@ class AgentRun(StrandsRun):
         return given
 
     async def answers(self, kept: Json) -> Any:
-        """Return the responses to interrupts, or what resumes the run after a round of calls."""
+        """Return the responses to interrupts, or the prompt that resumes the run after a round of
+        calls.
+        """
         if kept["interrupts"]:
             found = await super().answers(kept)
             return found if self._session is None else await self._session.taken_up(found, kept)
         return {"checkpointResume": {"checkpoint": kept["checkpoint"]}}
 
     async def go(self, given: Any) -> Json:
-        """Run until the state is to be kept, and return it. Raises ``RunOver`` at the end."""
+        """Run until the state must be kept, and return it. Raises ``RunOver`` at the end."""
         if isinstance(given, dict) and "interrupts" in given:
             return given
         while True:
@@ -391,7 +395,7 @@ class AgentRun(StrandsRun):
                         result = found
                     else:
                         await self.show(event)
-        except MaxTokensReachedException:  # the message is as long as it may be
+        except MaxTokensReachedException:  # the message has its maximum length
             message, metrics = self._thing.messages[-1], self._thing.event_loop_metrics
             return AgentResult("max_tokens", message, metrics, {})
         return result
@@ -401,17 +405,17 @@ class AgentRun(StrandsRun):
 
 
 def _state_in(snapshot: Any) -> Json:
-    """Return what tasks of a context share beside the messages."""
+    """Return the state that tasks of a context share, in addition to the messages."""
     apart = ("messages", "interrupt_state")
     return {name: value for name, value in snapshot["data"].items() if name not in apart}
 
 
 TASK = "parley-"
-"""Begins the tracking ids of prompts; the id of the task follows."""
+"""The prefix of the tracking ids of prompts; the id of the task follows."""
 
 
 class UserSession:
-    """The place of a task in the session of its thread."""
+    """The position of a task in the session of its thread."""
 
     def __init__(self, agent: strands.Agent, task_id: str) -> None:
         self._agent = agent
@@ -419,14 +423,14 @@ class UserSession:
         self._begins: list[Any] = []
 
     def prompt(self, blocks: Any) -> list[Any]:
-        """Return a prompt as a message that is known as this task's."""
+        """Return a prompt as a message marked with this task."""
         self._begins = [{"role": "user", "content": blocks, "tracking_id": self._id}]
         return self._begins
 
     async def taken_up(self, prompt: Any, kept: Json | None) -> Any:
-        """Return how an attempt continues the task in the session.
+        """Return the prompt with which an attempt continues the task in the session.
 
-        ``prompt`` begins the task, or answers the interrupts that ``kept`` has of it.
+        ``prompt`` begins the task, or answers its interrupts in ``kept``.
         """
         state = self._agent._interrupt_state
         if kept is not None:
@@ -435,7 +439,7 @@ class UserSession:
         if state.activated and begun is not None and self._waits_after(begun):
             waiting = [each for each in state.interrupts.values() if each.response is None]
             return {"interrupts": unanswered(waiting), "pending": written(state.to_dict())}
-        if state.activated:  # another task waits, or left it; its context has it
+        if state.activated:  # another task waits or left this interrupt; its own context has it
             state.deactivate()
         return prompt if begun is None else None
 
@@ -446,15 +450,15 @@ class UserSession:
             return prompt
         message = (pending.get("pending_tool_execution") or {}).get("assistant_message")
         if message is not None and self._is_settled(message):
-            return None  # the answer was taken before a crash
+            return None  # the answer was used before a crash
         await self._come_last(None if message is None else decode_bytes_values(message))
         self._agent._interrupt_state = type(state).from_dict(decode_bytes_values(pending))
         return prompt
 
     async def _come_last(self, message: Any) -> None:
-        """Say the waiting message of the task again, after the messages of other tasks.
+        """Repeat the waiting message of the task after the messages of other tasks.
 
-        The same is said in a session that has lost it.
+        A session that has lost the message receives it again too.
         """
         messages = self._agent.messages
         newest = messages[-1] if messages else {"content": []}
@@ -471,7 +475,7 @@ class UserSession:
         await self._agent._append_messages(message)
 
     def _is_settled(self, message: Any) -> bool:
-        """Return whether calls of tools have results, other than that there are none."""
+        """Return whether calls of tools have results other than placeholders."""
         at, messages = self._last(message.get("tracking_id")), self._agent.messages
         if at is None or at + 1 >= len(messages):
             return False
@@ -481,7 +485,7 @@ class UserSession:
         return ids == set(calls) and found != generate_missing_tool_result_content(calls)
 
     def _waits_after(self, begun: int) -> bool:
-        """Return whether the message at this place has the interrupt of the session."""
+        """Return whether the message at this position caused the session's interrupt."""
         others = self._agent.messages[begun + 1 :]
         return not any(str(each.get("tracking_id", "")).startswith(TASK) for each in others)
 
@@ -496,14 +500,13 @@ def _calls_in(message: Any) -> list[str]:
 
 
 class GraphRun(StrandsRun):
-    """Runs a graph or a swarm for one turn. It is this turn's own.
+    """Runs a graph or a swarm for one turn; it belongs to this turn only.
 
-    Its state is kept at an interrupt and after each node, so a crash repeats the nodes that had not
-    ended.
+    Its state is kept at an interrupt and after each node, so a crash repeats only unfinished nodes.
     """
 
     async def run(self) -> None:
-        """Run until all nodes have ended, and show what the last ones said."""
+        """Run until all nodes have ended, and show the results of the last nodes."""
         prompt: Any = await prompt_of(self.turn)
         if len(prompt) == 1 and "text" in prompt[0]:
             prompt = prompt[0]["text"]
@@ -524,7 +527,7 @@ class GraphRun(StrandsRun):
         return given
 
     async def answers(self, kept: Json) -> Any:
-        """Return the responses to interrupts; before any the prompt."""
+        """Return the responses to interrupts; before any interrupt, the prompt."""
         return await super().answers(kept) if kept["interrupts"] else self._prompt
 
     async def go(self, given: Any) -> Json:
@@ -548,7 +551,9 @@ class GraphRun(StrandsRun):
         return {"state": written(self._thing.serialize_state()), "interrupts": interrupts}
 
     def _last(self, result: Any) -> list[str]:
-        """Return the ids of the nodes whose results are the answer: those that none follows."""
+        """Return the ids of the nodes whose results are the answer: the nodes without
+        successors.
+        """
         order = getattr(result, "execution_order", None) or getattr(result, "node_history", [])
         names = [each.node_id for each in order]
         followed = {each.from_node.node_id for each in getattr(self._thing, "edges", ())}

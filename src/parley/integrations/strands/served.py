@@ -59,21 +59,21 @@ def agent(
 ) -> Agent:
     """Return an agent of Strands as a Parley agent. ``options`` are options of ``Agent``.
 
-    ``thing`` is an agent, of which each turn gets a copy, or a function of the thread's id that
-    returns a new agent, graph or swarm for each turn: for those with a session manager, and for
-    graphs and swarms. A function needs a ``name``; its docstring is the description.
+    ``thing`` is an agent, copied for each turn, or a function of the thread's id that returns a new
+    agent, graph or swarm for each turn: for agents with a session manager, and for graphs and
+    swarms. A function needs a ``name``; its docstring is the description.
 
     Interrupts ask the caller, and the answer is the interrupt's response: data, or else text. The
     conversation of a ``contextId`` is kept in its context, unless a session manager keeps it. The
     agent's snapshot is kept with the task after each round of tool calls and at each interrupt.
-    ``invocation_state`` makes that of a turn.
+    ``invocation_state`` returns the invocation state of a turn.
 
-    Raises ``TypeError`` for what cannot be served so, and ``ValueError`` without a name.
+    Raises ``TypeError`` for an object that cannot be served, and ``ValueError`` without a name.
     """
     if isinstance(thing, MultiAgentBase):
         kind = type(thing).__name__
         raise TypeError(
-            f"{an(kind)} holds the state of one run; give a function that makes one: "
+            f"{an(kind)} holds the state of one run; give a function that creates it: "
             f"strands.agent(lambda thread: ..., name=...)"
         )
     schema, tags, make = None, (), thing
@@ -118,7 +118,7 @@ def agent(
 
 TOLD = (
     (ModelThrottledException, "", "The language model is busy; try again later."),
-    (MaxTokensReachedException, "", "The language model's reply reached its longest length."),
+    (MaxTokensReachedException, "", "The language model's reply reached its maximum length."),
     (ContextWindowOverflowException, "", "The conversation is longer than the model can read."),
     (StructuredOutputException, "", "The reply of the language model could not be used."),
 )
@@ -128,9 +128,9 @@ _stream_messages = event_loop.stream_messages
 
 
 async def _counted(model: Any, *given: Any, **options: Any) -> AsyncIterator[Any]:
-    """Ask a model as Strands does, and count the request in a turn.
+    """Call a model as Strands does, and count the request in a turn.
 
-    No hook of Strands sees the requests of agents that tools run.
+    Hooks of Strands do not see the requests of agents inside tools.
     """
     run = current_run(StrandsRun)
     if run is None:
@@ -158,7 +158,9 @@ async def _counted(model: Any, *given: Any, **options: Any) -> AsyncIterator[Any
 
 
 def _seen(model: Any, heard: HeardReply) -> Any:
-    """Return a model whose replies are heard: ``OpenAIModel`` drops refusals and missing ends."""
+    """Return a model whose raw replies are recorded: ``OpenAIModel`` drops refusals and missing
+    ends.
+    """
     if "OpenAIModel" not in [each.__name__ for each in type(model).__mro__]:
         return model
 
@@ -188,10 +190,10 @@ async def tools(agent: Callee, **options: Any) -> list[AgentTool]:
     """Return the skills of another agent as tools, with the schemas and descriptions of its card.
 
     Within a turn that ``strands.agent`` serves, a call interrupts the agent, and the turn makes it
-    once in the life of the task; questions of the remote agent reach the turn's caller. Elsewhere a
-    question interrupts the agent, and the response answers it.
+    once in the life of the task; the turn's caller answers questions of the remote agent. Elsewhere
+    a question interrupts the agent, and the response answers it.
 
-    ``options`` are options of ``parley.connect``. Raises what ``parley.connect`` raises.
+    ``options`` are options of ``parley.connect``. Raises the errors of ``parley.connect``.
     """
     return [RemoteTool(each) for each in await remote_skills(agent, **options)]
 
@@ -262,21 +264,23 @@ async def sub_agent(agent: Callee, **options: Any) -> RemoteNode:
     Use it as a node of a graph. Within a turn that ``strands.agent`` serves, its questions reach
     the turn's caller; elsewhere a question raises ``RemoteQuestion``.
 
-    ``options`` are options of ``parley.connect``. Raises what ``parley.connect`` raises.
+    ``options`` are options of ``parley.connect``. Raises the errors of ``parley.connect``.
     """
     return RemoteNode(agent, await card_of(agent, options), options)
 
 
 class RemoteNode(AgentBase):  # type: ignore[misc]
-    """A remote agent. Each call is a message to it; it remembers what its own context has."""
+    """A remote agent. Each call sends a message; the agent remembers its own context."""
 
     def __init__(self, agent: Callee, card: AgentCard, options: Mapping[str, Any]) -> None:
         self.name, self.description = card.name, card.description
         self._callee = agent, dict(options)
 
     def __call__(self, prompt: Any = None, **kwargs: Any) -> AgentResult:
-        """Refuse: a remote agent is asked asynchronously. Raises ``RuntimeError``."""
-        raise RuntimeError("await remote.invoke_async(...): a remote agent is not called in a loop")
+        """Raise ``RuntimeError``: a remote agent must be called asynchronously."""
+        raise RuntimeError(
+            "await remote.invoke_async(...): a remote agent must be called asynchronously"
+        )
 
     async def invoke_async(self, prompt: Any = None, **kwargs: Any) -> AgentResult:
         """Ask the remote agent, and return its answer."""
@@ -302,7 +306,7 @@ class RemoteNode(AgentBase):  # type: ignore[misc]
 
 
 def _text(prompt: Any) -> str:
-    """Return what a prompt says: a string, content blocks, or the last of some messages."""
+    """Return the text of a prompt: a string, content blocks, or the last of some messages."""
     if isinstance(prompt, str):
         return prompt
     blocks = list(prompt or ())

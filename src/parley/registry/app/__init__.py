@@ -1,1 +1,1 @@
-"""How a registry is reached: REST with OpenAPI, a page for people, an A2A agent, the process."""
+"""The interfaces of a registry: REST with OpenAPI, a web page, an A2A agent, and its process."""

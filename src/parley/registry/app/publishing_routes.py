@@ -1,7 +1,7 @@
-"""What publishers, their agents and operators do over REST, an addition to the draft.
+"""REST operations for publishers, their agents and operators, in addition to the ARD draft.
 
-Publishers prove domains and push entries, agents send heartbeats; operators decide on entries,
-import, choose sources and read the audit.
+Publishers prove domains and publish entries, agents send heartbeats; operators decide on entries,
+import catalogs, choose sources and read the audit log.
 """
 
 from __future__ import annotations
@@ -53,13 +53,14 @@ class PublishBody(msgspec.Struct, forbid_unknown_fields=True):
     """A catalog to publish, or its entries."""
 
     catalog: Annotated[
-        dict[str, Any] | None, Meta(description="A catalog; or its entries alone.")
+        dict[str, Any] | None, Meta(description="A catalog. Give either this or entries.")
     ] = None
     entries: list[Annotated[Any, Meta(extra_json_schema={"type": "object"})]] | None = None
     audience: Annotated[
         _Audience | None,
         Meta(
-            description="Who sees the entries: public, authenticated, caller:ID, scope:NAME, or an "
+            description="The audience of the entries: public, authenticated, caller:ID, "
+            "scope:NAME, or an "
             "object with caller and issuer.",
             extra_json_schema={"maxItems": MAX_AUDIENCE},
         ),
@@ -67,27 +68,27 @@ class PublishBody(msgspec.Struct, forbid_unknown_fields=True):
     probe: Annotated[
         str | None,
         Meta(
-            description="The text of a message that the agents may be probed with.",
+            description="The text of a message with which the registry may probe the agents.",
             extra_json_schema={"maxLength": MAX_PROBE_TEXT},
         ),
     ] = None
     replace: Annotated[
-        bool, Meta(description="These are all entries of the caller; withdraw the others.")
+        bool, Meta(description="Replace all entries of the caller; the others are withdrawn.")
     ] = False
 
 
 class DomainProof(msgspec.Struct, forbid_unknown_fields=True):
-    """A domain that the caller proves."""
+    """The body of a request for a domain challenge."""
 
     domain: str
     method: Annotated[str, Meta(extra_json_schema={"enum": ["", *METHODS]})] = ""
     origin: Annotated[
-        str, Meta(description="Where the document is, for domains of this machine alone.")
+        str, Meta(description="The address of the document, only for domains of this machine.")
     ] = ""
 
 
 class HeartbeatBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Agents of the caller that are alive."""
+    """The identifiers of the caller's agents that are alive."""
 
     identifiers: Annotated[
         list[Identifier], Meta(extra_json_schema={"minItems": 1, "maxItems": MAX_BEATS})
@@ -112,14 +113,14 @@ class PublishingRoutes:
         "POST",
         "/publish",
         needs=Needs.CALLER,
-        responses={403: "The domain is not proved.", 429: "A quota is used up."},
+        responses={403: "The caller has not proved the domain.", 429: "A quota is exhausted."},
         is_large=True,
     )
     async def publish_entries(self, request: RestRequest, body: PublishBody) -> PublishReport:
         """Publish entries.
 
-        Entries of publishers whose domains the caller has proved. They are the caller's own;
-        publishing them again replaces them.
+        The caller must have proved the domains of the entries' publishers. The entries belong to
+        the caller; publishing them again replaces them.
         """
         catalog, options = read_publish(body)
         return await self._publishing.publish(
@@ -128,7 +129,7 @@ class PublishingRoutes:
 
     @operation("GET", "/publish", needs=Needs.CALLER)
     async def list_published(self, request: RestRequest) -> OwnEntries:
-        """What the caller has published and proved."""
+        """List the caller's published entries and proved domains."""
         entries = await self._publishing.own(request.caller)
         domains = await self._proofs.domains(request.caller)
         own = [OwnDomain(domain=name, expires_at=end) for name, end in domains.items()]
@@ -139,7 +140,7 @@ class PublishingRoutes:
         "/entries/{identifier}",
         needs=Needs.CALLER,
         path_parameters={"identifier": _IDENTIFIER},
-        responses={403: "Another caller published it.", 404: "There is none."},
+        responses={403: "Another caller published it.", 404: "There is no such entry."},
     )
     async def withdraw_entry(self, request: RestRequest) -> dict[str, int]:
         """Withdraw an entry of the caller."""
@@ -156,12 +157,12 @@ class PublishingRoutes:
         "/publish/challenges",
         needs=Needs.CALLER,
         what="the request for a challenge",
-        responses={201: "A new challenge; one that was given before counts no more."},
+        responses={201: "A new challenge; it replaces any earlier challenge."},
     )
     async def challenge_domain(self, request: RestRequest, body: DomainProof) -> DomainChallenge:
-        """Ask for what proves a domain.
+        """Request a challenge for a domain.
 
-        The answer has the text to show, as a TXT record or in a document.
+        The response has the text to publish, as a TXT record or in a document.
         """
         return await self._proofs.challenge(
             request.caller, body.domain, origin=body.origin, address=request.address
@@ -172,12 +173,12 @@ class PublishingRoutes:
         "/publish/domains",
         needs=Needs.CALLER,
         what="the proof",
-        responses={403: "The text is not there.", 404: "There is no challenge."},
+        responses={403: "The text was not found.", 404: "There is no challenge."},
     )
     async def prove_domain(self, request: RestRequest, body: DomainProof) -> ProvedDomain:
         """Prove a domain.
 
-        Looks for the text of the challenge in DNS and in the document.
+        The registry looks for the text of the challenge in DNS and in the document.
         """
         return await self._proofs.prove(
             request.caller, body.domain, body.method, origin=body.origin, address=request.address
@@ -188,10 +189,13 @@ class PublishingRoutes:
         "/publish/domains/{domain}",
         needs=Needs.CALLER,
         path_parameters={"domain": {"type": "string", "maxLength": 253}},
-        responses={204: "It is no longer the caller's.", 404: "It was not."},
+        responses={
+            204: "The domain no longer belongs to the caller.",
+            404: "The domain did not belong to the caller.",
+        },
     )
     async def release_domain(self, request: RestRequest) -> None:
-        """Give a domain up."""
+        """Release a domain."""
         await self._proofs.release(request.caller, request.path["domain"], address=request.address)
 
     @operation(
@@ -199,13 +203,13 @@ class PublishingRoutes:
         "/heartbeats",
         needs=Needs.CALLER,
         what="the heartbeat",
-        responses={403: "The caller has published none of them."},
+        responses={403: "The caller has published none of these agents."},
     )
     async def send_heartbeat(self, request: RestRequest, body: HeartbeatBody) -> BeatAnswer:
-        """Say that agents of the caller are alive.
+        """Report that agents of the caller are alive.
 
-        After two missed heartbeats an agent is suspect, after four gone. The answer says when the
-        next one is wanted.
+        After two missed heartbeats an agent is suspect, after four it is gone. The response says
+        when the next heartbeat is due.
         """
         found = await self._heartbeats.beat(request.caller, body.identifiers, body.details)
         if not found.alive:
@@ -215,7 +219,7 @@ class PublishingRoutes:
 
 
 def read_publish(given: PublishBody) -> tuple[Mapping[str, Any], PublishOptions]:
-    """Return the catalog of a body and the options beside it. Raises ``InvalidParamsError``."""
+    """Return the catalog of a body, and its options. Raises ``InvalidParamsError``."""
     if (given.catalog is None) == (given.entries is None):
         raise InvalidParamsError('the body has either "catalog" or "entries"')
     catalog = given.catalog
@@ -230,7 +234,7 @@ def read_publish(given: PublishBody) -> tuple[Mapping[str, Any], PublishOptions]
 
 
 def shown(entry: IndexedEntry) -> dict[str, Any]:
-    """Return an entry with all that its owner or an operator may know of its state."""
+    """Return an entry with the state that its owner and operators may see."""
     observed = entry.observed
     return {
         "identifier": entry.identifier,
@@ -261,16 +265,16 @@ class OwnDomain(msgspec.Struct, rename="camel"):
 
 
 class OwnEntries(msgspec.Struct):
-    """What the caller has published and proved."""
+    """The caller's published entries and proved domains."""
 
     entries: list[dict[str, Any]]
     domains: list[OwnDomain]
 
 
-# What operators do over REST: decide on entries, import, choose sources, read the audit.
+# The operations of operators: decide on entries, import, choose sources, read the audit log.
 
 WAITING = (EntryStanding.HELD, EntryStanding.REJECTED, EntryStanding.PENDING)
-"""The standings that an operator looks at, unless others are named."""
+"""The standings that an operator sees by default."""
 
 
 class EntryDecision(msgspec.Struct, forbid_unknown_fields=True):
@@ -286,7 +290,7 @@ class NewSource(msgspec.Struct, forbid_unknown_fields=True):
 
     url: str
     vouches: Annotated[
-        bool, Meta(description="The operator answers for the publishers of its entries.")
+        bool, Meta(description="The operator vouches for the publishers of its entries.")
     ] = False
     audience: _Audience = []
 
@@ -294,11 +298,11 @@ class NewSource(msgspec.Struct, forbid_unknown_fields=True):
 class RefreshBody(msgspec.Struct, forbid_unknown_fields=True):
     """A source to read again now."""
 
-    url: Annotated[str, Meta(description="A source, as it is listed; or its domain.")]
+    url: Annotated[str, Meta(description="The address of a source as listed, or its domain.")]
 
 
 class OperatorRoutes:
-    """The operations of operators. Each act is in the audit."""
+    """The operations of operators. The audit log records every change."""
 
     def __init__(self, decisions: OperatorDecisions, publishing: EntryPublishing) -> None:
         self._decisions = decisions
@@ -312,13 +316,13 @@ class OperatorRoutes:
         parameters={"standing": _TEXT, "limit": _LIMIT, "offset": _FROM_ONE},
     )
     async def list_entries_for_operators(self, request: RestRequest) -> dict[str, list[Any]]:
-        """Entries by standing, with the reasons."""
+        """List entries by standing, with the reasons."""
         names = [each for each in request.query.get("standing", "").split(",") if each]
         try:
             standings = tuple(EntryStanding(each) for each in names) or WAITING
         except ValueError:
             raise InvalidParamsError(
-                f"standing is one or more of {', '.join(EntryStanding)}, with commas"
+                f"standing is a comma-separated list of: {', '.join(EntryStanding)}"
             ) from None
         limit = request.number("limit", 100, most=MAX_PAGE)
         offset = request.number("offset", 1, most=1_000_000) - 1
@@ -331,7 +335,7 @@ class OperatorRoutes:
         needs=Needs.OPERATOR,
         what="the decision",
         path_parameters={"identifier": _IDENTIFIER},
-        responses={404: "There is none.", 409: "Several sources have it."},
+        responses={404: "There is no such entry.", 409: "Several sources have this entry."},
     )
     async def decide_entry(self, request: RestRequest, body: EntryDecision) -> dict[str, Any]:
         """List, hold or reject an entry."""
@@ -367,7 +371,7 @@ class OperatorRoutes:
         parameters={"limit": {"type": "integer", "minimum": 1, "maximum": 10_000}},
     )
     async def list_sources(self, request: RestRequest) -> dict[str, list[Any]]:
-        """What is read, and what the last visits found."""
+        """List the sources, with the results of their last visits."""
         limit = request.number("limit", 1_000, most=10_000)
         return {"sources": [*await self._decisions.index.sources(limit=limit)]}
 
@@ -376,7 +380,7 @@ class OperatorRoutes:
         "/operator/sources",
         needs=Needs.OPERATOR,
         what="the source",
-        responses={201: "It is read soon.", 409: "It is read already."},
+        responses={201: "The source is read soon.", 409: "The source exists already."},
     )
     async def add_source(self, request: RestRequest, body: NewSource) -> dict[str, Any]:
         """Read a site or a catalog from now on."""
@@ -398,7 +402,7 @@ class OperatorRoutes:
         responses={404: "There is none."},
     )
     async def refresh_source(self, request: RestRequest, body: RefreshBody) -> dict[str, list[Any]]:
-        """Read a source again now, and what it leads to, with all cards.
+        """Read a source again now, with the catalogs it leads to and all cards.
 
         Waits a while for the visits; a source with `refresh` in its settings is still being read.
         """
@@ -413,7 +417,7 @@ class OperatorRoutes:
         responses={204: "It is gone.", 404: "There is none."},
     )
     async def remove_source(self, request: RestRequest) -> None:
-        """Read a source no more, and withdraw its entries."""
+        """Remove a source, and withdraw its entries."""
         url = request.query.get("url", "")
         if not url:
             raise InvalidParamsError("name the source: ?url=https://...")
@@ -432,9 +436,9 @@ class OperatorRoutes:
         },
     )
     async def read_audit(self, request: RestRequest) -> dict[str, list[Any]]:
-        """Who did what: the lines of the audit.
+        """Read the audit log.
 
-        Without `after` the last lines; with it those that follow.
+        Without `after` the last lines; with `after` the lines that follow it.
         """
         after = request.query.get("after")
         lines = await self._decisions.index.acts(

@@ -1,4 +1,4 @@
-"""``Registry``: its index, crawler, search and interfaces, put together as an app."""
+"""``Registry``: its index, crawler, search and interfaces, assembled as an app."""
 
 from __future__ import annotations
 
@@ -92,22 +92,24 @@ from parley.server.cards.catalog_link import CatalogLink, LinkedPage
 from parley.server.http.responses import NO_STORE, reply
 from parley.store.task_store import TaskStore
 
-# The care for agents: probes, heartbeats, and the removal of entries withdrawn long ago.
+# Background tasks of the registry: probes, heartbeats, and the removal of old withdrawn entries.
 
 DAY_MS = 24 * 3600 * 1000
 KEPT_DAYS = 90
-"""How long a withdrawn entry is kept, with the versions of its card and the keys of its pin."""
+"""The time for which a withdrawn entry is kept, with the versions of its card and the keys of its
+pin.
+"""
 
 FOLLOW_SECONDS = 5.0
-"""How often changes are read when nobody asks, so that the next question waits for few."""
+"""The longest interval between two reads of index changes, so that a search has few to read."""
 
 REMOVED_PER_TRANSACTION = 200
 PRUNE_SECONDS = 3600.0
 
 
 class RegistryCare:
-    """The background work of a registry. Start it once the index is open, stop it before that
-    closes.
+    """The background work of a registry. Start it after the index is open, and stop it before the
+    index closes.
     """
 
     def __init__(
@@ -138,7 +140,7 @@ class RegistryCare:
         )
 
     async def start(self) -> None:
-        """Begin the background work. Idempotent."""
+        """Start the background work. Idempotent."""
         await self.heartbeats.start()
         await self.prober.start()
         self._follows.start()
@@ -152,25 +154,25 @@ class RegistryCare:
         await self.heartbeats.stop()
 
     async def prune(self, at_once: int = REMOVED_PER_TRANSACTION) -> int:
-        """Remove entries that were withdrawn long ago; return how many. Decisions of operators
-        stay. Raises ``StoreUnavailable``.
+        """Remove entries that were withdrawn long ago; return their number. Decisions of operators
+        remain. Raises ``StoreUnavailable``.
         """
         removed = 0
         before = self._index.now() - KEPT_DAYS * DAY_MS
         while count := await self._index.forget(before, at_once):
             removed += count
         if removed:
-            log.info("%d entries that were withdrawn long ago were removed", removed)
+            log.info("removed %d entries that were withdrawn long ago", removed)
         return removed
 
 
-# Sources that an operator names, and the addresses of this machine that they open.
+# Sources that an operator names, and the local addresses that they open to the crawler.
 
 
 def source_of(text: str, fetcher: WebFetcher) -> Source:
-    """Return the source that an operator names: a catalog's address, or a site's.
+    """Return the source that an operator names: the address of a catalog, or a site.
 
-    ``acme.com`` and ``https://acme.com/`` are sites, whose catalogs are looked for; an address that
+    ``acme.com`` and ``https://acme.com/`` are sites, whose catalogs are looked up; an address that
     ends with ``.json`` is a catalog. Raises ``ValueError``.
     """
     given = text.strip()
@@ -183,9 +185,9 @@ def source_of(text: str, fetcher: WebFetcher) -> Source:
 
 
 def places_of_this_machine(sources: Iterable[str]) -> list[str]:
-    """Return the hosts, with their ports, of sources on this machine, for an egress policy.
+    """Return the hosts and ports of sources on this machine, for an egress policy.
 
-    An operator who names them wants them read.
+    An operator who names such a source permits the crawler to read it.
     """
     found: dict[str, None] = {}
     for text in sources:
@@ -207,7 +209,7 @@ NAMESPACE = "registry"
 DRAIN_SECONDS = 5.0
 
 FIRST_SECONDS = 3.0
-"""How long a start waits for the first visits of sources that are new."""
+"""The time for which a start waits for the first visits of new sources, in seconds."""
 
 FIRST_POLL = 0.05
 _DOWN = (SourceState.FAILED, SourceState.GONE)
@@ -218,12 +220,12 @@ READY_PATH = "/health/ready"
 
 
 class Registry:
-    """A registry. ``app`` is its ASGI app, which starts it and stops it.
+    """A registry. ``app`` is its ASGI app, which starts and stops it.
 
-    ``index`` is where it keeps what it knows: ``sqlite:///registry.db``, ``postgresql://...`` (for
-    many processes at a time), ``memory:``. Its keywords are the fields of ``RegistryOptions``.
+    ``index`` is the address of its storage: ``sqlite:///registry.db``, ``postgresql://...`` (for
+    several processes at a time), ``memory:``. Its keywords are the fields of ``RegistryOptions``.
 
-    Raises ``ValueError`` for what cannot be served.
+    Raises ``ValueError`` for an unsupported address or option.
     """
 
     def __init__(
@@ -240,7 +242,7 @@ class Registry:
         self.name = name
         self.index = open_index(index, migrate=migrate) if isinstance(index, str) else index
         known = url or options.address
-        # Without an address, results have the address that their caller asked at.
+        # Without a configured address, results have the address of the request.
         self.source = f"urn:uuid:{uuid4()}" if known is None else f"{known.rstrip('/')}/"
         self.names = DnsNames(options.nameservers)
         self.fetcher = WebFetcher(
@@ -336,7 +338,7 @@ class Registry:
             self._publish(publication.publisher, keys, settings, url, routes)
         self.app.serve_at(READY_PATH, _Ready(self.app.handler_at(READY_PATH), self.index))
 
-    # -- its life -------------------------------------------------------------------------------
+    # -- lifecycle ---------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def _running(self, agent: Agent) -> AsyncIterator[Registry]:
@@ -361,14 +363,14 @@ class Registry:
                 await self._first_visits()
             stack.push_async_callback(self.care.stop)
             await self.care.start()
-            log.info("the registry keeps what it knows in %s", self.index.name)
+            log.info("the registry's index is %s", self.index.name)
             yield self
 
     async def _add_sources(self) -> bool:
-        """Add the sources that were named; return whether one is new.
+        """Add the configured sources; return whether at least one is new.
 
-        Files are read again, because they may have changed. A source that another site named first
-        is the operator's from now on.
+        Files are read again, because they may have changed. A source that a site named earlier
+        becomes the operator's source.
         """
         named = [*self._sources, *self._files]
         added = await self.index.add_sources(named)
@@ -378,7 +380,9 @@ class Registry:
                 if before is not None and before.found_by:
                     kept = {n: v for n, v in before.settings.items() if n == AUDIENCE}
                     await self.index.change_source(msgspec.structs.replace(each, settings=kept))
-                elif before is not None and before.state in _DOWN:  # it may be back
+                elif (
+                    before is not None and before.state in _DOWN
+                ):  # try again: the site may be reachable again
                     failures = before.failures if before.entries else 0
                     due = msgspec.structs.replace(before, due_at=0, failures=failures)
                     await self.index.change_source(due)
@@ -390,7 +394,9 @@ class Registry:
         return added > 0
 
     async def _first_visits(self) -> None:
-        """Wait a moment for the sources that were named, so that the first search finds them."""
+        """Wait a moment for the configured sources, so that the first search finds
+        their entries.
+        """
         named = {each.url for each in (*self._sources, *self._files)}
         with suppress(TimeoutError):
             async with asyncio.timeout(FIRST_SECONDS):
@@ -401,7 +407,7 @@ class Registry:
                 ):
                     await asyncio.sleep(FIRST_POLL)
 
-    # -- its parts ------------------------------------------------------------------------------
+    # -- assembly ----------------------------------------------------------------------------------
 
     def _limits(self, counted: Iterable[Any], store: TaskStore) -> AgentLimits | None:
         rates = [each for each in counted if isinstance(each, Rate)]
@@ -423,7 +429,7 @@ class Registry:
 
     @operation("GET", OPENAPI_PATH, is_documented=False, max_age=300)
     async def show_document(self, request: RestRequest) -> dict[str, Any]:
-        """Show the OpenAPI document."""
+        """Return the OpenAPI document."""
         return openapi_document(
             self._rest,
             title=self.name,
@@ -440,7 +446,7 @@ class Registry:
         url: str | None,
         routes: RestRoutes,
     ) -> None:
-        """Serve the catalog of the registry: itself, and its agent."""
+        """Serve the registry's own catalog: the registry itself, and its agent."""
 
         def advertised(prefix: str) -> AdvertisedInterfaces:
             return AdvertisedInterfaces(
@@ -469,7 +475,7 @@ class Registry:
 
 
 class _Ready:
-    """Readiness: that of the server, and then whether the index can be read."""
+    """The readiness check: of the server first, then of the index."""
 
     def __init__(self, inner: ASGIApp, index: RegistryIndex) -> None:
         self._inner = inner
@@ -497,13 +503,16 @@ class _Ready:
 
 
 def tasks_url(index: str | RegistryIndex) -> str:
-    """Return where the tasks and API keys of a registry are, beside its index."""
+    """Return the address of the registry's tasks and API keys, in the same database as
+    its index.
+    """
     if not isinstance(index, str) or index in ("memory:", "memory://"):
         return "memory:"
     if index.startswith("sqlite:///"):
         path = Path(index.removeprefix("sqlite:///"))
         return f"sqlite:///{path.with_name(f'{path.stem}-tasks{path.suffix}').as_posix()}"
-    # Without a schema in the URL, each has its own; a schema has the tables of one of them.
+    # Without a schema in the URL, index and tasks use different default schemas; an explicit schema
+    # can hold only one of them.
     parts = urlsplit(index)
     query = [
         (name, f"{value}_tasks" if name == "schema" else value)
@@ -513,7 +522,7 @@ def tasks_url(index: str | RegistryIndex) -> str:
 
 
 def _is_on(limit: Any, operations: Iterable[RestOperation]) -> bool:
-    """Return whether a limit names operations of REST, which the agent does not have."""
+    """Return whether a limit names REST operations, which the agent does not have."""
     applies = getattr(limit, "applies", None)
     named: tuple[str, ...] = () if applies is None else applies.operations
     return bool({each.name for each in operations} & set(named))

@@ -1,7 +1,6 @@
-"""The REST interface: rows of operations, from which routes and the OpenAPI document are made.
+"""The REST interface: a table of operations, from which routes and the OpenAPI document are made.
 
-An operation is a method of a part of the registry, which gets a ``RestRequest``, and raises an
-``A2AError``.
+An operation is a method that receives a ``RestRequest``, and raises an ``A2AError``.
 """
 
 from __future__ import annotations
@@ -57,25 +56,25 @@ from parley.server.http.responses import base as base_type
 from parley.server.restrictions import caller_headers
 from parley.wire.json.syntax import without_bom
 
-# Callers of a registry: their view, and whether they operate it.
+# Callers of a registry: their view of entries, and whether they are operators.
 
 OPERATE = "registry:operate"
 """The scope of operators."""
 
 
 def is_operator(caller: Caller) -> bool:
-    """Return whether a caller proved that it operates the registry."""
+    """Return whether a caller has the scope of operators."""
     return caller.authenticated and OPERATE in caller.scopes
 
 
 def viewer_of(caller: Caller) -> Viewer:
-    """Return the view of a caller. A caller without a proof sees entries for everybody."""
+    """Return the view of a caller. An unauthenticated caller sees public entries only."""
     if not caller.authenticated or not caller.owner:
         return Viewer()
     return Viewer(tokens=tokens_of(caller), sees_all=is_operator(caller))
 
 
-# An operation of the REST interface: one row, from which routes and the OpenAPI document are made.
+# An operation of the REST interface, from which routes and the OpenAPI document are made.
 
 MAX_BODY = 64 * 1024
 
@@ -92,26 +91,26 @@ ERROR_CODES = {
     500: "INTERNAL_ERROR",
     503: "UNAVAILABLE",
 }
-"""The code of each status (ARD's OpenAPI document, and ours where it names none)."""
+"""The error code of each status: from ARD's OpenAPI document, or Parley's own."""
 
 
 class Needs(Enum):
-    """Who may use an operation."""
+    """The callers that may use an operation."""
 
     SEARCHER = "searcher"
-    """Searchers: everyone, unless the registry requires credentials for that."""
+    """Everyone, unless the registry requires credentials for searches."""
     CALLER = "caller"
-    """A caller who proved who it is. Nothing is published anonymously."""
+    """Authenticated callers. Nothing is published anonymously."""
     OPERATOR = "operator"
     """A caller with the scope ``registry:operate``."""
 
 
 class RestRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request whose caller is known.
+    """A request with its authenticated caller.
 
-    ``path`` has the parameters of the path, ``query`` those behind it, each at most once.
-    ``headers`` have names in lower case. ``base`` is the address of the registry as its caller sees
-    it, without a trailing slash, and ``address`` that of the caller.
+    ``path`` has the parameters of the path, ``query`` the query parameters, each at most once.
+    ``headers`` have names in lower case. ``base`` is the address of the registry as the caller sees
+    it, without a trailing slash; ``address`` is the address of the caller.
     """
 
     path: Mapping[str, str] = {}
@@ -123,7 +122,9 @@ class RestRequest(msgspec.Struct, frozen=True, kw_only=True):
     address: str = ""
 
     def number(self, name: str, default: int, *, most: int) -> int:
-        """Return a whole number of the query, from 1 to ``most``. Raises ``InvalidParamsError``."""
+        """Return a query parameter as an integer from 1 to ``most``. Raises
+        ``InvalidParamsError``.
+        """
         text = self.query.get(name)
         if text is None:
             return default
@@ -136,9 +137,9 @@ class RestRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RestAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer. ``body`` is written as JSON, unless it is bytes of ``media_type``.
+    """A response. ``body`` is written as JSON, unless it is bytes of ``media_type``.
 
-    With ``max_age`` (seconds) it has an ETag, and callers may keep it; without, they keep nothing.
+    With ``max_age`` (seconds) it has an ETag and may be cached; without ``max_age`` it may not.
     """
 
     body: Any = None
@@ -154,14 +155,14 @@ def ref(name: str) -> dict[str, str]:
 
 
 class RestOperation(msgspec.Struct, frozen=True, kw_only=True):
-    """One operation: a method with ``operation`` above it.
+    """An operation: a method with the decorator ``operation``.
 
-    ``name`` is the operationId, and what limits are ``on``: ``publish_entries`` is publishEntries.
+    ``name`` is the operationId, and its name in limits: ``publish_entries`` is publishEntries.
     ``path`` is below the registry, such as ``/agents/{identifier}``: a parameter is a whole
-    segment. ``parameters`` are those of the query that it takes, by name, with their JSON Schema.
-    The docstring is the summary and the description. An operation with a parameter ``body`` takes a
-    JSON body of its type; ``what`` names that in errors. What the method returns is the body of the
-    answer, with the status that ``responses`` says: 200, unless one of 201 and 204 is there.
+    segment. ``parameters`` are the query parameters by name, with their JSON Schema. The docstring
+    is the summary and the description. An operation with a parameter ``body`` takes a JSON body of
+    its type; ``what`` names the body in errors. The method's result is the body of the response,
+    whose status is 200, or 201 or 204 if ``responses`` has it.
     """
 
     method: str
@@ -177,22 +178,22 @@ class RestOperation(msgspec.Struct, frozen=True, kw_only=True):
     request: Any = None
     response: Any = None
     responses: Mapping[int, str] = {}
-    """Further statuses with what they mean: 201, 404, 409."""
+    """Further statuses with their descriptions: 201, 404, 409."""
     max_age: int | None = None
     is_large: bool = False
-    """Whether the body may be a catalog, and not only ``MAX_BODY`` bytes."""
+    """If true, the body may be a whole catalog, larger than ``MAX_BODY`` bytes."""
     is_documented: bool = True
     is_open_here: bool = False
-    """Whether a registry that verifies no credentials, and serves this machine alone, allows it."""
+    """If true, a registry without authentication that serves this machine only allows it."""
 
     @property
     def status(self) -> int:
-        """The status of an answer."""
+        """The status of a successful response."""
         return next((status for status in self.responses if status < 300), 200)
 
     @property
     def segments(self) -> list[str]:
-        """The path in its parts."""
+        """The segments of the path."""
         return self.path.split("/")[1:]
 
 
@@ -211,7 +212,7 @@ def operation(method: str, path: str, **more: Any) -> Callable[[F], F]:
 
 
 def operations_of(*parts: object) -> list[RestOperation]:
-    """Return the operations that the methods of some objects are."""
+    """Return the operations among the methods of some objects."""
     found = []
     for part in parts:
         for name, function in vars(type(part)).items():
@@ -239,21 +240,21 @@ def operations_of(*parts: object) -> list[RestOperation]:
 
 
 class Error(msgspec.Struct, rename="camel"):
-    """A refusal."""
+    """An error."""
 
     error_code: Annotated[str, Meta(extra_json_schema={"enum": sorted({*ERROR_CODES.values()})})]
     message: str
 
 
 _MEANINGS = {
-    400: "The request is wrong; the message says what would be right.",
-    401: "Credentials are missing, or were refused.",
+    400: "The request is invalid; the message says how to correct it.",
+    401: "Credentials are missing, or were rejected.",
     403: "These credentials do not allow this.",
     413: "The body is too large.",
     415: "The body is not JSON.",
-    429: "A limit is reached; Retry-After says how long to wait.",
-    500: "The registry failed; its log has the reference of the message.",
-    503: "The registry cannot work now.",
+    429: "A limit is exceeded; Retry-After says how long to wait.",
+    500: "The registry failed; search its log for the reference in the message.",
+    503: "The registry is unavailable now.",
 }
 
 
@@ -265,14 +266,14 @@ def openapi_document(
     security: Security | None,
     public: bool,
 ) -> dict[str, Any]:
-    """Return the document. ``public``: everyone may search."""
+    """Return the OpenAPI document. ``public``: searches need no credentials."""
     paths: dict[str, dict[str, Any]] = {}
     listed = [each for each in operations if each.is_documented]
     bodies = {body for each in listed for body in (each.request, each.response) if body}
     types = [Error, CatalogEntry, *sorted(bodies, key=str)]
     found, schemas = msgspec.json.schema_components(types, ref_template=ref("{name}")["$ref"])
     schema_of = dict(zip(types, found, strict=True))
-    for schema in schemas.values():  # their titles are names, their descriptions for Python
+    for schema in schemas.values():  # titles repeat the names, descriptions are for Python
         del schema["title"]
         schema.pop("description", None)
         for name in NOT_WRITTEN:
@@ -292,8 +293,8 @@ def openapi_document(
         "info": {
             "title": title,
             "version": VERSION,
-            "description": "A registry of agents (Agentic Resource Discovery 0.91), with additions "
-            "of Parley's: operators, publishing.",
+            "description": "A registry of agents (Agentic Resource Discovery 0.91), with Parley's "
+            "additions for publishers and operators.",
         },
         "servers": [{"url": base}],
         "paths": paths,
@@ -302,7 +303,7 @@ def openapi_document(
 
 
 NOT_WRITTEN = ("more", "trustDocument")
-"""Fields of an entry that are written as other members of it."""
+"""Fields of an entry that are written as other members."""
 
 
 def _operation(operation: RestOperation, schema_of: Mapping[Any, Any]) -> dict[str, Any]:
@@ -340,7 +341,7 @@ def _responses(operation: RestOperation, schema_of: Mapping[Any, Any]) -> dict[s
     if operation.request is not None:
         errors |= {413, 415}
     for status in sorted(errors | {each for each in operation.responses if each >= 400}):
-        words = operation.responses.get(status) or _MEANINGS.get(status, "The request is refused.")
+        words = operation.responses.get(status) or _MEANINGS.get(status, "The request is rejected.")
         found[str(status)] = {
             "description": words,
             "content": {"application/json": {"schema": schema_of[Error]}},
@@ -355,7 +356,7 @@ def _responses(operation: RestOperation, schema_of: Mapping[Any, Any]) -> dict[s
 
 
 def _security(security: Security | None) -> tuple[dict[str, Any], list[dict[str, list[str]]]]:
-    """Return schemes and requirements as OpenAPI has them."""
+    """Return schemes and requirements in the form of OpenAPI."""
     if security is None:
         return {}, []
     card = AgentCard(
@@ -386,22 +387,22 @@ _HTML = ((b"content-security-policy", _POLICY), (b"referrer-policy", b"no-referr
 _NOSNIFF = (b"x-content-type-options", b"nosniff")
 
 NO_CREDENTIALS = (
-    "nothing is published anonymously, and this registry verifies no credentials: start it with "
-    "some (parley registry serve --api-keys, --oidc ISSUER or --mtls)"
+    "publishing needs credentials, and this registry verifies none: start it with "
+    "parley registry serve --api-keys, --oidc ISSUER or --mtls"
 )
 
 
 class MethodNotAllowed(InvalidParamsError):
-    """There is something at this path, and it takes other methods."""
+    """The path exists, with other methods."""
 
     http_status = 405
 
 
 class Rules:
-    """Who may use the operations of a registry.
+    """The access rules of a registry's operations.
 
-    ``own`` is what its callers prove themselves with, ``None`` if nothing is verified; with
-    ``is_public`` everyone may search. ``is_here``: the registry serves this machine alone.
+    ``own`` are the security requirements of callers, ``None`` if nothing is verified; with
+    ``is_public`` everyone may search. ``is_here``: the registry serves this machine only.
     """
 
     def __init__(self, own: Security | None, *, is_public: bool, is_here: bool = False) -> None:
@@ -410,7 +411,9 @@ class Rules:
         self.is_here = is_here
 
     def check(self, operation: RestOperation, caller: Caller, challenges: Sequence[str]) -> None:
-        """Raise ``UnauthenticatedError`` or ``PermissionDeniedError`` for who may not."""
+        """Raise ``UnauthenticatedError`` or ``PermissionDeniedError`` if the caller lacks
+        permission.
+        """
         needs = operation.needs
         if needs is Needs.SEARCHER and self.is_public:
             return
@@ -421,14 +424,16 @@ class Rules:
         if not self.own.is_met(caller):
             error = refusal(self.own, caller, f"the operation {operation.name}")
             if isinstance(error, UnauthenticatedError):
-                words = "credentials are required here; the registry's card says which"
+                words = "credentials are required; the registry's card lists the accepted kinds"
                 raise UnauthenticatedError(words, challenges=tuple(challenges))
             raise error
         if needs is not Needs.SEARCHER and not (caller.authenticated and caller.owner):
-            words = "this needs credentials that say who you are"
+            words = "this operation needs credentials that identify you"
             raise UnauthenticatedError(words, challenges=tuple(challenges))
         if needs is Needs.OPERATOR and not is_operator(caller):
-            raise PermissionDeniedError(f"this is for operators: it needs the scope {OPERATE}")
+            raise PermissionDeniedError(
+                f"this operation is for operators: it needs the scope {OPERATE}"
+            )
 
 
 class RestRoutes:
@@ -457,7 +462,7 @@ class RestRoutes:
 
     @property
     def roots(self) -> tuple[str, ...]:
-        """The paths below which there are paths with parameters."""
+        """The prefixes of the paths with parameters."""
         return tuple({f"/{each.segments[0]}": None for each in self.operations if "{" in each.path})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -477,7 +482,7 @@ class RestRoutes:
         except Exception:
             name = operation.name if operation is not None else "a request"
             reference = log_incident(_log, name)
-            words = f"the registry failed; its log says why under the reference {reference}"
+            words = f"the registry failed; its log has the cause under the reference {reference}"
             await self._refuse(scope, send, InternalError(words))
         else:
             await self._send(scope, send, answer)
@@ -493,7 +498,9 @@ class RestRoutes:
             if (parameters := _matched(each.segments, segments)) is not None:
                 methods[each.method] = each, parameters
         if not methods:
-            raise NotFoundError(f"nothing is at {path[:200]}; /openapi.json says what there is")
+            raise NotFoundError(
+                f"there is no resource {path[:200]}; /openapi.json lists the operations"
+            )
         found = methods.get("GET" if method == "HEAD" else method)
         if found is None:
             allowed = ", ".join(sorted({*methods, *(["HEAD"] if "GET" in methods else [])}))
@@ -528,7 +535,7 @@ class RestRoutes:
             declared = headers.get(b"content-type", b"")
             if base_type(declared) != b"application/json":
                 shown = declared[:60].decode("latin-1") or "none"
-                raise NotJson(f"the body is JSON (application/json), and this is {shown}")
+                raise NotJson(f"the body must be JSON (application/json), not {shown}")
             length = headers.get(b"content-length")
             most = self._catalog_bytes if operation.is_large else MAX_BODY
             body = await read_body(receive, scope, length, most, app.request_bytes)
@@ -608,7 +615,7 @@ class RestRoutes:
 
 
 def _read(body: bytes, operation: RestOperation) -> Any:
-    """Return a body, read as a type that forbids members it does not know.
+    """Return a body, decoded as a type without unknown members.
 
     Raises ``InvalidParamsError``.
     """
@@ -616,13 +623,13 @@ def _read(body: bytes, operation: RestOperation) -> Any:
     try:
         return msgspec.json.decode(without_bom(body), type=operation.request)
     except msgspec.ValidationError as error:
-        raise InvalidParamsError(f"{what} is not as it should be: {error}") from None
+        raise InvalidParamsError(f"{what} is invalid: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise InvalidParamsError(f"{what} is a JSON object; this body is no JSON") from None
+        raise InvalidParamsError(f"{what} must be a JSON object; this body is not JSON") from None
 
 
 def _matched(pattern: Sequence[str], segments: Sequence[str]) -> dict[str, str] | None:
-    """Return the parameters of a path, ``None`` if it is not of a pattern."""
+    """Return the parameters of a path, ``None`` if it does not match the pattern."""
     if len(pattern) != len(segments):
         return None
     found: dict[str, str] = {}
@@ -637,7 +644,7 @@ def _matched(pattern: Sequence[str], segments: Sequence[str]) -> dict[str, str] 
 
 
 def _query(operation: RestOperation, raw: bytes) -> Mapping[str, str]:
-    """Return the query, whose parameters an operation knows. Raises ``InvalidParamsError``."""
+    """Return the query parameters, all known to the operation. Raises ``InvalidParamsError``."""
     if not raw:
         return {}
     if len(raw) > MAX_QUERY:
@@ -655,7 +662,9 @@ def _query(operation: RestOperation, raw: bytes) -> Mapping[str, str]:
     for name, value in pairs:
         if name not in operation.parameters:
             known = ", ".join(operation.parameters) or "none"
-            raise InvalidParamsError(f"there is no parameter {name[:40]!r}; there are: {known}")
+            raise InvalidParamsError(
+                f"there is no parameter {name[:40]!r}; the parameters are: {known}"
+            )
         if name in found:
             raise InvalidParamsError(f"{name} is given twice")
         found[name] = value
@@ -663,7 +672,7 @@ def _query(operation: RestOperation, raw: bytes) -> Mapping[str, str]:
 
 
 def _is_known(scope: Scope, etag: bytes) -> bool:
-    """Return whether a request names the ETag that it would get."""
+    """Return whether a request names the current ETag."""
     for name, value in scope["headers"]:
         if name == b"if-none-match":
             tags = [each.strip().removeprefix(b"W/") for each in value.split(b",")]

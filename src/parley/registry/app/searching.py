@@ -1,9 +1,9 @@
-"""``POST /search``, ``POST /explore`` and ``GET /agents`` (ARD §7), strict in what they accept; one
-entry with all that a viewer may know of it; the page for people, and the A2A agent.
+"""``POST /search``, ``POST /explore`` and ``GET /agents`` (ARD §7), with strict input checks; one
+entry with all that a viewer may see; the web page, and the A2A agent.
 
-What the page shows of entries was written by others: it is bounded and escaped, without links to
-their places. The agent answers a need in words with catalog entries (ARD §5.3.6). Who registers
-over a socket has the rights of publishing over REST.
+The texts of entries come from strangers: the page shows them bounded and escaped, without links to
+their addresses. The agent answers a need in words with catalog entries (ARD §5.3.6). Registration
+over a socket needs the same permissions as publishing over REST.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from parley.registry.served.catalog import CatalogItem, manifest_of
 from parley.registry.served.registration import outcome_of
 
 LIST_AGE = 60
-"""How long callers may keep a list, in seconds."""
+"""The time for which callers may cache a list, in seconds."""
 
 MAX_EXPRESSION = 4_096
 
@@ -89,7 +89,7 @@ Result = Annotated[
 
 
 class FoundEntries(CatalogStruct, frozen=True, kw_only=True):
-    """The answer to a search: entries with their scores, other registries, the next page."""
+    """The response to a search: entries with their scores, other registries, the next page."""
 
     results: list[Result]
     referrals: tuple[RegistryReferral, ...] = ()
@@ -97,7 +97,7 @@ class FoundEntries(CatalogStruct, frozen=True, kw_only=True):
 
 
 class CountedFields(CatalogStruct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is counted."""
+    """The fields whose values are counted."""
 
     facets: Annotated[
         tuple[FacetRequest, ...], Meta(extra_json_schema={"minItems": 1, "maxItems": MAX_FACETS})
@@ -105,21 +105,21 @@ class CountedFields(CatalogStruct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Exploration(CatalogStruct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``POST /explore``: the fields whose values are counted, of the entries of a query."""
+    """``POST /explore``: counts of field values over the entries that match a query."""
 
     query: QueryModel = QueryModel()
     result_type: CountedFields
 
 
 class FacetCounts(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The answer to an exploration."""
+    """The response to an exploration."""
 
     result_type: Literal["facets"] = "facets"
     facets: Mapping[str, Facet]
 
 
 class SearchOperations:
-    """The operations that find entries. ``source`` is what results of this registry have as it."""
+    """The operations that find entries. ``source`` is this registry's name in its results."""
 
     def __init__(self, federated: Federated, searcher: Searcher, *, source: str) -> None:
         self._federated = federated
@@ -139,7 +139,7 @@ class SearchOperations:
     async def found(
         self, asked: SearchRequest, viewer: Viewer, base: str, hops: Hops | None = None
     ) -> FoundEntries:
-        """Return the answer to a search. Raises ``InvalidParamsError``."""
+        """Return the response to a search. Raises ``InvalidParamsError``."""
         response = await self._federated.search(asked, viewer, hops)
         results = [
             {
@@ -157,8 +157,8 @@ class SearchOperations:
     async def explore_registry(self, request: RestRequest, body: Exploration) -> FacetCounts:
         """Count the values of fields.
 
-        The values of fields over all entries that a search with the same query matches, with how
-        many have them (ARD §7.3). It asks no other registry.
+        The field values of all entries that match the query, each with the number of entries that
+        have it (ARD §7.3). No other registry is asked.
         """
         asked = ExploreRequest(query=body.query, facets=body.result_type.facets)
         return FacetCounts(facets=await self.searcher.explore(asked, request.viewer))
@@ -181,13 +181,13 @@ class SearchOperations:
             "pageSize": {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": 20},
             "pageToken": {"type": "string", "maxLength": MAX_OWN_TOKEN},
         },
-        responses={304: "Nothing changed since the ETag of If-None-Match."},
+        responses={304: "Nothing has changed since the ETag of If-None-Match."},
         max_age=LIST_AGE,
     )
     async def list_agents(self, request: RestRequest) -> EntryPage:
         """List entries.
 
-        Entries in an order, without ranking (ARD §7.4).
+        Entries in a given order, without ranking (ARD §7.4).
         """
         asked = ListRequest(
             filter=_bounded("filter", request.query.get("filter", ""), MAX_EXPRESSION),
@@ -204,16 +204,16 @@ def _bounded(name: str, text: str, most: int) -> str:
     return text
 
 
-# ``GET /agents/{identifier}``: all that a viewer may know of one entry.
+# ``GET /agents/{identifier}``: everything that a viewer may see of one entry.
 
 ENTRY_AGE = 30
 
 VERSIONS = 20
-"""How many versions of a card are shown, the newest first."""
+"""The number of versions of a card shown, the newest first."""
 
 
 class EntryOperations:
-    """The knowledge of one entry."""
+    """The operation that shows a single entry."""
 
     def __init__(self, index: RegistryIndex) -> None:
         self._index = index
@@ -230,17 +230,17 @@ class EntryOperations:
             }
         },
         responses={
-            304: "Nothing changed since the ETag of If-None-Match.",
-            404: "There is no such entry, or it is not for this caller.",
+            304: "Nothing has changed since the ETag of If-None-Match.",
+            404: "There is no such entry, or this caller may not see it.",
         },
         max_age=ENTRY_AGE,
     )
     async def show_agent(self, request: RestRequest) -> KnownEntry:
         """Show one entry.
 
-        The entry itself (ARD §5.3.4). `registry.details` has its card, the versions of that, and
-        what was measured. Its owner and operators see the state of it from every source, with the
-        reasons.
+        The entry itself (ARD §5.3.4). `registry.details` has its card, earlier versions of the
+        card, and measurements. Its owner and operators see the entry's state from every source,
+        with the reasons.
         """
         identifier = identifier_of(request)
         viewer, owner = request.viewer, request.caller.owner if request.caller.authenticated else ""
@@ -255,7 +255,7 @@ class EntryOperations:
         if request.path["identifier"] not in (identifier, shown.entry.get("identifier")):
             raise not_found(request.path["identifier"])
         details = described(shown, insider=shown in own)
-        # Versions are of the listed entry, or of the strongest.
+        # The versions belong to the listed entry, or else to the entry of the strongest source.
         if shown == listed:
             versions = await self._index.versions(identifier, VERSIONS)
             details.versions = [_version(each) for each in versions]
@@ -266,7 +266,7 @@ class EntryOperations:
 
 
 def identifier_of(request: RestRequest) -> str:
-    """Return the identifier in a path, in its one form. Raises ``InvalidParamsError``."""
+    """Return the identifier in a path, in canonical form. Raises ``InvalidParamsError``."""
     try:
         return str(AirUrn.parse(request.path["identifier"]))
     except InvalidUrn as error:
@@ -274,18 +274,18 @@ def identifier_of(request: RestRequest) -> str:
 
 
 def not_found(identifier: str) -> NotFoundError:
-    """Return the error for an entry that is missing or not for the caller: both look the same."""
-    return NotFoundError(f"there is no entry {identifier[:MAX_URN]} for you here")
+    """Return the error for a missing or hidden entry: the caller cannot tell the two apart."""
+    return NotFoundError(f"there is no entry {identifier[:MAX_URN]} that you may see")
 
 
 MEASURED = ("probes", "availability", "error_rate", "latency_p50", "latency_p95")
-"""Fields of observations that are shown as they are."""
+"""The measurements that are shown unchanged."""
 
 Moment = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 
 
 class KnownHealth(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """What was measured of an agent."""
+    """The measured health of an agent."""
 
     health: str
     liveness: str
@@ -301,7 +301,7 @@ class KnownHealth(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=Tr
 
 
 class KnownVersion(msgspec.Struct, kw_only=True, rename="camel"):
-    """A version of a card, with the difference to the one before (JSON Patch)."""
+    """A version of a card, with the difference to the previous version (JSON Patch)."""
 
     digest: str
     version: str
@@ -310,8 +310,8 @@ class KnownVersion(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class EntryDetails(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """What is known of an entry. Its owner and operators see its standing with the reason, and the
-    entries of all sources.
+    """The details of an entry. Its owner and operators also see its standing with the reason, and
+    the entries of all sources.
     """
 
     entry: Mapping[str, Any] = {}
@@ -344,7 +344,7 @@ class KnownMember(msgspec.Struct):
 
 
 class KnownEntry(CatalogEntry, frozen=True, kw_only=True):
-    """An entry, and what this registry knows of it."""
+    """An entry, with this registry's information about it."""
 
     registry: KnownMember
 
@@ -352,7 +352,7 @@ class KnownEntry(CatalogEntry, frozen=True, kw_only=True):
 def described(
     entry: IndexedEntry, *, insider: bool, document: Mapping[str, Any] | None = None
 ) -> EntryDetails:
-    """Return what is known of an entry; an ``insider`` is its owner, or an operator."""
+    """Return the details of an entry; an ``insider`` is its owner or an operator."""
     observed = entry.observed
     found = EntryDetails(
         entry=document or {},
@@ -394,7 +394,7 @@ def _version(version: CardVersion) -> KnownVersion:
 
 
 def _json(raw: bytes | None) -> Mapping[str, Any]:
-    """Return a card as JSON values; it was read before it was stored."""
+    """Return a stored card as JSON values; it was validated before it was stored."""
     try:
         found = msgspec.json.decode(raw or b"{}")
     except (msgspec.DecodeError, RecursionError):
@@ -402,7 +402,7 @@ def _json(raw: bytes | None) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-# The page of a registry for people, and its own entry for catalogs.
+# The web page of a registry, and the registry's own entry for catalogs.
 
 SHOWN = 20
 MAX_SHOWN_TEXT = 400
@@ -434,7 +434,7 @@ li { margin: .75rem 0; padding: .9rem 1rem; background: var(--panel); border: 1p
 
 
 class RegistryPage:
-    """The page at the root: what is listed, and a search."""
+    """The web page at the root: the listed entries, and a search."""
 
     def __init__(self, name: str, searching: SearchOperations) -> None:
         self._name = name
@@ -447,7 +447,7 @@ class RegistryPage:
         is_documented=False,
     )
     async def show_page(self, request: RestRequest) -> RestAnswer:
-        """Show the page for people."""
+        """Return the web page."""
         words = request.query.get("q", "").strip()
         if len(words) > MAX_QUERY_TEXT:
             raise InvalidParamsError(f"q has at most {MAX_QUERY_TEXT} characters")
@@ -511,7 +511,7 @@ def _item(entry: Mapping[str, Any]) -> str:
 
 
 def _shown(text: Any) -> str:
-    """Return a text of others, bounded and escaped."""
+    """Return an untrusted text, bounded and escaped."""
     return escape(one_line(text, MAX_SHOWN_TEXT)) if isinstance(text, str) else ""
 
 
@@ -548,7 +548,7 @@ SECONDS = 15.0
 
 
 class _Asked(SearchRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The data part that a caller may send beside its words, or in their place."""
+    """The data part that a caller may send with the words of the need, or instead of them."""
 
     query: QueryModel = QueryModel()
     page_size: int = FOUND
@@ -559,7 +559,9 @@ def finding_agent(
     searching: SearchOperations,
     running: Callable[[Agent], AbstractAsyncContextManager[Any]],
 ) -> Agent:
-    """Return the agent. ``running`` is entered when it starts, and left when it stops."""
+    """Return the agent. ``running`` is a context that is entered at its start and left
+    at its stop.
+    """
     agent = Agent(
         name,
         description="Finds agents by what they can do. Say what you need; the answer has a data "
@@ -602,58 +604,59 @@ def finding_agent(
 
 
 def _asked(turn: Turn) -> SearchRequest:
-    """Return the search that a message asks for."""
+    """Return the search that a message requests."""
     given = _Asked()
     for part in turn.parts:
         if part.has_data:
             try:
                 given = msgspec.convert(part.data, _Asked)
             except msgspec.ValidationError as error:
-                turn.reject(f"the data part is no search: {error}")
+                turn.reject(f"the data part is not a search: {error}")
     words = " ".join(each for each in (turn.text.strip(), given.query.text.strip()) if each)
     if not words:
         turn.reject("say what you need, such as: find me an agent that converts currencies")
     if not 1 <= given.page_size <= MAX_PAGE:
-        turn.reject(f"pageSize is between 1 and {MAX_PAGE}")
+        turn.reject(f"pageSize must be between 1 and {MAX_PAGE}")
     return msgspec.structs.replace(given, query=msgspec.structs.replace(given.query, text=words))
 
 
-# Registration over sockets of the registry itself: with the rights of publishing over REST.
+# Registration over the registry's sockets, with the same permissions as publishing over REST.
 
 
 class IndexRegistrar:
-    """Publishes what agents register in the index of this registry (``AgentRegistrar``)."""
+    """Publishes registering agents in the index of this registry (``AgentRegistrar``)."""
 
     def __init__(self, publishing: EntryPublishing, heartbeats: Heartbeats) -> None:
         self._publishing = publishing
         self._heartbeats = heartbeats
 
     def identifier_of(self, agent_id: str, given: str) -> str:
-        """Return the identifier that the agent gives. Raises ``InvalidParamsError``."""
+        """Return the identifier that the agent supplies. Raises ``InvalidParamsError``."""
         if not given:
             raise InvalidParamsError(
-                "an agent is listed under an identifier of a domain that it has proved: give "
-                '"identifier": "urn:air:<your domain>:agent:<name>" beside "card"'
+                "an agent is listed under an identifier of a domain that its owner has proved: "
+                "give "
+                '"identifier": "urn:air:<your domain>:agent:<name>" next to "card"'
             )
         return given
 
     async def publish(
         self, entry: Mapping[str, Any], audience: Any, caller: Caller, address: str
     ) -> Mapping[str, Any]:
-        """Publish an entry of the caller's."""
+        """Publish an entry of the caller."""
         if audience is not None and not isinstance(audience, list):
-            raise InvalidParamsError("audience is a list, such as ['public']")
+            raise InvalidParamsError("audience must be a list, such as ['public']")
         options = PublishOptions(audience=None if audience is None else tuple(audience))
         catalog = {"specVersion": "1.0", "entries": [entry]}
         report = await self._publishing.publish(caller, catalog, options, address=address)
         return outcome_of(msgspec.to_builtins(report))
 
     async def withdraw(self, identifier: str, caller: Caller, address: str) -> None:
-        """Withdraw an entry of the caller's."""
+        """Withdraw an entry of the caller."""
         await self._publishing.withdraw(caller, identifier, address=address)
 
     async def beat(self, identifiers: Sequence[str], caller: Caller) -> Mapping[str, Any]:
-        """Note that agents of the caller are alive."""
+        """Record that agents of the caller are alive."""
         answer = await self._heartbeats.beat(caller, identifiers)
         if not answer.alive:
             raise PermissionDeniedError("this caller has published none of these: register first")

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 CATALOG = "application/ai-catalog+json"
-"""The media type of a catalog; an entry of it is a nested catalog."""
+"""The media type of a catalog; an entry of this type is a nested catalog."""
 
 A2A_CARD = "application/a2a-agent-card+json"
 MCP_CARD = "application/mcp-server-card+json"
@@ -19,25 +19,27 @@ A2A_CARD_TYPES = (A2A_CARD, "application/agent-card+json")
 
 CATALOG_PATH = "/.well-known/ard.json"
 PREDECESSOR_PATH = "/.well-known/ai-catalog.json"
-"""The path of ARD 0.9. Parley serves both, and reads it where the path of 0.91 has nothing."""
+"""The path of ARD 0.9. Parley serves both paths, and reads this one if the 0.91 path is empty."""
 
 CATALOG_PATHS = (CATALOG_PATH, PREDECESSOR_PATH)
 RELATIONS = ("ard", "ai-catalog")
-"""The relations of links to a catalog: of ARD 0.91, and of 0.9."""
+"""The link relations of a catalog: of ARD 0.91, and of 0.9."""
 
 PUBLISHER_VARIABLE = "PARLEY_PUBLISHER"
 """The environment variable that names the domain of a catalog."""
 
 MAX_NESTING = 4
-"""How deep catalogs may be nested; the AI Catalog recommends it."""
+"""The depth to which catalogs may be nested, as the AI Catalog recommends."""
 
 
 class CatalogStruct(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """A value of a catalog. Lists are tuples; fields that equal their defaults are not written."""
+    """Base of catalog objects. Lists are tuples; fields that equal their defaults are
+    not written.
+    """
 
 
 class ProvenanceLink(CatalogStruct, frozen=True, kw_only=True):
-    """Where an artifact comes from (ARD §4.5)."""
+    """The origin of an artifact (ARD §4.5)."""
 
     relation: str
     source_id: str
@@ -45,10 +47,10 @@ class ProvenanceLink(CatalogStruct, frozen=True, kw_only=True):
 
 
 class TrustManifest(CatalogStruct, frozen=True, kw_only=True):
-    """Who vouches for an artifact, and by which proofs (ARD §4.5).
+    """The identity behind an artifact, with its proofs (ARD §4.5).
 
     ``signature`` is a detached JWS (compact) over the canonical JSON (RFC 8785) of the manifest
-    without it.
+    without the signature.
     """
 
     identity: str
@@ -60,7 +62,7 @@ class TrustManifest(CatalogStruct, frozen=True, kw_only=True):
 
 
 class CatalogHost(CatalogStruct, frozen=True, kw_only=True):
-    """Who operates a catalog (AI Catalog)."""
+    """The operator of a catalog (AI Catalog)."""
 
     display_name: str
     identifier: str = ""
@@ -72,9 +74,9 @@ class CatalogHost(CatalogStruct, frozen=True, kw_only=True):
 class CatalogEntry(CatalogStruct, frozen=True, kw_only=True):
     """One artifact of a catalog (ARD §4.2): exactly one of ``url`` and ``data`` is set.
 
-    ``more`` has the members that this version does not know, as they were read; they can be
-    filtered by, and are written again. ``trust_document`` is the trust manifest as it was read,
-    where it would be written otherwise: a signature covers all of it.
+    ``more`` has the unknown members, unchanged; filters can use them, and they are written again.
+    ``trust_document`` is the trust manifest as received, if Parley would write it differently: a
+    signature covers all of it.
     """
 
     identifier: str
@@ -102,8 +104,8 @@ class AICatalog(CatalogStruct, frozen=True, kw_only=True):
     entries: tuple[CatalogEntry, ...] = ()
 
 
-# The terms of an entry, which is a node of JSON-LD (ARD §4.1). Contexts are never fetched: what
-# their addresses would declare is unknown here, but for the base context.
+# The terms of an entry, which is a JSON-LD node (ARD §4.1). Contexts are never fetched: apart from
+# the base context, the declarations at their addresses are unknown.
 
 NAMESPACE = "https://agenticresourcediscovery.org/ns#"
 MAX_TERMS = 64
@@ -124,9 +126,9 @@ def context_of(given: Any) -> dict[str, str]:
 
 
 def term_of(path: str, context: Mapping[str, str]) -> str:
-    """Return the path of a term that two documents share: a core term, or one with its IRI.
+    """Return a term path in the form that two documents share: a core term, or a term with its IRI.
 
-    What follows the first name is a path in the term's value. A name without a declaration stays.
+    The rest of the path after the first name stays. A name without a declaration stays.
     """
     first, dot, rest = path.partition(".")
     if first in _CORE:
@@ -145,7 +147,9 @@ def term_of(path: str, context: Mapping[str, str]) -> str:
 
 
 def expanded(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an entry whose core terms have their plain names, however its context calls them."""
+    """Return an entry whose core terms have their plain names, whatever names its context gives
+    them.
+    """
     context = context_of(given.get("@context"))
     if not any(NAMESPACE in iri for iri in context.values()):
         return given
@@ -165,14 +169,14 @@ _NOT_A_SEGMENT = re.compile(r"[^a-z0-9._-]+")
 
 
 class InvalidUrn(ValueError):
-    """A text is no identifier of a catalog entry. The message says why."""
+    """A text is not an identifier of a catalog entry. The message gives the reason."""
 
 
 class AirUrn(msgspec.Struct, frozen=True):
-    """An identifier in its parts (ARD Appendix C). ``publisher`` is a domain in lower case.
+    """The parts of an identifier (ARD Appendix C). ``publisher`` is a domain in lower case.
 
-    Two identifiers are the same when their texts are: ``str`` writes the publisher in lower case,
-    and the other segments as they were.
+    Two identifiers are equal if their texts are: ``str`` writes the publisher in lower case, and
+    the other segments unchanged.
     """
 
     publisher: str
@@ -189,7 +193,7 @@ class AirUrn(msgspec.Struct, frozen=True):
         if scheme == ["urn", "ai"]:
             raise InvalidUrn(
                 f"{text[:80]!r} is not of the form urn:air:<publisher>:<namespace>:<name>: the "
-                "prefix urn:ai: of early drafts is no URN namespace; write urn:air:"
+                "prefix urn:ai: of early drafts is not a URN namespace; write urn:air:"
             )
         if len(parts) < 4 or scheme != ["urn", "air"]:
             raise InvalidUrn(
@@ -199,7 +203,8 @@ class AirUrn(msgspec.Struct, frozen=True):
         for part in parts[3:]:
             if not _SEGMENT.fullmatch(part):
                 raise InvalidUrn(
-                    f"{part[:40]!r} in {text[:80]!r}: a segment has letters, digits, '.', '_', '-'"
+                    f"{part[:40]!r} in {text[:80]!r}: a segment may have letters, digits, '.', "
+                    "'_', '-'"
                 )
         return cls(publisher, tuple(parts[3:-1]), parts[-1])
 
@@ -208,9 +213,10 @@ class AirUrn(msgspec.Struct, frozen=True):
 
 
 def domain(text: str) -> str:
-    """Return a publisher's domain in lower case. Raises ``InvalidUrn`` for anything else.
+    """Return a publisher's domain in lower case. Raises ``InvalidUrn`` for any other text.
 
-    A domain has two labels at least: ``localhost`` is none, ``agent.localhost`` is for tests.
+    A domain has at least two labels: ``localhost`` is not a domain, ``agent.localhost`` is for
+    tests.
     """
     name = text.rstrip(".").lower()
     if not _DOMAIN.fullmatch(name) or re.fullmatch(r"[0-9.]+", name):
@@ -227,17 +233,17 @@ def media_type(text: str) -> str:
 
 
 def one_line(text: str, most: int) -> str:
-    """Return a text of others on one line, cut to a length."""
+    """Return an untrusted text on one line, cut to a length."""
     line = "".join(char if char.isprintable() else " " for char in text[: most + 1])
     return line if len(line) <= most else f"{line[: most - 3]}..."
 
 
 def all_positive(limits: msgspec.Struct, *but: str) -> None:
-    """Raise ``ValueError`` for a field that is not more than 0."""
+    """Raise ``ValueError`` for a field that is 0 or negative."""
     for field in msgspec.structs.fields(limits):
         value = getattr(limits, field.name)
         if field.name not in but and value <= 0:
-            raise ValueError(f"{field.name} is more than 0, not {value}")
+            raise ValueError(f"{field.name} must be more than 0, not {value}")
 
 
 def segment(text: str) -> str:
@@ -255,6 +261,6 @@ def identifier_at(host: str, namespace: str, name: str) -> str:
 
 
 def is_within(host: str, publisher: str) -> bool:
-    """Return whether a host belongs to a publisher: it is its domain, or below it."""
+    """Return whether a host belongs to a publisher: it is the publisher's domain or a subdomain."""
     name = host.rstrip(".").lower()
     return name == publisher or name.endswith(f".{publisher}")

@@ -1,7 +1,7 @@
-"""Reads, writes and checks catalogs (ARD 0.91 §4, and what 0.9 and the AI Catalog wrote).
+"""Reads, writes and checks catalogs (ARD 0.91 §4, and the forms of ARD 0.9 and the AI Catalog).
 
-Catalogs of others have ``mediaType`` (AI Catalog) or ``type`` (ARD), and unknown members. An entry
-that cannot be read is left out with the reason; the rest of its catalog stays.
+Published catalogs have ``mediaType`` (AI Catalog) or ``type`` (ARD), and unknown members. An
+invalid entry is left out with the reason; the rest of its catalog stays.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from parley.registry.catalog.entries import (
 )
 
 MAX_TEXT = 4_096
-"""The length limit of a text of an entry; longer ones are cut."""
+"""The length limit of a text of an entry; longer texts are cut."""
 
 MAX_LIST = 64
-"""How many tags, capabilities and queries of an entry are read."""
+"""The number of tags, capabilities and queries of an entry read."""
 
 _OWN = ("data", "trust_document", "more")
 _NAMES = {
@@ -44,22 +44,22 @@ _NAMES = {
 
 
 class InvalidCatalog(ValueError):
-    """A document is no catalog. The message says what is wrong."""
+    """A document is not a catalog. The message says what is wrong."""
 
 
 class InvalidEntry(ValueError):
-    """An entry cannot be read. The message says what is wrong."""
+    """An entry is invalid. The message says what is wrong."""
 
 
 class RejectedEntry(CatalogStruct, frozen=True, kw_only=True):
-    """An entry that was left out. ``identifier`` is its own, else its place: ``entries[3]``."""
+    """An entry that was left out. ``identifier`` is its own, else its path: ``entries[3]``."""
 
     identifier: str
     reason: str
 
 
 class ReadCatalog(CatalogStruct, frozen=True, kw_only=True):
-    """A catalog as it was read, without the entries that are wrong."""
+    """A catalog without its invalid entries."""
 
     catalog: AICatalog
     rejected: tuple[RejectedEntry, ...] = ()
@@ -71,10 +71,10 @@ def read_catalog(body: bytes | Mapping[str, Any], *, max_entries: int = 10_000) 
     Entries beyond ``max_entries`` are rejected as one.
     """
     document = _object(body, "a catalog")
-    version = document.get("specVersion", "1.0")  # ARD 0.91 reads the entries alone
+    version = document.get("specVersion", "1.0")  # ARD 0.91 reads only the entries
     listed = document.get("entries")
     if not isinstance(listed, list):
-        raise InvalidCatalog("a catalog has a list of entries")
+        raise InvalidCatalog("a catalog must have a list of entries")
     entries: list[CatalogEntry] = []
     rejected: list[RejectedEntry] = []
     for number, each in enumerate(listed[:max_entries]):
@@ -92,7 +92,7 @@ def read_catalog(body: bytes | Mapping[str, Any], *, max_entries: int = 10_000) 
     try:
         read_host = None if host is None else msgspec.convert(host, CatalogHost)
     except msgspec.ValidationError:
-        read_host = None  # it is for people: entries count without it
+        read_host = None  # informational: entries are valid without it
     catalog = AICatalog(
         spec_version=version if isinstance(version, str) else "1.0",
         host=read_host,
@@ -102,20 +102,20 @@ def read_catalog(body: bytes | Mapping[str, Any], *, max_entries: int = 10_000) 
 
 
 def read_entry(given: Any) -> CatalogEntry:
-    """Read an entry from JSON values. Raises ``InvalidEntry``."""
+    """Return an entry from JSON values. Raises ``InvalidEntry``."""
     if not isinstance(given, Mapping):
-        raise InvalidEntry("an entry is a JSON object")
+        raise InvalidEntry("an entry must be a JSON object")
     given = expanded(given)
     fields: dict[str, Any] = {name: given[name] for name in _NAMES - {"mediaType"} if name in given}
     fields.setdefault("type", given.get("mediaType", ""))
     for name in ("identifier", "displayName", "type"):
         if not isinstance(fields.get(name), str) or not fields[name].strip():
-            raise InvalidEntry(f"an entry has {an(name)}, a text")
+            raise InvalidEntry(f"an entry must have {an(name)}, a string")
         if len(fields[name]) > MAX_TEXT:
             raise InvalidEntry(f"the {name} of an entry is at most {MAX_TEXT} characters long")
     has_data = fields.get("data") is not None
     if has_data == bool(fields.get("url")):
-        raise InvalidEntry("an entry has either a url or data")
+        raise InvalidEntry("an entry must have either a url or data")
     for name in ("tags", "capabilities", "representativeQueries"):
         if isinstance(fields.get(name), list):
             fields[name] = [
@@ -127,7 +127,7 @@ def read_entry(given: Any) -> CatalogEntry:
     try:
         entry = msgspec.convert(fields, CatalogEntry)
     except msgspec.ValidationError as error:
-        raise InvalidEntry(f"an entry cannot be read: {error}") from None
+        raise InvalidEntry(f"an entry is invalid: {error}") from None
     more = {name: given[name] for name in given if name not in _NAMES}
     is_same = msgspec.to_builtins(entry.trust_manifest) == trust
     document = trust if isinstance(trust, Mapping) and not is_same else {}
@@ -135,7 +135,7 @@ def read_entry(given: Any) -> CatalogEntry:
 
 
 def write_entry(entry: CatalogEntry) -> dict[str, Any]:
-    """Return an entry as JSON values, with the members that were read and are not known."""
+    """Return an entry as JSON values, with its unknown members."""
     written: dict[str, Any] = msgspec.to_builtins(entry)
     for name in ("more", "trustDocument"):
         written.pop(name, None)
@@ -159,14 +159,14 @@ def _object(body: bytes | Mapping[str, Any], what: str) -> Mapping[str, Any]:
         try:
             document = msgspec.json.decode(body)
         except (msgspec.DecodeError, ValueError, RecursionError):
-            raise InvalidCatalog(f"{what} is a JSON object; this is no JSON") from None
+            raise InvalidCatalog(f"{what} must be a JSON object; this is not JSON") from None
     if not isinstance(document, Mapping):
-        raise InvalidCatalog(f"{what} is a JSON object")
+        raise InvalidCatalog(f"{what} must be a JSON object")
     return document
 
 
 MAX_PROBLEMS = 200
-"""How many problems of a catalog are told."""
+"""The most problems of a catalog that are reported."""
 
 MAX_ENTRIES = 10_000
 
@@ -188,7 +188,7 @@ _DETACHED = re.compile(r"[A-Za-z0-9_-]+\.\.[A-Za-z0-9_-]+")
 
 
 class CatalogProblem(msgspec.Struct, frozen=True):
-    """Something that is wrong with a catalog: where, and what would be right."""
+    """A problem of a catalog: its path, and how to correct it."""
 
     where: str
     what: str
@@ -199,12 +199,12 @@ class CatalogProblem(msgspec.Struct, frozen=True):
 
 
 def catalog_problems(document: Any) -> list[CatalogProblem]:
-    """Return the problems of a catalog, given as JSON values; none if it is as it should be."""
+    """Return the problems of a catalog, given as JSON values; an empty list for a valid catalog."""
     found: list[CatalogProblem] = []
     for problem in _catalog(document, "", 1):
         found.append(problem)
         if len(found) >= MAX_PROBLEMS:
-            found.append(CatalogProblem("", f"there are more problems than {MAX_PROBLEMS}"))
+            found.append(CatalogProblem("", f"there are more than {MAX_PROBLEMS} problems"))
             break
     return found
 
@@ -212,7 +212,7 @@ def catalog_problems(document: Any) -> list[CatalogProblem]:
 def problems_of(body: bytes) -> list[CatalogProblem]:
     """Return the problems of a catalog, given as JSON. Raises ``InvalidCatalog`` for other bytes.
 
-    Members that are there twice make a document that two readers read differently: an error.
+    A duplicate member is an error: two parsers would read the document differently.
     """
     import json
 
@@ -227,15 +227,17 @@ def problems_of(body: bytes) -> list[CatalogProblem]:
         return found
 
     def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is no JSON")
+        raise ValueError(f"{constant} is not JSON")
 
     try:
-        msgspec.json.decode(body)  # half of a surrogate pair, for one, is nothing that others read
+        msgspec.json.decode(
+            body
+        )  # rejects what other parsers cannot read, such as half of a surrogate pair
         document = json.loads(body, object_pairs_hook=members, parse_constant=refuse)
     except (ValueError, msgspec.DecodeError, RecursionError):
-        raise InvalidCatalog("a catalog is a JSON object; this is no JSON") from None
+        raise InvalidCatalog("a catalog must be a JSON object; this is not JSON") from None
     found = [
-        CatalogProblem("", f"the member {name[:80]!r} is there twice in one object")
+        CatalogProblem("", f"the member {name[:80]!r} occurs twice in one object")
         for name in twice[:10]
     ]
     return found + catalog_problems(document)
@@ -243,7 +245,7 @@ def problems_of(body: bytes) -> list[CatalogProblem]:
 
 def _catalog(given: Any, where: str, depth: int) -> Iterator[CatalogProblem]:
     if not isinstance(given, Mapping):
-        yield CatalogProblem(where, f"a catalog is a JSON object, not {_kind(given)}")
+        yield CatalogProblem(where, f"a catalog must be a JSON object, not {_kind(given)}")
         return
     yield from _members(given, _CATALOG, where)
     yield from map(_warning, _of_the_predecessor(given, where))
@@ -251,9 +253,11 @@ def _catalog(given: Any, where: str, depth: int) -> Iterator[CatalogProblem]:
     if not isinstance(entries, list):
         return
     if not entries:
-        yield CatalogProblem(_at(where, "entries"), "there is none: nothing is published", False)
+        yield CatalogProblem(
+            _at(where, "entries"), "the list is empty: nothing is published", False
+        )
     if len(entries) > MAX_ENTRIES:
-        words = f"registries may read no more than {MAX_ENTRIES}: part them into nested catalogs"
+        words = f"registries may read at most {MAX_ENTRIES}: split them into nested catalogs"
         yield CatalogProblem(_at(where, "entries"), words, False)
     seen: set[tuple[str, str]] = set()
     for number, entry in enumerate(entries[:MAX_ENTRIES]):
@@ -262,19 +266,21 @@ def _catalog(given: Any, where: str, depth: int) -> Iterator[CatalogProblem]:
         if isinstance(entry, Mapping):
             key = (str(entry.get("identifier")), str(entry.get("version", "")))
             if key in seen and entry.get("identifier"):
-                words = f"{key[0][:200]} is there twice" + (f" in version {key[1]}" * bool(key[1]))
+                words = f"{key[0][:200]} occurs twice" + (f" in version {key[1]}" * bool(key[1]))
                 yield CatalogProblem(place, words)
             seen.add(key)
 
 
 def _of_the_predecessor(given: Mapping[str, Any], where: str) -> Iterator[CatalogProblem]:
-    """Yield what readers of ARD 0.9 find wrong around the entries; those of 0.91 ignore it."""
+    """Yield the problems for readers of ARD 0.9 outside the entries; readers of 0.91
+    ignore them.
+    """
     yield from _members(given, _AROUND, where)
     version = given.get("specVersion")
     if isinstance(version, str) and version != "1.0":
-        yield CatalogProblem(_at(where, "specVersion"), f'it is "1.0", not {version[:40]!r}')
+        yield CatalogProblem(_at(where, "specVersion"), f'it must be "1.0", not {version[:40]!r}')
     if "collections" in given:
-        words = "catalogs are nested as entries; nobody reads collections"
+        words = "nest catalogs as entries; collections are not read"
         yield CatalogProblem(_at(where, "collections"), words)
     if isinstance(given.get("host"), Mapping):
         yield from _members(given["host"], _HOST, _at(where, "host"))
@@ -287,7 +293,7 @@ def _warning(problem: CatalogProblem) -> CatalogProblem:
 
 def _entry(given: Any, where: str, depth: int) -> Iterator[CatalogProblem]:
     if not isinstance(given, Mapping):
-        yield CatalogProblem(where, f"an entry is a JSON object, not {_kind(given)}")
+        yield CatalogProblem(where, f"an entry must be a JSON object, not {_kind(given)}")
         return
     given = expanded(given)
     yield from _members(given, _ENTRY, where)
@@ -296,24 +302,26 @@ def _entry(given: Any, where: str, depth: int) -> Iterator[CatalogProblem]:
         try:
             publisher = AirUrn.parse(given["identifier"]).publisher
             if not given["identifier"].startswith("urn:air:"):
-                words = "it begins with urn:air: in lower case"
+                words = "it must begin with urn:air: in lower case"
                 yield CatalogProblem(_at(where, "identifier"), words)
         except InvalidUrn as error:
             yield CatalogProblem(_at(where, "identifier"), str(error))
     for name in ("displayName", "type"):
         if isinstance(given.get(name), str) and len(given[name]) > MAX_TEXT:
-            words = f"it has at most {MAX_TEXT} characters, not {len(given[name])}"
+            words = f"it may have at most {MAX_TEXT} characters, not {len(given[name])}"
             yield CatalogProblem(_at(where, name), words)
     yield from _type(given, where)
     if ("url" in given) == ("data" in given):
         both = "both" if "url" in given else "none of them"
-        yield CatalogProblem(where, f"an entry has either a url or data; this one has {both}")
+        yield CatalogProblem(
+            where, f"an entry must have either a url or data; this entry has {both}"
+        )
     if isinstance(given.get("url"), str) and not _is_web(given["url"]):
-        words = f"{given['url'][:200]!r} is no https:// or http:// address"
+        words = f"{given['url'][:200]!r} is not an https:// or http:// address"
         yield CatalogProblem(_at(where, "url"), words)
     queries = given.get("representativeQueries")
     if isinstance(queries, list) and not 2 <= len(queries) <= 5:
-        words = f"there are two to five, not {len(queries)}"
+        words = f"there must be two to five, not {len(queries)}"
         yield CatalogProblem(_at(where, "representativeQueries"), words, False)
     if not queries:
         words = "no representativeQueries: two to five of them make the agent easier to find"
@@ -321,7 +329,7 @@ def _entry(given: Any, where: str, depth: int) -> Iterator[CatalogProblem]:
     if isinstance(given.get("metadata"), Mapping):
         for name, value in given["metadata"].items():
             if isinstance(value, list | dict):
-                words = f"a text, a number, true, false or null, not {_kind(value)}"
+                words = f"it must be a string, a number, true, false or null, not {_kind(value)}"
                 yield CatalogProblem(_at(where, f"metadata.{name[:80]}"), words)
     yield from _trust(given, publisher, where)
     if given.get("type") == CATALOG and "data" in given:
@@ -340,10 +348,10 @@ def _type(given: Mapping[str, Any], where: str) -> Iterator[CatalogProblem]:
         words = "ARD calls the media type of an entry type; mediaType alone is not enough"
         yield CatalogProblem(where, words)
     elif isinstance(kind, str) and kind not in KNOWN_TYPES:
-        words = f"{kind[:100]!r} is none of the known types: {', '.join(KNOWN_TYPES[:5])}, ..."
+        words = f"{kind[:100]!r} is not among the known types: {', '.join(KNOWN_TYPES[:5])}, ..."
         yield CatalogProblem(_at(where, "type"), words, False)
     if isinstance(kind, str) and given.get("mediaType", kind) != kind:
-        words = f"it is {kind[:100]!r}, and mediaType says something else"
+        words = f"it is {kind[:100]!r}, but mediaType differs"
         yield CatalogProblem(_at(where, "type"), words, False)
 
 
@@ -360,7 +368,7 @@ def _trust(given: Mapping[str, Any], publisher: str, where: str) -> Iterator[Cat
             if isinstance(each, Mapping):
                 yield from _members(each, members, place)
             else:
-                yield CatalogProblem(place, f"a JSON object, not {_kind(each)}")
+                yield CatalogProblem(place, f"it must be a JSON object, not {_kind(each)}")
     if isinstance(manifest.get("trustSchema"), Mapping):
         yield from _members(manifest["trustSchema"], _SCHEMA, _at(where, "trustSchema"))
     identity = manifest.get("identity")
@@ -372,13 +380,13 @@ def _trust(given: Mapping[str, Any], publisher: str, where: str) -> Iterator[Cat
         yield CatalogProblem(_at(where, "identity"), words)
     signature = manifest.get("signature")
     if isinstance(signature, str) and not _DETACHED.fullmatch(signature):
-        words = "a signature is a detached JWS in compact form: header..signature"
+        words = "a signature must be a detached JWS in compact form: header..signature"
         yield CatalogProblem(_at(where, "signature"), words)
 
 
 def identity_domain(identity: str) -> str:
-    """Return the domain in an identity: of a URL, a SPIFFE ID, did:web, dns:, an identifier, or
-    itself; ``localhost`` for this machine, empty for none.
+    """Return the domain in an identity: of a URL, a SPIFFE ID, did:web, dns:, an identifier, or a
+    plain domain; ``localhost`` for this machine, empty for an identity without a domain.
     """
     text = identity.strip()
     scheme, colon, rest = text.partition(":")
@@ -399,7 +407,7 @@ def identity_domain(identity: str) -> str:
             case _:
                 return ""
         return host.lower() if host.lower() == "localhost" else domain(host)
-    except ValueError:  # of an identifier or a domain that is none, too
+    except ValueError:  # also for an invalid identifier or domain
         return ""
 
 
@@ -408,7 +416,7 @@ def _is_aligned(identity: str, publisher: str) -> bool:
 
 
 class _Rule(msgspec.Struct, frozen=True):
-    """What a member is, in words, and whether a value is that."""
+    """The description of a member's valid values, and the test for them."""
 
     words: str
     holds: Callable[[Any], bool]
@@ -493,7 +501,7 @@ _PROVENANCE = {"relation": _NEEDED, "sourceId": _NEEDED, "sourceDigest": _TEXT}
 def _members(
     given: Mapping[str, Any], rules: Mapping[str, _Rule], where: str
 ) -> Iterator[CatalogProblem]:
-    """Yield the members that are missing, or of another kind; others are open to everybody."""
+    """Yield the missing members, and members of the wrong type; unknown members are allowed."""
     for name, rule in rules.items():
         if name not in given:
             if rule.is_required and not (name == "type" and "mediaType" in given):

@@ -1,6 +1,7 @@
-"""Requests to a registry and its answers (ARD §5.3), written and read by who asks.
+"""Requests to a registry and its responses (ARD §5.3), as the client writes and reads them.
 
-Answers of others lack members, have scores of another kind, and list wrong entries."""
+Responses may lack members, have scores of another type, and list invalid entries.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +31,11 @@ MAX_QUERY_TEXT = 2_000
 MAX_FILTERS = 32
 MAX_FACETS = 16
 MAX_OWN_TOKEN = 2_048
-"""The length limit of a page token that a registry is sent back."""
+"""The length limit of a page token from this registry."""
 
 
 class FederationMode(StrEnum):
-    """Who asks other registries (ARD §5.4)."""
+    """How other registries are included in a search (ARD §5.4)."""
 
     AUTO = "auto"
     REFERRALS = "referrals"
@@ -50,9 +51,9 @@ _FILTER = {
 
 
 class QueryModel(CatalogStruct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A need in words, and constraints by field path; both must hold (ARD §5.3.1).
+    """A need in words, and constraints by field path; both must match (ARD §5.3.1).
 
-    The values of one path, a text or a tuple of them, are alternatives. ``context`` declares the
+    The values of one path, a text or a tuple of texts, are alternatives. ``context`` declares the
     prefixes in the paths.
     """
 
@@ -60,7 +61,8 @@ class QueryModel(CatalogStruct, frozen=True, kw_only=True, forbid_unknown_fields
     filter: Annotated[
         Mapping[str, Any],
         Meta(
-            description="Field paths with their values: one of the values of each path must match.",
+            description="Field paths with their values: for each path, at least one value must "
+            "match.",
             extra_json_schema=_FILTER,
         ),
     ] = {}
@@ -74,7 +76,7 @@ class QueryModel(CatalogStruct, frozen=True, kw_only=True, forbid_unknown_fields
     ] = msgspec.field(default=None, name="@context")
 
     def path(self, given: str) -> str:
-        """Return the path that entries have of a path as the query writes it."""
+        """Return the path in entries for a path of the query."""
         return term_of(given, context_of(self.context))
 
 
@@ -90,7 +92,7 @@ class SearchRequest(CatalogStruct, frozen=True, kw_only=True, forbid_unknown_fie
 class SearchResult(CatalogStruct, frozen=True, kw_only=True):
     """An entry with its relevance (0 to 100), and the registry that indexed it.
 
-    The entry is JSON (``registry.catalog.reading`` reads and writes it); relevance is no trust.
+    The entry is JSON (``registry.catalog.reading`` reads and writes it); relevance is not trust.
     """
 
     entry: Mapping[str, Any]
@@ -108,7 +110,7 @@ class RegistryReferral(CatalogStruct, frozen=True, kw_only=True):
 
 
 class SearchResponse(CatalogStruct, frozen=True, kw_only=True):
-    """The answer to ``POST /search``."""
+    """The response to ``POST /search``."""
 
     results: tuple[SearchResult, ...] = ()
     referrals: tuple[RegistryReferral, ...] = ()
@@ -134,14 +136,14 @@ class ExploreRequest(CatalogStruct, frozen=True, kw_only=True):
 
 
 class FacetBucket(CatalogStruct, frozen=True, kw_only=True):
-    """A value, and how many entries have it."""
+    """A value, and the number of entries that have it."""
 
     value: str
     count: int
 
 
 class Facet(CatalogStruct, frozen=True, kw_only=True):
-    """The values of a path; ``other_count`` is the number of entries in buckets left out."""
+    """The values of a path; ``other_count`` is the number of entries in omitted buckets."""
 
     buckets: tuple[FacetBucket, ...]
     other_count: int
@@ -166,7 +168,7 @@ ENTRY_SCHEMA = {"$ref": "#/components/schemas/CatalogEntry"}
 
 
 class EntryPage(CatalogStruct, frozen=True, kw_only=True):
-    """The answer to ``GET /agents``: a page of a list, and how many entries it has in all."""
+    """The response to ``GET /agents``: a page of a list, and the number of all its entries."""
 
     items: list[Annotated[Mapping[str, Any], Meta(extra_json_schema=ENTRY_SCHEMA)]]
     total: int
@@ -177,25 +179,25 @@ T = TypeVar("T")
 
 MAX_REFERRALS = 50
 MAX_TOKEN = 4_096
-"""The length limit of a page token of others: it is sent back to them."""
+"""The length limit of a page token from another registry."""
 
 MAX_MESSAGE = 500
 MAX_DEPTH = 32
-"""How deep the JSON of an answer may be nested."""
+"""The depth to which the JSON of a response may be nested."""
 
 
 _CODE = re.compile(r"[A-Za-z0-9_.-]{1,60}")
 
 
 class InvalidAnswer(ValueError):
-    """An answer is none of a registry. The message says what is wrong."""
+    """A response is not from a registry. The message says what is wrong."""
 
 
 class ListedResult(CatalogStruct, frozen=True, kw_only=True):
-    """A result as a registry wrote it: ``score`` is what it claims, ``None`` if it does not.
+    """A result from a registry: ``score`` is the registry's claim, ``None`` without a score.
 
-    A registry may leave out all but the identifier (ARD §5.3.2): then ``is_partial`` is set, and
-    the entry is asked for by its identifier.
+    A registry may send only the identifier (ARD §5.3.2): then ``is_partial`` is set, and the entry
+    is requested by its identifier.
     """
 
     entry: CatalogEntry
@@ -206,7 +208,7 @@ class ListedResult(CatalogStruct, frozen=True, kw_only=True):
 
 
 class SearchAnswer(CatalogStruct, frozen=True, kw_only=True):
-    """An answer to a search, without the entries that are wrong."""
+    """The response to a search, without invalid entries."""
 
     results: tuple[ListedResult, ...] = ()
     referrals: tuple[RegistryReferral, ...] = ()
@@ -215,7 +217,7 @@ class SearchAnswer(CatalogStruct, frozen=True, kw_only=True):
 
 
 class BrowseAnswer(CatalogStruct, frozen=True, kw_only=True):
-    """An answer to a list request, without the entries that are wrong."""
+    """The response to a list request, without invalid entries."""
 
     entries: tuple[CatalogEntry, ...] = ()
     total: int | None = None
@@ -260,7 +262,7 @@ def _query(query: QueryModel) -> dict[str, Any]:
 
 
 def read_search(body: bytes, *, max_results: int) -> SearchAnswer:
-    """Read the answer to a search. Raises ``InvalidAnswer``.
+    """Read the response to a search. Raises ``InvalidAnswer``.
 
     Results beyond ``max_results`` are rejected as one.
     """
@@ -275,15 +277,15 @@ def read_search(body: bytes, *, max_results: int) -> SearchAnswer:
 
 
 def read_explore(body: bytes) -> dict[str, Facet]:
-    """Read the answer to an exploration. Raises ``InvalidAnswer``."""
+    """Read the response to an exploration. Raises ``InvalidAnswer``."""
     facets = _object(body).get("facets")
     if not isinstance(facets, Mapping):
-        raise InvalidAnswer("an answer to an exploration has facets, an object")
+        raise InvalidAnswer("a response to an exploration must have an object facets")
     return {str(name): _facet(each) for name, each in facets.items() if isinstance(each, Mapping)}
 
 
 def read_list(body: bytes, *, max_items: int) -> BrowseAnswer:
-    """Read the answer to a list request. Raises ``InvalidAnswer``."""
+    """Read the response to a list request. Raises ``InvalidAnswer``."""
     document = _object(body)
     names = ("items", "results", "agents")
     entries, rejected = _read_all(document, names, max_items, read_entry)
@@ -297,10 +299,10 @@ def read_list(body: bytes, *, max_items: int) -> BrowseAnswer:
 
 
 def read_one(body: bytes) -> tuple[CatalogEntry, Mapping[str, Any]]:
-    """Read an entry alone, and what Parley's registries say of it. Raises ``InvalidAnswer``.
+    """Read a single entry, and the details that Parley's registries add. Raises ``InvalidAnswer``.
 
-    ARD 0.91 answers with the entry itself, where ``registry.details`` has that; before, the entry
-    was a member ``entry`` of it.
+    ARD 0.91 returns the entry itself, with the details in ``registry.details``; before, the entry
+    was a member ``entry`` of the response.
     """
     document = _object(body)
     inner = document.get("entry")
@@ -319,7 +321,7 @@ def read_one(body: bytes) -> tuple[CatalogEntry, Mapping[str, Any]]:
 
 
 def read_error(body: bytes) -> tuple[str, str]:
-    """Return the code and the message of an error; empty for what is none."""
+    """Return the code and the message of an error; empty for any other document."""
     try:
         document = msgspec.json.decode(body)
     except (ValueError, RecursionError):
@@ -334,13 +336,13 @@ def read_error(body: bytes) -> tuple[str, str]:
 
 
 def _line(text: str) -> str:
-    """Return a text of a registry on one line: it goes into errors, logs and terminals."""
+    """Return an untrusted text on one line, for errors, logs and terminals."""
     cut = " ".join(text[: 2 * MAX_MESSAGE].split())[:MAX_MESSAGE]
     return "".join(sign if sign.isprintable() else "?" for sign in cut)
 
 
 def clamped(score: float | None) -> int:
-    """Return a score that a registry claims as one of 0 to 100; none is 0."""
+    """Return a claimed score limited to 0 to 100; a missing score is 0."""
     return 0 if score is None else round(min(max(score, 0.0), 100.0))
 
 
@@ -365,7 +367,7 @@ def _result(given: Any) -> ListedResult:
 
 
 def _partial(given: Any) -> ListedResult | None:
-    """Return a result that has an identifier and lacks what else an entry has, ``None`` if not."""
+    """Return a result that has only an identifier, ``None`` if it has more or none."""
     if not isinstance(given, Mapping):
         return None
     identifier, score, source = (given.get(name) for name in ("identifier", "score", "source"))
@@ -387,7 +389,7 @@ def _partial(given: Any) -> ListedResult | None:
 
 
 def _number(given: Any) -> float | None:
-    """Return a finite number; ``None`` for all else."""
+    """Return a finite number; ``None`` for any other value."""
     if isinstance(given, bool) or not isinstance(given, int | float):
         return None
     try:
@@ -431,11 +433,11 @@ def _object(body: bytes) -> Mapping[str, Any]:
     try:
         document = msgspec.json.decode(body)
     except (ValueError, RecursionError):
-        raise InvalidAnswer("the answer is no JSON") from None
+        raise InvalidAnswer("the response is not JSON") from None
     if not isinstance(document, Mapping):
-        raise InvalidAnswer("the answer is no JSON object")
+        raise InvalidAnswer("the response is not a JSON object")
     if _is_deeper(document, MAX_DEPTH):
-        raise InvalidAnswer(f"the answer is nested more than {MAX_DEPTH} levels deep")
+        raise InvalidAnswer(f"the response is nested more than {MAX_DEPTH} levels deep")
     return document
 
 
@@ -457,13 +459,13 @@ def _is_deeper(value: Any, levels: int) -> bool:
 def _read_all(
     document: Mapping[str, Any], names: tuple[str, ...], most: int, read: Callable[[Any], T]
 ) -> tuple[tuple[T, ...], tuple[RejectedEntry, ...]]:
-    """Return what a list has that can be read, and what is rejected: all beyond ``most`` as one.
+    """Return the valid items of a list, and the rejected items: all beyond ``most`` as one.
 
-    Raises ``InvalidAnswer`` for an answer without a list of one of the names.
+    Raises ``InvalidAnswer`` for a response without a list of these names.
     """
     listed = next((document[n] for n in names if isinstance(document.get(n), list)), None)
     if listed is None:
-        raise InvalidAnswer(f"the answer has no list of {names[0]}")
+        raise InvalidAnswer(f"the response has no list of {names[0]}")
     found: list[T] = []
     rejected: list[RejectedEntry] = []
     for each in listed[:most]:
@@ -474,13 +476,13 @@ def _read_all(
             name = named[:512] if isinstance(named, str) else ""
             rejected.append(RejectedEntry(identifier=name, reason=str(error)))
     if len(listed) > most:
-        more = f"{len(listed) - most} entries beyond the {most} that were asked for are not read"
+        more = f"{len(listed) - most} entries beyond the {most} requested are not read"
         rejected.append(RejectedEntry(identifier="", reason=more))
     return tuple(found), tuple(rejected)
 
 
 def _token(document: Mapping[str, Any]) -> str:
-    """Return the token of the next page; one that is too long ends the pages."""
+    """Return the token of the next page; an overlong token ends the pages."""
     token = _first(document, ("pageToken", "nextPageToken"))
     return token if len(token) <= MAX_TOKEN else ""
 

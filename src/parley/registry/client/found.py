@@ -1,4 +1,4 @@
-"""``FoundAgent``: an entry that a search found, and how its agent is called."""
+"""``FoundAgent``: an entry that a search found, with the address of its agent."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from parley.security.egress import LOOPBACK, Egress
 
 
 class FoundAgent(CatalogReference, frozen=True, kw_only=True):
-    """An agent that was found: ``parley.connect(found)`` calls it.
+    """A found agent: ``parley.connect(found)`` calls it.
 
-    ``entry`` is the catalog entry, ``score`` (0 to 100) how well it matches the need, which is no
-    trust. ``source`` is the registry that indexed it. The texts are data of others. ``places`` are
-    private hosts and networks that its address may lead to; ``is_near``: the registry is on this
-    machine, so its agents may be too; ``is_own``: the caller's own catalog has it, so it may be
-    anywhere. ``details`` are what Parley's registries say of an entry that is asked for alone: its
-    card, the versions of that, what was measured.
+    ``entry`` is the catalog entry, ``score`` (0 to 100) how well it matches the need, which is not
+    trust. ``source`` is the registry that indexed it. Its texts are untrusted. ``places`` are
+    private hosts and networks to which its address may resolve; ``is_near``: the registry is on
+    this machine, so its agents may be too; ``is_own``: it comes from the caller's own catalog, so
+    any address is allowed. ``details`` are what Parley's registries return for a single entry: its
+    card, earlier versions of the card, measurements.
     """
 
     entry: CatalogEntry
@@ -34,7 +34,7 @@ class FoundAgent(CatalogReference, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         text = f"{self.name} ({self.identifier}, {self.score})"
-        return "".join(sign if sign.isprintable() else "?" for sign in text)  # it may be printed
+        return "".join(sign if sign.isprintable() else "?" for sign in text)  # safe to print
 
     @property
     def identifier(self) -> str:
@@ -58,42 +58,43 @@ class FoundAgent(CatalogReference, frozen=True, kw_only=True):
 
     @property
     def card(self) -> Mapping[str, Any] | None:
-        """The card that is in the entry itself, as JSON values; ``None`` if it has an address."""
+        """The card inside the entry, as JSON values; ``None`` if the entry has the
+        card's address.
+        """
         data = self.entry.data
         return data if isinstance(data, Mapping) else None
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """What the registry finds strange in the texts, such as ``instructions``."""
+        """The registry's warnings about the texts, such as ``instructions``."""
         given = self.known.get("marks")
         listed = given if isinstance(given, list) else ()
         return tuple(each[:60] for each in listed[:16] if isinstance(each, str))
 
     @property
     def known(self) -> Mapping[str, Any]:
-        """What the registry found out of it: ``trust``, ``health``, measurements, ``marks``.
+        """The registry's findings: ``trust``, ``health``, measurements, ``marks``.
 
-        It is what that registry says. Registries of others have nothing here.
+        These are claims of the registry. Other implementations' registries return nothing here.
         """
         given = self.entry.more.get("registry")
         return given if isinstance(given, Mapping) else {}
 
     @property
     def via(self) -> str:
-        """The registry that passed it on, if the one that was asked has it from another."""
+        """The registry that forwarded the entry, if it came from another registry."""
         given = self.known.get("via")
         return given[:512] if isinstance(given, str) else ""
 
     @property
     def reference(self) -> Reference:
-        """What ``parley.connect`` takes. Raises ``CardNotFound`` for an entry without an A2A card.
+        """Return the argument for ``parley.connect``. Raises ``CardNotFound`` without an A2A card.
 
-        The address is one of the web: a file or a program of this machine is never named by a
-        registry.
+        The address is a web address: a registry never names a file or a program of this machine.
         """
         if media_type(self.entry.type) not in A2A_CARD_TYPES:
             raise CardNotFound(
-                f"{self.identifier} is of the type {self.entry.type[:100]!r}, and not an A2A agent "
+                f"{self.identifier} is of the type {self.entry.type[:100]!r}, not an A2A agent "
                 f"({A2A_CARD_TYPES[0]})"
             )
         if self.card is not None:
@@ -108,14 +109,16 @@ class FoundAgent(CatalogReference, frozen=True, kw_only=True):
             ) from None
         if parts.username is not None or parts.password is not None:
             raise CardNotFound(
-                f"the address in the entry {self.identifier} has a user or a password; those are "
-                "the caller's to give"
+                f"the address in the entry {self.identifier} has a user or a password; these "
+                "must come from the caller"
             )
         return url
 
     @property
     def egress(self) -> Egress | None:
-        """The policy for calls: public addresses, and those of ``places``; ``None`` for any."""
+        """The egress policy for calls: public addresses and ``places``; ``None`` allows any
+        address.
+        """
         if self.is_own:
             return None
         near = LOOPBACK if self.is_near else ()

@@ -1,7 +1,7 @@
-"""A catalog that is searched here, by words, without a registry: a file, JSON, a fetched catalog.
+"""A catalog that is searched in this process, without a registry: a file, JSON, a fetched catalog.
 
-It is an AI Catalog, with catalogs nested in it, or a simple list of servers: of addresses, of
-cards, or of objects with ``name`` and ``url``.
+It is an AI Catalog, with nested catalogs, or a simple list of servers: of addresses, of cards, or
+of objects with ``name`` and ``url``.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def read_file(path: Path) -> bytes:
 
 
 def read_entries(document: bytes | Mapping[str, Any], where: str) -> tuple[CatalogEntry, ...]:
-    """Return the entries of a catalog, those of catalogs within it too. Raises ``NotARegistry``."""
+    """Return the entries of a catalog and of its nested catalogs. Raises ``NotARegistry``."""
     try:
         catalog = read_catalog(document, max_entries=MAX_ENTRIES).catalog
     except InvalidCatalog as error:
@@ -80,7 +80,7 @@ def read_entries(document: bytes | Mapping[str, Any], where: str) -> tuple[Catal
         simple = tuple(_from_list(parse_catalog(body, where)))
         if simple:
             return simple
-        raise NotARegistry(f"{where} is no catalog: {error}") from None
+        raise NotARegistry(f"{where} is not a catalog: {error}") from None
     return tuple(_flat(catalog.entries, MAX_NESTING))[:MAX_ENTRIES]
 
 
@@ -129,7 +129,7 @@ def _tags(card: Mapping[str, Any]) -> Iterator[str]:
 class LocalCatalog:
     """Searches entries as a registry does: by words and filters, with scores and pages.
 
-    ``source`` is what results say they come from.
+    ``source`` is the source that results name.
     """
 
     def __init__(self, entries: Iterable[CatalogEntry], source: str) -> None:
@@ -172,7 +172,7 @@ class LocalCatalog:
         return found
 
     async def browse(self, request: ListRequest) -> BrowseAnswer:
-        """Return the entries in an order, by identifier without one."""
+        """Return the entries in an order, by default by identifier."""
         with _refused():
             constraints = constraints_of_expression(request.filter)
             order = order_of(request.order_by) or (Order(field="identifier"),)
@@ -188,7 +188,7 @@ class LocalCatalog:
         )
 
     async def entry(self, identifier: str) -> tuple[CatalogEntry, Mapping[str, Any]]:
-        """Return the entry of an identifier, with nothing beside. Raises ``AgentNotFound``."""
+        """Return the entry of an identifier, without details. Raises ``AgentNotFound``."""
         wanted = identifier.casefold()
         for each in self.entries:
             if each.identifier.casefold() == wanted:
@@ -196,11 +196,11 @@ class LocalCatalog:
         raise AgentNotFound(f"{self.source} has no entry {identifier[:200]!r}")
 
     async def aclose(self) -> None:
-        """Forget what is searched. Idempotent."""
+        """Drop the searched entries. Idempotent."""
         await self._search.close()
 
     async def _ask(self, work: Callable[[SearchTables], T]) -> T:
-        """Do work with the tables that searches look at; a thread makes them for the first."""
+        """Run a function on the search tables; the first call builds them in a thread."""
         if not self._search.change and self.entries:
             changed = await asyncio.to_thread(lambda: [*map(_listed, count(), self.entries)])
             await self._search.put(changed)
@@ -208,7 +208,7 @@ class LocalCatalog:
 
 
 def _listed(key: int, entry: CatalogEntry) -> ChangedEntry:
-    """Return an entry as searches look at it, under its place in the catalog."""
+    """Return an entry in the form that searches use, under its position in the catalog."""
     try:
         publisher = AirUrn.parse(entry.identifier).publisher
     except InvalidUrn:
@@ -233,7 +233,7 @@ def _selection(query: QueryModel) -> EntrySelection:
 
 @contextmanager
 def _refused() -> Iterator[None]:
-    """Raise ``RegistryRefused`` for a wrong request, as a registry does."""
+    """Raise ``RegistryRefused`` for an invalid request, as a registry does."""
     try:
         yield
     except InvalidParamsError as error:
@@ -244,5 +244,5 @@ def _offset(token: str) -> int:
     if not token:
         return 0
     if not (token.isascii() and token.isdecimal() and len(token) < 9):
-        raise RegistryRefused("the page token is not of this catalog", status=400)
+        raise RegistryRefused("the page token does not belong to this catalog", status=400)
     return int(token)

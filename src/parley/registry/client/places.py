@@ -1,8 +1,8 @@
-"""What a user names as a registry, and what goes wrong with it.
+"""References to registries, and the errors of registries.
 
-A place is an address, a domain, a catalog, a file or JSON. The errors are ``ClientError``s:
-``RegistryRefused`` (an answer with an error), ``NotARegistry`` (something else answers) and
-``AgentNotFound`` (no such entry). ``NoRegistry`` is a ``ValueError``: none was named.
+A reference is an address, a domain, a catalog, a file or JSON. The errors are ``ClientError``s:
+``RegistryRefused`` (a response with an error), ``NotARegistry`` (a response of something else) and
+``AgentNotFound`` (no such entry). ``NoRegistry`` is a ``ValueError``: there is no reference.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from parley.security.networks import is_loopback
 
 
 class RegistryRefused(ClientError):
-    """A registry refused a request: ``status`` is that of HTTP, ``code`` its own error code."""
+    """A registry rejected a request: ``status`` is the HTTP status, ``code`` its error code."""
 
     def __init__(
         self, message: str, *, status: int, code: str = "", retry_after: float | None = None
@@ -35,11 +35,11 @@ class RegistryRefused(ClientError):
 
 
 class NotARegistry(ClientError):
-    """The reference leads to no registry, and to no catalog."""
+    """The reference leads neither to a registry nor to a catalog."""
 
 
 class AgentNotFound(ClientError):
-    """A registry has no entry of an identifier, or shows it to others only."""
+    """A registry has no entry with this identifier, or hides it from this caller."""
 
 
 class NoRegistry(ValueError):
@@ -60,11 +60,11 @@ HOW = (
 )
 
 
-class PlaceKind(StrEnum):
-    """What a reference leads to, as far as its words say."""
+class ReferenceKind(StrEnum):
+    """The kind of a reference, as far as its text tells."""
 
     ADDRESS = "address"
-    """The base address of a registry; one without a path may also be a domain."""
+    """The base address of a registry; an address without a path may also be a domain."""
     DOMAIN = "domain"
     """A domain: its catalog names the registry."""
     CATALOG = "catalog"
@@ -73,65 +73,66 @@ class PlaceKind(StrEnum):
     JSON = "json"
 
 
-class RegistryPlace(NamedTuple):
-    """A reference, read."""
+class ParsedReference(NamedTuple):
+    """A parsed reference."""
 
-    kind: PlaceKind
+    kind: ReferenceKind
     url: str = ""
     path: Path | None = None
     document: bytes | Mapping[str, Any] = b""
 
 
-def place_of(
+def parse_reference(
     reference: RegistryReference | None, environ: Mapping[str, str] = os.environ
-) -> RegistryPlace:
-    """Read a reference; without one, that of ``PARLEY_REGISTRY``.
+) -> ParsedReference:
+    """Parse a reference; ``None`` means ``PARLEY_REGISTRY``.
 
-    Raises ``NoRegistry`` if neither names a registry, and ``ValueError`` for what is none.
+    Raises ``NoRegistry`` without any reference, and ``ValueError`` for an invalid one.
     """
     if reference is None or reference == "":
         reference = environ.get(VARIABLE, "").strip()
         if not reference:
             raise NoRegistry(f"no registry to ask: {HOW}")
     if isinstance(reference, Mapping | bytes):
-        return RegistryPlace(PlaceKind.JSON, document=reference)
+        return ParsedReference(ReferenceKind.JSON, document=reference)
     if isinstance(reference, os.PathLike):
-        return RegistryPlace(PlaceKind.FILE, path=Path(reference))
+        return ParsedReference(ReferenceKind.FILE, path=Path(reference))
     if not isinstance(reference, str):
-        raise TypeError(f"registry is an address, a file or a catalog, not {reference!r:.100}")
+        raise TypeError(f"registry must be an address, a file or a catalog, not {reference!r:.100}")
     text = reference.strip()
     if text[:1] in ("{", "["):
-        return RegistryPlace(PlaceKind.JSON, document=text.encode())
+        return ParsedReference(ReferenceKind.JSON, document=text.encode())
     if re.match(r"file:", text, re.IGNORECASE):
-        from urllib.request import url2pathname  # a large import, seldom needed
+        from urllib.request import url2pathname  # a slow import, seldom needed
 
-        return RegistryPlace(PlaceKind.FILE, path=Path(url2pathname(urlsplit(text).path)))
+        return ParsedReference(ReferenceKind.FILE, path=Path(url2pathname(urlsplit(text).path)))
     if re.match(r"https?://", text, re.IGNORECASE):
         return _of_url(text)
     if _is_file_name(text):
-        return RegistryPlace(PlaceKind.FILE, path=Path(text))
+        return ParsedReference(ReferenceKind.FILE, path=Path(text))
     if host := _HOST.fullmatch(text):
         name = host[1]
         scheme = "http" if is_loopback(name.strip("[]")) else "https"
         found = _of_url(f"{scheme}://{text}")
         is_bare = not host[2] and not (host[3] or "").strip("/") and not is_loopback(name)
-        return found._replace(kind=PlaceKind.DOMAIN) if is_bare else found
-    raise NoRegistry(f"{text[:200]!r} is no registry: {HOW}")
+        return found._replace(kind=ReferenceKind.DOMAIN) if is_bare else found
+    raise NoRegistry(f"{text[:200]!r} is not a registry: {HOW}")
 
 
 def base_of(url: str) -> str:
-    """Return the base address of a registry: without the name of a route, and a slash at the end.
+    """Return the base address of a registry: without the name of a route, and with a trailing
+    slash.
 
-    Some registries are listed by the address of their search. Raises ``ValueError``.
+    Some registries are listed by the address of their search route. Raises ``ValueError``.
     """
     try:
         Origin.of(url)
     except ValueError as error:
-        raise ValueError(f"{redacted(url)[:200]!r} is no registry; expected {error}") from None
+        raise ValueError(f"{redacted(url)[:200]!r} is not a registry; expected {error}") from None
     parts = urlsplit(url)
     if parts.query or parts.fragment:
         raise ValueError(
-            f"the address of a registry has no query and no fragment: {redacted(url)[:200]}"
+            f"the address of a registry may not have a query or fragment: {redacted(url)[:200]}"
         )
     path = parts.path.rstrip("/")
     before, _, last = path.rpartition("/")
@@ -146,14 +147,14 @@ def catalogs_of(url: str) -> list[str]:
     return [urlunsplit(parts._replace(path=p, query="", fragment="")) for p in CATALOG_PATHS]
 
 
-def _of_url(url: str) -> RegistryPlace:
+def _of_url(url: str) -> ParsedReference:
     try:
         Origin.of(url)
     except ValueError as error:
-        raise NoRegistry(f"{redacted(url)[:200]!r} is no registry; expected {error}") from None
+        raise NoRegistry(f"{redacted(url)[:200]!r} is not a registry; expected {error}") from None
     if urlsplit(url).path.lower().endswith(".json"):
-        return RegistryPlace(PlaceKind.CATALOG, url=url)
-    return RegistryPlace(PlaceKind.ADDRESS, url=base_of(url))
+        return ParsedReference(ReferenceKind.CATALOG, url=url)
+    return ParsedReference(ReferenceKind.ADDRESS, url=base_of(url))
 
 
 def _is_file_name(text: str) -> bool:

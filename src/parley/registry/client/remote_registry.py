@@ -1,4 +1,4 @@
-"""``RemoteRegistry``: a registry that was named in any way, searched; ``parley.find`` uses it."""
+"""``RemoteRegistry``: searches a registry or catalog by any reference; ``parley.find`` uses it."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ from parley.registry.catalog.searching import (
 from parley.registry.client.found import FoundAgent
 from parley.registry.client.places import (
     NotARegistry,
-    PlaceKind,
-    RegistryPlace,
+    ParsedReference,
+    ReferenceKind,
     RegistryReference,
     RegistryRefused,
     base_of,
     catalogs_of,
-    place_of,
+    parse_reference,
 )
 from parley.registry.client.rest import RestRegistry
 from parley.security.egress import Egress
@@ -81,18 +81,18 @@ FilterValues = str | Sequence[str]
 
 @runtime_checkable
 class SearchesAgents(Protocol):
-    """A private API in the place of a registry: an object of the caller's that is asked."""
+    """A private API that replaces a registry: an object of the caller."""
 
     async def search(self, request: SearchRequest) -> SearchResponse:
-        """Return what matches a request."""
+        """Return the entries that match a request."""
         ...
 
 
 class RemoteRegistry:
-    """A registry, named as ``find`` says. An async context manager; or close it.
+    """A registry, by any reference that ``find`` accepts. An async context manager; or close it.
 
-    It is looked for at the first call: an address is asked as it is, a domain and a catalog lead to
-    the registry that they name, and a catalog without one is searched here by words.
+    The first call locates it: an address is called directly, a domain or catalog leads to the
+    registry that it names, and a catalog without a registry is searched in this process, by words.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class RemoteRegistry:
         self._own: SearchesAgents | None = None
         if isinstance(registry, SearchesAgents):
             self._own, registry = registry, {"entries": []}
-        self._place = place_of(registry)
+        self._place = parse_reference(registry)
         given = credentials_of(auth)
         if given and (bearer or api_key):
             raise ValueError("give auth, or bearer and api_key, but not both")
@@ -138,7 +138,7 @@ class RemoteRegistry:
             ca = tls.ca if isinstance(tls, Tls) else None
             tls = Tls(ca=ca, cert=certificate.cert, key=certificate.key)
         self._places = allow_private if isinstance(allow_private, bool) else tuple(allow_private)
-        Egress.allowing(self._places)  # refuses what is no place
+        Egress.allowing(self._places)  # rejects invalid hosts and networks
         self._timeout = timeout
         self._retry = Retry(calls=retries, streams=0)
         self._owns_http = http is None
@@ -174,7 +174,9 @@ class RemoteRegistry:
 
     @property
     def name(self) -> str:
-        """What is asked, without credentials: an address, a file, or ``the given catalog``."""
+        """The name of the registry, without credentials: an address, a file, or ``the given
+        catalog``.
+        """
         if isinstance(self._backend, RestRegistry):
             return redacted(self._backend.base)
         if self._backend is not None:
@@ -230,7 +232,7 @@ class RemoteRegistry:
         return await self._ask(lambda backend: backend.search(request), is_search=True)
 
     async def referrals(self, need: str = "registry") -> tuple[RegistryReferral, ...]:
-        """Return the other registries that this one refers to."""
+        """Return the other registries to which this registry refers."""
         request = SearchRequest(
             query=QueryModel(text=need), federation=FederationMode.REFERRALS, page_size=1
         )
@@ -243,12 +245,12 @@ class RemoteRegistry:
         facets: Sequence[str | FacetRequest] = ("type",),
         filter: Mapping[str, FilterValues] | None = None,
     ) -> dict[str, Facet]:
-        """Return the values of fields among what matches, with their counts.
+        """Return the values of fields among the matching entries, with their counts.
 
-        A registry need not have it: then ``RegistryRefused`` has the status 501.
+        A registry may not support it: then ``RegistryRefused`` has the status 501.
         """
         if isinstance(facets, str) or not 1 <= len(facets) <= MAX_FACETS:
-            raise ValueError(f"facets is a list of 1 to {MAX_FACETS} field paths")
+            raise ValueError(f"facets must be a list of 1 to {MAX_FACETS} field paths")
         asked = tuple(FacetRequest(field=f) if isinstance(f, str) else f for f in facets)
         query = query_of(need, filter, needs_text=False)
         request = ExploreRequest(query=query, facets=asked)
@@ -289,7 +291,7 @@ class RemoteRegistry:
         """
         backend = await self._open()
         if not isinstance(backend, RestRegistry):
-            raise NotARegistry(f"{self.name} is a catalog and no registry: it takes no requests")
+            raise NotARegistry(f"{self.name} is a catalog, not a registry: it accepts no requests")
         return await backend.send(method, route, value, safe=safe)
 
     def found(self, result: ListedResult) -> FoundAgent:
@@ -303,25 +305,25 @@ class RemoteRegistry:
             is_own=self._places is True or self._is_own,
         )
 
-    # -- from a reference to what is asked -----------------------------------------------------
+    # -- locating the registry --------------------------------------------------------------------
 
     @property
     def _is_own(self) -> bool:
-        """Whether the caller's own words answer: an object, a file or a catalog that was given."""
+        """Return whether the caller supplied the data itself: an object, a file or a catalog."""
         if self._own is not None or self._http.is_local:
             return True
         return not self._place.url and not isinstance(self._backend, RestRegistry)
 
     @property
     def _answers_here(self) -> bool:
-        """Whether what answers is on this machine; what named it does not count."""
+        """Return whether the answering registry is on this machine, whoever named it."""
         if isinstance(self._backend, RestRegistry):
             return is_loopback(self._backend.origin.host)
         return bool(self._place.url) and is_loopback(Origin.of(self._place.url).host)
 
     @property
     def _is_named_here(self) -> bool:
-        """Whether the caller, or a catalog on this machine, names the registry."""
+        """Return whether the caller, or a catalog on this machine, names the registry."""
         if not self._place.url or self._http.is_local:
             return True
         return is_loopback(Origin.of(self._place.url).host)
@@ -332,9 +334,9 @@ class RemoteRegistry:
         *,
         is_search: bool = False,
     ) -> T:
-        """Call the registry; or the one that its address leads to, if it is none."""
+        """Call the registry; or the registry to which its address leads."""
         if self._own is not None:
-            raise NotARegistry("this registry is an object with search alone")
+            raise NotARegistry("this registry is an object that supports search only")
         backend = await self._open()
         try:
             answer = await call(backend)
@@ -352,21 +354,21 @@ class RemoteRegistry:
                 self._backend = await self._find_backend(self._place)
             return self._backend
 
-    async def _find_backend(self, place: RegistryPlace) -> RestRegistry | LocalCatalog:
+    async def _find_backend(self, place: ParsedReference) -> RestRegistry | LocalCatalog:
         match place.kind:
-            case PlaceKind.FILE:
+            case ReferenceKind.FILE:
                 from parley.registry.client.local_catalog import read_file
 
                 assert place.path is not None
                 body = await asyncio.to_thread(read_file, place.path)
                 return self._from_own(body, str(place.path))
-            case PlaceKind.JSON:
+            case ReferenceKind.JSON:
                 return self._from_own(place.document, "the given catalog")
-            case PlaceKind.ADDRESS:
+            case ReferenceKind.ADDRESS:
                 self._bind(place.url)
                 return self._rest_at(place.url, self._http)
         self._bind(place.url)
-        if place.kind is PlaceKind.CATALOG:
+        if place.kind is ReferenceKind.CATALOG:
             return await self._from_web(place.url)
         try:
             return await self._from_well_known(place.url)
@@ -380,15 +382,15 @@ class RemoteRegistry:
         *,
         is_search: bool,
     ) -> RestRegistry | LocalCatalog:
-        """Return what the catalog of an address names, if the address itself is no registry.
+        """Return the registry or catalog behind an address that is not a registry itself.
 
-        Raises the error if it names none.
+        Raises ``error`` if there is none.
         """
-        is_bare = self._place.kind is PlaceKind.ADDRESS and self._place.url.count("/") == 3
+        is_bare = self._place.kind is ReferenceKind.ADDRESS and self._place.url.count("/") == 3
         answers = isinstance(error, RegistryRefused) and error.status not in (404, 405, 501)
         if not is_bare or answers or self._has_answered or not isinstance(backend, RestRegistry):
             raise error
-        if not is_search and await self._searches(backend):  # only this route is missing
+        if not is_search and await self._searches(backend):  # a registry that lacks only this route
             self._has_answered = True
             raise error
         try:
@@ -410,7 +412,9 @@ class RemoteRegistry:
         return True
 
     def _from_own(self, document: Any, where: str) -> RestRegistry | LocalCatalog:
-        """Return what a catalog of the caller's own leads to: it vouches for addresses in it."""
+        """Return the registry or catalog of a document from the caller, who vouches for its
+        addresses.
+        """
         from parley.registry.client.local_catalog import LocalCatalog, read_entries
 
         entries = read_entries(document, where)
@@ -421,7 +425,9 @@ class RemoteRegistry:
         return LocalCatalog(entries, where)
 
     async def _from_well_known(self, url: str) -> RestRegistry | LocalCatalog:
-        """Return what the well-known catalog of a host leads to: that of ARD 0.91, else of 0.9."""
+        """Return the registry or catalog of a host's well-known catalog: of ARD 0.91,
+        else of 0.9.
+        """
         first, second = catalogs_of(url)
         try:
             return await self._from_web(first)
@@ -431,7 +437,7 @@ class RemoteRegistry:
             raise error
 
     async def _from_web(self, url: str) -> RestRegistry | LocalCatalog:
-        """Return the registry that a catalog names, or the catalog if it names none."""
+        """Return the registry that a catalog names, or the catalog itself."""
         from parley.registry.client.local_catalog import MAX_FILE, LocalCatalog, read_entries
 
         def attach(target: str) -> dict[str, str]:
@@ -444,7 +450,7 @@ class RemoteRegistry:
         where = redacted(reply.url)
         if reply.status != 200:
             raise RegistryRefused(
-                f"{where} answered {reply.status}: there is no catalog that names a registry",
+                f"{where} answered {reply.status}: no catalog there names a registry",
                 status=reply.status,
             )
         entries = read_entries(reply.body, where)
@@ -456,7 +462,9 @@ class RemoteRegistry:
         return self._rest_at(base, self._transport_for(base, url))
 
     def _transport_for(self, base: str, catalog: str) -> HttpTransport:
-        """Return what dials a registry that a catalog names: guarded, if it is elsewhere."""
+        """Return the transport for a registry that a catalog names: guarded, if its
+        origin differs.
+        """
         own = Origin.of(catalog)
         if own.covers(Origin.of(base)) or self._is_named_here:
             return self._http
@@ -477,16 +485,16 @@ class RemoteRegistry:
 def query_of(
     need: str, filter: Mapping[str, FilterValues] | None, *, needs_text: bool = True
 ) -> QueryModel:
-    """Return a query. Raises ``ValueError`` and ``TypeError`` for what no registry takes."""
+    """Return a query. Raises ``ValueError`` and ``TypeError`` for invalid arguments."""
     if not isinstance(need, str):
-        raise TypeError(f"a need is a text such as 'currency conversion', not {need!r:.100}")
+        raise TypeError(f"a need must be a text such as 'currency conversion', not {need!r:.100}")
     text = need.strip()
     if needs_text and not text:
         raise ValueError("say what is needed in words, such as 'currency conversion'")
     if len(text) > MAX_QUERY_TEXT:
         raise ValueError(f"a need has at most {MAX_QUERY_TEXT} characters, not {len(text)}")
     if filter is not None and not isinstance(filter, Mapping):
-        raise TypeError("filter is a mapping of field paths, such as {'tags': ['finance']}")
+        raise TypeError("filter must be a mapping of field paths, such as {'tags': ['finance']}")
     if len(filter or ()) > MAX_FILTERS:
         raise ValueError(f"a filter has at most {MAX_FILTERS} field paths")
     read: dict[str, tuple[str, ...]] = {}
@@ -494,7 +502,7 @@ def query_of(
         listed = (values,) if isinstance(values, str) else tuple(values)
         if not path or not listed or not all(isinstance(each, str) for each in listed):
             raise ValueError(
-                f"the filter {path!r} has a text or a list of texts, such as "
+                f"the filter {path!r} must have a text or a list of texts, such as "
                 "{'card.skills.tags': ['finance']}"
             )
         read[path] = listed
@@ -507,7 +515,7 @@ def mode_of(federation: str) -> FederationMode:
         return FederationMode(federation)
     except ValueError:
         known = ", ".join(mode.value for mode in FederationMode)
-        raise ValueError(f"federation is one of {known}, not {federation!r:.60}") from None
+        raise ValueError(f"federation must be one of {known}, not {federation!r:.60}") from None
 
 
 def _base(entry: CatalogEntry) -> str:
@@ -537,7 +545,7 @@ def _answer_of(response: SearchResponse | SearchAnswer) -> SearchAnswer:
 
 
 class RemoteRegistryOptions(TypedDict, total=False):
-    """The options of ``RemoteRegistry``, which ``find`` takes too."""
+    """The options of ``RemoteRegistry``, also accepted by ``find``."""
 
     auth: Credential | Sequence[Credential] | Literal[False] | None
     headers: Mapping[str, str] | None
@@ -566,23 +574,22 @@ async def find(
     """Return agents that meet a need, the best first: ``parley.find("currency conversion")``.
 
     Each can be called: ``async with parley.connect(found[0]) as agent: ...``. Texts of results are
-    data of others, and their order says nothing about trust.
+    untrusted, and their order says nothing about trust.
 
-    ``registry`` is the address of a registry, a domain or the address of a catalog that names one,
-    a catalog file (``"agents.json"``), a catalog as JSON, or an object with ``search``. A catalog
-    without a registry is searched here, by words. Without it ``PARLEY_REGISTRY`` is asked, which
-    may be any of the first five; there is no other default.
+    ``registry`` is the address of a registry, a domain or the address of a catalog that names a
+    registry, a catalog file (``"agents.json"``), a catalog as JSON, or an object with ``search``. A
+    catalog without a registry is searched in this process, by words. Without ``registry`` it is
+    ``PARLEY_REGISTRY``, which may be any of the first five; there is no other default.
 
-    ``filter`` has field paths and the values that one of must be there, as
-    ``{"tags": ["finance"], "card.bindings": "GRPC"}``; without ``type`` in it, A2A agents are
-    looked for. ``federation`` says whether the registry asks others (``auto``), names them
-    (``referrals``) or neither (``none``).
+    ``filter`` maps field paths to accepted values, such as ``{"tags": ["finance"], "card.bindings":
+    "GRPC"}``; without ``type`` in it, only A2A agents are found. ``federation`` says whether the
+    registry asks other registries (``auto``), names them (``referrals``) or neither (``none``).
 
-    ``auth``, ``headers``, ``bearer`` and ``api_key`` are the registry's, and go to its origin and
-    ``trust_origins`` only; agents that are found get none of them. What ``connect`` dials for an
-    agent that is found has a public address, or one that ``allow_private`` names (hosts and
-    networks, or ``True``). Agents of a registry on this machine may be here too, those in a catalog
-    of your own anywhere. The other options are those of ``connect``.
+    ``auth``, ``headers``, ``bearer`` and ``api_key`` are for the registry, and go to its origin and
+    ``trust_origins`` only; found agents get none of them. A found agent must have a public address,
+    or an address that ``allow_private`` permits (hosts and networks, or ``True``). Agents of a
+    registry on this machine may be on it too, agents in the caller's own catalog anywhere. The
+    other options are options of ``connect``.
 
     Raises ``NoRegistry`` (a ``ValueError``), ``NotARegistry``, ``RegistryRefused``,
     ``AuthenticationRequired``, and the errors of the network, which are ``ClientError``.
@@ -592,5 +599,5 @@ async def find(
 
 
 def find_sync(need: str, **options: Any) -> list[FoundAgent]:
-    """Return agents that meet a need, at once: the options are those of ``find``."""
+    """Return agents that meet a need, without async: the options are the options of ``find``."""
     return run_in_thread(lambda: find(need, **options))

@@ -1,4 +1,4 @@
-"""The REST interface of one registry (ARD §5.3): requests sent, answers bounded and read."""
+"""The REST client of one registry (ARD §5.3): sends requests, and reads responses within limits."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ from parley.registry.client.places import AgentNotFound, NotARegistry, RegistryR
 T = TypeVar("T")
 
 MAX_ANSWER = 8 * 1024 * 1024
-"""The size of an answer: a hundred entries, some with a card in them."""
+"""The size limit of a response in bytes: a hundred entries, some with a card inside."""
 
 MAX_COMPLETED = 20
-"""How many results of an answer with their identifiers alone are asked for."""
+"""The number of partial results of a response (identifiers only) completed by further requests."""
 
 _NO_ROUTE = frozenset({404, 405, 501})
 
@@ -53,8 +53,8 @@ _NO_ROUTE = frozenset({404, 405, 501})
 class RestRegistry:
     """A registry at a base address. It does not own its connections.
 
-    ``headers`` go with every request, ``auth`` decides about credentials, and what is retried is
-    never sent twice as a publication. ``limit`` is the most bytes of an answer.
+    ``headers`` go with every request, ``auth`` supplies credentials, and a publication is never
+    sent twice. ``limit`` is the size limit of a response in bytes.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class RestRegistry:
         self._got: dict[str, str] = {}
 
     async def aclose(self) -> None:
-        """Do nothing: nothing is its own."""
+        """Do nothing: the connections belong to the caller."""
 
     async def search(
         self, request: SearchRequest, *, headers: Mapping[str, str] | None = None
@@ -92,7 +92,7 @@ class RestRegistry:
         return answer
 
     async def _completed(self, answer: SearchAnswer) -> SearchAnswer:
-        """Return an answer with the entries of its partial results, asked for one by one."""
+        """Return a response whose partial results are completed, by one request for each."""
         left = [each for each in answer.results if each.is_partial][MAX_COMPLETED:]
         results, rejected = [], list(answer.rejected)
         for each in answer.results:
@@ -100,14 +100,14 @@ class RestRegistry:
             if found is not None and not found.is_partial:
                 results.append(found)
             else:
-                words = "it has its identifier alone, and its registry does not have the rest"
+                words = "it has only an identifier, and its registry does not have the rest"
                 rejected.append(
                     RejectedEntry(identifier=each.entry.identifier[:MAX_URN], reason=words)
                 )
         return msgspec.structs.replace(answer, results=tuple(results), rejected=tuple(rejected))
 
     async def _complete(self, result: ListedResult) -> ListedResult | None:
-        """Return a result with its entry; ``None`` where another registry has it, or nobody."""
+        """Return a result with its entry; ``None`` if this registry does not have it."""
         try:
             is_here = not result.source or base_of(result.source) == self.base
             if not is_here:
@@ -140,7 +140,7 @@ class RestRegistry:
         return self._read(lambda: read_list(reply.body, max_items=request.page_size))
 
     async def entry(self, identifier: str) -> tuple[CatalogEntry, Mapping[str, Any]]:
-        """Return the entry of an identifier, and what the registry says beside it.
+        """Return the entry of an identifier, and the registry's details.
 
         Raises ``AgentNotFound``.
 
@@ -169,7 +169,7 @@ class RestRegistry:
             try:
                 answer = await self.search(request)
             except RegistryRefused as error:
-                if error.status == 400 and filters:  # it does not filter by this field
+                if error.status == 400 and filters:  # the registry does not filter by this field
                     continue
                 raise
             for each in answer.results:
@@ -180,7 +180,7 @@ class RestRegistry:
     async def send(
         self, method: str, route: str, value: Any = None, *, safe: bool = False
     ) -> dict[str, Any]:
-        """Send a request of Parley's own routes, and return the object that answers.
+        """Send a request to one of Parley's own routes, and return the response object.
 
         ``safe``: it may be repeated. Raises ``RegistryRefused`` and ``ClientError``.
         """
@@ -223,8 +223,8 @@ class RestRegistry:
             raise self._refused(reply).refusal
         if reply.status >= 300:
             raise NotARegistry(
-                f"{redacted(url)} redirects ({reply.status}), and redirects of registries are not "
-                "followed: name the address where it is"
+                f"{redacted(url)} redirects ({reply.status}); redirects of registries are not "
+                "followed: give the final address"
             )
         return reply
 
@@ -258,7 +258,7 @@ class RestRegistry:
         if body is not None:
             whole["Content-Type"] = "application/json"
         async with self._http.open(method, url, whole, body, timeout=self._timeout) as answer:
-            # The place of a redirect is nobody's concern.
+            # A redirect's body is not read.
             read = b"" if answer.status in REDIRECTS else await answer.read(self._limit)
             return Reply(answer.status, answer.headers, read, answer.url)
 
@@ -267,10 +267,11 @@ class RestRegistry:
         said = f" ({message or code})" if message or code else ""
         where = redacted(self.base)
         if reply.status == 403:
-            text = f"the registry {where} refuses this{said}"
+            text = f"the registry {where} rejected this{said}"
         else:
             text = (
-                f"the registry {where} wants credentials{said}: give auth= or bearer=, or log in "
+                f"the registry {where} requires credentials{said}: give auth= or bearer=, or log "
+                "in "
                 f"with: parley auth login {where}"
             )
         return AuthenticationRequired(text, status=reply.status, challenge=refusal.challenge)
@@ -283,7 +284,7 @@ class RestRegistry:
             text = f"the registry {where} answered {status}: {message or code}"
         elif status in _NO_ROUTE:
             route = urlsplit(reply.url).path.rpartition("/")[2]
-            text = f"{where} answered {status} without a route {route!r}; is it a registry?"
+            text = f"{where} answered {status}: it has no route {route!r}; is it a registry?"
         else:
             text = f"the registry {where} answered {status}"
         return _Transient(RegistryRefused(text, status=status, code=code, retry_after=wait))
@@ -293,12 +294,12 @@ class RestRegistry:
             return read()
         except InvalidAnswer as error:
             raise NotARegistry(
-                f"{redacted(self.base)} is no registry, or answers wrongly: {error}"
+                f"{redacted(self.base)} is not a registry, or its response is invalid: {error}"
             ) from None
 
 
 class _Transient(UnexpectedStatus):
-    """An answer that may be another one soon, for ``repeat``."""
+    """A response that a retry may change, for ``repeat``."""
 
     def __init__(self, refusal: RegistryRefused) -> None:
         self.refusal = refusal

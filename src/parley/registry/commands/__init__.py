@@ -1,1 +1,1 @@
-"""The commands about agents, catalogs and the registry."""
+"""The commands for agents, catalogs and the registry."""

@@ -1,4 +1,4 @@
-"""``parley agents``: agents found by need, in a registry or a catalog, and changes of its list."""
+"""``parley agents``: finds agents by need in a registry or catalog, and publishes them."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ ASKING = (
     "debug",
     "config",
 )
-"""The settings of commands that ask a registry."""
+"""The settings of commands that call a registry."""
 
 PANEL = "Registry"
 
 REGISTRY_EXITS = """\b
 Exit status:
   0  done      1  failed, or not found      2  wrong usage
-  3  registry out of reach                  4  credentials missing or refused
+  3  registry out of reach                  4  credentials missing or rejected
   5  --timeout ran out"""
 
 SOURCES = """\b
-The registry is what --registry or PARLEY_REGISTRY names: its address, a domain
-or the address of a catalog that names one, or a catalog file. There is no
+--registry or PARLEY_REGISTRY names the registry: its address, a domain
+or the address of a catalog that names it, or a catalog file. There is no
 default. Its credentials are --bearer or --api-key, a login (parley auth login),
-or PARLEY_TOKEN with PARLEY_AUTH_ORIGIN; those of agents never go there."""
+or PARLEY_TOKEN with PARLEY_AUTH_ORIGIN; credentials of agents never go there."""
 
 EXITS = f"{REGISTRY_EXITS}\n\n{SOURCES}"
 
@@ -56,25 +56,26 @@ def _option(text: str, metavar: str = "", flag: str = "", **more: Any) -> Comman
 
 
 class AskedRegistry(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a command that asks a registry."""
+    """The options of a command that calls a registry."""
 
 
 class Identified(AskedRegistry, frozen=True, kw_only=True):
     """One entry of a registry."""
 
-    identifier: Annotated[str, Argument("urn:air:..., as search shows it.", "IDENTIFIER")]
+    identifier: Annotated[str, Argument("An identifier, urn:air:..., from a search.", "IDENTIFIER")]
 
 
 class Published(AskedRegistry, frozen=True, kw_only=True):
-    """Entries that the caller has published."""
+    """The caller's published entries."""
 
     identifiers: Annotated[
-        tuple[str, ...], Argument("urn:air:..., as publish shows it.", "IDENTIFIER...", kind=tuple)
+        tuple[str, ...],
+        Argument("An identifier, urn:air:..., of a published entry.", "IDENTIFIER...", kind=tuple),
     ]
 
 
 class RegistryCommands(Commands):
-    """Commands that ask a registry: async functions of its call, a ``RegistryPublisher`` and their
+    """Commands that call a registry: async functions of the call, a ``RegistryPublisher`` and their
     options, which return the exit status.
     """
 
@@ -126,7 +127,7 @@ class Search(AskedRegistry, frozen=True, kw_only=True):
         _option(
             "Only entries with this value at a field path, such as tags=finance or "
             "card.bindings=GRPC; repeatable. Values of one path are alternatives. Without type=, "
-            "A2A agents are looked for.",
+            "only A2A agents are found.",
             "PATH=VALUE",
             "--filter",
         ),
@@ -135,7 +136,7 @@ class Search(AskedRegistry, frozen=True, kw_only=True):
     federation: Annotated[
         str,
         _option(
-            "Whether the registry asks others, names them, or neither.",
+            "Have the registry ask other registries, name them, or neither.",
             choices=("auto", "referrals", "none"),
         ),
     ] = "auto"
@@ -146,7 +147,7 @@ async def search(call: Any, publisher: Any, options: Search) -> int:
     """Search for agents by what you need; the best match comes first.
 
     The score (0 to 100) says how well an agent matches, and nothing about trust. Names and
-    descriptions are texts of others; those that try to instruct a language model are marked.
+    descriptions are untrusted texts; texts that try to instruct a language model are marked.
     """
     asked, need, mode = publisher.registry, " ".join(options.text), options.federation
     output: Output = call.output
@@ -163,7 +164,7 @@ async def search(call: Any, publisher: Any, options: Search) -> int:
     _write_found(output, found, asked.name)
     for each in named:
         output.text.field("Registry", f"{each.display_name} at {each.url}")
-    # An identifier is a text of others: one that looks like an option is not to be copied.
+    # An identifier is untrusted: the user must not copy one that looks like an option.
     if found and not found[0].identifier.startswith("-"):
         output.note(f"show one: {call.command(['agents', 'show', found[0].identifier])}")
     if found and not found[0].marks:
@@ -173,7 +174,7 @@ async def search(call: Any, publisher: Any, options: Search) -> int:
 
 @COMMANDS.ask("show", SHOW_EXAMPLES)
 async def show(call: Any, publisher: Any, options: Identified) -> int:
-    """Show what a registry knows of one agent: where it is, what is proved, how it is."""
+    """Show a registry's information about one agent: its address, proofs and health."""
     from parley.registry.catalog.reading import write_entry
     from parley.registry.commands.publishing import write_entry_text
 
@@ -190,17 +191,17 @@ async def show(call: Any, publisher: Any, options: Identified) -> int:
     return 0
 
 
-# Publishers: their entries, their domains, and that their agents are alive.
+# Commands of publishers: their entries, their domains, and heartbeats of their agents.
 
 PUBLISH_EXAMPLES = """\
   parley agents publish https://agents.example.com       the catalog of a server
   parley agents publish ./ai-catalog.json --audience scope:partners
-  parley agents publish ./ai-catalog.json --replace      withdraw what is not in it"""
+  parley agents publish ./ai-catalog.json --replace      withdraw all other entries"""
 
 PROVE_EXAMPLES = """\
-  parley agents prove example.com                 says what to set, in DNS or a file
-  parley agents prove example.com --check         has it looked for
-  parley agents prove example.com --give-up       is not yours any more"""
+  parley agents prove example.com                 print the text to publish, in DNS or a file
+  parley agents prove example.com --check         let the registry look for the text
+  parley agents prove example.com --give-up       release the domain"""
 
 
 class Publish(AskedRegistry, frozen=True, kw_only=True):
@@ -212,16 +213,17 @@ class Publish(AskedRegistry, frozen=True, kw_only=True):
     audience: Annotated[
         tuple[str, ...],
         _option(
-            "Who sees the entries: public, authenticated, caller:ID or scope:NAME; repeat it.",
+            "The audience of the entries: public, authenticated, caller:ID or scope:NAME; repeat "
+            "it.",
             "WHO",
-            default="as before, at first public",
+            default="unchanged, at first public",
         ),
     ] = ()
     probe: Annotated[
         str,
         _option(
-            "A message that the registry may probe the agents with, once an hour at most. "
-            "Without it no message is ever sent to them.",
+            "A message with which the registry may probe the agents, once an hour at most. "
+            "Without it the registry never sends them messages.",
             "TEXT",
         ),
     ] = ""
@@ -232,8 +234,8 @@ class Publish(AskedRegistry, frozen=True, kw_only=True):
 async def publish(call: Any, publisher: Any, options: Publish) -> int:
     """Publish the agents of a catalog in a registry.
 
-    Their publisher's domain has to be proved yours: parley agents prove. Publishing the same
-    again changes nothing.
+    You must have proved their publisher's domain: parley agents prove. Publishing the same again
+    changes nothing.
     """
     from parley.registry.commands.publishing import catalog_at, show_report
 
@@ -251,13 +253,15 @@ class Prove(AskedRegistry, frozen=True, kw_only=True):
     """The options of ``parley agents prove``."""
 
     domain: Annotated[str, Argument("The domain of a publisher.", "DOMAIN")]
-    check: Annotated[bool, _option("It is set: have it looked for.")] = False
+    check: Annotated[bool, _option("The text is published: let the registry look for it.")] = False
     give_up: Annotated[
-        bool, _option("The domain is not yours any more; what rests on it is not listed.")
+        bool, _option("Release the domain; entries that depend on it are no longer listed.")
     ] = False
     origin: Annotated[
         str,
-        _option("Where the document is, for domains of this machine (*.localhost) alone.", "URL"),
+        _option(
+            "The address of the document, only for domains of this machine (*.localhost).", "URL"
+        ),
     ] = ""
 
 
@@ -265,7 +269,7 @@ class Prove(AskedRegistry, frozen=True, kw_only=True):
 async def prove(call: Any, publisher: Any, options: Prove) -> int:
     """Prove to a registry that a domain is yours: by a TXT record, or by a document.
 
-    Without options it says what to set. Leave it there: the registry looks for it every day.
+    Without options it prints the text to publish. Leave it there: the registry checks it every day.
     """
     from parley.registry.commands.publishing import show_challenge, show_proof
 
@@ -274,7 +278,7 @@ async def prove(call: Any, publisher: Any, options: Prove) -> int:
         raise UsageFailure("give --check or --give-up, but not both")
     if options.give_up:
         await publisher.release(domain)
-        call.output.note(f"{domain} is not yours in this registry any more")
+        call.output.note(f"{domain} is no longer yours in this registry")
     elif options.check:
         show_proof(call.output, await publisher.prove(domain, origin=origin))
     else:
@@ -293,7 +297,7 @@ async def published(call: Any, publisher: Any, options: AskedRegistry) -> int:
 
 @COMMANDS.ask("withdraw")
 async def withdraw(call: Any, publisher: Any, options: Published) -> int:
-    """Withdraw entries that you have published: they are not found any more."""
+    """Withdraw entries that you have published: searches no longer find them."""
     output = call.output
     done = {each: await publisher.withdraw(each) for each in options.identifiers}
     if output.is_json:
@@ -305,8 +309,8 @@ async def withdraw(call: Any, publisher: Any, options: Published) -> int:
 
 @COMMANDS.ask("heartbeat")
 async def heartbeat(call: Any, publisher: Any, options: Published) -> int:
-    """Say once that agents you have published are alive; a server does so by itself
-    (parley serve --registry).
+    """Report once that your published agents are alive; a server does so by itself (parley serve
+    --registry).
     """
     output = call.output
     answer = await publisher.beat(options.identifiers)
@@ -314,17 +318,17 @@ async def heartbeat(call: Any, publisher: Any, options: Published) -> int:
         output.document(answer)
     for each in answer.get("alive", ()):
         wait = answer.get("interval", 30)
-        output.note(f"{each} is alive; the next heartbeat is wanted within {wait:g} s")
+        output.note(f"{each} is alive; the next heartbeat is due within {wait:g} s")
     for each in answer.get("unknown", ()):
-        output.warn(f"{each} is not published by you")
+        output.warn(f"{each} is not an entry of yours")
     return 1 if answer.get("unknown") else 0
 
 
-# Operators: what is read, and what is listed of it.
+# Commands of operators: sources, and decisions on their entries.
 
 IMPORT_EXAMPLES = """\
   parley agents import ./ai-catalog.json          you vouch for its entries
-  parley agents import example.com                its catalogs are looked for, and read again
+  parley agents import example.com                its catalogs are found, and read regularly
   parley agents import https://example.com/agents.json --vouch"""
 
 REFRESH_EXAMPLES = """\
@@ -337,14 +341,16 @@ class ImportOptions(AskedRegistry, frozen=True, kw_only=True):
 
     references: Annotated[
         tuple[str, ...],
-        Argument("Catalog files, catalogs' addresses, domains.", "URL|DOMAIN|FILE...", kind=tuple),
+        Argument(
+            "Catalog files, addresses of catalogs, domains.", "URL|DOMAIN|FILE...", kind=tuple
+        ),
     ]
     vouch: Annotated[
-        bool, _option("Answer for the entries of catalogs by address too, whatever their domains.")
+        bool,
+        _option("Vouch for the entries of catalogs by address as well, whatever their domains."),
     ] = False
     replace: Annotated[
-        bool,
-        _option("Withdraw what was imported from a file of this name before and is not in it."),
+        bool, _option("Withdraw entries of an earlier import of this file that are not in it now.")
     ] = False
 
 
@@ -352,8 +358,8 @@ class ImportOptions(AskedRegistry, frozen=True, kw_only=True):
 async def import_(call: Any, publisher: Any, options: ImportOptions) -> int:
     """Import catalogs as the operator of a registry (scope registry:operate).
 
-    Entries of a file are listed: you vouch for them. A domain or an address is read from now
-    on, and its entries have to be of its own domain.
+    Entries of a file are listed: you vouch for them. A domain or an address is read regularly from
+    now on, and its entries must belong to its own domain.
     """
     from parley.registry.commands.publishing import bring_in
 
@@ -376,8 +382,8 @@ class Waiting(AskedRegistry, frozen=True, kw_only=True):
 
 @COMMANDS.ask("waiting")
 async def waiting(call: Any, publisher: Any, options: Waiting) -> int:
-    """Show which entries are held, rejected or pending, which sources are not read, and why
-    (for operators).
+    """Show which entries are held, rejected or pending, which sources are not read, and why (for
+    operators).
     """
     from parley.registry.commands.publishing import show_waiting
 
@@ -408,20 +414,20 @@ class DecideOptions(Identified, frozen=True, kw_only=True):
     """The options of ``parley agents approve`` and ``reject``."""
 
     reason: Annotated[
-        str, _option("Why: it is in the audit, and the owner of the entry reads it.", "TEXT")
+        str, _option("The reason, for the audit log and the owner of the entry.", "TEXT")
     ] = ""
-    source: Annotated[str, _option("Which of several sources that have the entry.", "SOURCE")] = ""
+    source: Annotated[str, _option("The source, if several have the entry.", "SOURCE")] = ""
 
 
 @COMMANDS.ask("approve")
 async def approve(call: Any, publisher: Any, options: DecideOptions) -> int:
-    """List an entry that is held, as it is now (for operators)."""
+    """List a held entry in its current form (for operators)."""
     return await _decide(call, publisher, options, "listed")
 
 
 @COMMANDS.ask("reject")
 async def reject(call: Any, publisher: Any, options: DecideOptions) -> int:
-    """Reject an entry, whatever its source sends (for operators)."""
+    """Reject an entry, whatever its source sends later (for operators)."""
     return await _decide(call, publisher, options, "rejected")
 
 
@@ -449,7 +455,7 @@ def parse_filters(given: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _note_call(output: Output, found: FoundAgent) -> str:
-    """Write the command that calls an agent; return why there is none."""
+    """Print the command that calls an agent; return the reason if there is none."""
     from parley.cli.output.text import shell_words
     from parley.client.errors import CardNotFound
     from parley.host.program import invocation
@@ -475,7 +481,7 @@ def _write_found(output: Output, found: list[FoundAgent], name: str) -> None:
 
 
 def _document(found: FoundAgent) -> dict[str, Any]:
-    """Return a result as registries write it."""
+    """Return a result in the JSON form of registries."""
     from parley.registry.catalog.reading import write_entry
 
     return {**write_entry(found.entry), "score": found.score, "source": found.source}

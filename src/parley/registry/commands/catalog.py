@@ -1,4 +1,4 @@
-"""``parley catalog``: catalogs of agents, and the DNS records that lead to them."""
+"""``parley catalog``: shows and checks catalogs of agents, and prints DNS records for them."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ Examples:
 
 DNS_EXAMPLES = """\b
 Examples:
-  parley catalog dns --url https://agents.example.com      of a running server
+  parley catalog dns --url https://agents.example.com      for a running server
   parley catalog dns agent.py --url https://agents.example.com \\
-      --publisher example.com                              before it runs"""
+      --publisher example.com                              before the server runs"""
 
 EXITS = """\b
 Exit status:
   0  done      1  failed      2  wrong usage
-  3  out of reach, or no catalog"""
+  3  not reachable, or no catalog"""
 CHECKED = EXITS.replace("1  failed", "1  not valid")
 
 
@@ -55,7 +55,7 @@ def _option(text: str, metavar: str = "", panel: str = "Catalog", **more: Any) -
 
 
 class Named(msgspec.Struct, frozen=True, kw_only=True):
-    """The catalog to look at."""
+    """The option that names a catalog."""
 
     reference: Annotated[
         str, Argument("A host, an address, or a file; - is standard input.", "URL|FILE")
@@ -65,19 +65,19 @@ class Named(msgspec.Struct, frozen=True, kw_only=True):
 class Checked(Named, frozen=True, kw_only=True):
     """The options of ``parley catalog check``."""
 
-    cards: Annotated[bool, _option("Fetch the cards that it names, too.")] = False
+    cards: Annotated[bool, _option("Also fetch the cards that the catalog names.")] = False
 
 
 class DnsOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of ``parley catalog dns``."""
 
     targets: Annotated[
-        tuple[str, ...], Argument("Agents in files, as parley serve takes them.", "[TARGET]...")
+        tuple[str, ...], Argument("Agents in files, as for parley serve.", "[TARGET]...")
     ] = ()
     url: Annotated[
         str,
         _option(
-            "The public address of the server. Without targets, it is asked for its catalog.", "URL"
+            "The public address of the server. Without targets, its catalog is fetched.", "URL"
         ),
     ] = ""
     publisher: Annotated[
@@ -86,13 +86,13 @@ class DnsOptions(msgspec.Struct, frozen=True, kw_only=True):
             "The domain that the records are for.",
             "DOMAIN",
             variable="PARLEY_PUBLISHER",
-            default="that of the catalog",
+            default="the publisher of the catalog",
         ),
     ] = ""
     namespace: Annotated[
         str,
         _option(
-            "What is between the publisher and the name in identifiers.",
+            "The part between publisher and name in identifiers.",
             "NAME",
             variable="PARLEY_NAMESPACE",
             default="agent",
@@ -101,7 +101,7 @@ class DnsOptions(msgspec.Struct, frozen=True, kw_only=True):
     ttl: Annotated[
         int,
         _option(
-            "How long resolvers may keep the records.",
+            "How long resolvers may cache the records.",
             "SECONDS",
             "Records",
             least=0,
@@ -111,14 +111,14 @@ class DnsOptions(msgspec.Struct, frozen=True, kw_only=True):
     alpn: Annotated[
         str,
         _option(
-            "What the server, or the proxy in front of it, speaks, such as h2,http/1.1.",
+            "The protocols of the server or of the proxy in front of it, such as h2,http/1.1.",
             "NAMES",
             "Records",
         ),
     ] = "http/1.1"
 
 
-COMMANDS = Commands("catalog", "Look at catalogs of agents, and publish one in DNS.")
+COMMANDS = Commands("catalog", "Show and check catalogs of agents, and print their DNS records.")
 
 
 def register(app: typer.Typer) -> None:
@@ -128,7 +128,7 @@ def register(app: typer.Typer) -> None:
 
 @COMMANDS.add("show", *FETCHING, epilog=f"{SHOW_EXAMPLES}\n\n{EXITS}")
 def show(settings: CommandSettings, output: Output, options: Named) -> int:
-    """Show what a catalog lists, and the catalogs in it that are at the same server."""
+    """Show the entries of a catalog, and of its nested catalogs at the same server."""
     from parley.cli.calls.agent_call import AgentCall
     from parley.registry.commands.documents import show
 
@@ -137,9 +137,9 @@ def show(settings: CommandSettings, output: Output, options: Named) -> int:
 
 @COMMANDS.add("check", *FETCHING, epilog=f"{CHECK_EXAMPLES}\n\n{CHECKED}")
 def check(settings: CommandSettings, output: Output, options: Checked) -> int:
-    """Check a catalog against its schema and the rules of registries, and say what is wrong.
+    """Check a catalog against its schema and the rules of registries, and report problems.
 
-    An error is what registries may refuse; a warning is what makes an agent hard to find.
+    An error may make registries reject the catalog; a warning makes an agent hard to find.
     """
     from parley.cli.calls.agent_call import AgentCall
     from parley.registry.commands.documents import check
@@ -149,9 +149,9 @@ def check(settings: CommandSettings, output: Output, options: Checked) -> int:
 
 @COMMANDS.add("dns", *FETCHING, epilog=f"{DNS_EXAMPLES}\n\n{EXITS}")
 def dns(settings: CommandSettings, output: Output, options: DnsOptions) -> int | None:
-    """Print the DNS records that lead to a catalog and its agents (DNS-AID), to be set.
+    """Print the DNS records that lead to a catalog and its agents (DNS-AID).
 
-    They are lines of a zone file: SVCB records, and TXT records that say the same.
+    They are lines of a zone file: SVCB records, and TXT records with the same content.
     """
     from parley.cli.calls.agent_call import AgentCall
     from parley.registry.commands.dns import of_server, of_targets, read_publisher

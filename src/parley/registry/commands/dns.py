@@ -18,8 +18,9 @@ from parley.registry.commands.documents import read_document
 from parley.registry.ingest.addresses import INDEX_LABELS
 
 CAP, BAP, WELL_KNOWN = "key65400", "key65402", "key65409"
-"""Parameters of DNS-AID that have no number yet: these are the ones for private use that its
-implementations agree on, and zone files take them (RFC 9460 §2.1)."""
+"""Parameters of DNS-AID without an assigned number: its implementations agree on these private-use
+numbers, and zone files accept them (RFC 9460 §2.1).
+"""
 
 MAX_TEXT = 255
 _LABEL = re.compile(r"[^a-z0-9-]+")
@@ -50,7 +51,7 @@ def records_of(
 ) -> list[DnsRecord]:
     """Return the records for a catalog and its agents. Raises ``UsageFailure``.
 
-    SVCB records come first; TXT ones say the same to those who cannot ask for SVCB.
+    SVCB records come first; TXT records repeat them for resolvers without SVCB.
     """
     path = urlsplit(catalog).path
     suffix = path.removeprefix(_PREFIX) if path.startswith(_PREFIX) else path
@@ -83,7 +84,7 @@ def print_records(output: Output, publisher: str, catalog: str, found: list[DnsR
 def of_server(
     call: AgentCall, output: Output, url: str, publisher: str, *, ttl: int, alpn: str
 ) -> int:
-    """Write the records for a server that runs: its catalog says which agents there are."""
+    """Write the records for a running server, from the agents in its catalog."""
 
     async def work() -> None:
         document = await read_document(call, url)
@@ -121,13 +122,13 @@ def of_targets(
     ttl: int,
     alpn: str,
 ) -> None:
-    """Write the records for agents in files, as they will be served at ``url``."""
+    """Write the records for agents in files that will be served at ``url``."""
     from parley.cli.loading import load
     from parley.registry.served.catalog import checked_identifiers, read_publication
 
     if not url or not publisher:
         raise UsageFailure(
-            "the records of agents in files need the public address and the domain: --url and "
+            "records of agents in files need the public address and the domain: --url and "
             "--publisher",
             hint="parley catalog dns agent.py --url https://agents.example.com "
             "--publisher example.com",
@@ -171,14 +172,14 @@ def _only(publishers: set[str]) -> str:
         return publishers.pop()
     names = ", ".join(sorted(publishers)) or "nobody"
     raise UsageFailure(
-        f"the catalog has the agents of {names}: say whose records these are with --publisher"
+        f"the catalog has the agents of {names}: choose a publisher with --publisher"
     )
 
 
 def _pair(
     name: str, url: str, parameters: list[tuple[str, str]], *, ttl: int, alpn: str
 ) -> list[DnsRecord]:
-    """Return the SVCB record of an address, and the TXT record that says the same."""
+    """Return the SVCB record of an address, and the TXT record with the same content."""
     host, port = _target(url)
     of_service = [("mandatory", "alpn,port"), ("alpn", alpn), ("port", str(port)), *parameters]
     service = " ".join(f"{key}={_quoted(value)}" for key, value in of_service)
@@ -194,17 +195,19 @@ def _pair(
 
 
 def _target(url: str) -> tuple[str, int]:
-    """Return the host and the port of an address. Raises ``UsageFailure`` for one without name."""
+    """Return the host and the port of an address. Raises ``UsageFailure`` without a host name."""
     try:
         parts = urlsplit(url)
         host, port = (parts.hostname or "").rstrip("."), parts.port
     except ValueError:
         host, port = "", None
     if parts.scheme not in ("http", "https") or not host:
-        raise UsageFailure(f"{url[:200]!r} is no address", hint="--url https://agents.example.com")
+        raise UsageFailure(
+            f"{url[:200]!r} is not an address", hint="--url https://agents.example.com"
+        )
     if _is_ip(host):
         raise UsageFailure(
-            f"records lead to a name, and {host} is an IP address",
+            f"records need a host name, but {host} is an IP address",
             hint="name the public address: parley catalog dns agent.py "
             "--url https://agents.example.com --publisher example.com",
         )
@@ -220,7 +223,7 @@ def _is_ip(host: str) -> bool:
 
 
 def _label(identifier: AirUrn, taken: set[str]) -> str:
-    """Return a label for an agent: its name, with its namespace or a number if that is taken."""
+    """Return a unique label for an agent: its name, if necessary with its namespace or a number."""
 
     def cut(text: str) -> str:
         return _LABEL.sub("-", text.lower())[:58].strip("-") or "agent"
@@ -234,7 +237,7 @@ def _label(identifier: AirUrn, taken: set[str]) -> str:
 
 
 def _strings(words: list[str]) -> list[str]:
-    """Return words as strings of at most 255 bytes; long words are cut over several."""
+    """Return words as strings of at most 255 bytes; longer words are split."""
     text = " ".join(words)
     return [text[i : i + MAX_TEXT] for i in range(0, len(text), MAX_TEXT)]
 

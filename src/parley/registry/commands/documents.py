@@ -51,19 +51,19 @@ from parley.registry.ingest.signatures import (
 from parley.registry.records import Trust
 from parley.security.networks import is_loopback
 
-# ``parley catalog show``: the entries of a catalog, and of catalogs in it.
+# ``parley catalog show``: the entries of a catalog and of its nested catalogs.
 
 MAX_NESTED = 50
-"""How many nested catalogs are fetched."""
+"""The number of nested catalogs fetched."""
 
 
 def show(call: AgentCall, output: Output, reference: str) -> int:
-    """Write what a catalog lists; as JSON, the document as it is."""
+    """Write the entries of a catalog; as JSON, the unchanged document."""
 
     async def work() -> None:
         document = await read_document(call, reference)
         if output.is_json:
-            _read(document)  # nothing that is no catalog is shown as one
+            _read(document)  # raises for a document that is not a catalog
             output.json(document.body)
             return
         async with call.http() as http:
@@ -81,7 +81,7 @@ class _Shown:
         self._seen: set[str] = set()
 
     async def catalog(self, document: CatalogDocument, depth: int) -> None:
-        """Write a catalog that was fetched."""
+        """Write a fetched catalog."""
         self._seen.add(document.where)
         await self._write(_read(document), document.where, depth)
 
@@ -102,7 +102,7 @@ class _Shown:
 
     async def _nested(self, entry: CatalogEntry, where: str, depth: int) -> None:
         if depth >= MAX_NESTING:
-            self._output.warn(f"{entry.identifier} is nested too deeply, and left out")
+            self._output.warn(f"{entry.identifier} is nested too deeply and left out")
             return
         name = f"{where} > {entry.display_name}"
         try:
@@ -137,7 +137,7 @@ class _Shown:
 
 
 def write_facts(text: TextWriter, entry: CatalogEntry) -> None:
-    """Write what an entry says of itself beside its name, address and description."""
+    """Write the details of an entry other than its name, address and description."""
     for label, value in (
         ("Version", entry.version),
         ("Updated", entry.updated_at),
@@ -182,7 +182,7 @@ _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w-]+(\.[\w-]+)*)(:\d{1,5})?(/\S*)?")
 
 
 class CatalogDocument(NamedTuple):
-    """The bytes of a catalog, where they are from, and the media type they came with."""
+    """The bytes of a catalog, with their origin and media type."""
 
     body: bytes
     where: str
@@ -190,29 +190,29 @@ class CatalogDocument(NamedTuple):
 
     @property
     def is_fetched(self) -> bool:
-        """Whether it came from an address."""
+        """Return whether it was fetched from an address."""
         return _ADDRESS.match(self.where) is not None
 
 
 def catalog_address(reference: str) -> str:
-    """Return the address of the catalog of a host, or an address that names one itself."""
+    """Return the address of the catalog of a host, or the given address of a catalog."""
     url = reference.strip()
     if not _ADDRESS.match(url):
         if not _HOST.fullmatch(url):
-            raise UsageFailure(f"{reference[:200]!r} is no address", hint="https://example.com")
+            raise UsageFailure(f"{reference[:200]!r} is not an address", hint="https://example.com")
         host = urlsplit(f"//{url}").hostname or ""
         url = f"{'http' if is_loopback(host) else 'https'}://{url}"
     try:
         path = urlsplit(url).path
     except ValueError:
-        raise UsageFailure(f"{reference[:200]!r} is no address") from None
+        raise UsageFailure(f"{reference[:200]!r} is not an address") from None
     if path.endswith(".json") or "/.well-known/" in path:
         return url
     return url.partition("?")[0].partition("#")[0].rstrip("/") + CATALOG_PATH
 
 
 async def read_document(call: AgentCall, reference: str) -> CatalogDocument:
-    """Return the catalog that a file has (``-`` for standard input), or an address."""
+    """Return the catalog in a file (``-`` is standard input), or at an address."""
     document = _from_file(reference)
     if document is not None:
         return document
@@ -230,7 +230,7 @@ async def read_document(call: AgentCall, reference: str) -> CatalogDocument:
 
 
 def _from_file(reference: str) -> CatalogDocument | None:
-    """Return the catalog in a file, ``None`` for a reference that names none."""
+    """Return the catalog in a file, ``None`` for a reference to an address."""
     if reference == "-":
         return CatalogDocument(_bounded(sys.stdin.buffer.read(MAX_BYTES + 1), "-"), "-")
     path = Path(reference)
@@ -257,7 +257,7 @@ async def fetch(http: HttpTransport, url: str) -> CatalogDocument:
     if reply.status != 200:
         raise CommandFailure(
             NOT_FOUND,
-            f"{redacted(url)} answers with status {reply.status}, and not with a catalog",
+            f"{redacted(url)} answered with status {reply.status}, not with a catalog",
             hint="a Parley server publishes one if it has a publisher: "
             "parley serve agent.py --publisher example.com",
         )
@@ -267,20 +267,20 @@ async def fetch(http: HttpTransport, url: str) -> CatalogDocument:
 
 def _bounded(body: bytes, name: str) -> bytes:
     if len(body) > MAX_BYTES:
-        raise CommandFailure("PARLEY_ERR_CATALOG", f"{name} has more than {MAX_BYTES} bytes")
+        raise CommandFailure("PARLEY_ERR_CATALOG", f"{name} is larger than {MAX_BYTES} bytes")
     return body
 
 
-# Signatures of a catalog: of the trust manifests in it, and of the cards that it names.
+# Signatures of a catalog: of its trust manifests, and of the cards that it names.
 
 MAX_CHECKED = 1_000
-"""How many trust manifests are verified."""
+"""The number of trust manifests verified."""
 
 
 class SignatureCheck:
     """Verifies the signatures in a catalog, as registries do. ``near`` is its address.
 
-    Raises ``RuntimeError`` if what that needs is not installed.
+    Raises ``RuntimeError`` if a required package is not installed.
     """
 
     def __init__(self, http: HttpTransport, near: str) -> None:
@@ -327,7 +327,7 @@ def _problems(where: str, signing: Signing) -> list[CatalogProblem]:
 
 
 class _CommandFetcher(WebFetcher):
-    """Fetches keys as the command fetches catalogs: with its proxy and its authorities."""
+    """Fetches keys with the proxy and the certificate authorities of the command."""
 
     def __init__(self, http: HttpTransport) -> None:
         super().__init__()
@@ -336,7 +336,7 @@ class _CommandFetcher(WebFetcher):
     async def get(
         self, url: str, *, accept: str = JSON_TYPES, limit: int | None = None, **known: str
     ) -> WebAnswer:
-        """Return the answer of an address. Raises ``PageUnavailable``."""
+        """Return the response of an address. Raises ``PageUnavailable``."""
         limit = self.limits.key_bytes if limit is None else limit
         try:
             reply = await self._http.get(
@@ -351,7 +351,7 @@ class _CommandFetcher(WebFetcher):
 _ACCEPT_CARD = {"Accept": "application/json"}
 
 MAX_CARDS = 100
-"""How many cards are fetched."""
+"""The most cards that are fetched."""
 
 CHECK_TIMEOUT = 15.0
 
@@ -359,8 +359,8 @@ CHECK_TIMEOUT = 15.0
 def check(call: AgentCall, output: Output, reference: str, *, cards: bool = False) -> int:
     """Report the problems of a catalog; return the exit status: 1 if there is an error.
 
-    With ``cards`` the cards that it names are fetched too. Signatures are verified, those of a
-    file with ``cards`` only: their keys are fetched.
+    With ``cards`` the cards of the catalog are fetched too. Signatures are verified; for a catalog
+    in a file only with ``cards``, because their keys must be fetched.
     """
     found: list[CatalogProblem] = []
 
@@ -427,8 +427,8 @@ async def _of_cards(
                     entry.url, _ACCEPT_CARD, timeout=CHECK_TIMEOUT, limit=MAX_CARD
                 )
                 if reply.status != 200:
-                    words = f"{redacted(entry.url)} answers with status {reply.status}"
-                    yield CatalogProblem(where, f"{words}, and not with a card")
+                    words = f"{redacted(entry.url)} answered with status {reply.status}"
+                    yield CatalogProblem(where, f"{words}, not with a card")
                     continue
                 raw = reply.body
             else:
@@ -448,14 +448,14 @@ async def _of_cards(
 
 
 def _of_address(document: CatalogDocument) -> list[CatalogProblem]:
-    """Return the problems of a catalog's place, and of the way that it is served."""
+    """Return the problems of a catalog's address, and of its HTTP response."""
     if not document.is_fetched:
         return []
     parts = urlsplit(document.where)
     host = parts.hostname or ""
     found = []
     if document.media_type != CATALOG:
-        words = f"it is served as {document.media_type or 'nothing'}, and should be as {CATALOG}"
+        words = f"its media type is {document.media_type or 'missing'}, and should be {CATALOG}"
         found.append(CatalogProblem("", words, False))
     if parts.scheme != "https" and not is_loopback(host):
         words = "it is not served over https, so registries do not trust it"

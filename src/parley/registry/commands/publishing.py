@@ -1,4 +1,4 @@
-"""What ``parley agents`` reads and shows: entries that were found or published, and proofs."""
+"""The input and output of ``parley agents``: found and published entries, and proofs of domains."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from parley.registry.commands.documents import catalog_address, read_document, w
 from parley.registry.commands.registry_call import RegistryCall
 from parley.registry.served.registration import RegistryPublisher
 
-# Agents that were found, as a table of 80 columns, and one entry as labelled text.
+# Found agents as a table of 80 columns, and one entry as labelled text.
 
 WIDTH = 80
 _NAME = 24
@@ -31,10 +31,10 @@ _READ = ("ok", "unchanged", "new")
 
 
 def agent_table(agents: Sequence[FoundAgent]) -> list[str]:
-    """Return the lines of a table: score, name and identifier, and below them its description.
+    """Return the lines of a table: score, name and identifier, each followed by a description.
 
-    An identifier is never cut, because it is copied; texts of others are cut, on one line, and have
-    no character that a terminal obeys.
+    An identifier is never cut, because users copy it; untrusted texts are cut, on one line, and
+    without control characters of a terminal.
     """
     named = [fitted(each.name, _NAME) for each in agents]
     width = max((_columns(name) for name in named), default=0)
@@ -50,7 +50,7 @@ def agent_table(agents: Sequence[FoundAgent]) -> list[str]:
             lines.append(" " * _INDENT + fitted(known, WIDTH - _INDENT))
         if each.marks:
             said = ", ".join(each.marks)
-            marked = f"! marked: {said} (its texts are not to be trusted)"
+            marked = f"! marked: {said} (do not trust its texts)"
             lines.append(" " * _INDENT + fitted(marked, WIDTH - _INDENT))
     return lines
 
@@ -61,7 +61,7 @@ def write_entry_text(text: TextWriter, found: FoundAgent) -> None:
     text.field("Identifier", entry.identifier)
     text.field("Name", entry.display_name)
     if found.marks:
-        text.field("Marked", f"{', '.join(found.marks)} (its texts are not to be trusted)")
+        text.field("Marked", f"{', '.join(found.marks)} (do not trust its texts)")
     if entry.description:
         text.content("Description", entry.description)
     text.field("Type", entry.type)
@@ -80,7 +80,7 @@ def write_entry_text(text: TextWriter, found: FoundAgent) -> None:
 def _write_details(
     text: TextWriter, details: Mapping[str, Any], *, known: Mapping[str, Any]
 ) -> None:
-    """Write further statements of a registry on an entry."""
+    """Write the registry's further details of an entry."""
     for name, value in details.items():
         if isinstance(value, str | int | float) and name not in known and value != "":
             text.field(_label(name), value)
@@ -96,7 +96,7 @@ def _write_details(
 
 
 def fitted(text: str, width: int) -> str:
-    """Return a text of others on one line, cut to a number of columns."""
+    """Return an untrusted text on one line, cut to a number of columns."""
     line = one_line(text[: 8 * width])
     if _columns(line) <= width:
         return line
@@ -122,7 +122,7 @@ def _columns(text: str) -> int:
 
 
 def _state(known: Mapping[str, Any]) -> str:
-    """Return the statement of a registry on an agent, in a few words."""
+    """Return the registry's assessment of an agent, in a few words."""
     trust, health = known.get("trust"), known.get("health")
     liveness = known.get("liveness")
     words = [each for each in (trust, health, liveness) if isinstance(each, str)]
@@ -139,7 +139,7 @@ def _label(name: str) -> str:
 
 
 async def catalog_at(settings: CommandSettings, output: Output, reference: str) -> dict[str, Any]:
-    """Return the catalog that a file or an address has. Raises ``CommandFailure``."""
+    """Return the catalog in a file or at an address. Raises ``CommandFailure``."""
     document = await read_document(AgentCall(settings, output), reference)
     try:
         found = msgspec.json.decode(document.body)
@@ -148,8 +148,8 @@ async def catalog_at(settings: CommandSettings, output: Output, reference: str) 
     if not isinstance(found, dict) or not isinstance(found.get("entries"), list):
         raise CommandFailure(
             "PARLEY_ERR_CATALOG",
-            f"{document.where} is no catalog",
-            hint="parley catalog check says what is wrong with it",
+            f"{document.where} is not a catalog",
+            hint="parley catalog check lists its problems",
         )
     return found
 
@@ -177,7 +177,7 @@ async def bring_in(
     source = await publisher.add_source(given, vouches=vouches)
     if output.is_json:
         output.document(source)
-    output.note(f"{source.get('url', given)} is read from now on")
+    output.note(f"{source.get('url', given)} is now a source of the registry")
     return 0
 
 
@@ -187,7 +187,7 @@ def is_file(reference: str) -> bool:
 
 
 def show_report(output: Output, report: Mapping[str, Any]) -> int:
-    """Write what became of entries; return 1 if some were refused or rejected."""
+    """Write the outcome of each entry; return 1 if the registry rejected an entry."""
     entries, refused = _objects(report.get("entries")), _objects(report.get("refused"))
     if output.is_json:
         output.document(dict(report))
@@ -198,9 +198,9 @@ def show_report(output: Output, report: Mapping[str, Any]) -> int:
         for each in refused:
             _entry(output, each, "refused")
         if report.get("withdrawn"):
-            output.note(f"{report['withdrawn']} others are withdrawn")
+            output.note(f"{report['withdrawn']} other entries are withdrawn")
         if any(each.get("standing") == "pending" for each in entries):
-            output.note("pending: the registry could not read the card yet, and tries again")
+            output.note("pending: the registry could not read the card yet and will try again")
     return 1 if refused or any(each.get("standing") == "rejected" for each in entries) else 0
 
 
@@ -230,7 +230,7 @@ def show_waiting(output: Output, entries: Sequence[Any], sources: Sequence[Any])
 
 
 def show_sources(output: Output, sources: Sequence[Any]) -> int:
-    """Write what the last visits of sources found; return 1 if one is not read."""
+    """Write the results of the last visits of sources; return 1 if a source is not read."""
     found = _objects(sources)
     if output.is_json:
         output.document({"sources": found})
@@ -244,7 +244,7 @@ def _source(output: Output, source: Mapping[str, Any]) -> None:
     state = source.get("state")
     settings = source.get("settings")
     if isinstance(settings, Mapping) and settings.get("refresh"):
-        state = f"{state}, and still being read"
+        state = f"{state}, still being read"
     output.text.gap()
     output.text.field("Source", source.get("url", ""))
     reason = source.get("reason")
@@ -265,7 +265,7 @@ def show_own(output: Output, answer: Mapping[str, Any]) -> None:
         health = f"{each.get('health')} {each.get('healthReason') or ''}".strip()
         output.text.field("Health", health)
     if not answer.get("entries"):
-        output.note("nothing is published; parley agents publish does")
+        output.note("you have published nothing; use parley agents publish")
 
 
 def show_challenge(output: Output, challenge: Mapping[str, Any]) -> None:
@@ -279,7 +279,7 @@ def show_challenge(output: Output, challenge: Mapping[str, Any]) -> None:
     text.block(f"Or a file at {challenge.get('url')}", document)
     text.field("Until", _moment(challenge.get("expiresAt")))
     output.note(
-        "set one of them, make sure that it names the registry you mean, then: parley agents "
+        "publish either of them, check that it names the right registry, then: parley agents "
         f"prove {challenge.get('domain')} --check"
     )
 
@@ -291,8 +291,9 @@ def show_proof(output: Output, proof: Mapping[str, Any]) -> None:
         return
     until = _moment(proof.get("expiresAt"))
     output.note(
-        f"{proof.get('domain')} is proved by {proof.get('method')}, until {until}; leave it there: "
-        "it is looked for every day"
+        f"{proof.get('domain')} is proved by {proof.get('method')}, until {until}; leave the "
+        "proof there: "
+        "the registry checks it every day"
     )
 
 

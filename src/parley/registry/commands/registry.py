@@ -1,4 +1,4 @@
-"""``parley registry``: a registry of agents, served."""
+"""``parley registry``: serves a registry of agents."""
 
 from __future__ import annotations
 
@@ -43,28 +43,26 @@ OPTIONS = (
     "egress_deny",
     "egress_only_allowed",
 )
-"""The options of a server that a registry has."""
+"""The options of a server that also apply to a registry."""
 
 
 class RegistryServe(RegistryFlags, frozen=True, kw_only=True):
-    """The flags of the command, beside those of a server."""
+    """The flags of the command, in addition to the flags of a server."""
 
-    port: Annotated[int, Option("Port to listen on; 0 takes a free one.", "PORT")] = PORT
+    port: Annotated[int, Option("Port to listen on; 0 selects a free port.", "PORT")] = PORT
     api_keys: Annotated[
         bool,
-        Option(
-            "Callers have API keys (X-API-Key) of its store: parley keys create.", panel=CALLERS
-        ),
+        Option("Callers use API keys (X-API-Key) of its store: parley keys create.", panel=CALLERS),
     ] = False
     oidc: Annotated[
         tuple[str, ...],
-        Option("Callers have tokens of this OpenID Connect issuer; repeat it.", "ISSUER", CALLERS),
+        Option("Callers use tokens of this OpenID Connect issuer; repeatable.", "ISSUER", CALLERS),
     ] = ()
     audience: Annotated[
-        str, Option("Whom these tokens are for.", "TEXT", CALLERS, default="--url")
+        str, Option("The audience of these tokens.", "TEXT", CALLERS, default="--url")
     ] = ""
     mtls: Annotated[
-        bool, Option("Callers have certificates of an authority of --tls-client-ca.", panel=CALLERS)
+        bool, Option("Callers use certificates of an authority in --tls-client-ca.", panel=CALLERS)
     ] = False
 
 
@@ -77,7 +75,7 @@ Examples:
       --host 0.0.0.0 --url https://registry.acme.com --publisher acme.com
 
 \b
-Operators have the scope registry:operate, as with a key of its store:
+Operators need the scope registry:operate, for example with a key of its store:
   parley keys create --owner me --scope registry:operate \\
       --store sqlite:///registry-tasks.db"""
 
@@ -87,20 +85,23 @@ def register(app: typer.Typer) -> None:
     from parley.cli.settings.server import reporting, server_command
 
     group = typer.Typer(rich_markup_mode=None)
-    app.add_typer(group, name="registry", help="Serve a registry: agents, found by need.")
+    app.add_typer(group, name="registry", help="Serve a registry that finds agents by need.")
 
     @server_command(group, *OPTIONS, epilog=EPILOG)
     def serve(command: ServeCommand, flags: RegistryServe) -> None:
-        """Serve a registry: it reads catalogs, and answers searches for agents by what they do.
+        """Serve a registry: it reads catalogs, and answers searches for agents.
 
-        It answers by REST (Agentic Resource Discovery) and as an A2A agent, until Ctrl-C.
+        It has a REST interface (Agentic Resource Discovery) and an A2A agent, and runs until
+        Ctrl-C.
         """
         given = {**command.options, "port": flags.port}
         if flags.mtls and "tls_client_ca" not in given:
-            raise UsageFailure("--mtls: name the authorities of the certificates: --tls-client-ca")
+            raise UsageFailure(
+                "--mtls: give the authorities of the certificates with --tls-client-ca"
+            )
         log_to_stderr(command.log_level)
         if command.log_level == "info":
-            # Probes call agents all the time: what matters of that is logged by the registry.
+            # Probes call agents all the time: the registry logs their results itself.
             logging.getLogger("parley.client").setLevel(logging.WARNING)
         from parley.host.app import run_app
         from parley.host.options import ServerOptions, shown
@@ -141,8 +142,8 @@ def register(app: typer.Typer) -> None:
 
 
 def reached_at(options: ServerOptions) -> str | None:
-    """Return the address of a registry without --url; ``None`` if it listens on all addresses: that
-    is the address of every registry that does, and says nothing of this one.
+    """Return the address of a registry without --url; ``None`` if it listens on all addresses,
+    because that address does not identify this registry.
     """
     host, port = options.host, options.port
     if not port or host in ("", "0.0.0.0", "::"):
@@ -154,7 +155,7 @@ def reached_at(options: ServerOptions) -> str | None:
 def credentials(
     api_keys: bool, issuers: Sequence[str], audience: str, mtls: bool
 ) -> Scheme | Security | None:
-    """Return what callers prove themselves with: any of these, ``None`` without one.
+    """Return the accepted credentials of callers: any of these schemes; ``None`` without a scheme.
 
     Raises ``UsageFailure``.
     """
@@ -164,7 +165,7 @@ def credentials(
 
     schemes: list[Scheme] = [ApiKey()] if api_keys else []
     if issuers and not audience:
-        raise UsageFailure("--oidc: say whom the tokens are for: --audience, or --url")
+        raise UsageFailure("--oidc: give the audience of the tokens with --audience or --url")
     for place, issuer in enumerate(issuers, 1):
         own = "openid" if place == 1 else f"openid{place}"
         schemes.append(OpenIdConnect(issuer, audience=audience, name=own))
@@ -176,7 +177,7 @@ def credentials(
 def banner(name: str, address: str, store: str) -> str:
     """Return the text for a started registry: its addresses, and a command to try."""
     base = address.rstrip("/")
-    durability = "gone when it stops" if store.startswith("memory:") else "kept between runs"
+    durability = "lost when it stops" if store.startswith("memory:") else "kept between runs"
     begin = shell_words(invocation())
     return "\n".join(
         [
@@ -186,6 +187,6 @@ def banner(name: str, address: str, store: str) -> str:
             f"  agent      {base}/a2a",
             f'  try        {begin} send -a {base}/a2a "find me an agent that converts currencies"',
             "",
-            f"What it knows is {durability} ({store}). Ctrl-C stops the registry.",
+            f"Its index is {durability} ({store}). Ctrl-C stops the registry.",
         ]
     )

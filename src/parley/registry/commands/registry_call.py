@@ -1,4 +1,4 @@
-"""One call of a registry by a command: its connection, its time limit, and its failures."""
+"""A call of a registry by a command: its connection, its time limit, and its failures."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from parley.registry.client.remote_registry import RemoteRegistry
 
 
 class RegistryCall:
-    """The state of one command that asks a registry; the credentials of agents never go there."""
+    """The state of a command that calls a registry; it never sends the credentials of agents."""
 
     def __init__(self, settings: CommandSettings, output: Output) -> None:
         self.settings = settings
@@ -70,12 +70,12 @@ class RegistryCall:
                 raise
             raise CommandFailure(
                 "A2ACLI_ERR_TIMEOUT",
-                f"there was no answer within {limit:g} s",
+                f"the registry did not answer within {limit:g} s",
                 hint="give a longer --timeout",
             ) from None
 
     def opened(self) -> RemoteRegistry:
-        """Return the registry, to be closed by whoever uses it. Raises ``UsageFailure``."""
+        """Return the registry; the caller closes it. Raises ``UsageFailure``."""
         settings, call = self.settings, AgentCall(self.settings, self.output)
         try:
             return RemoteRegistry(
@@ -100,7 +100,9 @@ class RegistryCall:
             raise UsageFailure(str(error)) from None
 
     async def found(self, registry: RemoteRegistry, need: str, limit: int) -> list[FoundAgent]:
-        """Return the agents that meet a need, none without one. Raises ``CommandFailure``."""
+        """Return the agents that meet a need, an empty list without a need. Raises
+        ``CommandFailure``.
+        """
         if not need:
             return []
         try:
@@ -111,7 +113,7 @@ class RegistryCall:
             raise self._failure(error, registry.name) from error
 
     def command(self, words: Sequence[str]) -> str:
-        """Return a command for the same registry, to be copied."""
+        """Return a command for the same registry, for the user to copy."""
         command = [*invocation(), *words]
         if self.reference:
             command += ["--registry", without_user(self.reference)]
@@ -126,7 +128,7 @@ class RegistryCall:
                 return CommandFailure(
                     "A2ACLI_ERR_AUTH_FAILED" if given else "A2ACLI_ERR_CREDENTIALS_MISSING",
                     str(error).partition(": give auth=")[0],
-                    # 403: who it is is known, and the message says what else is missing.
+                    # 403: the caller is known, and the message names the missing permission.
                     hint=None
                     if error.status == 403
                     else f"log in: {login}; or give --bearer or --api-key",
@@ -151,7 +153,7 @@ class RegistryCall:
                 return CommandFailure(
                     "A2ACLI_ERR_UNREACHABLE",
                     str(error),
-                    hint="is the registry running, and the address right?",
+                    hint="is the registry running, and is the address right?",
                 )
             case _:
                 return CommandFailure("A2ACLI_ERR_INTERNAL", str(error), hint="--debug shows more")

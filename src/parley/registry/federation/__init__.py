@@ -1,1 +1,1 @@
-"""Federation: whom a registry asks beside its own index, and which of their results count."""
+"""Federation: the other registries that a registry searches, and checks of their results."""

@@ -1,12 +1,12 @@
-"""``Federated``: searches of this registry's own index and of others, as one (ARD §8).
+"""``Federated``: a combined search of this registry's index and of other registries (ARD §8).
 
-A registry of Parley's tells by the header (``Hops``) that a search passed here. Other registries do
-not send it on, so a search that is the same as a running one may have come from it: it asks
-no other, and takes the results of the first one after a moment.
+A Parley registry detects by the header (``Hops``) that a search came back to it. Other
+implementations do not forward the header, so a search equal to a running search may be a loop: it
+asks no other registry, and after a moment uses the results of the first search.
 
-Pages are one list, each identifier once. The token of a page says how far each registry's
-own pages were read, so nothing is kept here. It is bound to what was asked and grants nothing: with
-one that was changed, a caller gets another part of what it may see anyway.
+The pages form one list with each identifier once. A page token holds the position in every
+registry's own pages, so no state is kept here. It is bound to the request and grants nothing: a
+caller who changes it only gets another part of the permitted results.
 """
 
 from __future__ import annotations
@@ -59,30 +59,30 @@ from parley.registry.search.searcher import (
 )
 from parley.security.egress import Egress
 
-# Searches under way: a search that comes back is not passed on again.
+# Running searches: a search that comes back is not forwarded again.
 
 MEMORY_SECONDS = 60.0
 MAX_REMEMBERED = 10_000
 PATIENCE = 0.4
-"""The part of its time that a search waits for the results of the first equal search."""
+"""The fraction of its time that a search waits for the results of the first equal search."""
 
 
 class SharedSearch:
-    """The answers of other registries to one search, as they come."""
+    """The responses of other registries to one search, as they arrive."""
 
     def __init__(self) -> None:
         self.pages: dict[str, SearchAnswer] = {}
         self.ended = asyncio.Event()
 
     async def wait(self, seconds: float) -> None:
-        """Wait until all have answered, or for some time."""
+        """Wait until all registries have answered, or for some seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.ended.wait()
 
 
 class RunningQueries:
-    """The searches that are passed on now, by what they ask; and the ids of the last ones."""
+    """The searches that are being forwarded, by their content; and the ids of recent searches."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -90,7 +90,7 @@ class RunningQueries:
         self._known: Bounded[str, float] = Bounded(MAX_REMEMBERED)
 
     def is_new(self, query: str) -> bool:
-        """Return whether a search is seen for the first time here, and remember it."""
+        """Return whether a search is new here, and remember it."""
         now = self._clock()
         seen_at = self._known.get(query)
         if seen_at is not None and now - seen_at < MEMORY_SECONDS:
@@ -99,12 +99,12 @@ class RunningQueries:
         return True
 
     def begin(self, asked: str) -> SharedSearch:
-        """Note that a search is passed on. It must be given to ``end``."""
+        """Record that a search is forwarded. Call ``end`` for it later."""
         shared = self.running[asked] = SharedSearch()
         return shared
 
     def end(self, asked: str) -> None:
-        """Note that all have answered, or that the time is over."""
+        """Record that all registries have answered, or that the time is over."""
         shared = self.running.pop(asked, None)
         if shared is not None:
             shared.ended.set()
@@ -115,25 +115,25 @@ class RunningQueries:
 PREFIX = "f."
 MAX_TOKEN = 2_000
 MAX_SEEN = 150
-"""How many results of others a token remembers, to leave out what a third one lists again."""
+"""The number of results of other registries a token remembers, to avoid listing them twice."""
 
 FIRST, MOST_OF_ONE = 10, 3
-"""Among the first places of a page, how many one other registry may have."""
+"""The first places of a page, and how many of them one other registry may fill."""
 
 OWN = "own"
 _DIGEST = 4
 
 
 class Cursor(msgspec.Struct, frozen=True, array_like=True):
-    """How far a registry was read: the token of its page, and how many results of it are used."""
+    """The position in a registry: the token of its page, and how many of its results are used."""
 
     token: str = ""
     used: int = 0
 
 
 class MergedPlace(TokenPlace, frozen=True, array_like=True):
-    """Where a page begins. A registry without a cursor is read to its end. ``size`` is that of the
-    pages that are asked for; ``seen`` has digests of identifiers.
+    """The start of a page. A registry without a cursor has no more results. ``size`` is the size of
+    the requested pages; ``seen`` has digests of identifiers.
     """
 
     size: int
@@ -142,7 +142,7 @@ class MergedPlace(TokenPlace, frozen=True, array_like=True):
 
     @property
     def is_sound(self) -> bool:
-        """Whether it may be the place of a page."""
+        """Return whether it is a valid start of a page."""
         return (
             1 <= self.size <= MAX_PAGE
             and len(self.seen) <= MAX_SEEN * _DIGEST
@@ -154,7 +154,7 @@ class MergedPlace(TokenPlace, frozen=True, array_like=True):
 
 
 class SourcePage:
-    """Results of one registry, the best first, and where its next page is."""
+    """Results of one registry, the best first, and the position of its next page."""
 
     def __init__(
         self, name: str, results: Sequence[CheckedResult], cursor: Cursor, more: str
@@ -172,7 +172,7 @@ class SourcePage:
 
     @property
     def cursor(self) -> Cursor | None:
-        """Where to read on, ``None`` at the end."""
+        """The position after the used results, ``None`` at the end."""
         if self.at < len(self.results):
             return Cursor(self._cursor.token, self.at)
         return Cursor(self._more) if self._more else None
@@ -181,12 +181,13 @@ class SourcePage:
 def merged(
     pages: Sequence[SourcePage], size: int, seen: bytes, ranks: Mapping[str, int]
 ) -> tuple[list[CheckedResult], bytes]:
-    """Return the best results of some pages, and the digests of all that were seen.
+    """Return the best results of some pages, and the digests of all identifiers seen.
 
-    A result of another registry stands by its words, but below our own of the same place in its
-    list, and ``MOST_OF_ONE`` of one registry among the first ``FIRST`` as long as others have more.
-    Of one identifier, the result of the page counts that ``ranks`` has the lowest number for: who
-    may speak for its publisher, then our own order.
+    Results of other registries are ranked by their texts, but below our own result at the same
+    position of its list, and with at most ``MOST_OF_ONE`` results of one registry among the first
+    ``FIRST`` while others have more. For a duplicate identifier, the result of the page with the
+    lowest number in ``ranks`` is used: registries that may speak for its publisher first, then our
+    own order.
     """
     known = {seen[at : at + _DIGEST] for at in range(0, len(seen), _DIGEST)}
     best: dict[str, tuple[int, int]] = {}
@@ -222,7 +223,7 @@ def merged(
         page.at += 1
         taken[page.name] += 1
         known.add(_digest(head.identifier))
-        if head.place:  # what this registry has itself counts from no other
+        if head.place:  # this registry's own entries take precedence
             seen += _digest(head.identifier)
         score = min(head.score, found[-1].score) if found else head.score
         found.append(msgspec.structs.replace(head, score=score))
@@ -236,13 +237,13 @@ def write_token(asked: str, place: MergedPlace) -> str:
         token = PREFIX + page_token(asked, MergedPlace(place.size, cursors, place.seen))
         if len(token) <= MAX_TOKEN:
             return token
-        # The registry with the longest token ends here.
+        # The registry with the longest token has no further pages.
         del cursors[max(cursors, key=lambda name: len(cursors[name].token))]
     return ""
 
 
 def place_of_token(token: str, asked: str) -> MergedPlace:
-    """Return where the page of a token begins. Raises ``InvalidParamsError``."""
+    """Return the start of the page of a token. Raises ``InvalidParamsError``."""
     return read_token(token.removeprefix(PREFIX), asked, MergedPlace, MAX_TOKEN)
 
 
@@ -251,28 +252,33 @@ def _digest(identifier: str) -> bytes:
 
 
 SECONDS = 2.0
-"""The time limit of a search that asks others; what has not come by then is left out."""
+"""The time limit of a search in other registries, in seconds; later responses are left out."""
 
 CONNECT_SECONDS = 1.5
 ROUNDS = 2
-"""How often registries are asked for one page: again where it is short, and they have more."""
+"""How often registries are asked for one page: a second time if the page is short and they have
+more.
+"""
 
 FAIR = 0.5
-"""The part of the time limit that a registry must have had, before being late is its failure."""
+"""The fraction of the time limit that a registry must have had before lateness counts as its
+failure.
+"""
 
 LEAST_SECONDS = 0.05
-"""With less time left, nobody else is asked."""
+"""The least remaining time, in seconds, with which another registry is still asked."""
 
 MAX_REFERRALS = 50
 _START = Cursor()
 
 
 class Federated:
-    """Searches of an index and of other registries. ``source`` is the address of this registry.
+    """Combined searches of an index and other registries. ``source`` is the address of this
+    registry.
 
-    ``seconds`` bounds a search, ``hops`` how often it may be passed on. Addresses of entries that
-    others list are judged by ``egress``: public ones over https, and what it allows by name. Close
-    it in its event loop.
+    ``seconds`` bounds a search, ``hops`` how often it may be forwarded. ``egress`` judges the
+    addresses of other registries' entries: public addresses over https, and addresses that it
+    allows by name. Close it in its event loop.
     """
 
     def __init__(
@@ -293,10 +299,11 @@ class Federated:
                 f"a registry asks at most {MAX_UPSTREAMS} others, not {len(upstreams)}"
             )
         if not 0 <= hops <= MAX_HOPS:
-            raise ValueError(f"hops is a number from 0 to {MAX_HOPS}, not {hops}")
+            raise ValueError(f"hops must be a number from 0 to {MAX_HOPS}, not {hops}")
         if not 0 < seconds <= 10:
-            raise ValueError(f"seconds is above 0 and at most 10, not {seconds}")
-        # Without an address of its own it is known by none; the ids of searches show loops then.
+            raise ValueError(f"seconds must be above 0 and at most 10, not {seconds}")
+        # Without an address of its own, other registries cannot name it; then the search ids reveal
+        # loops.
         self.id = registry_id(source) if source else secrets.token_hex(6)
         self._searcher = searcher
         self._index = index
@@ -312,7 +319,7 @@ class Federated:
         self._upstreams = tuple({each.id: each for each in made if each.id != self.id}.values())
         if len(self._upstreams) < len(made):
             raise ValueError(
-                "an upstream registry is named twice, or is this one: "
+                "an upstream registry is given twice, or is this registry: "
                 + ", ".join(each.url for each in made)
             )
         self._queries = RunningQueries(clock)
@@ -327,7 +334,7 @@ class Federated:
 
     @property
     def states(self) -> tuple[UpstreamState, ...]:
-        """What the operator sees of the other registries."""
+        """The states of the other registries, for operators."""
         return tuple(each.state for each in self._upstreams)
 
     # -- requests ------------------------------------------------------------------------------
@@ -337,11 +344,12 @@ class Federated:
     ) -> SearchResponse:
         """Return a page of the entries that match a need, the best first.
 
-        ``hops`` is how the search came here, from a header; ``None`` for one of a client. One that
-        was here before gets nothing: its results are on their way already. A registry that does not
-        answer, or answers wrongly, is left out. Raises ``A2AError`` and ``StoreUnavailable``.
+        ``hops`` is the path of a forwarded search, from its header; ``None`` for a search by a
+        client. A search that was here before returns nothing: its results are on their way already.
+        A registry that does not answer, or answers wrongly, is left out. Raises ``A2AError`` and
+        ``StoreUnavailable``.
         """
-        if hops is not None:  # anybody may send the header: it can only ask for less
+        if hops is not None:  # clients may send the header too: it can only reduce the search
             hops = msgspec.structs.replace(hops, left=min(hops.left, self._hops))
         if hops is not None and (self.id in hops.path or not self._queries.is_new(hops.query)):
             return SearchResponse()
@@ -359,7 +367,9 @@ class Federated:
         return await self._search_all(request, viewer, hops)
 
     async def _referrals(self, viewer: Viewer) -> tuple[RegistryReferral, ...]:
-        """Return the registries to ask: those that are asked here, and those in the index."""
+        """Return the registries for referrals: the upstream registries, and registries in the
+        index.
+        """
         found = {each.base: each.referral for each in self._upstreams}
         of_type = Constraint(field="type", values=REGISTRY_TYPES)
         selection = EntrySelection(viewer=viewer, constraints=(of_type,))
@@ -375,10 +385,12 @@ class Federated:
                 found.setdefault(url, referral)
         return tuple(found.values())[:MAX_REFERRALS]
 
-    # -- the search of all ---------------------------------------------------------------------
+    # -- the combined search ----------------------------------------------------------------------
 
     def _asked(self, hops: Hops) -> tuple[UpstreamRegistry, ...]:
-        """Return the registries that a search may be passed on to: none twice on its way."""
+        """Return the registries to which a search may be forwarded: none that it has passed
+        already.
+        """
         if hops.left < 1 or hops.seconds < LEAST_SECONDS:
             return ()
         return tuple(each for each in self._upstreams if each.id not in hops.path)
@@ -388,7 +400,7 @@ class Federated:
     ) -> SearchResponse:
         if not 1 <= request.page_size <= MAX_PAGE:
             raise InvalidParamsError(
-                f"pageSize is between 1 and {MAX_PAGE}, not {request.page_size}"
+                f"pageSize must be between 1 and {MAX_PAGE}, not {request.page_size}"
             )
         query = request.query
         constraints = constraints_of(query)
@@ -433,7 +445,7 @@ class Federated:
         deadline: float,
         checks: ResultChecks,
     ) -> list[SourcePage]:
-        """Return a page of each registry that answers in time, with the results that count."""
+        """Return a page of each registry that answers in time, with its accepted results."""
         asking = asyncio.create_task(self._ask_all(request, place, hops, deadline))
         try:
             own = await self._own_page(request, viewer, place)
@@ -464,7 +476,7 @@ class Federated:
     def _merged(
         self, place: MergedPlace, sources: list[SourcePage], size: int
     ) -> tuple[list[CheckedResult], MergedPlace]:
-        """Return the best results of some pages, and where to go on."""
+        """Return the best results of some pages, and the start of the next page."""
         ranks = {
             f"{each.place}:{each.publisher}": 0
             for source in sources
@@ -474,7 +486,7 @@ class Federated:
         found, seen = merged(sources, size, place.seen, ranks)
         cursors = {each.name: each.cursor for each in sources}
         left = {name: cursor for name, cursor in cursors.items() if cursor is not None}
-        if found:  # one that did not answer this time goes on where it was
+        if found:  # a registry without an answer keeps its position
             unheard = place.cursors.keys() - cursors.keys()
             left |= {name: place.cursors[name] for name in unheard if place.cursors[name] != _START}
         return found, MergedPlace(place.size, left, seen)
@@ -515,7 +527,8 @@ class Federated:
             return {id: page for id, page in shared.pages.items() if id in place.cursors}
         if left < LEAST_SECONDS:
             return {}
-        # A caller that gives little time must neither shut a registry out nor answer for others.
+        # A short deadline of one caller must not open a circuit, nor count as the registry's
+        # failure.
         is_fair = left >= FAIR * self._seconds
         asking = [each for each in asking if each.take()]
         if not asking:
@@ -559,7 +572,7 @@ class Federated:
         onward: Hops,
         shared: SharedSearch,
     ) -> None:
-        """Ask one registry for a page; it may ask others itself as long as hops are left."""
+        """Ask one registry for a page; it may ask other registries as long as hops are left."""
         mode = FederationMode.AUTO if onward.left else FederationMode.NONE
         asked = msgspec.structs.replace(
             request,

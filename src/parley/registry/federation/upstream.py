@@ -1,13 +1,13 @@
-"""Another registry that searches are passed on to: its settings, its connection, its circuit; and
-which of its results count.
+"""An upstream registry: its settings, its connection, its circuit breaker, and checks of its
+results.
 
-A header bounds the way of a search from registry to registry, and shows loops:
-``Parley-Registry-Path: query=<id>; left=<hops>; ms=<time>; path=<ids of registries>``.
-Registries of others neither read nor send it; ``federated.RunningQueries`` is for those.
+A header bounds the path of a search from registry to registry, and reveals loops:
+``Parley-Registry-Path: query=<id>; left=<hops>; ms=<time>; path=<ids of registries>``. Other
+implementations neither read nor send it; ``federated.RunningQueries`` handles their loops.
 
-Nothing that another registry says is believed as such. A result has an entry that is valid, an
-address that may be called, and matches the filter. What is said of trust, health and marks is left
-out, and so are scores. The order counts; scores are made here, by the words of the entries.
+Claims of other registries are not trusted. A result needs a valid entry and an address that may be
+called, and must match the filter. Statements about trust, health and marks are removed, and so are
+scores. The order is used; the scores are computed here, from the words of the entries.
 """
 
 from __future__ import annotations
@@ -68,29 +68,31 @@ from parley.registry.search.texts import marks_of, texts_of
 from parley.security.egress import Egress, ForbiddenAddress
 from parley.security.networks import is_loopback
 
-# The way of a search from registry to registry: a header that bounds it and shows loops.
+# The path of a search from registry to registry: a header that bounds it and reveals loops.
 
 HEADER = "Parley-Registry-Path"
 MAX_HOPS = 4
 MAX_PATH = 64
-"""How many registries a path names at most; a search that has passed so many is not passed on."""
+"""The most registries in a path; a search with a full path is not forwarded."""
 
 MAX_SECONDS = 10.0
 MARGIN = 0.8
-"""The part of the time left that another registry gets; the rest is for its answer's way back."""
+"""The fraction of the remaining time that another registry gets; the rest is for its response."""
 
 _HOPS = re.compile(
     r"query=([0-9a-f]{16}); *left=(\d{1,8}); *ms=(\d{1,8})"
     r"(?:; *path=([0-9a-f]{12}(?:\.[0-9a-f]{12})*)?)?",
     re.ASCII,
 )
-_FORM = f"{HEADER} has the form query=<16 hex>; left=<hops>; ms=<time>; path=<12 hex>.<12 hex>"
+_FORM = (
+    f"{HEADER} must have the form query=<16 hex>; left=<hops>; ms=<time>; path=<12 hex>.<12 hex>"
+)
 
 
 class Hops(msgspec.Struct, frozen=True, kw_only=True):
-    """How a search came here. ``path`` has the registries that have it or are asked by another one.
+    """The path of a search so far. ``path`` has the registries that have it or will get it.
 
-    ``left`` is how often it may be passed on, ``seconds`` the time for all of it.
+    ``left`` is how often it may be forwarded, ``seconds`` the total time limit.
     """
 
     query: str
@@ -100,12 +102,12 @@ class Hops(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def begin(cls, left: int, seconds: float) -> Hops:
-        """Return the hops of a search that comes from a client."""
+        """Return the hops of a search by a client."""
         return cls(query=secrets.token_hex(8), left=left, seconds=seconds)
 
     def onward(self, asked: tuple[str, ...], seconds: float) -> Hops:
-        """Return the hops of a search that is passed on. ``asked`` are this registry and those that
-        it asks itself, but for the one that gets them.
+        """Return the hops of a forwarded search. ``asked`` are this registry and the registries
+        that it asks, except the receiver.
         """
         path = tuple(dict.fromkeys((*self.path, *asked)))
         left = self.left - 1 if len(path) < MAX_PATH else 0
@@ -122,15 +124,15 @@ class Hops(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def hops_of(headers: Mapping[str, str]) -> Hops | None:
-    """Return the hops in the headers of a request (names in lower case), ``None`` without any.
+    """Return the hops in the headers of a request (names in lower case), or ``None``.
 
-    Raises ``InvalidParamsError`` for a header that is malformed.
+    Raises ``InvalidParamsError`` for a malformed header.
     """
     text = headers.get(HEADER.lower())
     if text is None:
         return None
     if len(text) > MAX_PATH * 13 + 200:
-        raise InvalidParamsError(f"{HEADER} is longer than {MAX_PATH} registries need")
+        raise InvalidParamsError(f"{HEADER} names more than {MAX_PATH} registries")
     match = _HOPS.fullmatch(text.strip())
     path = tuple(match[4].split(".")) if match and match[4] else ()
     if match is None or len(path) > MAX_PATH:
@@ -144,8 +146,8 @@ def hops_of(headers: Mapping[str, str]) -> Hops | None:
 
 
 def registry_id(url: str) -> str:
-    """Return the id of a registry: a digest of its address, the same for all who ask it there."""
-    with suppress(ValueError):  # the source of a registry may be any text
+    """Return the id of a registry: a digest of its address, the same for all its callers."""
+    with suppress(ValueError):  # the source may be any text, not only an address
         url = base_of(url)
     return hashlib.sha256(url.lower().encode()).hexdigest()[:12]
 
@@ -155,21 +157,23 @@ _log = logging.getLogger("parley.registry")
 MAX_UPSTREAMS = 16
 MAX_ANSWER = 2 * 1024 * 1024
 UPSTREAM_CONCURRENCY = 32
-"""How many searches one registry answers for this one at a time; more go without it."""
+"""The number of searches one registry answers for this one at a time; further searches leave it
+out.
+"""
 
 FAILURES = 3
 FIRST_PAUSE, LONGEST_PAUSE = 10.0, 300.0
-"""A registry that failed so often in a row is left alone for so many seconds, then longer."""
+"""Seconds for which a failing registry is not asked: the first pause, and the longest."""
 
 EVERY = "*"
 
 
 class Upstream(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a registry to ask. ``url`` is its address.
+    """The settings of an upstream registry. ``url`` is its address.
 
-    ``speaks_for`` are domains whose entries are taken from it even where this registry has entries
-    of theirs (``("*",)`` for all); its own domain is one of them. ``auth`` are credentials for it.
-    ``seconds`` is its time limit, within that of the search.
+    ``speaks_for`` are domains whose entries it may list although this registry has entries of them
+    (``("*",)`` for all); its own domain is included. ``auth`` are credentials for it. ``seconds``
+    is its time limit, within the time limit of the search.
     """
 
     url: str
@@ -181,20 +185,20 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CircuitState(StrEnum):
-    """Whether an upstream registry is asked."""
+    """The states of an upstream registry's circuit breaker."""
 
     CLOSED = "closed"
-    """It is asked."""
+    """The registry is asked."""
     OPEN = "open"
-    """It failed too often, and is left alone for a while."""
+    """The registry failed too often, and is not asked for a while."""
     HALF_OPEN = "half-open"
-    """One search tries it again."""
+    """One search tries the registry again."""
 
 
 class UpstreamState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of an upstream registry, for the operator.
 
-    ``refused`` counts results that did not count, by reason.
+    ``refused`` counts rejected results by reason.
     """
 
     url: str
@@ -208,23 +212,25 @@ class UpstreamState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UpstreamRegistry:
-    """An upstream registry with its connection. Raises ``ValueError`` for settings that are wrong.
+    """An upstream registry with its connection. Raises ``ValueError`` for invalid settings.
 
-    It may be anywhere: the operator names it. Nothing else is dialled: redirects are not followed.
+    Any address is allowed, because the operator chose it. Redirects are not followed.
     """
 
     def __init__(
         self, settings: Upstream, http: HttpTransport, clock: Callable[[], float] = time.monotonic
     ) -> None:
         if settings.seconds <= 0:
-            raise ValueError(f"the time limit of an upstream registry is above 0: {settings.url}")
+            raise ValueError(
+                f"the time limit of an upstream registry must be above 0: {settings.url}"
+            )
         base, credentials = Credentials.from_reference(settings.url)
         self.base = base_of(str(base))
         self.url = redacted(self.base)
         self.origin = Origin.of(self.base)
         if self.origin.scheme != "https" and not is_loopback(self.origin.host):
             raise ValueError(
-                f"the upstream registry {self.url} is not encrypted; it has an https address, "
+                f"the upstream registry {self.url} is not encrypted; it needs an https address, "
                 "unless it is on this machine"
             )
         self.settings = settings
@@ -234,7 +240,7 @@ class UpstreamRegistry:
             EVERY if each == EVERY else domain(each) for each in settings.speaks_for
         )
         self.is_near = is_loopback(self.origin.host)
-        # Logins of this process's user are for people, not for searches of others.
+        # Saved logins of this process's user are not used for other people's searches.
         given = credentials_of(False if settings.auth is None else settings.auth)
         auth = Authorizer(credentials, given, http=http, address=self.url)
         auth.for_origin(self.origin)
@@ -265,7 +271,7 @@ class UpstreamRegistry:
 
     @property
     def referral(self) -> RegistryReferral:
-        """Its referral for clients."""
+        """The registry as a referral for clients."""
         return RegistryReferral(
             identifier=self.settings.identifier or self._identifier,
             display_name=self.name,
@@ -275,7 +281,7 @@ class UpstreamRegistry:
 
     @property
     def state(self) -> UpstreamState:
-        """Its state, for the operator."""
+        """The registry's state, for the operator."""
         return UpstreamState(
             url=self.url,
             name=self.name,
@@ -288,12 +294,12 @@ class UpstreamRegistry:
         )
 
     def may_speak_for(self, publisher: str) -> bool:
-        """Return whether it may list entries of a publisher that this registry knows itself."""
+        """Return whether it may list entries of a publisher that this registry has entries of."""
         is_own = is_within(self.origin.host, publisher) and self.origin.scheme == "https"
         return is_own or EVERY in self.speaks_for or publisher in self.speaks_for
 
     def take(self) -> bool:
-        """Return whether it is asked now; then it must be given back by ``release``."""
+        """Return whether the registry may be asked now; if so, ``release`` must follow."""
         circuit = self._circuit()
         is_free = circuit is CircuitState.CLOSED or (
             circuit is CircuitState.HALF_OPEN and not self._is_trying
@@ -306,10 +312,10 @@ class UpstreamRegistry:
         return True
 
     async def ask(self, request: SearchRequest, hops: Hops) -> SearchAnswer | None:
-        """Return a page; ``None`` if there is none, which the state says why.
+        """Return a page; ``None`` after a failure, with the reason in the state.
 
-        A page token comes from a caller, who may have made it up: what it causes does not open the
-        circuit.
+        A page token comes from a caller, who may have invented it: an error that it causes does not
+        open the circuit.
         """
         self._asked += 1
         counts = not request.page_token
@@ -333,7 +339,7 @@ class UpstreamRegistry:
         return answer
 
     def release(self, *, is_late: bool = False) -> None:
-        """Note that a search is over; ``is_late``: it did not answer in time."""
+        """Record the end of a search; ``is_late``: the registry did not answer in time."""
         if is_late:
             self._note("it did not answer in time", is_failure=True)
         self._running -= 1
@@ -354,7 +360,7 @@ class UpstreamRegistry:
     ) -> None:
         self._failed += 1
         self._reason = reason[:500]
-        if not is_failure:  # it answers; it only does not take this search
+        if not is_failure:  # the registry answers; it only rejects this search
             self._strikes, self._paused_until = 0, 0.0
             return
         if not counts:
@@ -372,20 +378,22 @@ class UpstreamRegistry:
 
 MAX_ENTRY = 64 * 1024
 MAX_SCORED = 2_000
-"""How many characters of each weight of an entry are looked at for its score."""
+"""The number of characters of each weight of an entry read for its score."""
 
 MAX_CLAIMS = 2_000
-"""How many entries of the index are compared with the results of a search, of each standing."""
+"""The number of index entries of each standing compared with the results of a search."""
 
 _UNSEEN = ("card", "host", "registry")
-"""Field paths below these are derived by registries: an entry alone does not show them."""
+"""Field paths below these are derived by registries, so an entry alone does not have them."""
 
 _EVERYTHING = Viewer(sees_all=True)
 _KNOWN = ((EntryStanding.LISTED, EntryStanding.HELD), (EntryStanding.REJECTED,))
 
 
 class CheckedResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A result that counts. ``place`` is that of its registry among those asked, 0 for our own."""
+    """An accepted result. ``place`` is the position of its registry in the order of asking, 0 for
+    ours.
+    """
 
     identifier: str
     publisher: str
@@ -397,7 +405,7 @@ class CheckedResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def answered(self) -> Mapping[str, Any]:
-        """The entry as it is answered: with the marks of its texts, which take time to find."""
+        """The entry as it is sent: with the marks of its texts, which are slow to compute."""
         marks = marks_of(self.texts)
         if not marks:
             return self.entry
@@ -406,16 +414,16 @@ class CheckedResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _known_identifiers(index: RegistryIndex, among: Collection[str]) -> Collection[str]:
-    """Return the identifiers that an index lists, holds or rejected, whatever their case.
+    """Return the identifiers that an index lists, holds or has rejected, whatever their case.
 
-    A claim that was rejected because its source may not speak for the publisher does not count:
-    anybody could make one, and so hide what others list.
+    A claim that was rejected because its source may not speak for the publisher does not count: any
+    source could make such a claim to hide the entries of others.
     """
     values = tuple(among)
     named = Constraint(field="identifier", values=values)
     found: set[str] = set()
-    # Several sources may have one identifier. Claims that anybody makes are read apart, so that
-    # many of them leave the others out of no page.
+    # Several sources may have one identifier. Unproved claims are read separately, so that many of
+    # them do not push others out of the limit.
     for standings in _KNOWN:
         selection = EntrySelection(viewer=_EVERYTHING, constraints=(named,), standings=standings)
         entries = await index.browse(selection, (), MAX_CLAIMS, 0)
@@ -424,7 +432,7 @@ async def _known_identifiers(index: RegistryIndex, among: Collection[str]) -> Co
 
 
 async def _known_publishers(index: RegistryIndex, among: Collection[str]) -> Collection[str]:
-    """Return the publishers that an index lists entries of."""
+    """Return the publishers with listed entries in an index."""
     named = Constraint(field="publisher", values=tuple(among))
     selection = EntrySelection(viewer=_EVERYTHING, constraints=(named,))
     found, _ = await index.facet(selection, "publisher", len(among), 1)
@@ -432,10 +440,10 @@ async def _known_publishers(index: RegistryIndex, among: Collection[str]) -> Col
 
 
 class ResultChecks:
-    """Checks results for one search.
+    """Checks the results of one search.
 
-    ``own_source`` is the address of this registry, ``others`` those of all that are asked.
-    ``egress`` judges the addresses of entries, by name.
+    ``own_source`` is the address of this registry, ``others`` are the addresses of all registries
+    that are asked. ``egress`` judges the addresses of entries, by name.
     """
 
     def __init__(
@@ -456,9 +464,9 @@ class ResultChecks:
     def check(
         self, page: SearchAnswer, upstream: UpstreamRegistry, place: int
     ) -> tuple[list[CheckedResult], Counter[str]]:
-        """Return the results of a page that count, in the order of its registry but for those
-        without a word of the need, which come last; and the refusals by reason. It may be called in
-        a thread: texts may be long.
+        """Return the accepted results of a page and the rejections by reason. The results keep the
+        order of their registry, with entries that share no word with the need last. Long texts make
+        this slow, so it may be called in a thread.
         """
         refused: Counter[str] = Counter()
         kept: list[CheckedResult] = []
@@ -486,7 +494,7 @@ class ResultChecks:
         try:
             urn = AirUrn.parse(entry.identifier)
         except InvalidUrn:
-            raise _Refused("the identifier is no urn:air") from None
+            raise _Refused("the identifier is not a urn:air") from None
         if entry.url:
             self._check_url(entry.url, upstream)
         own = {name: each for name, each in entry.more.items() if name != REGISTRY_MEMBER}
@@ -499,7 +507,7 @@ class ResultChecks:
             raise _Refused("it does not match the filter")
         known = {
             "trust": "unproved",
-            "trustReason": f"{upstream.url} lists it; it was not verified here",
+            "trustReason": f"{upstream.url} lists this entry; it was not verified here",
             "via": upstream.url,
         }
         return CheckedResult(
@@ -516,7 +524,7 @@ class ResultChecks:
         try:
             origin = Origin.of(url)
         except ValueError:
-            raise _Refused("the address is none of the web") from None
+            raise _Refused("the address is not a web address") from None
         if "@" in url.partition("://")[2].partition("/")[0]:
             raise _Refused("the address has a user or a password")
         # A registry on this machine may list agents of this machine.
@@ -530,26 +538,26 @@ class ResultChecks:
                 raise _Refused("the address leads into a private network") from None
 
     def _source(self, claimed: str, upstream: UpstreamRegistry) -> str:
-        """Return the registry that indexed an entry: who is asked directly speaks for itself."""
+        """Return the registry that indexed an entry; the asked registry may name itself only."""
         source = _normal(claimed)
         if source and source == self._own_source:
-            raise _Refused("it came from here")
+            raise _Refused("the entry came from this registry")
         is_usable = source and source not in self._others and "@" not in source
         return source if is_usable else upstream.url
 
 
 class _Refused(Exception):
-    """A result does not count. The message says why, in words that are counted."""
+    """A result is rejected. The message is the reason, and the key of the counter."""
 
 
 async def not_ours(
     results: Sequence[CheckedResult], upstreams: Sequence[UpstreamRegistry], index: RegistryIndex
 ) -> list[CheckedResult]:
-    """Return the results without those that this registry knows better.
+    """Return the results without entries that this registry has better information about.
 
-    What it has indexed itself, it ranks itself; what it holds or rejected is not let in by another
-    way. Of publishers whose entries it has by a proof of theirs, it takes more only from registries
-    that may speak for them.
+    Entries in its own index are ranked here; entries that it holds or has rejected must not come in
+    through another registry. For a publisher whose entries it has with a proof, it accepts further
+    entries only from registries that may speak for the publisher.
     """
     if not results:
         return []
@@ -559,9 +567,9 @@ async def not_ours(
     for each in results:
         upstream = upstreams[each.place - 1]
         if each.identifier in known:
-            upstream.refused["this registry has it"] += 1
+            upstream.refused["this registry has the entry"] += 1
         elif each.publisher in publishers and not upstream.may_speak_for(each.publisher):
-            upstream.refused["this registry knows the publisher, by a proof of its own"] += 1
+            upstream.refused["this registry has proved entries of the publisher"] += 1
         else:
             found.append(each)
     return found

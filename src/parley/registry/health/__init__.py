@@ -1,1 +1,1 @@
-"""The health of agents: probes, their measurements, and heartbeats."""
+"""The health of agents: probes, measurements, and heartbeats."""

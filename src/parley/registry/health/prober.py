@@ -1,8 +1,8 @@
-"""Probes of agents as they become due, and heartbeats that agents send.
+"""Schedules the probes of agents, and receives the heartbeats of agents.
 
-A slow probe delays no other. Only its publisher keeps an agent alive by heartbeats; an agent
-that stops them is suspect, then gone. After this registry was away itself, no agent is suspect
-before there was time to send a heartbeat again.
+A slow probe delays no other probe. Only its publisher can send heartbeats for an agent; an agent
+without heartbeats is suspect, then gone. After downtime of this registry, no agent is suspect until
+it had time to send a heartbeat again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from parley.registry.publishing.proofs import owner_of
 from parley.registry.records import AgentHealth, EntryStanding, IndexedEntry, Liveness, Observed
 from parley.store.protocols.errors import StoreUnavailable
 
-# Heartbeats: agents say that they are alive; an agent that stops is suspect, then gone.
+# Heartbeats: agents report that they are alive; an agent that stops is suspect, then gone.
 
 MAX_BEATS = 500
 MAX_OVERDUE = 10_000
@@ -53,9 +53,9 @@ Identifier = Annotated[str, msgspec.Meta(extra_json_schema={"maxLength": MAX_URN
 
 
 class BeatAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Which agents are noted as alive, and when the next heartbeat is wanted (seconds).
+    """The agents recorded as alive, and when the next heartbeat is due (seconds).
 
-    ``unknown`` ones are not, because this caller has not published them.
+    ``unknown`` agents are not recorded, because this caller has not published them.
     """
 
     alive: tuple[Identifier, ...]
@@ -66,7 +66,7 @@ class BeatAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Heartbeats:
-    """Takes heartbeats, and notes which agents stay away."""
+    """Receives heartbeats, and finds agents whose heartbeats are missing."""
 
     def __init__(
         self, index: RegistryIndex, rates: CallerRates, settings: HealthSettings | None = None
@@ -86,32 +86,32 @@ class Heartbeats:
 
     @property
     def suspect_seconds(self) -> float:
-        """After how many seconds without a heartbeat an agent is suspect."""
+        """The number of seconds without a heartbeat after which an agent is suspect."""
         return self._settings.beat * (self._settings.suspect_after + 0.5)
 
     @property
     def gone_seconds(self) -> float:
-        """After how many it is gone."""
+        """The number of seconds without a heartbeat after which an agent is gone."""
         return self._settings.beat * (self._settings.gone_after + 0.5)
 
     async def start(self) -> None:
-        """Begin to look for agents that stay away. Idempotent."""
+        """Start looking for missing heartbeats. Idempotent."""
         self._sweeps.start()
 
     async def stop(self) -> None:
-        """Stop it. Idempotent."""
+        """Stop looking for missing heartbeats. Idempotent."""
         await self._sweeps.stop()
         self._swept_at = None
 
     async def beat(
         self, caller: Caller, identifiers: Sequence[str], details: Mapping[str, str] | None = None
     ) -> BeatAnswer:
-        """Note that agents of a caller are alive. Raises ``A2AError``, ``StoreUnavailable``."""
+        """Record that agents of a caller are alive. Raises ``A2AError``, ``StoreUnavailable``."""
         owner = owner_of(caller)
         names = list(dict.fromkeys(map(one_form, identifiers)))
         if not 0 < len(names) <= MAX_BEATS:
             raise InvalidParamsError(
-                f"a heartbeat names 1 to {MAX_BEATS} agents by their identifiers"
+                f"a heartbeat must name 1 to {MAX_BEATS} agents by their identifiers"
             )
         self._rates.take(owner, "beat", len(names))
         now = self._index.now()
@@ -134,9 +134,10 @@ class Heartbeats:
         )
 
     async def sweep(self) -> int:
-        """Note which agents stay away; return how many changed. Raises ``StoreUnavailable``.
+        """Update agents with missing heartbeats; return how many changed. Raises
+        ``StoreUnavailable``.
 
-        A sweep that comes late, as after the registry was away, begins a time of grace.
+        A late sweep, for example after downtime of the registry, starts a grace period.
         """
         now = self._index.now()
         late = round(self.suspect_seconds * 1000)
@@ -157,7 +158,7 @@ class Heartbeats:
             if await self._index.silence(entry.key, last, liveness):
                 changed += 1
                 if entry.standing is not EntryStanding.LISTED:
-                    continue  # its owner withdrew it, and lets it end
+                    continue  # its owner withdrew the entry, and stopped the agent
                 silent = (now - last) / 1000
                 log.warning(
                     "%.200s is %s: no heartbeat for %.0f s", entry.identifier, liveness, silent
@@ -168,7 +169,8 @@ class Heartbeats:
         try:
             await self.sweep()
         except StoreUnavailable:
-            # Heartbeats could not be stored either: agents are not to blame for them.
+            # During the outage heartbeats could not be stored: missing heartbeats are not the
+            # agents' fault.
             self._swept_at = None
             raise
 
@@ -179,11 +181,10 @@ POSTPONED_SECONDS = 5.0
 
 
 class Prober:
-    """Probes the agents of an index, ``settings.at_once`` of them at a time.
+    """Probes the agents of an index, up to ``settings.at_once`` at a time.
 
-    A probe is claimed: of several processes one makes it, and another one if that is killed. An
-    agent whose host is probed already is put off, so that a host that does not answer holds up its
-    own agents alone.
+    A process claims a probe; if it is killed, another process makes the probe. An agent whose host
+    is being probed is postponed, so that an unresponsive host delays only its own agents.
     """
 
     def __init__(
@@ -204,16 +205,16 @@ class Prober:
         )
 
     async def start(self) -> None:
-        """Begin to probe. Idempotent."""
+        """Start probing. Idempotent."""
         self._probes.start()
 
     async def stop(self) -> None:
-        """End all probes; their claims expire. Idempotent."""
+        """Stop all probes; their claims expire. Idempotent."""
         await self._probes.stop()
         await self._probe.close()
 
     async def probe(self, entry: IndexedEntry) -> Observed:
-        """Probe an agent now, and store what was found; return it.
+        """Probe an agent now; store and return the observations.
 
         Raises ``StoreUnavailable``, ``ProbePostponed``.
         """
@@ -227,7 +228,7 @@ class Prober:
             raise
         except Exception as error:
             log.exception("the probe of %.200s failed", entry.identifier)
-            words = f"its probe failed here: {type(error).__name__}, see the log"
+            words = f"the registry failed to probe it: {type(error).__name__}, see the log"
             found = ProbeFinding(outcome=ProbeOutcome.ERRORS, reason=words)
         now = self._index.now()
         observed = observe(before, found, now, self._settings)
@@ -244,7 +245,7 @@ class Prober:
         return observed
 
     def _wait(self, observed: Observed, found: ProbeFinding) -> int:
-        """Return in how many ms an agent is probed again."""
+        """Return the number of ms until an agent's next probe."""
         settings = self._settings
         failures = failures_in_a_row(observed.samples)
         if failures:
@@ -257,9 +258,9 @@ class Prober:
         return round(seconds * uniform(*settings.jitter) * 1000)
 
     async def _admit(self, entry: IndexedEntry) -> bool:
-        """Return whether an agent is probed now: its host may be called enough already.
+        """Return whether an agent is probed now: its host may have too many running probes.
 
-        The more agents of a host are waiting, the later each of them asks again.
+        The more agents of a host are waiting, the longer each is postponed.
         """
         host = host_of_agent(entry)
         is_turn = self._turns.begin([host])

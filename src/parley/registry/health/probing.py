@@ -1,7 +1,7 @@
-"""One probe of an agent: its card, and a task that it cannot know, at each of its interfaces.
+"""A probe of an agent: its card, and a request for an unknown task at each of its interfaces.
 
-``GetTask`` of an unknown id changes nothing, costs nothing, and only an agent answers it as the
-protocol says. Credentials are never sent.
+``GetTask`` with an unknown id changes nothing, costs nothing, and only an A2A agent answers it as
+the protocol requires. Credentials are never sent.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ from parley.registry.publishing.pushing import MAX_PROBE_TEXT, PROBE
 from parley.registry.records import Authority, IndexedEntry
 from parley.security.egress import Egress
 
-# Messages to agents whose owners asked for them: to no others, and only where they are at home.
+# Messages to agents whose owners requested them: only to those agents, on their publisher's hosts.
 
 _BAD = frozenset({TaskState.FAILED, TaskState.REJECTED})
 
 
 def probe_text(entry: IndexedEntry, candidate: Candidate) -> str:
-    """Return the text of the message that an owner asked for; empty for none.
+    """Return the text of the message that an owner requested; empty without a request.
 
-    The metadata of an entry is its publisher's word if the entry is of its domain, or of who proved
-    that; an operator vouches for the entries of others. It counts for agents on the publisher's own
-    hosts alone: no entry has messages sent to the agents of others.
+    The metadata of an entry is trusted if the entry belongs to its source's domain, or to a caller
+    who proved the domain; an operator vouches for other entries. It applies to agents on the
+    publisher's own hosts only: no entry can cause messages to other people's agents.
     """
     if entry.authority not in (Authority.PROVED, Authority.DOMAIN):
         return ""
@@ -80,23 +80,23 @@ def _is_at_home(publisher: str, url: str) -> bool:
 
 
 def failure_of(answer: Task | Message) -> str:
-    """Return the fault of the answer to a message; empty for none."""
+    """Return the fault of the response to a message; empty without a fault."""
     if isinstance(answer, Task) and answer.state in _BAD:
-        return f"its task for the message of its owner is {answer.state.name.lower()}"
+        return f"its task for the probe message is {answer.state.name.lower()}"
     return ""
 
 
-# Turns at hosts that entries name as interfaces of agents, and that may be of somebody else.
+# Limits for hosts that entries name as interfaces of agents, and that may belong to strangers.
 
 MAX_HOSTS = 10_000
 
 
 class ProbePostponed(Exception):
-    """A host that a probe would call is called enough already: the probe comes later."""
+    """A host of a probe has too many running calls: the probe is postponed."""
 
 
 class HostTurns:
-    """Bounds the calls of each host over all probes: ``most`` probes at a time, and a pause of
+    """Limits the calls of each host over all probes: ``most`` probes at a time, and a pause of
     ``seconds`` for each of their calls. ``clock`` returns seconds.
     """
 
@@ -110,8 +110,8 @@ class HostTurns:
         self._free_at: Bounded[str, float] = Bounded(MAX_HOSTS)
 
     def begin(self, hosts: Collection[str]) -> bool:
-        """Return whether there is a turn at all hosts, each as often as it is called. It must be
-        given to ``end``.
+        """Return whether all hosts may be called now, each as often as it is given. If so, ``end``
+        must follow.
         """
         calls, now = Counter(hosts), self._clock()
         for host in calls:
@@ -123,9 +123,9 @@ class HostTurns:
         return True
 
     def end(self, hosts: Collection[str]) -> None:
-        """Note that a turn at hosts is over."""
+        """Record the end of the calls of hosts."""
         self._running.subtract(set(hosts))
-        self._running = +self._running  # without those that nobody calls
+        self._running = +self._running  # drops zeros
 
 
 _NO_RETRY = Retry(calls=0, streams=0)
@@ -139,7 +139,7 @@ _FAILS = (
     VersionNotSupportedError,
     JSONParseError,
 )
-"""Refusals that say that something is wrong there."""
+"""Errors that show a fault of the agent."""
 
 
 class InterfaceFinding(msgspec.Struct, frozen=True):
@@ -152,7 +152,7 @@ class InterfaceFinding(msgspec.Struct, frozen=True):
 
 
 class AgentProbe:
-    """Probes agents with the client of this house. Every address is judged by ``egress``.
+    """Probes agents with Parley's client. ``egress`` judges every address.
 
     Close it in its event loop.
     """
@@ -180,11 +180,11 @@ class AgentProbe:
         await self._http.close()
 
     async def probe(self, entry: IndexedEntry, *, may_message: bool = False) -> ProbeFinding:
-        """Probe the agent of an entry. With ``may_message`` it is sent the message that its owner
-        asked for, if there is one.
+        """Probe the agent of an entry. With ``may_message`` it also sends the message that the
+        owner requested, if any.
 
-        Whatever is wrong is in the finding. Raises ``ProbePostponed`` if it would call a host that
-        is not that of its card, and that other probes call already.
+        Every fault is in the finding. Raises ``ProbePostponed`` if it would call a host other than
+        the card's host that other probes are calling.
         """
         try:
             async with asyncio.timeout(self._settings.probe_seconds):
@@ -205,14 +205,14 @@ class AgentProbe:
         try:
             choice = choose(resolved.card, card_url=resolved.url, http=self._http)
         except NoCommonInterface:
-            words = "none of its interfaces is of a binding and version that is spoken here"
+            words = "none of its interfaces has a supported binding and version"
             return ProbeFinding(outcome=ProbeOutcome.ERRORS, reason="; ".join([*notes, words]))
         except (CardInvalid, ClientError) as error:
             return ProbeFinding(
                 outcome=ProbeOutcome.FAILED, reason="; ".join([*notes, _line(error)])
             )
         candidates = choice.candidates[: self._settings.interfaces]
-        # A card names whom it likes: many of them must not lead many probes to one host.
+        # A card may name any host: many such cards must not direct many probes at one host.
         own = _host(host_of_agent(entry))
         hosts = [_host(each.interface.url) for each in candidates]
         others = [each for each in hosts if each != own]
@@ -252,7 +252,7 @@ class AgentProbe:
         )
 
     async def _card(self, entry: IndexedEntry) -> tuple[ResolvedCard | None, str]:
-        """Return the card as it is now, else as it was; and its fault now."""
+        """Return the current card, else the stored card; and the fault of the current card."""
         data: Any = entry.entry.get("data")
         try:
             if isinstance(data, Mapping):
@@ -267,11 +267,11 @@ class AgentProbe:
             )
             return await resolver.resolve(entry.url), ""
         except AuthenticationRequired:
-            problem = "its card is for callers with credentials"
+            problem = "its card requires credentials"
             known = self._known(entry)
             return known, "" if known is not None else problem
         except (ClientError, A2AError) as error:
-            return self._known(entry), f"its card cannot be had: {_line(error)}"
+            return self._known(entry), f"its card cannot be fetched: {_line(error)}"
 
     def _known(self, entry: IndexedEntry) -> ResolvedCard | None:
         if entry.card is None:
@@ -282,7 +282,7 @@ class AgentProbe:
             return None
 
     async def _call(self, resolved: ResolvedCard, candidate: Candidate) -> InterfaceFinding:
-        """Ask one interface for a task that it cannot know."""
+        """Request an unknown task at one interface."""
         task_id = f"parley-probe-{uuid4().hex}"
         begun = self._clock()
         try:
@@ -299,11 +299,11 @@ class AgentProbe:
             latency = max(0.0, (self._clock() - begun) * 1000)
             return finding_of(error, latency)
         latency = (self._clock() - begun) * 1000
-        words = "it has a task for an id that nobody made"
+        words = "it returned a task for an unknown id"
         return InterfaceFinding(ProbeOutcome.FINE, words, latency)
 
     async def _message(self, resolved: ResolvedCard, candidate: Candidate, text: str) -> str:
-        """Send a message that the owner asked for; return the fault of the answer."""
+        """Send the message that the owner requested; return the fault of the response."""
         try:
             async with (
                 asyncio.timeout(self._settings.request_seconds),
@@ -312,9 +312,9 @@ class AgentProbe:
                 return failure_of(await agent.send(text))
         except TimeoutError:
             seconds = self._settings.request_seconds
-            return f"no answer to the message of its owner within {seconds:g} s"
+            return f"no response to the probe message within {seconds:g} s"
         except (A2AError, ClientError) as error:
-            return f"the message of its owner is answered with an error: {_line(error)}"
+            return f"the response to the probe message is an error: {_line(error)}"
 
     def _connected(self, resolved: ResolvedCard, candidate: Candidate) -> Any:
         """Return a connection to one interface of a card, without any credentials."""
@@ -330,7 +330,7 @@ class AgentProbe:
 
 
 def host_of_agent(entry: IndexedEntry) -> str:
-    """Return the host, with its port, that the probe of an entry asks first."""
+    """Return the host, with its port, that the probe of an entry calls first."""
     url = entry.url
     if not url:
         interfaces = entry.entry.get("data")
@@ -344,7 +344,7 @@ def host_of_agent(entry: IndexedEntry) -> str:
 
 
 def _host(text: str) -> str:
-    """Return the host of an address, or of a host with its port; empty for neither."""
+    """Return the host of an address, or of a host with its port; empty for other texts."""
     try:
         return urlsplit(text if "//" in text else f"//{text}").hostname or ""
     except ValueError:
@@ -352,7 +352,7 @@ def _host(text: str) -> str:
 
 
 def finding_of(error: A2AError | ClientError, latency: float) -> InterfaceFinding:
-    """Return what an error says of who answered."""
+    """Return the finding that an error means for the interface."""
     if isinstance(error, _WANTS_CREDENTIALS):
         return InterfaceFinding(ProbeOutcome.GUARDED, "it wants credentials", latency)
     if isinstance(error, TaskNotFoundError):
@@ -360,14 +360,14 @@ def finding_of(error: A2AError | ClientError, latency: float) -> InterfaceFindin
     if isinstance(error, InvalidAgentResponseError) or (
         isinstance(error, A2AError) and not error.is_remote
     ):
-        return InterfaceFinding(ProbeOutcome.FAILED, f"what answers is no A2A: {_line(error)}")
+        return InterfaceFinding(ProbeOutcome.FAILED, f"the response is not A2A: {_line(error)}")
     if isinstance(error, A2AError):
         if isinstance(error, _FAILS) or error.http_status >= 500:
             return InterfaceFinding(
                 ProbeOutcome.ERRORS, _line(error), latency, retry_after=error.retry_after
             )
         return InterfaceFinding(ProbeOutcome.FINE, f"it answered: {_line(error)}", latency)
-    words = {UnexpectedStatus: "what answers is no A2A: ", AddressNotAllowed: "it is not called: "}
+    words = {UnexpectedStatus: "the response is not A2A: ", AddressNotAllowed: "not called: "}
     said = next((text for kind, text in words.items() if isinstance(error, kind)), "")
     return InterfaceFinding(ProbeOutcome.FAILED, said + _line(error))
 
@@ -377,5 +377,5 @@ def _name(candidate: Candidate) -> str:
 
 
 def _line(error: Exception) -> str:
-    """Return an error on one line, bounded: peers choose some of its words."""
+    """Return an error on one line, bounded: it may contain texts of the peer."""
     return one_line(str(error) or type(error).__name__, 200)

@@ -1,6 +1,6 @@
-"""The settings of probes and heartbeats, and what counts as healthy.
+"""The settings of probes and heartbeats, and the definition of health.
 
-Health is measured over a window of probes, and a state does not flap.
+Health is measured over a window of probes, with hysteresis so that a state does not flap.
 """
 
 from __future__ import annotations
@@ -15,96 +15,102 @@ from parley.registry.records import AgentHealth, Liveness, Observed, ProbeSample
 
 MAX_REASON = 500
 RECENT = 10
-"""How many probes decide whether an agent is degraded."""
+"""The number of recent probes that decide whether an agent is degraded."""
 
 _BETTER = 0.8
-"""The part of a limit below which a measure falls before an agent is healthy again."""
+"""The fraction of a limit below which a measure must fall before an agent is healthy again."""
 
 
 class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of probes and heartbeats. Times are in seconds, rates between 0 and 1.
 
-    Raises ``ValueError`` for a setting that makes no sense.
+    Raises ``ValueError`` for an inconsistent setting.
     """
 
     interval: float = 300.0
-    """Between two probes of an agent that is well."""
+    """The interval between two probes of a healthy agent."""
     retry: float = 30.0
-    """Until the next probe after a failed probe; it doubles with every further failure."""
+    """The delay after a failed probe; it doubles with every further failure."""
     longest: float = 3600.0
-    """Between two probes of an agent that stays away."""
+    """The longest interval between two probes of an unreachable agent."""
     jitter: tuple[float, float] = (0.85, 1.15)
     request_seconds: float = 10.0
-    """How long one request of a probe may take."""
+    """The time limit of one request of a probe."""
     probe_seconds: float = 30.0
-    """How long all of a probe may take."""
+    """The time limit of a whole probe."""
     lease: float = 90.0
-    """How long a probe is claimed: another process continues the probe of a killed process."""
+    """The time for which a probe is claimed: another process continues the probe of a killed
+    process.
+    """
     at_once: int = 16
-    """The probes of a process at a time."""
+    """The number of probes a process runs at a time."""
     per_host: int = 2
-    """The probes of one host. Others wait for it without delaying other hosts."""
+    """The number of probes of one host that run at a time. Further probes of the host wait without
+    delaying others.
+    """
     per_host_seconds: float = 0.2
-    """Between the beginnings of two probes of one host."""
+    """The least delay between the starts of two probes of one host."""
     interfaces: int = 6
-    """How many interfaces of a card are called."""
+    """The number of interfaces of a card called."""
     card_bytes: int = 256 * 1024
     answer_bytes: int = 1024 * 1024
     window: int = 60
-    """How many probes the measurements are of, at most,"""
+    """The most probes that the measurements cover."""
     window_seconds: float = 24 * 3600.0
-    """and how old the oldest of them may be."""
+    """The greatest age of the probes that the measurements cover."""
     unreachable_after: int = 3
-    """After how many failed probes in a row an agent that was well is unreachable."""
+    """After how many failed probes in succession a healthy agent is unreachable."""
     healthy_after: int = 2
-    """After how many good probes in a row an agent is healthy again."""
+    """After how many good probes in succession an agent is healthy again."""
     slow_ms: float = 5_000.0
-    """An agent whose answers take longer (p95) is degraded."""
+    """An agent with slower responses (p95) is degraded."""
     error_rate: float = 0.2
-    """An agent is degraded if more of its last probes found errors."""
+    """An agent with a higher rate of errors in its recent probes is degraded."""
     message_seconds: float = 3600.0
-    """Between two messages to an agent whose owner asked for them, at least."""
+    """The least interval between two messages to an agent whose owner requested them."""
     beat: float = 30.0
-    """Between two heartbeats of an agent that sends them."""
+    """The interval between two heartbeats of an agent."""
     suspect_after: int = 2
-    """After how many missed heartbeats an agent is suspect,"""
+    """After how many missed heartbeats an agent is suspect."""
     gone_after: int = 4
-    """and after how many it is gone."""
+    """After how many missed heartbeats an agent is gone."""
     poll: float = 2.0
-    """Between two looks for probes that are due."""
+    """The interval between two searches for due probes."""
 
     def __post_init__(self) -> None:
         all_positive(self, "jitter", "per_host_seconds")
         if self.lease <= self.probe_seconds:
             raise ValueError(
-                f"lease ({self.lease:g}) is longer than probe_seconds ({self.probe_seconds:g}): a "
-                "claim must not expire while its probe goes on"
+                f"lease ({self.lease:g}) must be longer than probe_seconds "
+                f"({self.probe_seconds:g}): a "
+                "claim must not expire while its probe runs"
             )
         if self.gone_after <= self.suspect_after:
             raise ValueError(
-                f"gone_after ({self.gone_after}) is more than suspect_after ({self.suspect_after})"
+                f"gone_after ({self.gone_after}) must be more than suspect_after "
+                f"({self.suspect_after})"
             )
         if not 0 < self.jitter[0] <= self.jitter[1]:
-            raise ValueError(f"jitter is two factors, the smaller one first, not {self.jitter}")
+            raise ValueError(f"jitter must be two factors, the smaller first, not {self.jitter}")
 
 
 class ProbeOutcome(IntEnum):
-    """What came of a probe."""
+    """The outcome of a probe."""
 
     FAILED = 0
-    """Nothing speaks A2A there, at any interface."""
+    """No interface of the agent speaks A2A."""
     ERRORS = 1
-    """It answers, and some of it fails: an interface, its card, or the answers are errors."""
+    """The agent answers, but with a fault: of an interface, its card, or its responses."""
     GUARDED = 2
-    """It answers, and wants credentials: healthy as far as can be known."""
+    """The agent answers, and requires credentials: healthy as far as a probe can tell."""
     FINE = 3
 
 
 class ProbeFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """One probe: its outcome with the reason, and how many ms an answer took.
+    """The result of a probe: its outcome with the reason, and the latency of a response in ms.
 
-    ``retry_after`` is in seconds, if the agent asked for patience. ``messaged``: it was sent a
-    message that its owner had asked for.
+    ``retry_after`` is in seconds, if the agent sent Retry-After. ``messaged``: the probe sent the
+    message that its owner had requested.
     """
 
     outcome: ProbeOutcome
@@ -141,15 +147,15 @@ def observe(before: Observed, found: ProbeFinding, now: int, settings: HealthSet
 
 
 def with_liveness(health: AgentHealth, reason: str, liveness: Liveness) -> tuple[AgentHealth, str]:
-    """Return a health as far as heartbeats allow: who does not send them is not healthy."""
+    """Return the health limited by heartbeats: an agent with missing heartbeats is not healthy."""
     if health is not AgentHealth.HEALTHY or liveness in (Liveness.NONE, Liveness.ALIVE):
         return health, reason
-    words = "its heartbeats stay away, and it answers probes"
+    words = "its heartbeats are missing, but it answers probes"
     return AgentHealth.DEGRADED, f"{words}; {reason}" if reason else words
 
 
 def failures_in_a_row(samples: Sequence[ProbeSample]) -> int:
-    """Return how many of the last probes failed, one after the other."""
+    """Return how many of the last probes failed in succession."""
     return _in_a_row(samples, lambda each: each.outcome == ProbeOutcome.FAILED)
 
 
@@ -174,12 +180,12 @@ def _judged(
     slow = _percentile([each.latency for each in recent if each.outcome], 0.95) or 0.0
     factor = _BETTER if before is AgentHealth.DEGRADED else 1.0
     if found.outcome is ProbeOutcome.ERRORS:
-        # One error of an agent that was well may pass; the first probe of one has to be good.
+        # A single error of a healthy agent is ignored; an agent's first probe must be good.
         if before is not AgentHealth.HEALTHY or errors > settings.error_rate:
             return AgentHealth.DEGRADED, found.reason
         return AgentHealth.HEALTHY, found.reason
     if slow > settings.slow_ms * factor:
-        return AgentHealth.DEGRADED, f"its answers take {slow / 1000:.1f} s (p95)"
+        return AgentHealth.DEGRADED, f"its responses take {slow / 1000:.1f} s (p95)"
     if before is AgentHealth.DEGRADED:
         if good < settings.healthy_after:
             return AgentHealth.DEGRADED, "it answers again"

@@ -1,1 +1,1 @@
-"""Where a registry keeps what it knows: entries, sources, health, claims of publishers."""
+"""The storage of a registry: entries, sources, health, proved domains, and the audit log."""

@@ -1,12 +1,12 @@
-"""The search of an index, in the process: by words, filters, facets and orders, the same for every
+"""The in-process search of an index: words, filters, facets and orders, the same for every
 database.
 
-A database of SQLite in a temporary file holds what searches look at; nobody else sees it, and it is
-gone with the process. The index puts entries as they change, before each question.
+A SQLite database in a temporary file holds the searched data; it is private to the process and
+removed with it. The index adds changed entries to it before each search.
 
-An entry is found by a word of a need, and by its synonyms; for a word that no entry has, by words
-that begin with it, else by those it may be a misspelling of. Entries are ranked by how much of the
-need they cover, and by how rare, frequent and well placed the words are (BM25).
+An entry is found by a word of a need and by its synonyms; a word that no entry has also finds words
+that begin with it, else words that it may be a misspelling of. Entries are ranked by how much of
+the need they cover, and by the rarity, frequency and position of the words (BM25).
 """
 
 from __future__ import annotations
@@ -57,72 +57,74 @@ from parley.registry.records import (
 from parley.registry.sql import SQL_FILES
 
 TIMES = {"registry.createdAt": "is_created", "registry.updatedAt": "is_updated"}
-"""Times that the index itself has of entries, and the pieces that compare them."""
+"""The index's own times of entries, and the SQL pieces that compare them."""
 
 MAX_TERMS = 2_000
-"""A constraint that more values fulfil is checked for each entry."""
+"""A constraint that matches more values is checked for each entry."""
 
 SINGLE_LOOKUPS = 4
-"""So many values are looked for one by one, which is faster than a list of them."""
+"""Up to this number, values are looked up one by one, which is faster than a list."""
 
-FEW = 20_000
-"""With fewer entries, a search begins with the entries that fulfil a constraint."""
+SMALL_SELECTION = 20_000
+"""If a constraint matches fewer entries, a search begins with those entries."""
 
-BUDGET = 10_000
-"""How many entries a search compares: about 10 ms."""
+MAX_COMPARED = 10_000
+"""The number of entries a search compares: about 10 ms."""
 
-MATCHES = 1_000
-"""How many entries a need matches at most."""
+MAX_MATCHES = 1_000
+"""The most entries that a need matches."""
 
-RANKED = 150
-"""How many of them are ranked by what they cover; the others follow in the order of BM25."""
+MAX_RANKED = 150
+"""The number of matches ranked by coverage; the others follow in the order of BM25."""
 
-ENOUGH = 100
-"""With fewer matches, a search that was narrowed is widened, and none is cut off."""
+MIN_MATCHES = 100
+"""With fewer matches, a narrowed search is widened, and no match is cut off."""
 
 CUTOFF = 0.1
-"""Of more matches, those with less than this part of the best one are cut off."""
+"""With more matches, matches below this fraction of the best are cut off."""
 
-BEGINNINGS = 4
-"""How many words of a need may stand for those that begin with them."""
+MAX_PREFIX_WORDS = 4
+"""The number of words of a need that may match as prefixes."""
 
-EXPANDED = 20
-"""How many words a beginning stands for: the most frequent."""
+MAX_PREFIX_MATCHES = 20
+"""The number of words a prefix matches: the most frequent."""
 
-NEIGHBOURS, CORRECTIONS = 1_000, 3
-"""Among how many words, the most frequent that begin with the same two letters, one is looked for
-that may be meant by a word that no entry has; and how many are taken.
+MAX_CORRECTION_CANDIDATES, MAX_CORRECTIONS = 1_000, 3
+"""The number of frequent words with the same first two letters that are considered as corrections
+of a word that no entry has; and the number of corrections used.
 """
 
 WEIGHTS = ("A", "B", "C", "D")
-COVERS = {"A": 1.0, "B": 1.0, "C": 0.9, "D": 0.75}
-"""How much of a word of a need an entry covers, by the strongest text with it."""
+COVERAGE = {"A": 1.0, "B": 1.0, "C": 0.9, "D": 0.75}
+"""How much of a word of a need an entry covers, by the strongest text with the word."""
 
-BEGINNING, MISSPELLED, SYNONYM = 0.8, 0.7, 0.6
-"""How much a word counts that stands for one of the need."""
+PREFIX_WEIGHT, CORRECTION_WEIGHT, SYNONYM_WEIGHT = 0.8, 0.7, 0.6
+"""How much a match counts by prefix, by correction, and by synonym."""
 
-LEAST = 0.3
-"""How much of a need an entry must cover that has synonyms of its words alone."""
+MIN_SYNONYM_COVERAGE = 0.3
+"""How much of a need an entry must cover if it matches by synonyms only."""
 
-COUNTS = {"A": 1.0, "B": 1.0, "C": 0.9, "D": 0.5}
-"""How much an occurrence of a word counts, by its text."""
+OCCURRENCE_WEIGHTS = {"A": 1.0, "B": 1.0, "C": 0.9, "D": 0.5}
+"""How much an occurrence of a word counts, by the weight of its text."""
 
 SATURATION, LENGTH = 1.2, 0.3
-"""How soon more occurrences of a word count no more (k1 of BM25), and how much the length of an
-entry's texts does (b).
+"""The parameters of BM25: the saturation of repeated words (k1), and the influence of the length of
+an entry's texts (b).
 """
 
-SPREAD = 0.7
-"""How much of a match is by the rank relative to the best one; the rest is by what is covered."""
+RELATIVE_SHARE = 0.7
+"""The fraction of a score that depends on the rank relative to the best match; the rest is
+coverage.
+"""
 
 T = TypeVar("T")
 
 Ranked = list[tuple[int, float]]
-"""Keys of entries, and how well they match: between 0 and 1."""
+"""Keys of entries with their scores between 0 and 1."""
 
 
 class ChangedEntry(msgspec.Struct, frozen=True):
-    """An entry as it changed, under the number of the change."""
+    """A changed entry, with the number of the change."""
 
     change: int
     key: int
@@ -135,9 +137,9 @@ class ChangedEntry(msgspec.Struct, frozen=True):
 
 
 class Conditions(msgspec.Struct):
-    """The demands of a statement on entries.
+    """The conditions of a statement on entries.
 
-    If one demand leaves few entries, ``few`` is its place, and the value of that name its terms.
+    If one demand leaves few entries, ``few`` is its position, and the value of that name its terms.
     """
 
     demands: list[str]
@@ -146,13 +148,13 @@ class Conditions(msgspec.Struct):
 
     @property
     def text(self) -> str:
-        """The conditions as one."""
+        """The conditions as one SQL expression."""
         return " AND ".join(self.demands) or "1 = 1"
 
 
 class AskedWord(msgspec.Struct, frozen=True):
-    """A word of a need: its weight, which is larger for rarer ones, and the words of entries that
-    stand for it, each with how much it counts and its own weight.
+    """A word of a need: its weight, larger for rarer words, and the matching words of entries, each
+    with how much it counts and its own weight.
     """
 
     weight: float
@@ -162,9 +164,9 @@ class AskedWord(msgspec.Struct, frozen=True):
 
 
 class EntrySearch:
-    """The entries that searches look at. ``change`` is the last change that was put.
+    """The searched entries. ``change`` is the number of the last added change.
 
-    Its work runs in a thread of its own, one piece after the other.
+    Its functions run in a separate thread, one after another.
     """
 
     def __init__(self) -> None:
@@ -173,21 +175,21 @@ class EntrySearch:
         self._tables: SearchTables | None = None
 
     async def run(self, work: Callable[[SearchTables], T]) -> T:
-        """Do work with the tables; return its result."""
+        """Run a function on the tables; return its result."""
         return await self._in_thread(lambda: work(self._made()))
 
     async def put(self, changed: Sequence[ChangedEntry]) -> None:
-        """Put entries in the order of their changes."""
+        """Add entries in the order of their changes."""
         await self.run(lambda tables: tables.put(changed))
         self.change = changed[-1].change
 
     async def forget(self) -> None:
-        """Remove all entries: they are put anew."""
+        """Remove all entries, before they are added anew."""
         await self._in_thread(self._close)
         self.change = 0
 
     async def close(self) -> None:
-        """Finish the running work, and forget everything. Idempotent."""
+        """Finish the running function, and remove the data. Idempotent."""
         if self._thread is not None:
             await self.forget()
             self._thread.shutdown(wait=False)
@@ -223,7 +225,7 @@ def _json(value: Any) -> str:
 
 
 class SearchTables:
-    """The tables of a search, for the thread that has them."""
+    """The tables of a search, owned by one thread."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
@@ -241,16 +243,16 @@ class SearchTables:
         return self.connection.execute(self._sql[name], values).fetchall()
 
     def ask(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
-        """Return the rows of a statement that was put together."""
+        """Return the rows of a composed statement."""
         return self.connection.execute(statement, dict(values)).fetchall()
 
     def _many(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
         self.connection.executemany(self._sql[name], rows)
 
-    # What changed
+    # Changes
 
     def put(self, changed: Sequence[ChangedEntry]) -> None:
-        """Put entries, each in the place of the one of its key."""
+        """Add entries, each replacing the entry with its key."""
         last = {each.key: each for each in changed}
         words = [
             {"key": each.key} | dict(zip("abcd", words_by_weight(each.draft.texts), strict=True))
@@ -280,7 +282,7 @@ class SearchTables:
             self.connection.execute("COMMIT")
 
     def remove(self, keys: Iterable[int]) -> None:
-        """Remove entries that the database does not have any more."""
+        """Remove entries that the database no longer has."""
         self._remove(list(keys))
 
     def _remove(self, keys: Sequence[int]) -> None:
@@ -317,7 +319,7 @@ class SearchTables:
         if conditions is None:
             return []
         parts = [f"e.{ORDERS[each.field]}{' DESC' if each.descending else ''}" for each in order]
-        # In the direction of the last field, so that an index has the whole order.
+        # The key has the direction of the last field, so that an index covers the whole order.
         parts.append(f"e.key{' DESC' if order and order[-1].descending else ''}")
         statement = self._filled("browse", conditions).replace("{order}", ", ".join(parts))
         values = {**conditions.values, "limit": limit, "offset": offset}
@@ -326,13 +328,15 @@ class SearchTables:
     def facet(
         self, selection: EntrySelection, field: str, limit: int, min_count: int
     ) -> tuple[list[tuple[str, int]], int]:
-        """Return values of a field with their counts, and how many entries have others."""
+        """Return values of a field with their counts, and the number of entries with
+        other values.
+        """
         conditions = self._with_words(selection)
         if conditions is None:
             return [], 0
         is_of_few = conditions.few is not None or "keys" in conditions.values
         values = {**conditions.values, "field": clean(field[:MAX_FIELD])}
-        # One more row than needed: with a limit of 0, the sum is told too.
+        # One row more than needed: with a limit of 0, it returns the sum as well.
         statement = self._filled("facet_of_few" if is_of_few else "facet", conditions)
         rows = self.ask(statement, {**values, "limit": max(limit, 1), "min_count": min_count})
         if not rows and min_count > 1:
@@ -354,30 +358,35 @@ class SearchTables:
         statement = self._pieces["matches"].replace("{conditions}", conditions.text)
         found: Ranked = []
         for query in _queries(known[:MAX_ASKED], are_few=conditions.few is not None):
-            values = {**conditions.values, "query": query, "budget": BUDGET, "limit": MATCHES}
+            values = {
+                **conditions.values,
+                "query": query,
+                "budget": MAX_COMPARED,
+                "limit": MAX_MATCHES,
+            }
             found = [(int(key), float(rank)) for key, rank in self.ask(statement, values)]
-            if len(found) >= ENOUGH:
+            if len(found) >= MIN_MATCHES:
                 break
         missing = sum([not word.meant for word in asked])
         return _cut(self._ranked(known[:MAX_ASKED], missing, found))
 
     def _ranked(self, known: Sequence[AskedWord], missing: int, found: Ranked) -> Ranked:
-        """Return entries by how well they match: the first ones by what they cover, the others by
-        their BM25 relative to the last of those.
+        """Return entries with their scores: the first entries by coverage, the others by their BM25
+        relative to the last of the first.
         """
-        first = {key: rank for key, rank in found[:RANKED]}
+        first = {key: rank for key, rank in found[:MAX_RANKED]}
         rows = self._rows("words_of_entries", keys=_json(list(first)))
         ranked = rank_all(known, {key: texts for key, *texts in rows}, missing)
         ordered = sorted(ranked.items(), key=lambda each: (-each[1], each[0]))
-        if len(found) > RANKED and ordered:
-            least, last = ordered[-1][1], found[RANKED - 1][1] or 1.0
-            ordered += [(key, least * min(1.0, rank / last)) for key, rank in found[RANKED:]]
+        if len(found) > MAX_RANKED and ordered:
+            least, last = ordered[-1][1], found[MAX_RANKED - 1][1] or 1.0
+            ordered += [(key, least * min(1.0, rank / last)) for key, rank in found[MAX_RANKED:]]
         return ordered
 
     # Conditions
 
     def _with_words(self, selection: EntrySelection) -> Conditions | None:
-        """Return the conditions of a selection, its words among them as the entries that match."""
+        """Return the conditions of a selection, including the entries that match its words."""
         if not selection.words:
             return self._conditions(selection)
         keys = [key for key, _ in self.matches(selection)]
@@ -386,7 +395,7 @@ class SearchTables:
         return Conditions([self._pieces["is_key"]], {"keys": _json(keys)})
 
     def _filled(self, piece: str, conditions: Conditions) -> str:
-        """Return a statement with its conditions, beginning with what has the fewest entries."""
+        """Return a statement with its conditions, the most selective first."""
         source = self._pieces["from_entries"]
         if "keys" in conditions.values:
             source = self._pieces["from_keys"]
@@ -396,7 +405,9 @@ class SearchTables:
         return statement.replace("{conditions}", conditions.text)
 
     def _conditions(self, selection: EntrySelection) -> Conditions | None:
-        """Return the conditions of a selection but its words, ``None`` if nothing fulfils them."""
+        """Return the conditions of a selection without its words, ``None`` if no entry
+        can match.
+        """
         pieces = self._pieces
         found = Conditions([], {})
         standings = sorted({standing.value for standing in selection.standings})
@@ -419,7 +430,7 @@ class SearchTables:
                 return None
             found.demands.append(pieces["is_key"])
             found.values["keys"] = _json(sorted(set(selection.keys)))
-        fewest = FEW
+        fewest = SMALL_SELECTION
         for number, constraint in enumerate(selection.constraints):
             if constraint.field in TIMES and constraint.operator in COMPARISONS:
                 self._add_times(found, constraint, number)
@@ -442,7 +453,7 @@ class SearchTables:
         number: int,
         negation: str,
     ) -> None:
-        """Add a constraint, whose ids of values or whose condition are known."""
+        """Add a constraint with the ids of its values, or with its condition."""
         if isinstance(terms, tuple):
             demand, values = terms
             found.values.update(values)
@@ -457,7 +468,7 @@ class SearchTables:
         found.demands.append(negation + demand)
 
     def _add_times(self, found: Conditions, constraint: Constraint, number: int) -> None:
-        """Add a comparison with times of the index; no entry fulfils a value that is no time."""
+        """Add a comparison with times of the index; a value that is not a time matches no entry."""
         piece = self._pieces[TIMES[constraint.field]]
         piece = piece.replace("{operator}", COMPARISONS[constraint.operator])
         comparisons = []
@@ -473,13 +484,13 @@ class SearchTables:
     def _terms(
         self, constraint: Constraint, number: int
     ) -> dict[int, int] | tuple[str, Mapping[str, Any]]:
-        """Return the values that fulfil a constraint with their numbers of entries; if there are
-        too many, a condition.
+        """Return the matching values of a constraint with their numbers of entries; for too many
+        values, a condition.
         """
         field = clean(constraint.field[:MAX_FIELD])
         if constraint.operator == "eq":
             ids = sorted({term_id(field, normalized(value)) for value in constraint.values})
-            return dict(self._rows("known_terms", ids=_json(ids), enough=FEW))
+            return dict(self._rows("known_terms", ids=_json(ids), enough=SMALL_SELECTION))
         values: dict[str, Any] = {f"field_{number}": field}
         comparisons = []
         for count, value in enumerate(constraint.values):
@@ -497,7 +508,7 @@ class SearchTables:
             text = text.replace("{entries_of_term}", self._pieces["entries_of_term"])
             return text.replace("{comparisons}", " OR ".join(comparisons))
 
-        limited = {**values, "limit": MAX_TERMS + 1, "enough": FEW}
+        limited = {**values, "limit": MAX_TERMS + 1, "enough": SMALL_SELECTION}
         rows = self.ask(statement("terms_of_field"), limited)
         if len(rows) <= MAX_TERMS:
             return dict(rows)
@@ -506,7 +517,7 @@ class SearchTables:
     # Words
 
     def _asked(self, need: str) -> list[AskedWord]:
-        """Return the words of a need, with the words of entries that stand for each."""
+        """Return the words of a need, each with the matching words of entries."""
         asked = asked_words(need)
         near = {word: synonyms().get(word, ()) for word in asked}
         sought = {*asked, *[each for found in near.values() for each in found]}
@@ -518,15 +529,17 @@ class SearchTables:
             counts: dict[str, float] = {}
             if word in known:
                 counts[word] = 1.0
-            if beginnings < BEGINNINGS and is_beginning(word, known.get(word, 0)):
+            if beginnings < MAX_PREFIX_WORDS and is_beginning(word, known.get(word, 0)):
                 beginnings += 1
-                meant = self._beginning_with(word, EXPANDED)
-                counts |= {each: BEGINNING for each, _ in meant if each != word}
+                meant = self._beginning_with(word, MAX_PREFIX_MATCHES)
+                counts |= {each: PREFIX_WEIGHT for each, _ in meant if each != word}
                 if not meant and not near[word]:
                     meant = self._misspelled(word)
-                    counts |= {each: MISSPELLED for each, _ in meant}
+                    counts |= {each: CORRECTION_WEIGHT for each, _ in meant}
                 known |= dict(meant)
-            others = {each: SYNONYM for each in near[word] if each in known and each not in counts}
+            others = {
+                each: SYNONYM_WEIGHT for each in near[word] if each in known and each not in counts
+            }
             counts |= others
             weight = _weight(known.get(word, 0), total)
             found.append(
@@ -547,19 +560,19 @@ class SearchTables:
         return self._rows("words_from", beginning=beginning, end=end, limit=limit)
 
     def _misspelled(self, word: str) -> list[tuple[str, int]]:
-        """Return the words that a word may be instead, the most frequent first."""
+        """Return the possible corrections of a word, the most frequent first."""
         if len(word) < MISSPELLED_FROM:
             return []
-        near = self._beginning_with(word[:2], NEIGHBOURS)
-        return [row for row in near if is_misspelling(word, row[0])][:CORRECTIONS]
+        near = self._beginning_with(word[:2], MAX_CORRECTION_CANDIDATES)
+        return [row for row in near if is_misspelling(word, row[0])][:MAX_CORRECTIONS]
 
 
 def asked_of(need: str) -> list[AskedWord]:
-    """Return the words of a need for entries that no index has: all weigh the same."""
+    """Return the words of a need for entries outside an index: all have the same weight."""
     return [
         AskedWord(
             1.0,
-            {word: (1.0, 1.0)} | {each: (SYNONYM, 1.0) for each in synonyms().get(word, ())},
+            {word: (1.0, 1.0)} | {each: (SYNONYM_WEIGHT, 1.0) for each in synonyms().get(word, ())},
             0,
             frozenset(synonyms().get(word, ())),
         )
@@ -572,8 +585,8 @@ def rank_all(
 ) -> dict[int, float]:
     """Return how well entries match a need, between 0 and 1, from their words by weight.
 
-    ``missing`` is how many words the need has besides, which no entry has. Entries that have
-    synonyms alone, and cover little with them, are left out.
+    ``missing`` is the number of further words of the need, which no entry has. Entries that match
+    by synonyms only, and cover little, are left out.
     """
     sought = {each for word in asked for each in word.meant}
     found = {key: _occurrences(texts, sought) for key, texts in entries.items()}
@@ -596,17 +609,20 @@ def rank_all(
                 cover += max([part * covers[each] for each, part, _ in has])
                 is_literal = is_literal or any(each not in word.synonyms for each, _, _ in has)
         cover /= max(1, len(asked) + missing)
-        if rank and (is_literal or cover >= LEAST):
+        if rank and (is_literal or cover >= MIN_SYNONYM_COVERAGE):
             ranks[key], covered[key] = rank, cover
     best = max(ranks.values(), default=1.0)
-    return {key: covered[key] * (1 - SPREAD + SPREAD * rank / best) for key, rank in ranks.items()}
+    return {
+        key: covered[key] * (1 - RELATIVE_SHARE + RELATIVE_SHARE * rank / best)
+        for key, rank in ranks.items()
+    }
 
 
 def _occurrences(
     texts: Sequence[str], sought: Collection[str]
 ) -> tuple[dict[str, float], dict[str, float], int]:
-    """Return how much the occurrences of words in texts count, how much each word covers, and how
-    many words there are.
+    """Return how much the occurrences of each word count, how much each word covers, and the number
+    of words in the texts.
     """
     often: dict[str, float] = {}
     covers: dict[str, float] = {}
@@ -615,23 +631,24 @@ def _occurrences(
         words = text.split()
         length += len(words)
         for word in [word for word in words if word in sought]:
-            often[word] = often.get(word, 0.0) + COUNTS[weight]
-            covers.setdefault(word, COVERS[weight])
+            often[word] = often.get(word, 0.0) + OCCURRENCE_WEIGHTS[weight]
+            covers.setdefault(word, COVERAGE[weight])
     return often, covers, length
 
 
 def _weight(entries: int, total: int) -> float:
-    """Return how much finding a word says of an entry, by how many have it."""
+    """Return the weight of a word by the number of entries that have it."""
     return math.log1p((max(0, total - entries) + 0.5) / (entries + 0.5))
 
 
 def _queries(known: Sequence[AskedWord], *, are_few: bool) -> Iterator[str]:
-    """Yield the queries to try, each if the one before found too little. The words are the rarest
+    """Yield the queries to try in turn while too few entries are found. The words are the rarest
     first.
 
-    Entries with any of the words are found; by the rarest words alone, if all are more than may be
-    ranked. If even those are too many, entries with all words go first, then those with one of them
-    in what weighs most. Where a constraint leaves few entries, all words count.
+    A query finds entries with any of the words; with the rarest words only, if all words match more
+    entries than can be ranked. If even those are too many, entries with all words come first, then
+    entries with any of the words in the strongest texts. If a constraint leaves few entries, all
+    words are used.
     """
     if are_few:
         yield _any_of(known)
@@ -640,15 +657,15 @@ def _queries(known: Sequence[AskedWord], *, are_few: bool) -> Iterator[str]:
     entries = 0
     for word in known:
         entries += word.entries
-        if rare and entries > BUDGET:
+        if rare and entries > MAX_COMPARED:
             break
         rare.append(word)
-    if known[0].entries > BUDGET:
+    if known[0].entries > MAX_COMPARED:
         if len(known) > 1:
             yield " AND ".join([f"({_any_of([word])})" for word in known])
         yield f"{{a}} : ({_any_of(known)})"
     others = _any_of(known)
-    # The others exclude nothing: they rank what the rare ones find.
+    # The other words exclude no entry: they rank the entries that the rare words find.
     yield others if len(rare) == len(known) else f"({_any_of(rare)}) AND ({others})"
 
 
@@ -657,16 +674,16 @@ def _any_of(words: Sequence[AskedWord]) -> str:
 
 
 def _cut(found: Ranked) -> Ranked:
-    """Return matches without those that are far worse than the best one."""
-    if len(found) <= ENOUGH:
+    """Return matches without those far worse than the best."""
+    if len(found) <= MIN_MATCHES:
         return found
     least = found[0][1] * CUTOFF
     likely = [each for each in found if each[1] >= least]
-    return likely if len(likely) > ENOUGH else found[:ENOUGH]
+    return likely if len(likely) > MIN_MATCHES else found[:MIN_MATCHES]
 
 
 def _compared(value: str, operator: str) -> tuple[str, Any]:
-    """Return the piece that compares with a value, and what to compare with."""
+    """Return the SQL piece that compares with a value, and the value to compare with."""
     normal = normalized(value)
     if operator == "contains":
         return "contains", normal
@@ -694,5 +711,5 @@ def _values(changed: ChangedEntry) -> dict[int, Term]:
 
 
 def words_by_weight(texts: Mapping[str, str]) -> list[str]:
-    """Return the words of an entry's texts, those of each weight with spaces between them."""
+    """Return the words of an entry's texts, one string for each weight."""
     return [" ".join(words_of(texts.get(at, ""), all_words=at in "AB")) for at in WEIGHTS]

@@ -22,18 +22,18 @@ SCHEMA = "parley_registry"
 """The schema of the tables, unless the URL names another."""
 
 CLOCK_SECONDS = 60.0
-"""How often the clock is set by that of the server."""
+"""How often the clock is synchronized with the server's clock."""
 
 _SESSION = SQL_FILES.queries("postgres", "session.sql")
 _SCHEMA = PostgresSchema(SQL_FILES)
 
 
 class PostgresRegistryIndex(RegistryIndex):
-    """Keeps a registry in the database of a libpq URL; its ``?schema=`` names the schema.
+    """Stores a registry in the database of a libpq URL; its ``?schema=`` names the schema.
 
-    Reads and writes wait ``timeout`` seconds for a database that is away. ``open`` brings the
-    schema up to date if ``migrates``, else it rejects an older one. ``clock`` returns milliseconds
-    since 1970, and is corrected by the database's clock. Raises ``ValueError`` for any other URL.
+    Reads and writes wait ``timeout`` seconds for an unavailable database. ``open`` updates the
+    schema if ``migrates``, else it rejects an older schema. ``clock`` returns milliseconds since
+    1970, and is corrected by the database's clock. Raises ``ValueError`` for any other URL.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class PostgresRegistryIndex(RegistryIndex):
         return round((time.time() + self._offset) * 1000)
 
     async def open(self) -> None:
-        """Open it, with its schema up to date. Raises ``StoreUnavailable``."""
+        """Open it, with an up-to-date schema. Raises ``StoreUnavailable``."""
         await super().open()
         self._offset = await self._database.read(_offset)
 

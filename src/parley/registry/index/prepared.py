@@ -1,5 +1,5 @@
-"""Drafts made ready to be stored: encoded, digested; and their values, as searches compare them:
-without regard to case, as numbers, as times.
+"""Drafts prepared for storage: encoded and digested, with values in the form that searches compare:
+case-insensitive, as numbers, as times.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from parley.registry.records import AUTHORITIES, EntryDraft, EntryStanding, Trus
 MAX_FIELD = 200
 MAX_VALUE = 1_000
 MAX_VALUES = 2_000
-"""How many values of an entry are indexed, each within so many characters."""
+"""The most values of an entry that are indexed, each with a limited length."""
 
 HEALTH_FIELD = "observed.health"
 LIVENESS_FIELD = "observed.liveness"
-"""The fields of observations of an agent; no draft changes their values."""
+"""The field of an agent's liveness; no draft changes its value."""
 
 _NUMBER = re.compile(r"[+-]?(?:\d{1,300}(?:\.\d{0,300})?|\.\d{1,300})(?:[eE][+-]?\d{1,3})?")
 _NUL = "\x00"
 
 
 class Term(msgspec.Struct, frozen=True):
-    """A value of a field path, as it is indexed."""
+    """An indexed value of a field path."""
 
     id: int
     field: str
@@ -43,14 +43,14 @@ class Term(msgspec.Struct, frozen=True):
 
 
 def clean(text: str) -> str:
-    """Return a text that every database can hold: without NUL and halves of surrogate pairs."""
+    """Return a text that every database can store: without NUL and unpaired surrogates."""
     if text.isascii():
         return text.replace(_NUL, "\ufffd") if _NUL in text else text
     return text.encode("utf-8", "replace").decode().replace(_NUL, "\ufffd")
 
 
 def cleaned(value: Any) -> Any:
-    """Return JSON values with texts that every database can hold."""
+    """Return JSON values with texts that every database can store."""
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, dict):
@@ -61,7 +61,7 @@ def cleaned(value: Any) -> Any:
 
 
 def normalized(value: str) -> str:
-    """Return a value as it is compared: case, width and spaces make no difference."""
+    """Return a value in the form for comparisons: without differences of case, width and spaces."""
     value = clean(value[:MAX_VALUE])
     if not value.isascii():
         value = unicodedata.normalize("NFKC", value)
@@ -76,7 +76,7 @@ def term_id(field: str, normal: str) -> int:
 
 @lru_cache(maxsize=1 << 14)
 def term(field: str, value: str) -> Term:
-    """Return a value of a field path as it is indexed."""
+    """Return a value of a field path in its indexed form."""
     field = clean(field[:MAX_FIELD])
     normal = normalized(value)
     number = number_in(normal)
@@ -91,7 +91,7 @@ def term(field: str, value: str) -> Term:
 
 
 def number_in(text: str) -> float | None:
-    """Return the number that a text is."""
+    """Return a text as a number, or ``None``."""
     if not _NUMBER.fullmatch(text):
         return None
     number = float(text)
@@ -99,7 +99,7 @@ def number_in(text: str) -> float | None:
 
 
 def instant_in(text: str) -> int | None:
-    """Return the time that a text is (ISO 8601, UTC unless it says otherwise), in ms since 1970."""
+    """Return an ISO 8601 text (UTC by default) as a time in ms since 1970, or ``None``."""
     if not text[:4].isdigit() or len(text) > 40 or len(text) < 8:
         return None
     try:
@@ -115,17 +115,17 @@ MAX_SOURCE_BYTES = 2_000
 MAX_AUDIENCE = 1_000
 MAX_TOKEN = 500
 ORDERED_BY = 200
-"""How many characters of a value decide on its place in a list."""
+"""The number of characters of a value that determine its position in an order."""
 
 _FOUND_OUT = ("registry.", "observed.")
-"""Beginnings of the paths of the registry's findings: a publisher cannot write them."""
+"""Prefixes of the paths of the registry's own findings: a publisher cannot set them."""
 
 _ENCODER = msgspec.json.Encoder()
 _CANONICAL = msgspec.json.Encoder(order="deterministic")
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """A draft as its rows need it."""
+    """A draft with the values of its rows."""
 
     draft: EntryDraft
     place: bytes
@@ -137,11 +137,11 @@ class Prepared(msgspec.Struct, frozen=True):
 
     @property
     def is_probed(self) -> bool:
-        """Whether it is an agent that can be probed."""
+        """Return whether it is an agent that can be probed."""
         return self.draft.type in A2A_CARD_TYPES
 
     def columns(self) -> dict[str, object]:
-        """Return the columns that only the draft decides."""
+        """Return the columns that depend on the draft only."""
         draft = self.draft
         return {
             "place": self.place,
@@ -157,7 +157,7 @@ class Prepared(msgspec.Struct, frozen=True):
 
 
 def prepare(draft: EntryDraft) -> Prepared:
-    """Make a draft ready. Raises ``ValueError`` for one that no index can hold."""
+    """Prepare a draft. Raises ``ValueError`` for a draft that no index can store."""
     _check(draft)
     card, standing, reason = draft.card, draft.standing, draft.reason
     draft = _cleaned(msgspec.structs.replace(draft, card=None))
@@ -165,7 +165,7 @@ def prepare(draft: EntryDraft) -> Prepared:
         standing = EntryStanding.LISTED
     if standing is EntryStanding.LISTED and draft.trust is Trust.FAILED:
         standing = EntryStanding.REJECTED
-        reason = draft.trust_reason or "a signature does not hold"
+        reason = draft.trust_reason or "a signature is invalid"
     document = _ENCODER.encode(draft)
     digest = blake2b(_CANONICAL.encode(draft), digest_size=16)
     digest.update(card or b"")
@@ -181,37 +181,39 @@ def prepare(draft: EntryDraft) -> Prepared:
 
 
 def digest_of(raw: bytes) -> str:
-    """Return the digest of a card, as a registry keeps it."""
+    """Return the digest of a card, as a registry stores it."""
     return f"sha256:{sha256(raw).hexdigest()}"
 
 
 def place_of(identifier: str, source: str) -> bytes:
-    """Return the digest of an identifier and a source: an index of any database can hold it."""
+    """Return a digest of an identifier and a source, short enough for an index of any database."""
     return blake2b(f"{identifier}\n{source}".encode(), digest_size=16).digest()
 
 
 def _check(draft: EntryDraft) -> None:
     if not draft.identifier or len(draft.identifier) > MAX_URN:
         raise ValueError(
-            f"{draft.identifier[:80]!r}: an identifier has 1 to {MAX_URN} characters, not "
+            f"{draft.identifier[:80]!r}: an identifier must have 1 to {MAX_URN} characters, not "
             f"{len(draft.identifier)}"
         )
     size = len(draft.source.encode("utf-8", "replace"))
     if not 0 < size <= MAX_SOURCE_BYTES:
         raise ValueError(
-            f"{draft.identifier}: the address of a source has 1 to {MAX_SOURCE_BYTES} bytes, not "
+            f"{draft.identifier}: the address of a source must have 1 to {MAX_SOURCE_BYTES} "
+            "bytes, not "
             f"{size}"
         )
     tokens = draft.audience
     if len(tokens) > MAX_AUDIENCE or any(len(token) > MAX_TOKEN for token in tokens):
         raise ValueError(
-            f"{draft.identifier}: an audience has up to {MAX_AUDIENCE} tokens of up to {MAX_TOKEN} "
+            f"{draft.identifier}: an audience may have up to {MAX_AUDIENCE} tokens of up to "
+            f"{MAX_TOKEN} "
             "characters"
         )
 
 
 def _cleaned(draft: EntryDraft) -> EntryDraft:
-    """Return a draft whose texts every database can hold."""
+    """Return a draft whose texts every database can store."""
     changed = {
         name: clean(value)
         for name in draft.__struct_fields__
@@ -234,7 +236,7 @@ def _cleaned(draft: EntryDraft) -> EntryDraft:
 
 
 def list_columns(draft: EntryDraft) -> dict[str, object]:
-    """Return what entries are listed by, and whether everybody sees them."""
+    """Return the columns by which entries are ordered, and whether they are public."""
     return {
         "identifier": draft.identifier,
         "publisher": draft.publisher[:300],

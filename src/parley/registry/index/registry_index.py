@@ -1,7 +1,7 @@
-"""The index of a registry: all that it keeps of entries, sources, health, domains and acts.
+"""The index of a registry: its entries, sources, health, proved domains and audit log.
 
-Every method raises ``StoreUnavailable`` when the database cannot be used. A write that
-returned is durable. Several processes may share an index on PostgreSQL.
+Every method raises ``StoreUnavailable`` if the database cannot be used. A completed write is
+durable. Several processes may share an index on PostgreSQL.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from parley.registry.records import (
 from parley.store.audit.trail import AuditEntry, AuditLine, line_columns, line_of, lines_after
 
 MAX_LIMIT = 10_000
-"""The most that one call returns."""
+"""The most items that one call returns."""
 
 MAX_DETAILS = 32
 MAX_DETAIL = 500
 
 CHANGES = 500
-"""How many changes of entries are read at a time."""
+"""The number of changed entries read at a time."""
 
 CHALLENGE_KEPT_MS = 24 * 3_600_000
-"""How long a challenge is kept after its end, to say that it has ended."""
+"""The time for which an expired challenge is kept, to report that it has expired."""
 
 SHADOWED_REASON = "another source, stronger or older, lists the same identifier"
-SILENT = "its heartbeats stay away"
+SILENT = "its heartbeats are missing"
 _SILENCE = (Liveness.NONE, Liveness.ALIVE, Liveness.SUSPECT, Liveness.GONE)
 
 _DOCUMENT = msgspec.json.Decoder(EntryDraft)
@@ -63,10 +63,10 @@ T = TypeVar("T")
 
 
 class RegistryIndex(ABC):
-    """An index on a SQL database, which writes in transactions.
+    """An index on a SQL database, with transactional writes.
 
-    ``name`` is its address without credentials. Limits are cut to 0 to 10,000. Raises
-    ``ValueError`` for what no index can hold or answer.
+    ``name`` is its address without credentials. Limits are clamped to 0 to 10,000. Raises
+    ``ValueError`` for values that no index can store or answer.
     """
 
     def __init__(self, database: Database[Any]) -> None:
@@ -75,7 +75,9 @@ class RegistryIndex(ABC):
         self._search = EntrySearch()
         self._catching_up = asyncio.Lock()
         self.losses = 0
-        """How often the database was seen to have lost changes: who follows them begins anew."""
+        """How often the database lost changes: followers of changes then start again from the
+        beginning.
+        """
         self.name = database.name
 
     def __repr__(self) -> str:
@@ -87,7 +89,7 @@ class RegistryIndex(ABC):
 
     @abstractmethod
     def now(self) -> int:
-        """Return the time in ms, by the clock that all processes share."""
+        """Return the time in ms, by the clock shared by all processes."""
 
     @property
     def migrated(self) -> Sequence[str]:
@@ -95,7 +97,7 @@ class RegistryIndex(ABC):
         return self._database.migrated
 
     async def open(self) -> None:
-        """Open it, with its schema up to date."""
+        """Open it, with an up-to-date schema."""
         await self._database.open()
 
     async def close(self) -> None:
@@ -128,11 +130,11 @@ class RegistryIndex(ABC):
     # Entries: writing
 
     async def put(self, drafts: Sequence[EntryDraft]) -> list[IndexedEntry]:
-        """Put entries, each replacing the one of its identifier and source. Unchanged ones get a
-        new ``seen_at`` only; a changed card is kept as a version.
+        """Store entries, each replacing the entry of its identifier and source. Unchanged entries
+        get a new ``seen_at`` only; a changed card is stored as a version.
 
-        An identifier that several sources have is listed once: of the strongest authority, then
-        the oldest.
+        An identifier with several sources is listed once: the entry of the strongest authority,
+        then the oldest.
         """
         if not drafts:
             return []
@@ -147,23 +149,23 @@ class RegistryIndex(ABC):
         return await self._write(work, size)
 
     async def withdraw(self, source: str, keep: Sequence[str], reason: str) -> int:
-        """Withdraw the entries of a source that are not in ``keep``; return how many."""
+        """Withdraw the entries of a source that are not in ``keep``; return their number."""
         url, kept, words, now = clean(source), [*map(clean, keep)], clean(reason), self.now()
         return await self._write(lambda session: writing.withdraw(session, url, kept, words, now))
 
     async def withdraw_entries(self, keys: Sequence[int], reason: str) -> int:
-        """Withdraw some entries; return how many. Decisions of operators stay."""
+        """Withdraw some entries; return their number. Decisions of operators remain."""
         now = self.now()
         return await self._write(
             lambda session: writing.withdraw_entries(session, keys, reason, now)
         )
 
     async def decide(self, key: int, standing: EntryStanding, reason: str, by: str) -> bool:
-        """Set the standing of an entry, as an operator decided; return whether there is one.
+        """Set the standing of an entry by an operator's decision; return whether the entry exists.
 
-        ``HELD`` and ``REJECTED`` stay, whatever the source sends, until the operator decides again.
-        ``LISTED`` lets a held card through: as long as the card is the same, it is not held again.
-        Raises ``ValueError`` for listing an entry whose signature does not hold.
+        ``HELD`` and ``REJECTED`` remain, whatever the source sends, until the operator decides
+        again. ``LISTED`` approves a held card: as long as the card is unchanged, it is not held
+        again. Raises ``ValueError`` for listing an entry with an invalid signature.
         """
         words, who, now = clean(reason), clean(by), self.now()
         answer = await self._write(
@@ -174,9 +176,9 @@ class RegistryIndex(ABC):
         return answer
 
     async def forget(self, before: int, limit: int = 1_000) -> int:
-        """Remove entries that were withdrawn before a time (ms); return how many.
+        """Remove entries that were withdrawn before a time (ms); return their number.
 
-        A reader of ``changes`` must have come past their withdrawal before.
+        Readers of ``changes`` must have read their withdrawal before.
         """
         return await self._write(lambda session: writing.forget(session, before, _limited(limit)))
 
@@ -195,15 +197,17 @@ class RegistryIndex(ABC):
         return [Match(entry=entry, relevance=found[entry.key]) for entry in await self._found(work)]
 
     async def count(self, selection: EntrySelection) -> int:
-        """Return how many entries match. With words, those within the cutoff of ``search``."""
+        """Return how many entries match. With words, only matches within the cutoff of
+        ``search``.
+        """
         await self.catch_up()
         return await self._search.run(lambda tables: tables.count(selection))
 
     async def facet(
         self, selection: EntrySelection, field: str, limit: int, min_count: int
     ) -> tuple[list[tuple[str, int]], int]:
-        """Return the values of a field with their counts, the most frequent first, and how many
-        entries are in those left out.
+        """Return the values of a field with their counts, the most frequent first, and the number
+        of entries with other values.
         """
         least = max(1, min_count)
         await self.catch_up()
@@ -214,13 +218,13 @@ class RegistryIndex(ABC):
     async def browse(
         self, selection: EntrySelection, order: Sequence[Order], limit: int, offset: int
     ) -> list[IndexedEntry]:
-        """Return entries in an order, and by key where that leaves it open."""
+        """Return entries in an order, and by key among equal entries."""
         limit, offset = _limited(limit), max(0, offset)
         return await self._found(lambda tables: tables.browse(selection, order, limit, offset))
 
     async def _found(self, work: Callable[[SearchTables], list[int]]) -> list[IndexedEntry]:
-        """Return the entries that a search finds, none as it is after a later change: its audience
-        may be another then.
+        """Return the entries that a search finds, without entries that changed since: their
+        audience may have changed too.
         """
         while True:
             await self.catch_up()
@@ -231,15 +235,15 @@ class RegistryIndex(ABC):
                 continue
             if len(entries) == len(keys):
                 return entries
-            # What another process has forgotten is no change that could be read.
+            # An entry that another process has removed leaves no change to read.
             forgotten = set(keys) - {entry.key for entry in entries}
             await self._search.run(partial(SearchTables.remove, keys=forgotten))
 
     async def catch_up(self) -> None:
-        """Let searches find all that was committed before. Each question does it first.
+        """Make all committed changes visible to searches. Each search does this first.
 
-        A database whose last change is an older one has lost some (a backup, a standby that took
-        over): everything is read anew.
+        If the last change of the database is older than expected, it has lost changes (a backup, or
+        a failover to a standby): then everything is read anew.
         """
         async with self._catching_up:
             while True:
@@ -254,7 +258,7 @@ class RegistryIndex(ABC):
                     return
 
     async def entry(self, identifier: str, viewer: Viewer) -> IndexedEntry | None:
-        """Return the entry listed for an identifier; the strongest for an operator."""
+        """Return the listed entry of an identifier; the strongest entry for an operator."""
         first = await self._read(lambda session: _load(session, _keys_of(session, identifier)[:1]))
         for entry in first:
             is_seen = not entry.audience or not set(entry.audience).isdisjoint(viewer.tokens)
@@ -288,11 +292,11 @@ class RegistryIndex(ABC):
         ]
 
     async def changes(self, after: int, limit: int) -> list[IndexedEntry]:
-        """Return entries by when they last changed (a number of the index), for other indexes that
-        follow it, such as the one by meaning; also those that are not listed any more.
+        """Return entries by the number of their last change, for other indexes that follow this
+        one, such as the index by meaning; unlisted entries are included.
 
-        Continue with the ``change`` of the last one. Numbers are committed in their order, so that
-        none is missed; an entry that changes again is returned again, under a later number.
+        Continue with the ``change`` of the last entry. Numbers are committed in order, so no change
+        is missed; an entry that changes again is returned again, with a higher number.
         """
         return await self._entries("changed_keys", after=after, limit=_limited(limit))
 
@@ -301,10 +305,10 @@ class RegistryIndex(ABC):
             lambda session: _load(session, [key for (key,) in session.rows(statement, values)])
         )
 
-    # Sources, and when each is visited next. One process makes a visit: it claims it.
+    # Sources, and the time of the next visit of each. A process claims a visit before it makes it.
 
     async def add_sources(self, sources: Sequence[Source]) -> int:
-        """Add sources that are not known; return how many."""
+        """Add unknown sources; return their number."""
         rows = [_columns(source) for source in sources]
         if not rows:
             return 0
@@ -313,28 +317,28 @@ class RegistryIndex(ABC):
         )
 
     async def claim_sources(self, limit: int, lease: float) -> list[Source]:
-        """Claim sources that are due, for ``lease`` seconds, those that wait longest first. A claim
-        that is not ended expires.
+        """Claim due sources, for ``lease`` seconds, the longest waiting first. A claim that is not
+        ended expires.
 
-        Catalogs, sites and files are visited, and the cards of what was pushed; registries are not.
+        Catalogs, sites and files are visited, and the cards of published entries; registries are
+        not.
         """
         rows = await self._claim("claim_sources", limit, lease, by=self._claimer)
         found = [_SOURCE.decode(source) for (source,) in rows]
         return sorted(found, key=lambda source: (source.due_at, source.url))
 
     async def renew_sources(self, urls: Sequence[str], lease: float) -> None:
-        """Claim sources that this process visits for ``lease`` more seconds."""
+        """Extend this process's claims of sources by ``lease`` seconds."""
         until = self.now() + round(lease * 1000)
         rows = [{"url": clean(url), "until": until, "by": self._claimer} for url in urls]
         await self._write(lambda session: session.many("renew_source", rows))
 
     async def end_visit(self, source: Source, began: Source | None = None) -> bool:
-        """Store what a visit found, and when the next is due; end the claim, if no other process
-        has it. Return whether there still is the source.
+        """Store the results of a visit, and the time of the next; end the claim, unless another
+        process has it. Return whether the source still exists.
 
-        ``began`` is the source as it was when the visit began: what others changed of its settings
-        since then stays, and it is due again. A source that is only given back, without a visit,
-        stays as the end of its visit left it.
+        ``began`` is the source at the start of the visit: settings changed since then are kept, and
+        the source is due again. A source that is returned without a visit keeps its earlier state.
         """
         columns = _columns(source)
 
@@ -357,7 +361,7 @@ class RegistryIndex(ABC):
         return await self._write(work)
 
     async def change_source(self, source: Source) -> None:
-        """Store a source, whose visit may go on."""
+        """Store a source, even while it is being visited."""
         await self._change("end_visit", **_columns(source), by="")
 
     async def source(self, url: str) -> Source | None:
@@ -365,7 +369,7 @@ class RegistryIndex(ABC):
         return await self._read(lambda session: _source_at(session, clean(url)))
 
     async def sources(self, limit: int = 1000) -> Sequence[Source]:
-        """Return sources by their addresses, for the operator."""
+        """Return sources in the order of their addresses, for the operator."""
         rows = await self._rows("sources", limit=_limited(limit))
         return [_SOURCE.decode(source) for (source,) in rows]
 
@@ -381,7 +385,7 @@ class RegistryIndex(ABC):
 
         return await self._write(work)
 
-    # What is measured of agents. A probe is claimed like a visit.
+    # Measurements of agents. A probe is claimed like a visit.
 
     async def claim_probes(self, limit: int, lease: float) -> list[IndexedEntry]:
         """Claim listed A2A entries whose probe is due."""
@@ -394,8 +398,8 @@ class RegistryIndex(ABC):
         )
 
     async def end_probe(self, key: int, observed: Observed, due_at: int) -> None:
-        """Store what a probe found (ms: when the next is due), and end the claim. A heartbeat that
-        came in the meantime is not forgotten.
+        """Store the results of a probe and the time of the next (ms), and end the claim. A
+        heartbeat received in the meantime is kept.
         """
 
         def work(session: Session) -> None:
@@ -424,11 +428,10 @@ class RegistryIndex(ABC):
         await self._change("schedule_probe", key=key, due_at=due_at)
 
     async def silence(self, key: int, last_beat: int, liveness: Liveness) -> bool:
-        """Note that heartbeats stay away since ``last_beat``, unless one came since, and let the
-        agent be probed now; return whether anything changed.
+        """Record that heartbeats are missing since ``last_beat``, unless a heartbeat came since,
+        and schedule a probe now; return whether anything changed.
 
-        Until a probe says more, a suspect agent is degraded at best, and one that is gone
-        unreachable.
+        Until the next probe, a suspect agent is at best degraded, and a gone agent is unreachable.
         """
         now = self.now()
 
@@ -451,12 +454,13 @@ class RegistryIndex(ABC):
         return await self._write(work)
 
     async def beat(self, identifier: str, owner: str, at: int, details: Mapping[str, str]) -> bool:
-        """Note a heartbeat of an agent; return whether ``owner`` may send it."""
+        """Record a heartbeat of an agent; return whether ``owner`` may send it."""
         if len(details) > MAX_DETAILS or any(
             len(name) > MAX_DETAIL or len(value) > MAX_DETAIL for name, value in details.items()
         ):
             raise ValueError(
-                f"a heartbeat has up to {MAX_DETAILS} details, each a name and a value of up to "
+                f"a heartbeat may have up to {MAX_DETAILS} details, each a name and a value of up "
+                "to "
                 f"{MAX_DETAIL} characters"
             )
         if not owner:
@@ -480,16 +484,16 @@ class RegistryIndex(ABC):
         return await self._write(work)
 
     async def overdue_beats(self, before: int, limit: int) -> list[IndexedEntry]:
-        """Return entries whose liveness is not ``GONE`` and whose last heartbeat is older (ms), the
-        longest silent first.
+        """Return entries whose liveness is not ``GONE`` and whose last heartbeat is older than
+        ``before`` (ms), the oldest heartbeat first.
         """
         return await self._entries("overdue_beats", before=before, limit=_limited(limit))
 
-    # Which callers have proved that a domain is theirs.
+    # The domains that callers have proved.
 
     async def put_challenge(self, domain: str, owner: str, token: str, expires_at: int) -> None:
-        """Store the token that a caller must show on its domain (replacing an older one), and
-        remove those that ended long ago.
+        """Store the token that a caller must publish on its domain (replacing an earlier token),
+        and remove tokens that expired long ago.
         """
         values = {"domain": clean(domain), "owner": clean(owner), "token": clean(token)}
         before = self.now() - CHALLENGE_KEPT_MS
@@ -501,12 +505,12 @@ class RegistryIndex(ABC):
         await self._write(work)
 
     async def challenge(self, domain: str, owner: str) -> tuple[str, int] | None:
-        """Return the token of a challenge and when it expires (ms)."""
+        """Return the token of a challenge and its expiry (ms)."""
         rows = await self._rows("challenge", domain=domain, owner=owner)
         return (rows[0][0], rows[0][1]) if rows else None
 
     async def remove_challenge(self, domain: str, owner: str) -> None:
-        """Remove a challenge: its token was shown."""
+        """Remove a challenge after its token was found."""
         await self._change("remove_challenge", domain=domain, owner=owner)
 
     async def put_claim(
@@ -519,9 +523,9 @@ class RegistryIndex(ABC):
         token: str = "",
         due_at: int | None = None,
     ) -> None:
-        """Note that a caller proved a domain, by ``dns`` or ``well-known``, until a time (ms).
+        """Record that a caller proved a domain, by ``dns`` or ``well-known``, until a time (ms).
 
-        ``token`` is what was shown; it is looked for again at ``due_at``, or at the end.
+        ``token`` is the published text; it is checked again at ``due_at``, or at the end.
         """
         await self._change(
             "put_claim",
@@ -534,11 +538,11 @@ class RegistryIndex(ABC):
         )
 
     async def claim_proofs(self, limit: int, lease: float) -> list[DomainClaim]:
-        """Claim domains whose proof is to be looked for again, for ``lease`` seconds."""
+        """Claim domains whose proof is due for a check, for ``lease`` seconds."""
         return [DomainClaim(*row) for row in await self._claim("claim_proofs", limit, lease)]
 
     async def schedule_proof(self, domain: str, owner: str, due_at: int) -> None:
-        """Say when the proof of a claim is looked for again (ms)."""
+        """Schedule the next check of a claim's proof (ms)."""
         await self._change("schedule_proof", domain=domain, owner=owner, due_at=due_at)
 
     async def remove_claim(self, domain: str, owner: str) -> bool:
@@ -546,14 +550,14 @@ class RegistryIndex(ABC):
         return await self._change("remove_claim", domain=domain, owner=owner) > 0
 
     async def claims(self, owner: str) -> Mapping[str, int]:
-        """Return the domains that a caller has proved, and until when (ms)."""
+        """Return the domains that a caller has proved, with their expiry (ms)."""
         return {domain: until for domain, until in await self._rows("claims", owner=owner)}
 
-    # The audit: what callers and operators did, as one chain over all processes.
+    # The audit log: actions of callers and operators, as one hash chain over all processes.
 
     async def append_acts(self, entries: Sequence[AuditEntry]) -> Sequence[AuditLine]:
-        """Append acts in order, all or none; those whose id is there already are left out. Lines
-        are added and never changed.
+        """Append acts in order, all or none; acts with an existing id are left out. Lines are never
+        changed.
         """
         now = self.now()
 
@@ -580,9 +584,9 @@ class RegistryIndex(ABC):
         subject: str = "",
         newest: bool = False,
     ) -> Sequence[AuditLine]:
-        """Return lines with a number above ``after``, in order; the ``newest`` ones at wish.
+        """Return lines with a number above ``after``, in order; with ``newest`` the last lines.
 
-        ``kind`` selects a kind and those below it: ``entry`` selects ``entry.published``.
+        ``kind`` selects a kind and its subkinds: ``entry`` selects ``entry.published``.
         """
         rows = await self._rows(
             "newest_acts" if newest else "acts",
@@ -601,13 +605,13 @@ def _limited(limit: int) -> int:
 
 
 def _keys_of(session: Session, identifier: str) -> list[int]:
-    """Return the keys of an identifier: of the listed entry first, then by authority and age."""
+    """Return the keys of an identifier: the listed entry first, then by authority and age."""
     rows = session.rows("keys_of_identifier", {"identifier": clean(identifier)})
     return [key for (key,) in rows]
 
 
 def _load(session: Session, keys: Sequence[int]) -> list[IndexedEntry]:
-    """Return entries in the order of their keys in ``keys``; those that are gone are left out."""
+    """Return entries in the order of ``keys``; removed entries are left out."""
     if not keys:
         return []
     rows = session.rows("entries", {"keys": session.listed(list(dict.fromkeys(keys)))})
@@ -654,7 +658,7 @@ def _entry(row: Row) -> IndexedEntry:
 
 
 def _changes(session: Session, values: Values) -> tuple[int, list[Row]]:
-    """Return the number of the last change, and the entries that changed after another one."""
+    """Return the number of the last change, and the entries that changed after a given change."""
     rows = session.rows("changed_entries", values)
     [(last,)] = session.rows("counter", {"name": "change"})
     return int(last), rows
@@ -676,11 +680,12 @@ def _changed(row: Row) -> ChangedEntry:
 
 
 def _columns(source: Source) -> Values:
-    """Return a source as a row. Raises ``ValueError`` for one that no index can hold."""
+    """Return a source as a row. Raises ``ValueError`` for a source that no index can store."""
     size = len(source.url.encode("utf-8", "replace"))
     if not 0 < size <= MAX_SOURCE_BYTES:
         raise ValueError(
-            f"{source.url[:80]!r}: the address of a source has 1 to {MAX_SOURCE_BYTES} bytes, not "
+            f"{source.url[:80]!r}: the address of a source must have 1 to {MAX_SOURCE_BYTES} "
+            "bytes, not "
             f"{size}"
         )
     document = cleaned(msgspec.to_builtins(source))
@@ -694,7 +699,7 @@ def _columns(source: Source) -> Values:
 
 
 def _given(source: Source) -> tuple[object, ...]:
-    """Return what others than a visit of a source say of it."""
+    """Return the members of a source that visits do not change."""
     return source.kind, source.found_by, source.depth, source.settings
 
 
@@ -704,21 +709,23 @@ def _source_at(session: Session, url: str) -> Source | None:
 
 
 def _order(observed: Observed) -> tuple[int, int]:
-    """Return which of two notes is the later one: of a newer heartbeat, or of a longer silence."""
+    """Return a sort key that orders two observations: a newer heartbeat, or a longer silence, is
+    later.
+    """
     return observed.last_beat or 0, _SILENCE.index(observed.liveness)
 
 
 def _observed(session: Session, key: int) -> Observed:
-    """Return what was observed of an entry. Nobody else changes it until the transaction ends."""
+    """Return the observations of an entry. Its row stays locked until the transaction ends."""
     rows = session.rows("observation", {"key": key})
-    if not rows:  # there is no row to lock: the first one is stored by one writer at a time
+    if not rows:  # there is no row to lock: one writer at a time inserts the first row
         session.rows("lock_changes")
         rows = session.rows("observation", {"key": key})
     return _observed_from(rows[0] if rows else (None,))
 
 
 def _observed_from(row: Row) -> Observed:
-    """Return what was observed: its JSON, liveness and last heartbeat."""
+    """Return the observations of a row: its JSON, liveness and last heartbeat."""
     if row[0] is None:
         return Observed()
     observed, liveness, last_beat = row

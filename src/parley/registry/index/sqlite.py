@@ -33,7 +33,8 @@ def now_ms() -> int:
 
 
 class SqliteRegistryIndex(RegistryIndex):
-    """Keeps a registry in the file at ``path``; in a temporary one, removed by ``close``, without.
+    """Stores a registry in the file at ``path``; without it, in a temporary file that ``close``
+    removes.
 
     ``clock`` returns milliseconds since 1970.
     """
@@ -60,7 +61,7 @@ class SqliteRegistryIndex(RegistryIndex):
         return self._clock()
 
     async def open(self) -> None:
-        """Open it. Visits that a killed process had claimed are due again at once."""
+        """Open it. The claims of a killed process are released at once."""
         if self._folder is not None:
             self._folder.mkdir(mode=0o700, exist_ok=True)
         await super().open()

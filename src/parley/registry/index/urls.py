@@ -1,4 +1,4 @@
-"""Opens the index that a URL names. No error shows a password."""
+"""Opens the index at a URL. No error message contains a password."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from parley.registry.index.registry_index import RegistryIndex
 
 FORMS = (
     "sqlite:///path/to/registry.db (four slashes for an absolute path), "
-    "postgresql://user@host/database, or memory: for one that is gone afterwards"
+    "postgresql://user@host/database, or memory: for a temporary index"
 )
 
 
 def open_index(url: str, *, migrate: bool = True) -> RegistryIndex:
-    """Return the index that a URL names; its ``open`` opens it.
+    """Return the index at a URL; its ``open`` opens it.
 
-    A schema of PostgreSQL that is not up to date is brought there if ``migrate``, else it is
-    refused; a SQLite file always is brought up to date. Raises ``ValueError`` for any other URL.
+    An outdated PostgreSQL schema is updated if ``migrate``, else rejected; a SQLite file is always
+    updated. Raises ``ValueError`` for any other URL.
     """
     scheme = url.partition(":")[0].lower()
     if url in ("memory:", "memory://"):
@@ -37,4 +37,4 @@ def open_index(url: str, *, migrate: bool = True) -> RegistryIndex:
                 f"a registry at {scheme}:// needs {error.name}: {install_command('postgres')}"
             ) from None
         return PostgresRegistryIndex(url, migrates=migrate)
-    raise ValueError(f"there is no registry index of the kind {scheme[:40]!r}; use {FORMS}")
+    raise ValueError(f"a registry index cannot be of the kind {scheme[:40]!r}; use {FORMS}")

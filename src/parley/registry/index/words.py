@@ -1,12 +1,12 @@
-"""The words that texts are found by, and the words of a need.
+"""The indexed words of texts, and the words of a need.
 
-Case, diacritics and endings are gone, names in camel case, with hyphens or underscores are there in
-parts and as a whole, and texts without spaces (Chinese, Japanese, Korean, Thai) as pairs of
-letters. A word has letters, digits and marks only: no text of a user can be syntax of a search.
+Case, diacritics and endings are removed; names in camel case, with hyphens or underscores are
+indexed in parts and as a whole, and texts without spaces (Chinese, Japanese, Korean, Thai) as pairs
+of letters. A word has letters, digits and marks only: no user text can be search syntax.
 
 English words are indexed by their stems (Snowball's English algorithm): ``translate``,
-``translator`` and ``translation`` find each other. Words of other languages lose an ending at most.
-A word of a need stands for its synonyms too (``synonyms.txt``).
+``translator`` and ``translation`` match each other. Words of other languages lose at most an
+ending. A word of a need also matches its synonyms (``synonyms.txt``).
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from itertools import pairwise
 from typing import Any
 
 MAX_WORDS = 1_500
-"""How many words of an entry's texts are indexed, of each weight."""
+"""The most words of an entry's texts that are indexed, for each weight."""
 
 MAX_LENGTH = 40
-"""How long an indexed word is."""
+"""The length limit of an indexed word."""
 
 MAX_ASKED = 32
-"""How many words of a need are looked for: the rarest."""
+"""The most words of a need that are searched for: the rarest."""
 
 MAX_READ = 400
-"""How many words of a need are read."""
+"""The most words of a need that are read."""
 
 MISSPELLED_FROM = 5
-"""How many letters a word has for which others stand that differ in one."""
+"""The shortest word that is corrected."""
 
 _UNSPACED = (
     "\u0e00-\u0e7f\u0e80-\u0eff\u1000-\u109f\u1780-\u17ff\u1100-\u11ff\u3040-\u30ff\u3130-\u318f"
@@ -52,7 +52,7 @@ _SIGN = re.compile(r"(?i)(?<!\w)(?:c\+\+|[cf]#|\.net(?!\w))")
 
 
 def words_of(text: str, *, all_words: bool = True) -> list[str]:
-    """Return the words of a text in order; without those that say nothing if not ``all_words``."""
+    """Return the words of a text in order; without stop words, unless ``all_words``."""
     tokens = _tokens(text, is_asked=False)
     if not all_words:
         tokens = [each for each in tokens if each[0] not in FUNCTION_WORDS]
@@ -60,8 +60,8 @@ def words_of(text: str, *, all_words: bool = True) -> list[str]:
 
 
 def asked_words(text: str) -> list[str]:
-    """Return the different words of a need, in order; without those that needs are asked with, if
-    there are others.
+    """Return the distinct words of a need, in order; without words of typical questions, unless
+    there are no others.
     """
     every: dict[str, None] = {}
     telling: dict[str, None] = {}
@@ -73,8 +73,8 @@ def asked_words(text: str) -> list[str]:
 
 
 def is_beginning(word: str, entries: int) -> bool:
-    """Return whether a word stands for those that begin with it: one that no entry has, or a single
-    letter of a script without spaces.
+    """Return whether a word may match as a prefix: no entry has it, or it is a single letter of a
+    script without spaces.
     """
     if re.fullmatch(f"[{_UNSPACED}]", word):
         return True
@@ -83,7 +83,7 @@ def is_beginning(word: str, entries: int) -> bool:
 
 def is_misspelling(one: str, other: str) -> bool:
     """Return whether two words of five letters or more differ in one letter, or in the order of two
-    neighbours, after the first two letters.
+    neighbouring letters, after the first two letters.
     """
     if min(len(one), len(other)) < MISSPELLED_FROM or one[:2] != other[:2] or one == other:
         return False
@@ -97,7 +97,7 @@ def is_misspelling(one: str, other: str) -> bool:
 
 
 def folded(text: str) -> str:
-    """Return a text without diacritics, with compatible forms of letters made the same."""
+    """Return a text without diacritics, with compatible forms of letters unified."""
     if text.isascii():
         return text
     apart = _ACCENTS.sub("", unicodedata.normalize("NFKD", text))
@@ -105,7 +105,9 @@ def folded(text: str) -> str:
 
 
 def _tokens(text: str, *, is_asked: bool) -> list[tuple[str, str]]:
-    """Return words in lower case (upper case is kept: ``US`` is not ``us``), and as indexed."""
+    """Return words in lower case (upper case is kept: ``US`` is not ``us``), and in their indexed
+    form.
+    """
     if text.isupper():
         text = text.lower()
     found: list[tuple[str, str]] = []
@@ -132,7 +134,7 @@ def _tokens(text: str, *, is_asked: bool) -> list[tuple[str, str]]:
 
 @lru_cache(maxsize=1 << 15)
 def _forms(word: str) -> tuple[tuple[str, str], ...]:
-    """Return a word, after its parts if it is in camel case."""
+    """Return the parts of a word in camel case, and the word itself."""
     word = word[: 4 * MAX_LENGTH]
     whole = word.casefold()
     if word.isupper() and len(word) > 1:
@@ -162,7 +164,7 @@ ASKING_WORDS = FUNCTION_WORDS | _listed("asking_words.txt")
 
 @cache
 def synonyms() -> Mapping[str, Sequence[str]]:
-    """Return the words that words of a need stand for, all as they are indexed."""
+    """Return the synonyms of words, all in their indexed form."""
     found: dict[str, dict[str, None]] = {}
     for line in _lines("synonyms.txt"):
         left, _, right = line.partition(">")
@@ -174,14 +176,14 @@ def synonyms() -> Mapping[str, Sequence[str]]:
 
 @cache
 def _stemmer() -> Any:
-    import snowballstemmer  # it takes a tenth of a second
+    import snowballstemmer  # this import takes a tenth of a second
 
     return snowballstemmer.stemmer("english")
 
 
 @lru_cache(maxsize=1 << 16)
 def stem(word: str) -> str:
-    """Return the stem of a word in lower case; other words than English ones as they are."""
+    """Return the stem of an English word in lower case; other words unchanged."""
     if not 2 < len(word) <= MAX_LENGTH or not (word.isascii() and word.isalpha()):
         return word
     return str(_stemmer().stemWord(word))

@@ -1,8 +1,8 @@
-"""A transaction of either database, and changes of entries in it. Each function is called inside a
-transaction that it has to itself.
+"""A transaction on either database, and changes of entries in it. Each function needs a transaction
+of its own.
 
-An identifier is listed once. A change of the standing of an entry looks at all entries of its
-identifier, and lists the strongest, then oldest, of those that may be.
+An identifier is listed once. A change of an entry's standing reads all entries of its identifier,
+and lists the strongest, then oldest, permitted entry.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Values: TypeAlias = Mapping[str, Any]
 NOTHING: Values = MappingProxyType({})
 
 OWN = "entries.sql"
-"""The file of named statements that each database spells in its way, with many rows at a time."""
+"""The file of named statements that each database writes differently, for many rows at a time."""
 
 SHARED = ("sources.sql", "health.sql", "domains.sql", "acts.sql")
-"""The files of statements that all databases have, with words of each in braces."""
+"""The files of statements shared by all databases, with database-specific words in braces."""
 
 WORDS = "words.sql"
 
@@ -33,8 +33,8 @@ WORDS = "words.sql"
 class Session:
     """Runs named statements of ``registry/sql/``, with named values, in a transaction.
 
-    ``execute`` runs one and returns its cursor; ``many`` runs one for each of some rows, which have
-    the same names. ``listed`` makes one value of several.
+    ``execute`` runs a statement and returns its cursor; ``many`` runs it for each of several rows
+    with the same names. ``listed`` encodes several values as one.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Session:
         return found
 
     def change(self, name: str, values: Values) -> int:
-        """Execute a statement; return how many rows it changed."""
+        """Execute a statement; return the number of changed rows."""
         return int(self._execute(name, values).rowcount)
 
 
@@ -65,16 +65,16 @@ def as_json(value: Any) -> str:
 # Differences of cards.
 
 MAX_OPERATIONS = 200
-"""A difference with more operations is one operation that replaces everything."""
+"""A difference with more operations becomes one operation that replaces everything."""
 
 MAX_DEPTH = 64
-"""Below this depth, a value that differs is replaced as a whole."""
+"""Below this depth, a differing value is replaced as a whole."""
 
 Operation = Mapping[str, Any]
 
 
 def difference(before: Any, after: Any) -> tuple[Operation, ...]:
-    """Return the operations that make ``before`` into ``after``, in the order to apply them."""
+    """Return the operations that turn ``before`` into ``after``, in the order to apply them."""
     operations: list[Operation] = []
     for operation in _compare("", before, after, 0):
         operations.append(operation)
@@ -84,7 +84,7 @@ def difference(before: Any, after: Any) -> tuple[Operation, ...]:
 
 
 def card_difference(before: bytes, after: bytes) -> tuple[Operation, ...]:
-    """Return the difference of two cards; a card that is no JSON, or too deep, counts as null."""
+    """Return the difference of two cards; an invalid or too deeply nested card counts as null."""
     try:
         return difference(_read(before), _read(after))
     except RecursionError:
@@ -125,9 +125,9 @@ def _compare_members(
 def _compare_items(
     path: str, before: Sequence[Any], after: Sequence[Any], depth: int
 ) -> Iterator[Operation]:
-    """Compare what stands between the items that begin and end both lists alike.
+    """Compare the middle of two lists, between their common beginning and end.
 
-    Items that have the same ``id`` or ``name`` stand for each other, in the same order.
+    Items with the same ``id`` or ``name`` correspond to each other, in the same order.
     """
     start = 0
     while start < min(len(before), len(after)) and _is_same(before[start], after[start]):
@@ -167,7 +167,7 @@ def _identity(item: Any) -> str | None:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Return whether two values are the same in JSON, where 1 is not true."""
+    """Return whether two values are equal in JSON, where 1 is not true."""
     if type(one) is not type(other):
         numbers = (int, float)
         return type(one) in numbers and type(other) in numbers and bool(one == other)
@@ -183,7 +183,7 @@ def _escaped(name: str) -> str:
 
 
 CARDS_KEPT = 50
-"""How many versions of a card are kept."""
+"""The number of versions of a card stored."""
 
 LISTED, SHADOWED = EntryStanding.LISTED.value, EntryStanding.SHADOWED.value
 IMPORTED = AUTHORITIES.index(Authority.OPERATOR)
@@ -192,7 +192,7 @@ WITHDRAWN, PENDING = EntryStanding.WITHDRAWN.value, EntryStanding.PENDING.value
 
 
 class _Audience(msgspec.Struct):
-    """What a stored draft says of who sees it."""
+    """The audience in a stored draft."""
 
     audience: tuple[str, ...] = ()
 
@@ -201,7 +201,7 @@ _AUDIENCE = msgspec.json.Decoder(_Audience)
 
 
 class EntryState(msgspec.Struct):
-    """The columns ``state_columns``, which decide on the standing of an entry."""
+    """The columns ``state_columns``, which determine the standing of an entry."""
 
     key: int
     place: bytes
@@ -223,7 +223,7 @@ class EntryState(msgspec.Struct):
 
 
 class _Put(msgspec.Struct):
-    """An entry that is new or changed."""
+    """A new or changed entry."""
 
     prepared: Prepared
     state: EntryState
@@ -242,7 +242,9 @@ class _Put(msgspec.Struct):
 def put(
     session: Session, drafts: Sequence[tuple[Prepared, bytes | None]], now: int
 ) -> dict[bytes, int]:
-    """Put drafts with their cards; return their keys by place. The last of a place counts."""
+    """Store drafts with their cards; return their keys by place. The last draft of a
+    place is used.
+    """
     [(change,)] = session.rows("lock_changes")
     by_place = {prepared.place: (prepared, card) for prepared, card in drafts}
     identifiers = {prepared.draft.identifier for prepared, _ in by_place.values()}
@@ -277,7 +279,7 @@ def put(
         session.change("see_entries", {"keys": session.listed(seen), "now": now})
     if not puts and not moved:
         return {place: states[place].key for place in by_place}
-    # The index of listed identifiers must hold after each row: first those that go, then the rest.
+    # The unique index of listed identifiers must hold after each row: first unlist, then list.
     change = _move(session, [s for s in moved if s.standing != LISTED], change, now)
     change = _write(session, puts, change, now)
     change = _move(session, [s for s in moved if s.standing == LISTED], change, now)
@@ -286,7 +288,7 @@ def put(
 
 
 def withdraw(session: Session, source: str, keep: Sequence[str], reason: str, now: int) -> int:
-    """Withdraw the entries of a source without some identifiers; return how many."""
+    """Withdraw the entries of a source, except the identifiers in ``keep``; return their number."""
     session.rows("lock_changes")
     gone = _states(
         session.rows("states_of_source", {"source": source, "keep": session.listed(list(keep))})
@@ -296,7 +298,7 @@ def withdraw(session: Session, source: str, keep: Sequence[str], reason: str, no
 
 
 def withdraw_entries(session: Session, keys: Sequence[int], reason: str, now: int) -> int:
-    """Withdraw some entries; return how many. Decisions of operators stay."""
+    """Withdraw some entries; return their number. Decisions of operators remain."""
     session.rows("lock_changes")
     gone: dict[int, EntryState] = {}
     for key in keys:
@@ -310,7 +312,7 @@ def withdraw_entries(session: Session, keys: Sequence[int], reason: str, now: in
 def decide(
     session: Session, key: int, standing: EntryStanding, reason: str, by: str, now: int
 ) -> bool | str:
-    """Set the standing that an operator chose. Return whether there is the entry, or why it cannot
+    """Set the standing that an operator chose. Return whether the entry exists, or why it cannot
     have the standing.
     """
     session.rows("lock_changes")
@@ -321,7 +323,7 @@ def decide(
     wanted = LISTED if standing is EntryStanding.SHADOWED else standing.value
     if wanted == LISTED and state.trust == Trust.FAILED.value:
         return (
-            f"{state.identifier} has a signature that does not hold, and is never listed; its "
+            f"{state.identifier} has an invalid signature, and is never listed; its "
             "publisher can sign it again"
         )
     _stand(session, {key: state}, wanted, reason, now)
@@ -331,7 +333,7 @@ def decide(
 
 
 def forget(session: Session, before: int, limit: int) -> int:
-    """Remove entries that were withdrawn before a time; return how many."""
+    """Remove entries that were withdrawn before a time; return their number."""
     session.rows("lock_changes")
     found = [key for (key,) in session.rows("forgettable", {"before": before, "limit": limit})]
     if not found:
@@ -344,7 +346,7 @@ def forget(session: Session, before: int, limit: int) -> int:
 
 
 def touch(session: Session, key: int) -> None:
-    """Count a change of an entry that its observations are: searches look at them."""
+    """Record a change of an entry after new observations, because searches use them."""
     [(change,)] = session.rows("lock_changes")
     if session.change("touch", {"key": key, "change": change + 1}):
         session.change("set_counter", {"name": "change", "value": change + 1})
@@ -359,7 +361,7 @@ def _states(rows: Iterable[Sequence[object]]) -> dict[bytes, EntryState]:
 
 
 def _apply(state: EntryState, prepared: Prepared) -> None:
-    """Make the state that of a draft, within what an operator decided before."""
+    """Update the state from a draft, within an operator's earlier decision."""
     state.authority = AUTHORITIES.index(prepared.draft.authority)
     state.trust = prepared.draft.trust.value
     state.is_probed = prepared.is_probed
@@ -377,8 +379,8 @@ def _apply(state: EntryState, prepared: Prepared) -> None:
 def _choose_listed(states: Iterable[EntryState]) -> None:
     """List one entry of each identifier: of the strongest authority, then the oldest.
 
-    While one is held, only a verified one takes its place, or one that the operator imported:
-    an older one without the pinned keys does not.
+    While an entry is held, only a verified entry replaces it, or an entry that the operator
+    imported; an older entry without the pinned keys does not.
     """
     states = list(states)
     best: dict[str, EntryState] = {}
@@ -395,7 +397,7 @@ def _choose_listed(states: Iterable[EntryState]) -> None:
 def _stand(
     session: Session, changed: Mapping[int, EntryState], standing: str, reason: str, now: int
 ) -> None:
-    """Give entries a standing, and list others in their place. The caller has the lock."""
+    """Set the standing of entries, and list others instead. The caller holds the lock."""
     if not changed:
         return
     [(change,)] = session.rows("counter", {"name": "change"})
@@ -410,7 +412,7 @@ def _stand(
         if state.key in changed:
             state.standing, state.reason = standing, reason
             if standing in (WITHDRAWN, PENDING):
-                state.digest = b""  # the next put counts, even if nothing else has changed
+                state.digest = b""  # so that the next put is a change, even if the draft is equal
     _choose_listed(states)
     moved = [s for s in states if s.standing != before[s.key] or s.key in changed]
     change = _move(session, [s for s in moved if s.standing != LISTED], change, now)
@@ -438,7 +440,7 @@ def _move(session: Session, states: Sequence[EntryState], change: int, now: int)
 
 
 def _write(session: Session, puts: list[_Put], change: int, now: int) -> int:
-    """Store what was put; return the number of the last change."""
+    """Store the put entries; return the number of the last change."""
     if not puts:
         return change
     puts.sort(key=lambda each: each.standing == LISTED)
@@ -467,9 +469,10 @@ def _write(session: Session, puts: list[_Put], change: int, now: int) -> int:
 
 
 def _put_cards(session: Session, puts: Sequence[_Put], now: int) -> None:
-    """Store cards that changed, with the difference to the one before.
+    """Store changed cards, with the difference from the previous version.
 
-    Versions are for those who could see them: what more viewers see now begins anew.
+    Versions are visible to their former audience only: if the audience grows, the history starts
+    anew.
     """
     known = [each.key for each in puts if not each.is_new]
     widened = _widened(session, puts)
@@ -514,9 +517,7 @@ def _put_cards(session: Session, puts: Sequence[_Put], now: int) -> None:
 
 
 def _widened(session: Session, puts: Sequence[_Put]) -> set[int]:
-    """Return the entries that somebody may see who could not before. Call it before the documents
-    are stored.
-    """
+    """Return the entries whose audience grows. Call it before the documents are stored."""
     known = [each.key for each in puts if not each.is_new]
     rows = session.rows("documents_of", {"keys": session.listed(known)}) if known else ()
     before = {key: _AUDIENCE.decode(document).audience for key, document in rows}
@@ -531,7 +532,7 @@ def _widened(session: Session, puts: Sequence[_Put]) -> set[int]:
 
 
 def _schedule_probes(session: Session, states: Sequence[EntryState], now: int) -> None:
-    """Probe listed A2A entries from now on, and no others."""
+    """Schedule probes for listed A2A entries, and for no others."""
     probed = [s.key for s in states if s.is_probed and s.standing == LISTED]
     others = [s.key for s in states if not (s.is_probed and s.standing == LISTED)]
     if probed:

@@ -1,1 +1,1 @@
-"""What a registry reads: sites, catalogs, cards, signatures; each within limits."""
+"""The input of a registry: sites, catalogs, cards, signatures; each read within limits."""

@@ -1,6 +1,6 @@
-"""Addresses that documents of others name: which may be fetched, and for whom they speak.
+"""Addresses in untrusted documents: which may be fetched, and which publishers they represent.
 
-A host speaks for its own domain and for domains above it, down to the registrable one:
+A host speaks for its own domain and for parent domains, down to the registrable domain:
 ``ai.acme.com`` speaks for ``acme.com``, ``alice.github.io`` for itself and not for ``github.io``.
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dns.asyncresolver import Resolver
     from dns.rdata import Rdata
 
-# The publishers that a source may speak for: their domains vouch for it.
+# The publishers that a source may speak for: their domains vouch for the source.
 
 THIS_MACHINE = "localhost"
 """The domain of all addresses of this machine; it speaks for ``*.localhost``."""
@@ -43,8 +43,8 @@ AUTHORITY = "authority"
 ROOT = "root"
 AUDIENCE = "audience"
 """Members of ``Source.settings``: the domains that vouch for a source, by the source that announced
-it; ``operator`` if the operator vouches for its entries; the source that led to it first; and who
-sees its entries, and those of what it leads to.
+it; ``operator`` if the operator vouches for its entries; the source that first led to it; and the
+audience of its entries and of the sources it leads to.
 """
 
 
@@ -64,17 +64,17 @@ def speaks_for(domain: str, publisher: str) -> bool:
 
 
 def is_public_suffix(domain: str) -> bool:
-    """Return whether anybody may register names below a domain."""
+    """Return whether anyone may register names below a domain."""
     return bool(_suffixes().is_public(domain))
 
 
 def any_speaks_for(domains: Iterable[str], publisher: str) -> bool:
-    """Return whether one of the domains may speak for a publisher."""
+    """Return whether any of the domains may speak for a publisher."""
     return any(speaks_for(each, publisher) for each in domains)
 
 
 def is_same_site(one: str, other: str) -> bool:
-    """Return whether two domains have the same owner: they are below one registered domain."""
+    """Return whether two domains have the same owner: both are below the same registered domain."""
     if one == other:
         return True
     if not one or not other or THIS_MACHINE in (one, other):
@@ -88,9 +88,9 @@ def is_same_site(one: str, other: str) -> bool:
 def domains_of(source: Source) -> tuple[str, ...]:
     """Return the domains that vouch for a source.
 
-    Its own does if the operator named the source, if that is the well-known catalog of its host, or
-    if the host announced it. An address that another site names proves nothing: anybody may be able
-    to put a file there.
+    Its own domain does if the operator added the source, if the source is the well-known catalog of
+    its host, or if the host announced it. An address that another site names proves nothing: its
+    content may come from anyone who can upload files there.
     """
     found = [domain for domains in announcers_of(source).values() for domain in domains]
     if not source.found_by or is_well_known_catalog(source.url):
@@ -99,7 +99,7 @@ def domains_of(source: Source) -> tuple[str, ...]:
 
 
 def announcers_of(source: Source) -> dict[str, list[str]]:
-    """Return the sources that announced a source, each with the domains that vouch for it so."""
+    """Return the sources that announced a source, each with the domains that vouch for it."""
     given = source.settings.get(DOMAINS)
     if not isinstance(given, Mapping):
         return {}
@@ -117,7 +117,7 @@ def domains_of_nested(parent: Iterable[str], url: str) -> tuple[str, ...]:
 
 
 def authority_of(source: Source) -> Authority:
-    """Return the authority that the entries of a source are examined with."""
+    """Return the authority with which the entries of a source are validated."""
     is_operators = source.settings.get(AUTHORITY) == Authority.OPERATOR
     return Authority.OPERATOR if is_operators else Authority.DOMAIN
 
@@ -139,25 +139,25 @@ def _suffixes() -> PublicSuffixList:
 
 
 MAX_ADDRESS = 2000
-"""In bytes; an index keeps no longer one."""
+"""The length limit of an address in bytes, as in the index."""
 
 SCHEMES = ("https", "http")
 _KEPT = "/%:@!$&'()*+,;=?~[]|^`{}"
-"""Characters of paths and queries that stay as they are written; others are encoded."""
+"""Characters of paths and queries that stay unchanged; others are percent-encoded."""
 
 
 class UnfitAddress(ValueError):
-    """An address is none that a registry fetches. The message says why."""
+    """A registry does not fetch this address. The message gives the reason."""
 
 
 class PlainHosts:
-    """The hosts that may be asked over http: this machine, and hosts that the operator names."""
+    """The hosts that may be called over http: this machine, and hosts that the operator names."""
 
     def __init__(self, allowed: Iterable[str] = ()) -> None:
         self._allowed: tuple[Place, ...] = places(allowed)
 
     def allows(self, host: str, port: int) -> bool:
-        """Return whether a host may be asked over http."""
+        """Return whether a host may be called over http."""
         if is_this_machine(host):
             return True
         literal = literal_address(host)
@@ -166,12 +166,12 @@ class PlainHosts:
 
 
 def is_this_machine(host: str) -> bool:
-    """Return whether a host is this machine by its name or address."""
+    """Return whether a host is this machine, by its name or address."""
     return is_loopback(host) or host.lower().rstrip(".").endswith(".localhost")
 
 
 def host_of(url: str) -> str:
-    """Return the host of an address in lower case, empty for none."""
+    """Return the host of an address in lower case, or an empty string."""
     try:
         return (urlsplit(url).hostname or "").rstrip(".").lower()
     except ValueError:
@@ -179,63 +179,69 @@ def host_of(url: str) -> str:
 
 
 def origin_text(url: str) -> str:
-    """Return the scheme, host and port of a checked address, as they are written in it."""
+    """Return the scheme, host and port of a checked address, unchanged."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"
 
 
 def is_well_known_catalog(url: str) -> bool:
-    """Return whether an address is the well-known one of a catalog: its host chose the content."""
+    """Return whether an address is a well-known address of a catalog: its host chose
+    the content.
+    """
     parts = urlsplit(url)
     return parts.path in CATALOG_PATHS and not parts.query
 
 
 def checked_address(text: str, *, near: str = "", plain: PlainHosts | None = None) -> str:
-    """Return an address in one form: absolute, with its host in lower case, without a fragment.
+    """Return an address in canonical form: absolute, with a lower-case host, without a fragment.
 
-    ``near`` is the address that it is relative to. Raises ``UnfitAddress`` for one that is neither
-    https nor http to a host that ``plain`` allows.
+    ``near`` is the base of a relative address. Raises ``UnfitAddress`` unless it is https, or http
+    to a host that ``plain`` allows.
     """
     if not isinstance(text, str) or len(text) > MAX_ADDRESS or len(near) > MAX_ADDRESS:
-        raise UnfitAddress(f"an address has at most {MAX_ADDRESS} characters")
+        raise UnfitAddress(f"an address may have at most {MAX_ADDRESS} characters")
     shown = text[:200]
     if not text.isprintable() or any(char in text for char in ' \\<>"'):
-        raise UnfitAddress(f"{shown!r} is no address")
+        raise UnfitAddress(f"{shown!r} is not an address")
     try:
         parts = urlsplit(urljoin(near, text) if near else text)
         host, port = parts.hostname, parts.port
     except ValueError:
-        raise UnfitAddress(f"{shown!r} is no address") from None
+        raise UnfitAddress(f"{shown!r} is not an address") from None
     scheme = parts.scheme.lower()
     if scheme not in SCHEMES or not host:
-        raise UnfitAddress(f"{shown!r} is no https address")
+        raise UnfitAddress(f"{shown!r} is not an https address")
     if parts.username is not None or parts.password is not None:
-        raise UnfitAddress("an address has no name and no password in it")
+        raise UnfitAddress("an address may not have a user name or password")
     try:
         name = normalize_host(host)
     except ValueError as error:
         raise UnfitAddress(f"the host of {shown!r} is not {error}") from None
     if scheme == "http" and not (plain or PlainHosts()).allows(name, port or 80):
-        raise UnfitAddress(f"{shown!r} is not encrypted: https is needed, http is for this machine")
+        raise UnfitAddress(
+            f"{shown!r} is not encrypted: use https; http is allowed for this machine only"
+        )
     shape = f"[{name}]" if ":" in name else name
     if port and port != (443 if scheme == "https" else 80):
         shape += f":{port}"
     path, query = quote(parts.path or "/", _KEPT), quote(parts.query, _KEPT)
     whole = urlunsplit((scheme, shape, path, query, ""))
     if len(whole) > MAX_ADDRESS:
-        raise UnfitAddress(f"an address has at most {MAX_ADDRESS} characters")
+        raise UnfitAddress(f"an address may have at most {MAX_ADDRESS} characters")
     return whole
 
 
-# DNS: where a domain says that its catalog is (DNS-AID), texts of a name, and addresses.
+# DNS: the location of a domain's catalog (DNS-AID), TXT records, and addresses.
 
 INDEX_LABELS = ("_entries._agents", "_index._agents")
-"""The labels below which a domain says where its entries are: of ARD 0.91, and of DNS-AID."""
+"""The labels below which a domain publishes the location of its entries: of ARD 0.91, and of
+DNS-AID.
+"""
 
 CAP_KEY = 65400
 WELL_KNOWN_KEY = 65409
-"""The parameters of SVCB records, by the numbers for private use of DNS-AID: the address of a
-document, and its path.
+"""The parameters of SVCB records, by DNS-AID's numbers for private use: the address of a document,
+and its path.
 """
 
 MAX_RECORDS = 16
@@ -248,28 +254,28 @@ _TEXT_NAMES = ("ard", "ai-catalog", "cap", "well-known", "catalog", "index", "ur
 
 
 class DnsPointer(msgspec.Struct, frozen=True):
-    """Where DNS says that a catalog is. ``record`` is the name and type that said so."""
+    """The location of a catalog from DNS. ``record`` is the name and type of the record."""
 
     url: str
     record: str
     is_host_alone: bool = False
-    """Whether the record names a host without a path: its catalog is at a well-known address."""
+    """If true, the record names a host without a path: its catalog is at a well-known address."""
 
 
 class DnsUnavailable(Exception):
-    """A name could not be looked up now. The message says why."""
+    """A name cannot be looked up now. The message gives the reason."""
 
 
 class DnsNames:
     """Looks names up, at ``nameservers`` (``192.0.2.53``, ``127.0.0.1:5353``) or the system's.
 
-    It is also what resolves the hosts of a ``WebFetcher``. Raises ``ValueError`` for an address
-    that is none, and if the library for DNS is not installed.
+    It also resolves the hosts of a ``WebFetcher``. Raises ``ValueError`` for an invalid address,
+    and if the DNS library is not installed.
     """
 
     def __init__(self, nameservers: Iterable[str] = (), *, seconds: float = 5.0) -> None:
         if isinstance(nameservers, str):
-            raise ValueError(f"nameservers is a list, such as [{nameservers!r}]")
+            raise ValueError(f"nameservers must be a list, such as [{nameservers!r}]")
         self._nameservers = [_server(each) for each in nameservers]
         self.are_named = bool(self._nameservers)
         self._seconds = seconds
@@ -282,7 +288,7 @@ class DnsNames:
             ) from None
 
     async def catalogs(self, host: str) -> list[DnsPointer]:
-        """Return where DNS says that the catalogs of a host are. Raises ``DnsUnavailable``."""
+        """Return the locations of a host's catalogs from DNS. Raises ``DnsUnavailable``."""
         found: dict[str, DnsPointer] = {}
         for name in (*(f"{label}.{host}" for label in INDEX_LABELS), host):
             is_index = name != host
@@ -297,7 +303,8 @@ class DnsNames:
         return list(found.values())[:MAX_RECORDS]
 
     async def texts(self, name: str, *, fresh: bool = False) -> list[str]:
-        """Return the TXT records of a name; ``fresh`` ones are asked for again, whatever is kept.
+        """Return the TXT records of a name; with ``fresh`` they are requested again, without the
+        cache.
 
         Raises ``DnsUnavailable``.
         """
@@ -335,10 +342,10 @@ class DnsNames:
         return found
 
     async def close(self) -> None:
-        """Do nothing: each look-up has a connection of its own."""
+        """Do nothing: each look-up has its own connection."""
 
     async def _bound_to(self, name: str, *, is_index: bool) -> list[DnsPointer]:
-        """Return the targets of the SVCB records of a name; aliases are followed, twice at most."""
+        """Return the targets of the SVCB records of a name; up to two aliases are followed."""
         owner = name
         for _ in range(MAX_ALIASES + 1):
             records = sorted(await self._records(owner, "SVCB"), key=lambda each: each.priority)
@@ -353,12 +360,12 @@ class DnsNames:
                 ]
             target = records[0].target.to_text(omit_final_dot=True)
             if target in ("", ".", owner):
-                return []  # the service is not there
+                return []  # the service is not available
             owner = target
         return []
 
     async def _records(self, name: str, kind: str, *, fresh: bool = False) -> list[Any]:
-        """Return the records of a name, none if it has none. Raises ``DnsUnavailable``."""
+        """Return the records of a name, or an empty list. Raises ``DnsUnavailable``."""
         import dns.exception
         import dns.name
         import dns.rdataclass
@@ -375,7 +382,7 @@ class DnsNames:
         except (dns.resolver.NXDOMAIN, dns.resolver.NoAnswer):
             return []
         except dns.exception.SyntaxError:
-            raise DnsUnavailable(f"{name[:100]!r} is no name") from None
+            raise DnsUnavailable(f"{name[:100]!r} is not a domain name") from None
         except (dns.exception.DNSException, OSError, ValueError) as error:
             raise DnsUnavailable(
                 f"the {kind} records of {name[:100]} cannot be looked up: {type(error).__name__}"
@@ -411,13 +418,14 @@ def _server(text: str) -> tuple[str, int]:
     except ValueError:
         pass
     raise ValueError(
-        f"{text[:100]!r} is no name server: write its address, such as 192.0.2.53 or 127.0.0.1:5353"
+        f"{text[:100]!r} is not a name server: give an address, such as 192.0.2.53 or "
+        "127.0.0.1:5353"
     )
 
 
 def _bound(record: Any, owner: str) -> tuple[str, str]:
-    """Return the address of the catalog of an SVCB record in service mode, empty where it names a
-    host alone, and the origin of that host.
+    """Return the address of the catalog of an SVCB record in service mode, empty if it names only a
+    host, and the origin of that host.
     """
     params: Mapping[int, Any] = {int(key): value for key, value in record.params.items()}
     target = record.target.to_text(omit_final_dot=True)
@@ -433,7 +441,7 @@ def _bound(record: Any, owner: str) -> tuple[str, str]:
 
 
 def _param(value: Rdata | Any | None) -> str:
-    """Return the text of a parameter, which may have its length before it, as lists have."""
+    """Return the text of a parameter, which may be prefixed by its length, as in lists."""
     raw = getattr(value, "value", b"") or b""
     if raw and raw[0] == len(raw) - 1:
         raw = raw[1:]

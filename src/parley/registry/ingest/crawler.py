@@ -1,7 +1,7 @@
-"""Crawls: claims the sources that are due, visits them, continues visits of killed processes.
+"""The crawler: claims due sources, visits them, and continues visits of killed processes.
 
 A visit reads a source, examines its entries a few at a time, puts them into the index in batches,
-and says when the source is visited again.
+and schedules the next visit.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from parley.registry.records import (
 # The entries of one visit: examined a few at a time, and put into the index in batches.
 
 BATCH = 50
-"""How many entries are put into the index at once, and at most are lost when a crawl is killed."""
+"""The number of entries put into the index at once, and the most that a killed crawl can lose."""
 
 ENTRY_SECONDS = 60.0
 
@@ -93,14 +93,14 @@ class ExaminedBatches:
         self.pending = 0
 
     async def reject(self, reading: CatalogReading) -> None:
-        """Put the entries that cannot be read, with their reasons."""
+        """Put the invalid entries, with their reasons."""
         known = {each.identifier for each in reading.entries}
         drafts: dict[str, EntryDraft] = {}
         for each in reading.rejected:
             self._note(each.reason)
             name = one_form(each.identifier)
             if name and name not in known:
-                # With the keys that it is pinned to: it may come back.
+                # Keep the pinned keys: the entry may become valid again.
                 before, elsewhere = await self._examination.known(name)
                 entry = CatalogEntry(identifier=each.identifier, display_name="", type="", data={})
                 draft = rejected(entry, self._source.url, each.reason, before, elsewhere)
@@ -113,9 +113,10 @@ class ExaminedBatches:
             await self._put(listed[begin : begin + BATCH])
 
     async def examine(self, entries: Sequence[ListedEntry]) -> int:
-        """Examine entries while there is time, and put them; return how many are left in all.
+        """Examine entries while there is time, and put them; return how many are left.
 
-        ``unread`` are those that were never examined, ``pending`` those without a card for now.
+        ``unread`` counts entries that were never examined, ``pending`` entries whose card is
+        unavailable.
         """
         for begin in range(0, len(entries), BATCH):
             batch = entries[begin : begin + BATCH]
@@ -129,9 +130,9 @@ class ExaminedBatches:
         return self.left
 
     async def _put(self, drafts: Sequence[EntryDraft]) -> None:
-        """Put entries. An entry that the index cannot hold keeps no other out.
+        """Put entries. An entry that the index rejects does not affect the others.
 
-        What its owner or an operator did to a pushed one while its card was read stays.
+        Changes of a published entry by its owner or an operator while its card was read are kept.
         """
         drafts = [each for each in drafts if await self._is_as_it_was(each.identifier)]
         if not drafts:
@@ -140,8 +141,8 @@ class ExaminedBatches:
             await self._index.put(drafts)
         except ValueError as error:
             if len(drafts) == 1:
-                log.warning("an entry of %.200s cannot be kept: %s", self._source.url, error)
-                self._note(f"cannot be kept: {error}")
+                log.warning("an entry of %.200s cannot be stored: %s", self._source.url, error)
+                self._note(f"cannot be stored: {error}")
                 return
             for each in drafts:
                 await self._put([each])
@@ -155,7 +156,7 @@ class ExaminedBatches:
         return state in now
 
     async def _examined(self, listed: ListedEntry) -> EntryDraft | None:
-        """Return the draft of an entry; none for one that the index has, if there is no time."""
+        """Return the draft of an entry; ``None`` for an indexed entry, if the time is over."""
         before, elsewhere = await self._examination.known(listed.identifier)
         if listed.problem:
             url = self._source.url
@@ -174,7 +175,9 @@ class ExaminedBatches:
         return self._examination.pending(listed, elsewhere) if before is None else None
 
     def _terms(self, before: IndexedEntry | None) -> dict[str, Any]:
-        """Return whose an entry is, and who sees it; of a pushed one, as its owner said."""
+        """Return the owner and the audience of an entry, for a published entry as its owner set
+        them.
+        """
         found: dict[str, Any] = {
             "domains": self._domains,
             "authority": authority_of(self._source),
@@ -197,7 +200,7 @@ class ExaminedBatches:
         found = []
         if self._wrong:
             of_all = f" of {total}" if total else ""
-            found.append(f"{self._wrong}{of_all} entries are rejected, one of them: "
+            found.append(f"{self._wrong}{of_all} entries are rejected, for example:  "
                          f"{self._first_wrong}")  # fmt: skip
         if self.left:
             found.append(f"{self.left} entries are left for the next visit")
@@ -205,21 +208,21 @@ class ExaminedBatches:
 
 
 def _audience(source: Source) -> tuple[str, ...]:
-    """Return who sees the entries of a source, as the operator set it."""
+    """Return the audience of a source's entries, as the operator set it."""
     given = source.settings.get(AUDIENCE)
     return tuple(each for each in given if isinstance(each, str)) if given else ()
 
 
-# Visits a source: reads it, examines its entries, and says when it is visited again.
+# Visits a source: reads it, examines its entries, and schedules the next visit.
 
 PARTIAL = "partial"
 """A member of ``Source.settings``: the last visit ended before all entries were examined."""
 
 TRIES = "tries"
-"""A member of ``Source.settings``: how many visits in a row left entries pending."""
+"""A member of ``Source.settings``: how many visits in succession left entries pending."""
 
 REFRESH = "refresh"
-"""A member of ``Source.settings``: an operator wants it read again, with all its cards."""
+"""A member of ``Source.settings``: an operator requested a new visit, with all cards."""
 
 MAX_REASON = 2_000
 _OURS = (PARTIAL, TRIES, REFRESH)
@@ -227,7 +230,7 @@ _SOON = 1.0
 
 
 class SourceVisitor:
-    """Visits sources of every kind, one at a time or several."""
+    """Visits sources of every kind, several at a time."""
 
     def __init__(
         self,
@@ -328,10 +331,10 @@ class SourceVisitor:
         return await self._read(source, work, body, refresh, near=answer.url)
 
     async def _file(self, source: Source, work: ExaminedBatches) -> Source:
-        """Read a catalog of the operator from a file."""
+        """Read a catalog file of the operator."""
         if source.found_by:
-            raise PageUnavailable(f"{source.url} is a file that another source names, and is not "
-                                  "read", is_refused=True)  # fmt: skip
+            raise PageUnavailable(f"{source.url} is a file named by another source, which is not "
+                                  "allowed", is_refused=True)  # fmt: skip
         path = Path(unquote(urlsplit(source.url).path) if "://" in source.url else source.url)
         limit = self._limits.catalog_bytes
 
@@ -356,7 +359,7 @@ class SourceVisitor:
     ) -> Source:
         """Examine the entries of a catalog, and store them and its nested catalogs.
 
-        ``near`` is what its addresses are relative to. Raises ``InvalidCatalog``.
+        ``near`` is the base of its relative addresses. Raises ``InvalidCatalog``.
         """
         sources = SiteSources(self._index, self._limits, source, self._fetcher.plain)
         share = self._limits.entries_per_site // self._limits.catalogs_per_site
@@ -364,7 +367,7 @@ class SourceVisitor:
         reading = await asyncio.to_thread(
             read_whole, body, self._limits, depth=source.depth, at_most=at_most
         )
-        # With no more than its share, a catalog is never what makes its site too large.
+        # A catalog within its share cannot push its site over the limit.
         if len(reading.entries) > share and (left := await sources.entries_left()) < at_most:
             reading = await asyncio.to_thread(
                 read_whole, body, self._limits, depth=source.depth, at_most=left
@@ -379,7 +382,7 @@ class SourceVisitor:
         await work.examine(entries)
         keep = [each.identifier for each in entries]
         keep += [one_form(each.identifier) for each in reading.rejected if each.identifier]
-        await self._index.withdraw(source.url, keep, "its source does not have it any more")
+        await self._index.withdraw(source.url, keep, "its source no longer has it")
         ended = self._ended(source, SourceState.OK, refresh, work)
         return msgspec.structs.replace(
             ended,
@@ -388,12 +391,12 @@ class SourceVisitor:
         )
 
     async def _followed(self, sources: SiteSources, listed: ListedEntry, near: str) -> ListedEntry:
-        """Return an entry with a whole address, and what is wrong with the catalog that it nests.
+        """Return an entry with an absolute address, and the problem of the catalog that it nests.
 
-        A relative address means nothing to whoever finds the entry elsewhere.
+        A relative address is useless to clients that find the entry in the registry.
         """
         url = listed.entry.url
-        with suppress(ValueError):  # of what is no address, which its examination says
+        with suppress(ValueError):  # an invalid address is reported by the examination
             if url and not urlsplit(url).scheme:
                 whole = msgspec.structs.replace(listed.entry, url=urljoin(near, url))
                 listed = msgspec.structs.replace(listed, entry=whole)
@@ -405,9 +408,9 @@ class SourceVisitor:
     async def _kept(
         self, source: Source, work: ExaminedBatches, refresh: float | None = None
     ) -> Source:
-        """Examine the entries that the index has: their cards may have changed, unlike the source.
+        """Examine the indexed entries: their cards may have changed although the source has not.
 
-        A source that entries are pushed to is never read.
+        A source of published entries is never read.
         """
         async for page in pages_of(self._index, source.url):
             listed = []
@@ -431,7 +434,7 @@ class SourceVisitor:
     async def _oldest_first(
         self, source: Source, entries: Iterable[ListedEntry]
     ) -> list[ListedEntry]:
-        """Return entries with those first that were never examined, then those longest ago."""
+        """Return entries in the order of their last examination, the never examined first."""
         seen: dict[str, int] = {}
         async for page in pages_of(self._index, source.url):
             for each in page:
@@ -441,10 +444,10 @@ class SourceVisitor:
     def _ended(
         self, source: Source, state: SourceState, wait: float, work: ExaminedBatches | None = None
     ) -> Source:
-        """Return a source after a visit, to be visited again in so many seconds.
+        """Return a source after a visit, with the next visit in ``wait`` seconds.
 
-        It is sooner while there are entries that were never examined, or whose cards could not be
-        had: then ever later, as after failures.
+        The next visit is sooner while entries were never examined or their cards are unavailable;
+        for unavailable cards the delay grows as after failures.
         """
         now = self._index.now()
         settings = {name: each for name, each in source.settings.items() if name not in _OURS}
@@ -480,21 +483,22 @@ log = logging.getLogger("parley.registry")
 
 VISITORS = 4
 MAX_TOLD = 10_000
-"""Of how many sources it is remembered that the log has their state."""
+"""For how many sources the last logged state is remembered."""
 
 POLL_SECONDS = 5.0
 STOP_SECONDS = 5.0
 
 SITE_SECONDS = 10.0
-"""How much later a source is visited while half of the visitors are at its site."""
+"""The delay of a visit while half of the visitors are at its site, in seconds."""
 
 
 class Crawler:
-    """Visits the sources of an index as they become due, ``visitors`` of them at a time.
+    """Visits the sources of an index when they are due, with up to ``visitors`` concurrent visits.
 
-    At most half of them are at the catalogs of one site: slow ones do not hold up those of others.
-    Each visit is claimed for ``limits.lease_seconds``, and again while it goes on: when a process
-    is killed, another one makes its visits then. Without ``names`` no DNS is asked for catalogs.
+    At most half of the visits are at catalogs of one site, so that a slow site does not delay
+    others. A visit is claimed for ``limits.lease_seconds``, and the claim is renewed while it runs:
+    when a process is killed, another process takes its visits. Without ``names`` DNS is not used to
+    find catalogs.
     """
 
     def __init__(
@@ -508,7 +512,7 @@ class Crawler:
         poll_seconds: float = POLL_SECONDS,
     ) -> None:
         if visitors < 1:
-            raise ValueError(f"a crawler has one visitor at least, not {visitors}")
+            raise ValueError(f"a crawler needs at least one visitor, not {visitors}")
         self._index = index
         self._limits = fetcher.limits
         finder = CatalogFinder(fetcher, names=names)
@@ -533,12 +537,12 @@ class Crawler:
         self._told: Bounded[str, SourceState] = Bounded(MAX_TOLD)
 
     async def start(self) -> None:
-        """Begin to visit sources. Idempotent."""
+        """Start visiting sources. Idempotent."""
         self._visits.start()
         self._renewals.start()
 
     async def stop(self) -> None:
-        """End all visits, and leave their sources to others. Idempotent."""
+        """Stop all visits, and release their sources. Idempotent."""
         cancelled = await self._visits.stop()
         await self._renewals.stop()
         now = self._index.now()
@@ -548,7 +552,7 @@ class Crawler:
                     await self._end(msgspec.structs.replace(source, due_at=now), source)
 
     async def visit(self, source: Source) -> Source:
-        """Visit a source now, and store what was found; return it as it is stored.
+        """Visit a source now, and store the findings; return the stored source.
 
         Raises ``StoreUnavailable``.
         """
@@ -569,7 +573,7 @@ class Crawler:
         return ended
 
     def _tell(self, ended: Source) -> None:
-        """Log that a source is not read, once in each state, and that it is read again."""
+        """Log that a source is not read, once for each state, and that it is read again."""
         if ended.state in (SourceState.OK, SourceState.UNCHANGED):
             if self._told.pop(ended.url, None) is not None:
                 log.info("the source %.200s is read again", ended.url)
@@ -578,7 +582,7 @@ class Crawler:
             log.warning("the source %.200s is %s: %.500s", ended.url, ended.state, ended.reason)
 
     async def begin_due(self) -> None:
-        """Begin visits of sources that are due now, without waiting for the next look."""
+        """Start visits of due sources now, without waiting for the next poll."""
         await self._visits.begin()
 
     async def _renew(self) -> None:
@@ -587,13 +591,15 @@ class Crawler:
             await self._index.renew_sources(urls, self._limits.lease_seconds)
 
     async def _end(self, ended: Source, began: Source) -> None:
-        """Store a source after its visit. If it was removed meanwhile, what it had goes too."""
+        """Store a source after its visit. If it was removed meanwhile, withdraw its entries."""
         if not await self._index.end_visit(ended, began):
             await self._index.withdraw(ended.url, (), "its source was removed")
             await remove_source(self._index, ended.url)
 
     async def _admit(self, source: Source) -> bool:
-        """Return whether a source is visited now: half of the visitors may be at its site."""
+        """Return whether a source is visited now: at most half of the visitors may be
+        at its site.
+        """
         visited = map(root_of, self._visits.running.values())
         if list(visited).count(root_of(source)) < max(1, self._visitors // 2):
             return True

@@ -1,6 +1,6 @@
-"""Examines an entry: whose it is, what its card says, who signed it, and so whether it is listed.
+"""The examiner validates an entry: its owner, its card, its signatures, and thus its standing.
 
-Judgements are ordered by their costs: form, authority, identity, then fetched documents.
+Checks are ordered by cost: form, authority, identity, then fetched documents.
 """
 
 from __future__ import annotations
@@ -61,25 +61,27 @@ log = logging.getLogger("parley.registry")
 
 MAX_REASON = 1_000
 MAX_TOLD = 100
-"""How many entries of one visit or publication the log names with what is wrong with them."""
+"""The number of rejected entries of one visit or publication the log names."""
 MAX_TYPE = 200
 EXAMINATION_CONCURRENCY = 8
-"""How many entries of a source are examined at once."""
+"""The number of entries of a source examined concurrently."""
 
 NOT_YET = "its card has not been read yet"
 MAX_KEPT_ENTRY_BYTES = 320 * 1024
-"""The bytes, with its card, of an entry that is kept whole before it is examined."""
+"""The size limit, in bytes with its card, of an entry that is stored whole before its
+examination.
+"""
 
-REFERRAL = "a registry, which searches may be referred to"
+REFERRAL = "a registry, for referrals of searches"
 
 _FOUND = (EntryStanding.LISTED, EntryStanding.SHADOWED)
-"""The standings of entries that nothing is wrong with."""
+"""The standings of valid entries."""
 
 
 class Rejection(Exception):
-    """An entry is wrong, or claims the things of others. The message says why.
+    """An entry is invalid, or claims another owner's identifier. The message gives the reason.
 
-    ``is_too_large``: nothing but what identifies it is kept.
+    ``is_too_large``: only its identifying members are stored.
     """
 
     def __init__(self, reason: str, *, is_too_large: bool = False) -> None:
@@ -88,7 +90,7 @@ class Rejection(Exception):
 
 
 class Examiner:
-    """Examines entries. Every document that it needs is fetched by ``fetcher``."""
+    """Examines entries. ``fetcher`` fetches every required document."""
 
     def __init__(self, fetcher: WebFetcher) -> None:
         self._fetcher = fetcher
@@ -112,14 +114,14 @@ class Examiner:
         host: CatalogHost | None = None,
         fresh: bool = False,
     ) -> EntryDraft:
-        """Return the entry as the index keeps it, with its standing and why.
+        """Return the entry in the form of the index, with its standing and the reason.
 
-        ``authority`` is what the source has: ``OPERATOR`` and ``PROVED`` are taken as they are;
-        with ``DOMAIN`` one of ``domains`` has to speak for the publisher. Without ``domains`` it is
-        that of ``source``. ``before`` is the entry as this source had it: its keys stay pinned.
-        ``elsewhere`` has the entries of other sources with its identifier: their keys are those of
-        an entry that is new here. ``host`` is that of the catalog. With ``fresh`` its card is asked
-        for again, however long it may be kept.
+        ``authority`` is the authority of the source: ``OPERATOR`` and ``PROVED`` are accepted; with
+        ``DOMAIN`` a domain in ``domains`` must speak for the publisher. Without ``domains`` it is
+        the domain of ``source``. ``before`` is the earlier entry of this source, whose keys stay
+        pinned. ``elsewhere`` are the entries of other sources with its identifier, whose keys apply
+        to a new entry. ``host`` is the host of the catalog. With ``fresh`` its card is fetched
+        again, even from within its cache lifetime.
         """
         kind = media_type(entry.type)
         pinned = pinned_keys(before, elsewhere)
@@ -148,7 +150,8 @@ class Examiner:
             finding = await self._cards.read(entry, known, fresh=fresh)
         signing = Signing()
         if finding.is_passing and before is not None and before.card and before.url == entry.url:
-            # What is known of the card stays: that it cannot be had now proves nothing against it.
+            # The findings about the card stay: its unavailability now proves nothing against the
+            # entry.
             if before.standing not in _FOUND:
                 return before.draft
             finding = _as_before(finding, before.card)
@@ -164,30 +167,30 @@ class Examiner:
         return self._judged(draft, entry, manifest, finding, signing, pins, host)
 
     def _checked_form(self, draft: EntryDraft, entry: CatalogEntry) -> EntryDraft:
-        """Return a draft with its identifier in one form. Raises ``Rejection``."""
+        """Return a draft with a canonical identifier. Raises ``Rejection``."""
         try:
             size = len(msgspec.json.encode(draft.entry))
         except (RecursionError, TypeError, ValueError):
             raise Rejection("it is nested too deeply", is_too_large=True) from None
         limit = self._limits.entry_bytes
-        # An inline card has a limit of its own.
+        # An inline card has its own size limit.
         if media_type(entry.type) in A2A_CARD_TYPES and entry.data is not None:
             limit += self._limits.card_bytes
         if size > limit:
-            words = f"it has {size:,} bytes; an entry has at most {limit:,}"
+            words = f"it has {size:,} bytes; an entry may have at most {limit:,}"
             raise Rejection(words, is_too_large=True)
         if len(draft.type) > MAX_TYPE or "/" not in draft.type:
-            raise Rejection(f"its type, {draft.type[:80]!r}, is no media type")
+            raise Rejection(f"its type, {draft.type[:80]!r}, is not a media type")
         try:
             urn = AirUrn.parse(entry.identifier)
         except InvalidUrn as error:
-            raise Rejection(f"its identifier is wrong: {error}") from None
+            raise Rejection(f"its identifier is invalid: {error}") from None
         draft = msgspec.structs.replace(draft, identifier=str(urn), publisher=urn.publisher)
         if entry.url:
             try:
                 checked_address(entry.url, plain=self._fetcher.plain)
             except UnfitAddress as error:
-                raise Rejection(f"its address is wrong: {error}") from None
+                raise Rejection(f"its address is invalid: {error}") from None
         return draft
 
     def _authorized(
@@ -199,13 +202,13 @@ class Examiner:
         if is_by_domain or authority in (Authority.OPERATOR, Authority.PROVED):
             return msgspec.structs.replace(draft, authority=authority)
         if domains:
-            whose = f"its catalog is of {', '.join(domains)}"
+            whose = f"its catalog belongs to {', '.join(domains)}"
         elif not is_encrypted(draft.source):
             whose = "its catalog was not fetched over https"
         else:
             whose = f"its catalog was named by another site, and {host_of(draft.source)} does not "
             whose += "announce it"
-        raise Rejection(f"it claims to be of {publisher}, and {whose}")
+        raise Rejection(f"it claims the publisher {publisher}, but {whose}")
 
     def _judged(
         self,
@@ -217,7 +220,7 @@ class Examiner:
         pins: _Pins,
         host: CatalogHost | None,
     ) -> EntryDraft:
-        """Return a draft with all that was found out, and its standing."""
+        """Return a draft with all findings, and its standing."""
         fields = fields_of(
             entry, publisher=draft.publisher, source=draft.source, card=finding.card, host=host
         )
@@ -260,10 +263,10 @@ class Examiner:
 
 
 class _Pins:
-    """The keys that an entry is pinned to: those that signed it when it was first seen.
+    """The keys to which an entry is pinned: the keys that signed it when it was first seen.
 
-    An entry that comes without them waits for the operator. Once it was listed again as it is, its
-    keys are pinned in their place.
+    An entry without a signature by these keys is held for the operator. When the operator has
+    approved it, its new keys are pinned instead.
     """
 
     def __init__(self, before: IndexedEntry | None, pinned: Mapping[str, tuple[str, ...]]) -> None:
@@ -272,7 +275,7 @@ class _Pins:
         self._manifest = pinned.get(MANIFEST_SIGNERS, ())
 
     def broken(self, draft: EntryDraft, manifest: Signing, signing: Signing) -> str:
-        """Return how an entry differs from what its keys signed; empty if it does not."""
+        """Return how an entry violates its pinned keys; empty if it does not."""
         before = self._before
         is_decided = (
             before is not None
@@ -295,9 +298,10 @@ class _Pins:
         is_held: bool,
         has_card: bool,
     ) -> None:
-        """Set the pins: the old ones while an entry is held, or its signatures cannot be checked.
+        """Set the pins; the old pins stay while an entry is held or its signatures cannot be
+        checked.
 
-        A signature by an old key and a new one pins both: so keys are rotated.
+        Signatures by an old and a new key pin both: this is how keys are rotated.
         """
         for path, old, found, is_there in (
             (CARD_SIGNERS, self._card, signing, has_card),
@@ -313,10 +317,10 @@ class _Pins:
 def pinned_keys(
     before: IndexedEntry | None, elsewhere: Iterable[IndexedEntry] = ()
 ) -> dict[str, tuple[str, ...]]:
-    """Return the keys that an entry is pinned to, by their paths.
+    """Return the keys to which an entry is pinned, by their paths.
 
-    An entry that its source did not list yet has those of its identifier in other sources: moving
-    it to another catalog gets around no key.
+    An entry that its source has not listed yet gets the keys of its identifier in other sources, so
+    that moving it to another catalog does not evade the pins.
     """
     others = tuple(elsewhere)
     is_own = before is not None and before.standing in (*_FOUND, EntryStanding.HELD)
@@ -335,24 +339,24 @@ def _broken(what: str, pinned: tuple[str, ...], found: Signing) -> str:
         return ""
     key = pinned[0][:16]
     if found.trust is Trust.FAILED:
-        return f"its {what} was signed by the key {key}..., and now: {found.reason}"
+        return f"its {what} was signed by the key {key}...; now: {found.reason}"
     if found.is_open:
         return f"its {what} changed, and was signed by the key {key}... before: {found.reason}"
     if found.signers:
         new = found.signers[0][:16]
-        return f"its {what} was signed by the key {key}..., and is by another now: {new}..."
-    return f"its {what} was signed by the key {key}..., and is not any more"
+        return f"its {what} was signed by the key {key}..., and now by another key: {new}..."
+    return f"its {what} was signed by the key {key}..., and no longer is"
 
 
 def _signing_before(before: IndexedEntry) -> Signing:
-    """Return what the signatures of a card proved when it was read."""
+    """Return the result of the signatures of a card when it was read."""
     signers = before.fields.get(CARD_SIGNERS, ())
     trust = Trust.VERIFIED if signers else Trust.UNPROVED
     return Signing(trust=trust, signers=signers, is_signed=bool(signers))
 
 
 def _as_before(finding: CardFinding, card: bytes) -> CardFinding:
-    """Return the card that an entry had, with what keeps the new one from being read."""
+    """Return the earlier card of an entry, with the problem of the new card."""
     from parley.client.card.resolver import read_card
     from parley.client.errors import CardInvalid
 
@@ -363,14 +367,14 @@ def _as_before(finding: CardFinding, card: bytes) -> CardFinding:
 
 
 def _signed_part(finding: CardFinding, signing: Signing) -> CardFinding:
-    """Return a card with its signed members alone: others may have been added on the way."""
+    """Return a card with its signed members only: others may have been added in transit."""
     from parley.client.card.resolver import read_card
     from parley.client.errors import CardInvalid
 
     if signing.members is None or signing.trust is not Trust.VERIFIED:
         return finding
     try:
-        signed = read_card(msgspec.json.encode(signing.members), "what is signed of the card")
+        signed = read_card(msgspec.json.encode(signing.members), "the signed part of the card")
     except CardInvalid as error:
         return msgspec.structs.replace(finding, card=None, problem=str(error), is_passing=False)
     return msgspec.structs.replace(finding, card=signed)
@@ -382,7 +386,7 @@ def _trust(manifest: Signing, signing: Signing) -> Trust:
 
 
 def _trust_reason(trust: Trust, manifest: Signing, signing: Signing) -> str:
-    """Return what was found out of signatures: what holds first, then what does not."""
+    """Return the findings about signatures: the valid ones first, then the others."""
     words = []
     if trust is Trust.VERIFIED:
         if signing.trust is trust:
@@ -394,7 +398,7 @@ def _trust_reason(trust: Trust, manifest: Signing, signing: Signing) -> str:
 
 
 def _elsewhere(card: AgentCard, publisher: str) -> list[str]:
-    """Return what a card has outside of the domain of its publisher: for the operator to see."""
+    """Return the addresses of a card outside its publisher's domain, for the operator."""
     notes = []
     if card.provider is not None and card.provider.url:
         host = host_of(card.provider.url)
@@ -418,9 +422,10 @@ def rejected(
     before: IndexedEntry | None = None,
     elsewhere: Iterable[IndexedEntry] = (),
 ) -> EntryDraft:
-    """Return an entry that is wrong for where it stands (in a loop, too deep), or not examined.
+    """Return an entry that is rejected for its position (a loop, too deep), or that is not examined
+    yet.
 
-    It is whole, so that it can be examined later, unless it is too large.
+    It is complete, so that it can be examined later, unless it is too large.
     """
     written = write_entry(entry)
     draft = EntryDraft(
@@ -438,7 +443,7 @@ def rejected(
 def _rejected(
     draft: EntryDraft, error: Rejection, pinned: Mapping[str, tuple[str, ...]]
 ) -> EntryDraft:
-    """Return a draft with its reason; keys that it was pinned to stay."""
+    """Return a draft with its reason; its pinned keys stay."""
     fields: dict[str, tuple[str, ...]] = {SOURCE: (draft.source,)}
     if draft.publisher:
         fields["publisher"] = (draft.publisher,)
@@ -469,9 +474,9 @@ def _is_too_large(entry: Mapping[str, Any]) -> bool:
 
 
 def _cut(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what identifies an entry that is too large.
+    """Return the identifying members of an entry that is too large.
 
-    Without an address, the rest is not examined as if it were the whole.
+    They have no address, so that the remainder is not examined as a complete entry.
     """
     names = ("identifier", "displayName", "type")
     return {name: entry[name] for name in names if name in entry}
@@ -501,7 +506,7 @@ class SourceExamination:
         entries: Iterable[ListedEntry],
         examine: Callable[[ListedEntry], Awaitable[EntryDraft | None]],
     ) -> list[EntryDraft]:
-        """Return the drafts of entries, without those that have none."""
+        """Return the drafts of entries; entries without a draft are left out."""
         turns = asyncio.Semaphore(EXAMINATION_CONCURRENCY)
 
         async def one(listed: ListedEntry) -> EntryDraft | None:
@@ -516,7 +521,7 @@ class SourceExamination:
         return [draft for task in tasks if (draft := task.result()) is not None]
 
     async def known(self, identifier: str) -> tuple[IndexedEntry | None, list[IndexedEntry]]:
-        """Return the entry that the source had of an identifier, and the entries of others."""
+        """Return the source's earlier entry of an identifier, and the entries of other sources."""
         known = await self._index.entries_of(identifier)
         own = next((each for each in known if each.source == self._source), None)
         return own, [each for each in known if each is not own]
@@ -528,7 +533,7 @@ class SourceExamination:
         elsewhere: Sequence[IndexedEntry],
         **terms: Any,
     ) -> EntryDraft | None:
-        """Return the draft of an entry, ``None`` if there was no time for it.
+        """Return the draft of an entry, ``None`` if the time is over.
 
         ``terms`` are further keywords of ``Examiner.examine``. An examination that fails rejects
         the entry.
@@ -560,7 +565,7 @@ class SourceExamination:
 
 
 class RefusalLog:
-    """Names in the log each entry that is rejected or held, and why: once for each reason."""
+    """Logs each rejected or held entry with its reason: once for each reason."""
 
     def __init__(self, source: str) -> None:
         self._source = one_line(source, MAX_REASON)
@@ -569,7 +574,7 @@ class RefusalLog:
     def tell(
         self, identifier: str, standing: str, reason: str, before: IndexedEntry | None
     ) -> None:
-        """Log an entry, unless the index has it so already."""
+        """Log an entry, unless the index has it with the same standing and reason."""
         if standing not in ("rejected", "held", "refused"):
             return
         if before is not None and (before.standing, before.reason) == (standing, reason):
@@ -581,9 +586,9 @@ class RefusalLog:
             log.warning(words, *shown, one_line(reason, MAX_REASON))
 
     def end(self) -> None:
-        """Log how many were not named."""
+        """Log the number of entries that were not named."""
         if self._count > MAX_TOLD:
             words = (
-                "%d more entries of %.200s are rejected or held: parley agents waiting names them"
+                "%d more entries of %.200s are rejected or held: parley agents waiting lists them"
             )
             log.warning(words, self._count - MAX_TOLD, self._source)

@@ -1,4 +1,6 @@
-"""Fetches documents of others: every hop through the egress guard, bounded in bytes and time."""
+"""Fetches untrusted documents: every redirect through the egress guard, bounded in
+bytes and time.
+"""
 
 from __future__ import annotations
 
@@ -27,19 +29,19 @@ if TYPE_CHECKING:
 
     from parley.registry.ingest.addresses import DnsNames
 
-# The limits of ingestion, and when a source is visited again.
+# The limits of ingestion, and the intervals of visits.
 
 AGENT_NAME = "parley-registry"
-"""The name that a registry has in robots.txt and in ``User-Agent``."""
+"""The name of a registry in robots.txt and in ``User-Agent``."""
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 24 * 3600.0
 FIRST_RETRY = 5.0
 
 
 class IngestLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of reading. Raises ``ValueError`` for a limit that is none.
+    """The limits of reading. Raises ``ValueError`` for an invalid limit.
 
-    Sizes are in bytes (of a body as it is after decompression), times in seconds.
+    Sizes are in bytes (of a decompressed body), times in seconds.
     """
 
     catalog_bytes: int = 16 * 1024 * 1024
@@ -52,34 +54,34 @@ class IngestLimits(msgspec.Struct, frozen=True, kw_only=True):
     entries_per_site: int = 100_000
     catalogs_per_site: int = 200
     depth: int = MAX_NESTING
-    """How deep catalogs may be nested, by address and inline together."""
+    """The depth to which catalogs may be nested, by address and inline together."""
     redirects: int = 4
     fetch_seconds: float = 20.0
     connect_seconds: float = 5.0
     visit_seconds: float = 240.0
-    """The time of a visit. The next visit, which follows soon, reads the rest."""
+    """The time limit of a visit. The next visit follows soon and reads the rest."""
     lease_seconds: float = 15.0
-    """How long a visit is claimed, three times renewed in that time while it goes on: another
-    process continues the visit of a killed process then.
+    """The time for which a visit is claimed; a running visit renews its claim three times in that
+    time. After it expires, another process continues the visit of a killed process.
     """
     per_host: int = 2
-    """The requests to one host at a time."""
+    """The concurrent requests to one host."""
     at_once: int = 32
-    """The requests of a registry at a time."""
+    """The concurrent requests of a registry."""
     refresh_floor: float = 5 * MINUTE
     refresh_default: float = 6 * HOUR
     refresh_ceiling: float = 7 * DAY
-    """How soon and how late a source is visited again, whatever its headers say."""
+    """The longest interval between visits, whatever the headers say."""
     gone_after: int = 8
-    """After how many failures in a row a source is gone, and its entries are withdrawn."""
+    """After how many failures in succession a source is gone, and its entries are withdrawn."""
 
     def __post_init__(self) -> None:
         all_positive(self)
         if not self.refresh_floor <= self.refresh_default <= self.refresh_ceiling:
-            raise ValueError("refresh_floor <= refresh_default <= refresh_ceiling does not hold")
+            raise ValueError("refresh_floor <= refresh_default <= refresh_ceiling must hold")
 
     def refresh_after(self, headers: Mapping[str, str]) -> float:
-        """Return the seconds until the next visit, by the headers of an answer, within bounds."""
+        """Return the seconds until the next visit, by the response headers, within the limits."""
         seconds = freshness(headers)
         if seconds is None:
             seconds = self.refresh_default
@@ -88,10 +90,10 @@ class IngestLimits(msgspec.Struct, frozen=True, kw_only=True):
     def retry_after(
         self, failures: int, wanted: float | None = None, *, is_unread: bool = False
     ) -> float:
-        """Return the seconds until the next try, after so many failures in a row.
+        """Return the seconds until the next attempt, after ``failures`` failures in succession.
 
-        ``wanted`` is the server's ``Retry-After``. A source of the operator that ``is_unread`` so
-        far is tried sooner, and never later than ``refresh_floor``.
+        ``wanted`` is the server's ``Retry-After``. An operator's source that was never read
+        (``is_unread``) is retried sooner, and never later than ``refresh_floor``.
         """
         first = min(FIRST_RETRY if is_unread else MINUTE, self.refresh_floor)
         last = self.refresh_floor if is_unread else self.refresh_ceiling
@@ -100,9 +102,9 @@ class IngestLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def freshness(headers: Mapping[str, str]) -> float | None:
-    """Return for how many seconds an answer is fresh; ``None`` if its headers do not say.
+    """Return for how many seconds a response is fresh; ``None`` if its headers do not say.
 
-    ``headers`` have names in lower case. What must not be kept is fresh for 0 seconds.
+    ``headers`` have names in lower case. A response that may not be cached is fresh for 0 seconds.
     """
     found = max_age(headers.get("cache-control", ""))
     if found is None:
@@ -119,23 +121,26 @@ _PIECE = 64 * 1024
 _MAX_HOSTS = 10_000
 _MAX_HEADERS = 64
 _STRIKES = 3
-"""How many times in a row a host may fail to answer before it is left alone for a while."""
+"""The number of times in succession a host may fail to answer before it is not called
+for a while.
+"""
 
 _STRIKE_PAUSE = 60.0
 _MAX_PAUSE = 24 * 3600.0
 _MISSES = 20
-"""How many times in a row a host may have something else than what is looked for there, before it
-is asked more slowly."""
+"""The number of times in succession a host may lack the expected document before it is called more
+slowly.
+"""
 
 _SLOWLY = 1.0
 _WINDOW_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 
 
 class PageUnavailable(Exception):
-    """A document could not be had. The message says why, for the operator.
+    """A document is unavailable. The message gives the reason, for the operator.
 
-    ``is_refused``: it must not be asked for. ``status`` is that of an answer, 0 without one.
-    ``retry_after`` is in seconds, if the server named a time.
+    ``is_refused``: it must not be fetched. ``status`` is the HTTP status, 0 without a response.
+    ``retry_after`` is in seconds, if the server sent it.
     """
 
     def __init__(
@@ -153,7 +158,7 @@ class PageUnavailable(Exception):
 
 
 class WebAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer. ``url`` is the address after redirects; names of headers are in lower case."""
+    """A response. ``url`` is the address after redirects; names of headers are in lower case."""
 
     status: int
     url: str
@@ -162,15 +167,16 @@ class WebAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WebFetcher:
-    """Fetches documents whose addresses others name.
+    """Fetches documents whose addresses come from untrusted sources.
 
-    Every address (that of a redirect too) is https, or http to this machine or to a host of
-    ``plain_http``; the ``egress`` policy judges it by name, and again when it is dialled. Bodies
-    are bounded after decompression. A host gets few requests at a time, none while it asks for
-    patience (429, 503), none for a minute after it failed to answer several in a row, and one a
-    second while it has not what others say that it has.
+    Every address (also of a redirect) is https, or http to this machine or to a host of
+    ``plain_http``; the ``egress`` policy judges it by name, and again when it is connected. Bodies
+    are bounded after decompression. A host gets few concurrent requests, none during its
+    ``Retry-After`` (429, 503), none for a minute after several unanswered requests in succession,
+    and one per second while it lacks the documents that others attribute to it.
 
-    ``lookup`` resolves names, ``tls`` has authorities of the operator. Close it in its event loop.
+    ``lookup`` resolves names, ``tls`` has the operator's certificate authorities. Close it in its
+    event loop.
     """
 
     def __init__(
@@ -201,9 +207,9 @@ class WebFetcher:
             await session.close()
 
     def found(self, url: str, is_there: bool) -> None:
-        """Note whether what was looked for is at an address that was fetched.
+        """Record whether a fetched address had the expected document.
 
-        Anybody can name a host in thousands of entries.
+        Anyone can name a host in thousands of entries.
         """
         turn = self._hosts.get(urlsplit(url).netloc)
         if turn is not None:
@@ -218,7 +224,7 @@ class WebFetcher:
         accept: str = JSON_TYPES,
         limit: int | None = None,
     ) -> WebAnswer:
-        """Return the answer of an address, whatever its status; 304 if it has not changed.
+        """Return the response of an address, of any status; 304 if it has not changed.
 
         Raises ``PageUnavailable``.
         """
@@ -320,7 +326,7 @@ class WebFetcher:
 
     @asynccontextmanager
     async def _turn(self, host: str) -> AsyncIterator[_Host]:
-        """Wait for a turn at a host, and for one of all. Raises ``PageUnavailable``."""
+        """Wait for a free request to a host, within both limits. Raises ``PageUnavailable``."""
         turn = self._hosts.get(host)
         if turn is None:
             turn = self._hosts[host] = _Host(self.limits.per_host)
@@ -347,7 +353,7 @@ class WebFetcher:
 
 
 class _LocalNames(ThreadedLookup):
-    """Resolves names below ``localhost`` to this machine (RFC 6761), which few systems do."""
+    """Resolves names below ``localhost`` to this machine (RFC 6761), as few systems do."""
 
     def __init__(self, lookup: ThreadedLookup | DnsNames) -> None:
         super().__init__()
@@ -362,7 +368,7 @@ class _LocalNames(ThreadedLookup):
 
 
 class _Host:
-    """A host: its turns, and until when it is left alone."""
+    """A host: its free requests, and the time until which it is not called."""
 
     def __init__(self, turns: int) -> None:
         self.turns = asyncio.Semaphore(turns)
@@ -374,20 +380,20 @@ class _Host:
         self._next = 0.0
 
     def next_turn(self, now: float) -> float:
-        """Return in how many seconds it is asked next, if it is asked slowly."""
+        """Return the seconds until the next request of a host that is called slowly."""
         self._next = max(now, self._next + _SLOWLY)
         return self._next - now
 
     def note(self, now: float, *, failed: bool, wait: float | None = None) -> None:
-        """Note how a request ended, and whether the host wants to be left alone."""
+        """Record the outcome of a request, and the host's ``Retry-After``."""
         self._strikes = self._strikes + 1 if failed else 0
         if self._strikes >= _STRIKES:
             self._strikes = 0
             self.paused_until = now + _STRIKE_PAUSE
-            self.why = f"did not answer {_STRIKES} times in a row: it is left alone for a while"
+            self.why = f"did not answer {_STRIKES} times in a row: it is not called for a while"
         elif wait:
             self.paused_until = now + min(wait, _MAX_PAUSE)
-            self.why = "asked for patience (Retry-After)"
+            self.why = "asked to wait (Retry-After)"
 
 
 def _headers(response: aiohttp.ClientResponse) -> dict[str, str]:
@@ -410,7 +416,7 @@ async def _body(
     if encoding in _WINDOW_BITS:
         decoder = zlib.decompressobj(_WINDOW_BITS[encoding])
     elif encoding != "identity":
-        words = f"{url} answered with {encoding[:60]!r}, which was not asked for"
+        words = f"{url} answered with {encoding[:60]!r}, which was not requested"
         raise PageUnavailable(words, status=200)
     pieces: list[bytes] = []
     size = received = 0
@@ -438,15 +444,15 @@ def _too_large(url: str, limit: int) -> PageUnavailable:
 
 
 def _forbidden(url: str, near: str, error: ForbiddenAddress) -> PageUnavailable:
-    led = f"{near} redirects to {url}, and " if near else ""
+    led = f"{near} redirects to {url}, but " if near else ""
     return PageUnavailable(
-        f"{led}{url} is not asked: {error}; the operator may allow it in the egress policy",
+        f"{led}{url} is not fetched: {error}; the operator may allow it in the egress policy",
         is_refused=True,
     )
 
 
 def _reason(error: BaseException) -> str:
-    """Return an error of the network in words that name no more than needed."""
+    """Return a network error in words without unnecessary detail."""
     import ssl
 
     import aiohttp
@@ -460,5 +466,5 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, aiohttp.ClientConnectorError):
         return "nothing answers there"
     if isinstance(error, aiohttp.ClientPayloadError):
-        return "the answer broke off"
+        return "the response broke off"
     return type(error).__name__

@@ -1,7 +1,7 @@
-"""Reads catalogs, the A2A cards of their entries, and the values that entries are filtered by.
+"""Reads catalogs, the A2A cards of their entries, and the values for filters.
 
-A catalog is read with the catalogs that are inline in it, as one list of entries; a card inline, or
-at its address, in version 1.0 or 0.3.
+A catalog is read with its inline nested catalogs, as one list of entries; a card is inline, or at
+its address, in version 1.0 or 0.3.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ from parley.registry.records import (
 )
 from parley.wire.json.syntax import without_bom
 
-# The values of an entry and its card that entries are filtered by.
+# The values of an entry and its card for filters.
 
 MAX_PATHS = 128
-"""How many paths an entry has values for; its own unknown members come last."""
+"""The most paths of an entry with values; its own unknown members come last."""
 
 MAX_VALUES = 128
 MAX_VALUE = 256
@@ -67,7 +67,7 @@ MAX_DEPTH = 4
 
 CARD_SIGNERS = "card.signedBy"
 MANIFEST_SIGNERS = "trustManifest.signedBy"
-"""The thumbprints of the keys that a card and a manifest are pinned to."""
+"""The thumbprints of the keys to which a card and a manifest are pinned."""
 
 SOURCE = "source"
 
@@ -77,7 +77,7 @@ _OWN = (
 )  # fmt: skip
 _NEVER = ("data", "url", "description", "representativeQueries", "signature")
 _DERIVED = ("card", "host", SOURCE)
-"""Members that others may write, and whose paths the registry's own values have."""
+"""Members of an entry with the same paths as the registry's own values."""
 
 
 def fields_of(
@@ -90,12 +90,12 @@ def fields_of(
 ) -> dict[str, tuple[str, ...]]:
     """Return values by field path (ARD §5.3.1), bounded in number and length.
 
-    A term of another namespace has its IRI as its path. Texts, numbers and truth values are
-    values; a path leads through lists to all members.
+    A term of another namespace has its IRI as its path. Texts, numbers and booleans are values; a
+    path leads through lists to all members.
     """
     found = _Values()
     found.add("publisher", [publisher])
-    found.values[SOURCE] = (source,)  # whole: the entries of a source are found by it
+    found.values[SOURCE] = (source,)  # not cut: it selects the entries of a source
     written = write_entry(entry)
     for name in _OWN:
         found.walk(name, written.get(name))
@@ -109,13 +109,13 @@ def fields_of(
         if given[:1] == "@":
             continue
         name = term_of(given, context)
-        # A name with dots is none of the paths that other members have.
+        # A name with dots must not look like the path of another member.
         first, *rest = name.split(".")
         is_derived = first in _DERIVED or (rest and first in (*_OWN, "publisher"))
         is_derived = is_derived or (name == "publisher" and not isinstance(value, Mapping))
         if not is_derived and name not in _OWN and first not in _NEVER:
             found.walk(name, value)
-    found.values.pop(MANIFEST_SIGNERS, None)  # a manifest may not say so itself
+    found.values.pop(MANIFEST_SIGNERS, None)  # only the registry may set this
     return found.values
 
 
@@ -140,7 +140,7 @@ class _Values:
             self.values[path] = tuple(known)
 
     def walk(self, path: str, value: Any, depth: int = 0) -> None:
-        """Add the values in a JSON value, by paths below one."""
+        """Add the values in a JSON value, with paths below ``path``."""
         if isinstance(value, bool):
             self.add(path, ["true" if value else "false"])
         elif isinstance(value, str):
@@ -194,7 +194,9 @@ def _add_card(found: _Values, card: AgentCard) -> None:
 
 
 def _kinds(scheme: SecurityScheme) -> list[str]:
-    """Return the kind of a scheme, also of HTTP authentication, as 0.3 and OpenAPI call it."""
+    """Return the kinds of a scheme, also of HTTP authentication, by their names in 0.3
+    and OpenAPI.
+    """
     for field, kind in _KINDS.items():
         held = getattr(scheme, field, None)
         if held is not None:
@@ -215,16 +217,18 @@ _KINDS = {
 
 _CARD_TYPES = "application/a2a-agent-card+json, application/json, */*;q=0.1"
 _ELSEWHERE = frozenset({200, 404, 405, 406, 410})
-"""The statuses of an address that is no card: it may be an agent's, with its card below."""
+"""The statuses of an address without a card: it may be an agent's address, with the
+card below it.
+"""
 
 _MAX_KEPT = 10_000
 
 
 class CardFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """The card of an entry, or why there is none.
+    """The card of an entry, or the reason why there is none.
 
-    ``raw`` is its JSON as it was received, ``url`` where it is, empty for an inline one.
-    ``is_passing``: the problem may pass by itself, and says nothing of the card.
+    ``raw`` is its JSON as received, ``url`` its address, empty for an inline card. ``is_passing``:
+    the problem may be temporary, and says nothing about the card.
     """
 
     card: AgentCard | None = None
@@ -235,12 +239,12 @@ class CardFinding(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the card, as a registry keeps it."""
+        """The SHA-256 of the card, as a registry stores it."""
         return digest_of(self.raw) if self.raw else ""
 
 
 class _Seen(msgspec.Struct, frozen=True):
-    """The answer that had a card."""
+    """The response that contained a card."""
 
     url: str
     etag: str
@@ -250,7 +254,7 @@ class _Seen(msgspec.Struct, frozen=True):
 
 
 class CardReader:
-    """Reads cards. Those that are fresh, or have not changed, are not read again."""
+    """Reads cards. A fresh or unchanged card is not downloaded again."""
 
     def __init__(self, fetcher: WebFetcher) -> None:
         self._fetcher = fetcher
@@ -259,16 +263,16 @@ class CardReader:
     async def read(
         self, entry: CatalogEntry, known: bytes | None = None, *, fresh: bool = False
     ) -> CardFinding:
-        """Return the card of an entry. ``known`` is the one that it had before.
+        """Return the card of an entry. ``known`` is its earlier card.
 
-        A ``fresh`` one is asked for again, however long it may be kept.
+        With ``fresh`` it is requested again, even within its cache lifetime.
         """
         if entry.data is not None:
             return self._inline(entry.data)
         try:
             url = checked_address(entry.url, plain=self._fetcher.plain)
         except UnfitAddress as error:
-            return CardFinding(problem=f"the address of its card is wrong: {error}")
+            return CardFinding(problem=f"the address of its card is invalid: {error}")
         seen = self._seen.get(url)
         if seen is not None and (known is None or digest_of(known) != seen.digest):
             seen = None
@@ -279,10 +283,12 @@ class CardReader:
             return await self._fetch(url, seen, known)
         except PageUnavailable as error:
             is_passing = not error.is_refused and error.status == 0
-            return CardFinding(problem=f"its card cannot be had: {error}", is_passing=is_passing)
+            return CardFinding(
+                problem=f"its card cannot be fetched: {error}", is_passing=is_passing
+            )
 
     async def _fetch(self, url: str, seen: _Seen | None, known: bytes | None) -> CardFinding:
-        """Return the card at an address, or at the well-known places below it."""
+        """Return the card at an address, or at the well-known paths below it."""
         first: CardFinding | None = None
         for candidate in _candidates(url):
             is_known = seen is not None and seen.url == candidate
@@ -301,7 +307,7 @@ class CardReader:
             if found.card is not None:
                 self._keep(url, candidate, answer, found.raw, None)
                 return found
-            # A well-known place says more than a page at the address does, if it has a JSON object.
+            # A JSON object at a well-known path takes precedence over a page at the address.
             first = first or found
             if found.is_passing or answer.status not in _ELSEWHERE:
                 break
@@ -313,12 +319,13 @@ class CardReader:
             return self._read(answer.body, answer.url)
         is_passing = answer.status in (408, 425, 429) or answer.status >= 500
         return CardFinding(
-            problem=f"its card cannot be had: {url} answered {answer.status}", is_passing=is_passing
+            problem=f"its card cannot be fetched: {url} answered {answer.status}",
+            is_passing=is_passing,
         )
 
     def _inline(self, data: Any) -> CardFinding:
         if not isinstance(data, Mapping):
-            return CardFinding(problem="its inline card is no JSON object")
+            return CardFinding(problem="its inline card is not a JSON object")
         return self._read(msgspec.json.encode(data), "")
 
     def _read(self, raw: bytes, url: str) -> CardFinding:
@@ -346,7 +353,7 @@ class CardReader:
 
 
 def _candidates(url: str) -> list[str]:
-    """Return where the card of an address may be: there, or at a well-known place below."""
+    """Return the possible addresses of a card: the given address, or a well-known path below it."""
     path = url.partition("?")[0]
     if path.lower().endswith(".json"):
         return [url]
@@ -358,9 +365,9 @@ PAGE = 50
 
 
 class ListedEntry(msgspec.Struct, frozen=True):
-    """An entry of a catalog, with the host of the catalog that it stands in.
+    """An entry of a catalog, with the host of its catalog.
 
-    ``depth`` is that of its catalog. ``problem`` says why it is not examined.
+    ``depth`` is the nesting depth of its catalog. ``problem`` is the reason if it is not examined.
     """
 
     entry: CatalogEntry
@@ -370,12 +377,12 @@ class ListedEntry(msgspec.Struct, frozen=True):
 
     @property
     def identifier(self) -> str:
-        """The identifier in one form, as the index has it."""
+        """The identifier in canonical form, as in the index."""
         return one_form(self.entry.identifier)
 
 
 class CatalogReading(msgspec.Struct, frozen=True):
-    """The entries of a catalog, and those that cannot be read. ``notes`` are for its source."""
+    """The entries of a catalog, and its invalid entries. ``notes`` are for its source."""
 
     entries: tuple[ListedEntry, ...] = ()
     rejected: tuple[RejectedEntry, ...] = ()
@@ -383,9 +390,9 @@ class CatalogReading(msgspec.Struct, frozen=True):
 
 
 def read_whole(body: bytes, limits: IngestLimits, *, depth: int, at_most: int) -> CatalogReading:
-    """Return the entries of a catalog at a depth, with those of inline ones, ``at_most`` so many.
+    """Return the entries of a catalog and of its inline catalogs, at most ``at_most``.
 
-    Of the versions of one identifier the newest is taken. Raises ``InvalidCatalog``.
+    Of the versions of one identifier the newest is returned. Raises ``InvalidCatalog``.
     """
     reader = _Reader(limits, at_most)
     reader.read(read_catalog(body, max_entries=limits.entries_per_catalog), depth)
@@ -404,7 +411,7 @@ class _Reader:
         self.notes: list[str] = []
 
     def read(self, read: ReadCatalog, depth: int, parent: str = "") -> None:
-        """Add the entries of a catalog, and then those of the catalogs in it."""
+        """Add the entries of a catalog, and then the entries of its nested catalogs."""
         self._looked_at += len(read.catalog.entries) + len(read.rejected)
         for rejected in read.rejected[: MAX_REJECTED - len(self.rejected)]:
             if parent and rejected.identifier.startswith("entries["):
@@ -429,17 +436,17 @@ class _Reader:
             self._read_inline(place, each, depth + 1)
 
     def _read_inline(self, place: int, entry: CatalogEntry, depth: int) -> None:
-        if self._looked_at >= self._at_most:  # those that are wrong take time, too
+        if self._looked_at >= self._at_most:  # invalid entries take time as well
             words = "the catalog in it is left out: there are too many entries"
             self.entries[place] = msgspec.structs.replace(self.entries[place], problem=words)
             self._note(words)
             return
         try:
             if not isinstance(entry.data, Mapping):
-                raise InvalidCatalog("a catalog is a JSON object")
+                raise InvalidCatalog("a catalog must be a JSON object")
             nested = read_catalog(entry.data, max_entries=self._limits.entries_per_catalog)
         except InvalidCatalog as error:
-            words = f"the catalog in it cannot be read: {error}"
+            words = f"the catalog in it is invalid: {error}"
             self.entries[place] = msgspec.structs.replace(self.entries[place], problem=words)
             return
         self.read(nested, depth, entry.identifier)
@@ -450,7 +457,7 @@ class _Reader:
 
 
 def _newest(entries: Iterable[ListedEntry]) -> list[ListedEntry]:
-    """Return each identifier once: its newest version, else the one that comes first."""
+    """Return each identifier once: its newest version, else its first entry."""
     found: dict[str, ListedEntry] = {}
     for each in entries:
         name = each.identifier
@@ -461,7 +468,7 @@ def _newest(entries: Iterable[ListedEntry]) -> list[ListedEntry]:
 
 
 def _order(entry: CatalogEntry) -> tuple[tuple[int, ...], int, str]:
-    """Return what versions are compared by: numbers, then whether it is final, then the time."""
+    """Return a sort key for versions: numbers, then whether it is final, then the time."""
     core, _, early = entry.version.removeprefix("v").partition("+")[0].partition("-")
     parts = core.split(".")[:4]
     is_plain = all(each.isascii() and each.isdigit() and len(each) < 10 for each in parts)
@@ -473,12 +480,12 @@ def _order(entry: CatalogEntry) -> tuple[tuple[int, ...], int, str]:
 
 
 def is_catalog(kind: str) -> bool:
-    """Return whether a type is that of a nested catalog."""
+    """Return whether a media type denotes a nested catalog."""
     return media_type(kind) == CATALOG
 
 
 def one_form(identifier: str) -> str:
-    """Return an identifier in one form; one that is none is bounded, on one line."""
+    """Return an identifier in canonical form; an invalid identifier is cut and put on one line."""
     try:
         return str(AirUrn.parse(identifier))
     except InvalidUrn:
@@ -487,7 +494,7 @@ def one_form(identifier: str) -> str:
 
 
 def host_known(entry: IndexedEntry) -> CatalogHost | None:
-    """Return the host of the catalog that an entry of the index was read in."""
+    """Return the host of the catalog from which an indexed entry was read."""
     name = entry.fields.get("host.displayName", ())
     identifier = entry.fields.get("host.identifier", ("",))
     return CatalogHost(display_name=name[0], identifier=identifier[0]) if name else None
@@ -500,7 +507,7 @@ async def pages_of(
     *,
     size: int = PAGE,
 ) -> AsyncIterator[list[IndexedEntry]]:
-    """Yield the entries that the index has of a source, in pages."""
+    """Yield the indexed entries of a source, in pages."""
     selection = EntrySelection(
         viewer=Viewer(sees_all=True),
         constraints=(Constraint(field=SOURCE, values=(url,)),),

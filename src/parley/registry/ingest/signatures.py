@@ -1,7 +1,7 @@
-"""Verifies who signed a card, or the trust manifest of an entry.
+"""Verifies the signatures of a card, or of the trust manifest of an entry.
 
-The keys of its publisher make an entry verified, other signers are noted. Keys come from JWK Sets
-and DID documents, fetched within limits and kept.
+A signature by keys of its publisher makes an entry verified; other signers are noted. Keys come
+from JWK Sets and DID documents, fetched within limits and cached.
 """
 
 from __future__ import annotations
@@ -38,17 +38,19 @@ from parley.security.signing.keys import decode
 if TYPE_CHECKING:
     from parley.security.signing.cards import CardSignature, SignatureVerdict
 
-# The keys of publishers: JWK Sets and DID documents, fetched within limits and kept.
+# The keys of publishers: JWK Sets and DID documents, fetched within limits and cached.
 
 DID_WEB = "did:web:"
 MAX_PLACES = 4
-"""How many places are looked at for one key."""
+"""The number of addresses tried for one key."""
 
 _KEY_TYPES = "application/jwk-set+json, application/did+json, application/json, */*;q=0.1"
 
 
 class KeyPlaces:
-    """Where the keys of a publisher may be, the likeliest first. Others prove nothing for it."""
+    """The possible addresses of a publisher's keys, the likeliest first. Other addresses prove
+    nothing.
+    """
 
     def __init__(self, publisher: str, fetcher: WebFetcher) -> None:
         self.publisher = publisher
@@ -56,7 +58,9 @@ class KeyPlaces:
         self._urls: dict[str, None] = {}
 
     def add(self, url: str) -> str:
-        """Add an address, if it is one of the publisher's; return why not, empty if it is."""
+        """Add an address if it belongs to the publisher; return the reason otherwise, else an empty
+        string.
+        """
         try:
             checked = checked_address(url, plain=self._fetcher.plain)
         except UnfitAddress as error:
@@ -82,15 +86,17 @@ class KeyPlaces:
 
 
 class PublishedKeySets:
-    """Fetches key sets through a ``WebFetcher``, and keeps them as long as they may be kept."""
+    """Fetches key sets through a ``WebFetcher``, and caches them for their lifetime."""
 
     def __init__(self, fetcher: WebFetcher) -> None:
         self._fetcher = fetcher
         self._kept = KeySetCache()
-        self._turns = KeyedLocks()  # one look-up at a time asks: the others find the set kept
+        self._turns = (
+            KeyedLocks()
+        )  # one look-up at a time fetches: the others use its cached result
 
     async def find(self, places: Iterable[str], kid: str) -> tuple[KeySet | None, str]:
-        """Return the first set that has a key, or all keys that were found, or why there are none.
+        """Return the first set with a key, or all keys found, or the reason why there are none.
 
         Without a ``kid`` it is the first set.
         """
@@ -108,30 +114,30 @@ class PublishedKeySets:
             found += keys.keys
         if found:
             return KeySet(found), ""
-        return None, "; ".join(problems) or "its publisher names no place with keys"
+        return None, "; ".join(problems) or "its publisher names no address of keys"
 
     async def _fetch(self, url: str) -> tuple[KeySet, float | None]:
-        """Return a key set, and the seconds that it is fresh. Raises ``FetchFailed``."""
+        """Return a key set, and its cache lifetime in seconds. Raises ``FetchFailed``."""
         try:
             answer = await self._fetcher.get(
                 url, accept=_KEY_TYPES, limit=self._fetcher.limits.key_bytes
             )
         except PageUnavailable as error:
-            raise FetchFailed(f"the keys cannot be had: {error}") from None
+            raise FetchFailed(f"the keys cannot be fetched: {error}") from None
         if answer.url != url:
-            # An attacker with an open redirect at a publisher would have keys there.
-            words = f"the keys cannot be had: {url} redirects, and redirects are not followed"
+            # An attacker could use an open redirect of a publisher to substitute keys.
+            words = f"the keys cannot be fetched: {url} redirects, and redirects are not followed"
             raise FetchFailed(words)
         if answer.status != 200:
-            raise FetchFailed(f"the keys cannot be had: {url} answered {answer.status}")
+            raise FetchFailed(f"the keys cannot be fetched: {url} answered {answer.status}")
         try:
             content = msgspec.json.decode(answer.body)
             if not isinstance(content, dict):
-                raise FetchFailed("it is no JSON object")
+                raise FetchFailed("it is not a JSON object")
             keys = read_keys(content if "keys" in content else _of_did(content))
         except (ValueError, RecursionError, FetchFailed) as error:
             said = str(error) if isinstance(error, FetchFailed) else "it is not JSON"
-            raise FetchFailed(f"{url} is no key set: {said}") from None
+            raise FetchFailed(f"{url} is not a key set: {said}") from None
         return KeySet(keys), freshness(answer.headers)
 
 
@@ -145,7 +151,7 @@ def did_document_url(did: str) -> str:
 
 
 def _of_did(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the keys of a DID document as a JWK Set; their ids are whole and short ones."""
+    """Return the keys of a DID document as a JWK Set, under their full and short ids."""
     methods = document.get("verificationMethod")
     keys: list[Any] = []
     for each in methods if isinstance(methods, list) else ():
@@ -172,7 +178,7 @@ _DIGESTS = {"sha256": hashlib.sha256, "sha384": hashlib.sha384, "sha512": hashli
 
 
 class _Broken(Exception):
-    """A signature does not hold. The message says why."""
+    """A signature is invalid. The message gives the reason."""
 
 
 class ManifestVerifier:
@@ -183,7 +189,7 @@ class ManifestVerifier:
         self._keys = keys
 
     async def check(self, entry: CatalogEntry, publisher: str, near: str) -> Signing:
-        """Return the proof of an entry's manifest for a publisher.
+        """Return the result of verifying an entry's manifest for a publisher.
 
         ``near`` is the address of its catalog. Without a manifest nothing is proved.
         """
@@ -199,25 +205,25 @@ class ManifestVerifier:
         try:
             return await self._signature(entry, publisher, near)
         except _Broken as error:
-            words = f"the signature of its trust manifest does not hold: {error}"
+            words = f"the signature of its trust manifest is invalid: {error}"
             return Signing(trust=Trust.FAILED, reason=words, is_signed=True)
 
     async def _signature(self, entry: CatalogEntry, publisher: str, near: str) -> Signing:
-        """Return the proof of the signature. Raises ``_Broken``."""
+        """Return the result of verifying the signature. Raises ``_Broken``."""
         manifest = entry.trust_manifest
         assert manifest is not None
         header, encoded, payload, signature = _parsed(manifest.signature)
         alg, kid = header.get("alg"), header.get("kid", "")
         if alg not in ASYMMETRIC:
-            raise _Broken(f"its algorithm is {alg!r:.40}, and not one of {', '.join(ASYMMETRIC)}")
+            raise _Broken(f"its algorithm is {alg!r:.40}, not one of {', '.join(ASYMMETRIC)}")
         if not isinstance(kid, str) or len(kid) > 2048:
-            raise _Broken("its key id (kid) is no text")
+            raise _Broken("its key id (kid) is not a string")
         try:
             content = canonical(_unsigned(entry))
         except NotCanonical as error:
             raise _Broken(f"the manifest {error}") from None
         if payload and payload != content:
-            raise _Broken("it is of another manifest")
+            raise _Broken("it signs another manifest")
         places, problem = self._places(header, manifest.identity, publisher, near)
         keys, reason = await self._keys.find(places, kid)
         if keys is None:
@@ -226,18 +232,18 @@ class ManifestVerifier:
         key = keys.find(kid or None, alg)
         if key is None:
             raise _Broken(
-                f"the key {kid[:80]!r} is not among those of {publisher}"
+                f"the key {kid[:80]!r} is not among the keys of {publisher}"
                 + (f" ({problem})" if problem else "")
             )
         if not key.verifies(alg, encoded + b"." + _payload(header, content), signature):
-            raise _Broken("the manifest was changed, or another one was signed")
+            raise _Broken("the manifest was changed, or another manifest was signed")
         thumbprint = str(key.key.thumbprint())
         return Signing(trust=Trust.VERIFIED, signers=(thumbprint,), is_signed=True)
 
     def _places(
         self, header: Mapping[str, Any], identity: str, publisher: str, near: str
     ) -> tuple[KeyPlaces, str]:
-        """Return where the keys may be, and the fault of the place that the header names."""
+        """Return the possible addresses of the keys, and the fault of the address in the header."""
         places, problem = KeyPlaces(publisher, self._fetcher), ""
         if isinstance(header.get("jku"), str):
             problem = places.add(header["jku"])
@@ -252,27 +258,28 @@ class ManifestVerifier:
 
 
 def misaligned(identity: str, identifier: str, publisher: str) -> str:
-    """Return why an identity is not of a publisher, empty if it is.
+    """Return why an identity does not belong to a publisher; empty if it does.
 
-    It is the identifier of the entry (AI Catalog), or of the publisher's domain (ARD §4.5.1).
+    It must equal the entry's identifier (AI Catalog), or be in the publisher's domain (ARD §4.5.1).
     """
     if identity == identifier:
         return ""
     found = identity_domain(identity)
     if not found:
         return (
-            f"the identity of its trust manifest, {identity[:100]!r}, names no domain: it is a "
+            f"the identity of its trust manifest, {identity[:100]!r}, names no domain: it must be "
+            "a "
             "did:web, an https address, a SPIFFE ID, or the identifier of the entry"
         )
     if speaks_for(found, publisher) or speaks_for(publisher, found):
         return ""
-    return f"the identity of its trust manifest is of {found}, and its publisher is {publisher}"
+    return f"the identity of its trust manifest is of {found}, but its publisher is {publisher}"
 
 
 def wrong_digest(entry: CatalogEntry, artifact: bytes) -> str:
-    """Return why an artifact is another than the provenance of its entry names.
+    """Return why an artifact differs from the provenance of its entry.
 
-    Empty if it is, or if nothing is said of its digest.
+    Empty if it matches, or if the provenance has no digest.
     """
     links = entry.trust_manifest.provenance if entry.trust_manifest is not None else ()
     for link in links[:MAX_LINKS]:
@@ -287,7 +294,7 @@ def wrong_digest(entry: CatalogEntry, artifact: bytes) -> str:
 
 
 def _of_another(manifest: TrustManifest, identifier: str) -> str:
-    """Return whether a manifest says that it is of another entry: somebody may have moved it."""
+    """Return the reason if a manifest names another entry: it may have been copied."""
     named = [
         link.source_id
         for link in manifest.provenance[:MAX_LINKS]
@@ -295,32 +302,32 @@ def _of_another(manifest: TrustManifest, identifier: str) -> str:
     ]
     if not named or identifier.lower() in map(str.lower, named):
         return ""
-    return f"its trust manifest is of another entry, {named[0][:200]!r}"
+    return f"its trust manifest belongs to another entry, {named[0][:200]!r}"
 
 
 def _digest(text: str) -> tuple[Any, str]:
-    """Return what makes a digest, ``None`` for an unknown or short one, and its value."""
+    """Return the hash function of a digest, ``None`` for an unknown or short one, and its value."""
     name, _, value = text.partition(":")
     made = _DIGESTS.get(name.lower().replace("-", ""))
     return (made if re.fullmatch(r"[0-9a-fA-F]+", value) else None), value.lower()
 
 
 def _unsigned(entry: CatalogEntry) -> dict[str, Any]:
-    """Return the manifest as it was read, without its signature."""
+    """Return the received manifest without its signature."""
     members = dict(entry.trust_document) or msgspec.to_builtins(entry.trust_manifest)
     return {name: value for name, value in members.items() if name != "signature"}
 
 
 def _parsed(text: str) -> tuple[dict[str, Any], bytes, bytes, bytes]:
-    """Return the header of a compact JWS, as it is written too, its payload and its signature.
+    """Return the parsed header, the encoded header, the payload and the signature of a compact JWS.
 
-    A detached one has no payload. Raises ``_Broken``.
+    The payload of a detached JWS is empty. Raises ``_Broken``.
     """
     if len(text) > MAX_SIGNATURE:
         raise _Broken("it is too long")
     parts = text.strip().split(".")
     if len(parts) != 3 or not parts[0] or not parts[2]:
-        raise _Broken("it is no compact JWS with a detached payload: <header>..<signature>")
+        raise _Broken("it is not a compact JWS with a detached payload: <header>..<signature>")
     try:
         header = read_object(decode(parts[0]), limit=_MAX_HEADER, what="its header")
         payload, signature = decode(parts[1]) if parts[1] else b"", decode(parts[2])
@@ -330,12 +337,12 @@ def _parsed(text: str) -> tuple[dict[str, Any], bytes, bytes, bytes]:
         raise _Broken(f"it {error}") from None
     critical = header.get("crit", [])
     if critical not in ([], ["b64"]):
-        raise _Broken("its header has critical members that are not understood")
+        raise _Broken("its header has unsupported critical members")
     return header, parts[0].encode("ascii"), payload, signature
 
 
 def _payload(header: Mapping[str, Any], content: bytes) -> bytes:
-    """Return the payload as it is signed: in base64url, or as it is (RFC 7797)."""
+    """Return the payload in its signed form: in base64url, or unencoded (RFC 7797)."""
     from parley.security.signing.keys import encode
 
     if header.get("b64", True) is False and "b64" in header.get("crit", []):
@@ -344,17 +351,17 @@ def _payload(header: Mapping[str, Any], content: bytes) -> bytes:
 
 
 MAX_CHECKED = 8
-"""How many signatures of a card are checked; more are ignored."""
+"""The number of signatures of a card checked; further signatures are ignored."""
 
 _LARGE = 64 * 1024
 _MAX_WORDS = 1000
 
 
 class Signing(msgspec.Struct, frozen=True, kw_only=True):
-    """The proof of a document's signatures.
+    """The result of verifying a document's signatures.
 
-    ``signers`` are the thumbprints (RFC 7638) of keys of the publisher that verify it, ``members``
-    what they sign of a card. ``is_open``: it could not be said now, because keys could not be had.
+    ``signers`` are the thumbprints (RFC 7638) of the publisher's keys that verify it, ``members``
+    the signed members of a card. ``is_open``: undecided now, because keys could not be fetched.
     """
 
     trust: Trust = Trust.UNPROVED
@@ -366,16 +373,16 @@ class Signing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CardSignatures:
-    """Verifies the signatures of cards, with keys that their publishers publish."""
+    """Verifies the signatures of cards with their publishers' keys."""
 
     def __init__(self, fetcher: WebFetcher, keys: PublishedKeySets) -> None:
         self._fetcher = fetcher
         self._keys = keys
 
     async def check(self, raw: bytes, url: str, publisher: str, near: str) -> Signing:
-        """Return what the signatures of a card prove for a publisher.
+        """Return the result of verifying the signatures of a card for a publisher.
 
-        ``url`` is where the card is, ``near`` the address of its catalog.
+        ``url`` is the address of the card, ``near`` the address of its catalog.
         """
         from parley.security.signing.cards import CardUnverifiable, signatures_of, verify
 
@@ -409,7 +416,7 @@ class CardSignatures:
         bad = [each for each in checked if not found[each.number].is_open]
         words = "; ".join(map(str, bad or checked))[:_MAX_WORDS]
         if bad:
-            words = f"no signature of its card holds: {words}"
+            words = f"no signature of its card is valid: {words}"
             return Signing(trust=Trust.FAILED, reason=words, is_signed=True)
         return Signing(
             reason=f"the signatures of its card cannot be checked: {words}",
@@ -420,7 +427,7 @@ class CardSignatures:
     async def _keys_for(
         self, signature: CardSignature, url: str, publisher: str, near: str
     ) -> _Found:
-        """Return the keys for a signature: of the publisher, else of where the card is."""
+        """Return the keys for a signature: of the publisher, else at the card's address."""
         if signature.problem:
             return _Found(problem=signature.problem, is_open=_is_of_other_kind(signature))
         places = KeyPlaces(publisher, self._fetcher)
@@ -434,24 +441,24 @@ class CardSignatures:
         return _Found(keys=found, problem=reason, is_open=found is None)
 
     async def _foreign(self, signature: CardSignature, url: str, publisher: str) -> _Found:
-        """Return keys that are not the publisher's: those where the card is, no others."""
+        """Return keys of another party: only keys at the card's own address."""
         try:
             jku = checked_address(signature.jku, plain=self._fetcher.plain)
         except UnfitAddress as error:
-            return _Found(problem=f"the address of its key set is wrong: {error}")
+            return _Found(problem=f"the address of its key set is invalid: {error}")
         domain = domain_of(jku)
         if not url or domain != domain_of(url):
-            words = f"its key set {jku} is neither at {publisher} nor where the card is"
+            words = f"its key set {jku} is neither at {publisher} nor at the card's host"
             return _Found(problem=words, is_open=True)
         found, reason = await self._keys.find((jku,), signature.kid)
         return _Found(keys=found, problem=reason, foreign=domain, is_open=found is None)
 
 
 class _Found(msgspec.Struct, frozen=True, kw_only=True):
-    """The keys for a signature, or why there are none.
+    """The keys for a signature, or the reason why there are none.
 
-    ``foreign`` is whose they are, if not its publisher's. ``is_open``: without keys, the signature
-    is neither good nor bad.
+    ``foreign`` names their owner, if it is not the publisher. ``is_open``: without keys, the
+    signature is neither valid nor invalid.
     """
 
     keys: KeySet | None = None
@@ -463,7 +470,7 @@ class _Found(msgspec.Struct, frozen=True, kw_only=True):
 def _keys_in(found: Mapping[int, _Found], number: int) -> KeySet | str:
     each = found.get(number)
     if each is None:
-        return "more signatures than are checked"
+        return "more signatures than the limit"
     return each.problem if each.keys is None else each.keys
 
 
@@ -473,9 +480,9 @@ def _thumbprint(found: _Found, verdict: SignatureVerdict) -> str:
 
 
 def _is_of_other_kind(signature: CardSignature) -> bool:
-    """Return whether a signature is by an algorithm that nobody here can verify.
+    """Return whether a signature uses an algorithm that cannot be verified here.
 
-    One that says that no key is needed, or that has a secret for one, is bad.
+    An algorithm without a key, or with a shared secret, is invalid instead.
     """
     alg = signature.alg
     return bool(alg) and alg.lower() != "none" and alg not in (*ASYMMETRIC, *SYMMETRIC)

@@ -1,6 +1,6 @@
-"""Sites: how their catalogs are found (ARD §5.1), and which sources a visit leads to.
+"""Sites: discovery of their catalogs (ARD §5.1), and the sources that a visit adds.
 
-Catalogs are named by robots.txt, links, the well-known addresses, DNS; a page may have entries too.
+Catalogs are named by robots.txt, links, well-known addresses and DNS; a page may contain entries.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _ATTRIBUTE = re.compile(r"([^\s=\"'<>/]+)\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s\
 
 
 def links_of_header(value: str) -> list[str]:
-    """Return the addresses of catalogs in a ``Link`` header, as they are written."""
+    """Return the addresses of catalogs in a ``Link`` header, unchanged."""
     found = []
     for match in _LINK.finditer(value[:_MAX_HEADER]):
         relations = ""
@@ -86,10 +86,10 @@ def links_of_header(value: str) -> list[str]:
 
 
 def links_of_page(body: bytes) -> list[str]:
-    """Return the addresses of catalogs in the head of a page, as they are written.
+    """Return the addresses of catalogs in the head of a page, unchanged.
 
-    What stands in comments, scripts and titles is text, and what comes after the head is not read:
-    the users of a site may have written it. It takes time in proportion to the page.
+    Comments, scripts and titles are text, and the page after its head is not read, because users of
+    a site may have written it. The time is proportional to the page's size.
     """
     found: list[str] = []
     for mark, named, _ in _elements(body, _MARK):
@@ -103,8 +103,8 @@ def links_of_page(body: bytes) -> list[str]:
 def _elements(
     body: bytes, opening: re.Pattern[str]
 ) -> Iterator[tuple[str, Mapping[str, str], str]]:
-    """Yield what a pattern finds in a page: the mark that begins it, the attributes of a tag, and
-    what stands before the end of an element or a comment. One without an end is the last.
+    """Yield the elements that a pattern finds in a page: the opening mark, the attributes of a tag,
+    and the content of an element or a comment. An element without an end is the last.
     """
     text = body.decode("utf-8", "replace")
     at = 0
@@ -128,10 +128,10 @@ def _is_of_catalog(relations: str) -> bool:
     return not set(RELATIONS).isdisjoint(relations.lower().split())
 
 
-# Entries in a page: JSON-LD in its markup (ARD §5.1), wherever the site's scripts may stand.
+# Entries in a page: JSON-LD in its markup (ARD §5.1), at any position.
 
 MARKUP = "#entries"
-"""The end of the address of a source that is a page's markup: the page itself is a site."""
+"""The suffix of the address of a source that is a page's markup: the page itself is a site."""
 
 _MAX_SCRIPTS = 64
 _MAX_NODES = 1_000
@@ -141,9 +141,9 @@ _OPENING = re.compile(
 
 
 def entries_of_page(body: bytes) -> list[Any]:
-    """Return the entries in the JSON-LD of a page, as JSON values that are not read yet.
+    """Return the entries in the JSON-LD of a page, as JSON values that are not validated yet.
 
-    Comments, templates and text areas are no markup. It takes time in proportion to the page.
+    Comments, templates and text areas are skipped. The time is proportional to the page's size.
     """
     found: list[Any] = []
     scripts = 0
@@ -157,7 +157,9 @@ def entries_of_page(body: bytes) -> list[Any]:
 
 
 def _nodes(given: Any, context: Any, most: int) -> list[Any]:
-    """Return the entries in a JSON-LD document: itself, of a list, a graph or a manifest."""
+    """Return the entries in a JSON-LD document: the document itself, or in a list, graph or
+    manifest.
+    """
     found: list[Any] = []
     if isinstance(given, Mapping):
         context = given.get("@context", context)
@@ -176,7 +178,7 @@ def _nodes(given: Any, context: Any, most: int) -> list[Any]:
 
 
 def _attributes(text: str) -> dict[str, str]:
-    """Return the attributes of a tag; the first of each name counts."""
+    """Return the attributes of a tag; the first attribute of each name is used."""
     found: dict[str, str] = {}
     for name, double, single, bare in _ATTRIBUTE.findall(text):
         found.setdefault(name.lower(), double or single or bare)
@@ -190,34 +192,36 @@ MAX_AGENTMAPS = 32
 _MAX_PATTERN = 1024
 
 _Rule = tuple[bool, str]
-"""Whether a rule allows, and its pattern."""
+"""A rule: true if it allows, and its pattern."""
 
 
 class Robots(msgspec.Struct, frozen=True):
-    """What a robots.txt says. ``own`` are the rules for our name, ``None`` if it has no group."""
+    """A parsed robots.txt. ``own`` are the rules for our name, ``None`` if it has no group."""
 
     own: tuple[_Rule, ...] | None = None
     others: tuple[_Rule, ...] = ()
     agentmaps: tuple[str, ...] = ()
 
     def allows_page(self, url: str) -> bool:
-        """Return whether a page may be read, by the rules for our name, or those for everybody."""
+        """Return whether a page may be read, by the rules for our name, or else the
+        rules for all.
+        """
         return _allows(self.others if self.own is None else self.own, url)
 
     def allows_catalog(self, url: str) -> bool:
-        """Return whether a catalog may be read: who publishes one means it for registries, so only
-        rules for our name count.
+        """Return whether a catalog may be read: a published catalog is meant for registries, so
+        only rules for our name apply.
         """
         return _allows(self.own or (), url)
 
 
 NO_PAGES = Robots(others=((False, "/"),))
-"""What counts while a robots.txt cannot be had (RFC 9309 §2.3.1.4)."""
+"""The rules while a robots.txt is unavailable (RFC 9309 §2.3.1.4)."""
 
 
 def read_robots(body: bytes) -> Robots:
-    """Return what a robots.txt says. Unknown lines are left out."""
-    groups: dict[str, list[_Rule]] = {}  # of the names that count here, and of no others
+    """Parse a robots.txt. Unknown lines are ignored."""
+    groups: dict[str, list[_Rule]] = {}  # only of the names that apply here
     agentmaps: list[str] = []
     names: list[str] = []
     in_rules, count = False, 0
@@ -227,7 +231,7 @@ def read_robots(body: bytes) -> Robots:
         if not separator:
             continue
         if name == "agentmap":
-            # The value has a ':' of its own; a '#' in it would be a fragment.
+            # The value contains ':'; a '#' in it begins a fragment.
             if value and len(agentmaps) < MAX_AGENTMAPS:
                 agentmaps.append(value)
         elif name == "user-agent":
@@ -248,7 +252,9 @@ def read_robots(body: bytes) -> Robots:
 
 
 def _allows(rules: tuple[_Rule, ...], url: str) -> bool:
-    """Return whether rules allow an address: the longest pattern wins, and allowing a draw."""
+    """Return whether rules allow an address: the longest pattern wins, and in a draw it
+    is allowed.
+    """
     parts = urlsplit(url)
     path = unquote(parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     best, allowed = -1, True
@@ -262,7 +268,7 @@ def _allows(rules: tuple[_Rule, ...], url: str) -> bool:
 def _matches(pattern: str, path: str) -> bool:
     """Return whether a pattern (``*`` for anything, ``$`` for the end) matches a path.
 
-    Parts are looked for from left to right: no pattern takes more than linear time each.
+    Parts are searched from left to right: every pattern takes linear time.
     """
     is_whole = pattern.endswith("$")
     first, *rest = re.split(r"\*+", pattern.removesuffix("$"))
@@ -290,7 +296,7 @@ _MAX_ROBOTS = 1000
 
 
 class FoundCatalog(msgspec.Struct, frozen=True):
-    """A catalog that a site announces, and how. ``domains`` vouch for it."""
+    """A catalog that a site announces, and by which method. ``domains`` vouch for it."""
 
     url: str
     how: str
@@ -298,10 +304,10 @@ class FoundCatalog(msgspec.Struct, frozen=True):
 
 
 class SiteReport(msgspec.Struct, frozen=True):
-    """The catalogs of a site, and in ``notes`` what was tried without success.
+    """The catalogs of a site, and in ``notes`` the unsuccessful attempts.
 
-    ``retry_after`` is in seconds, if the site asked for a pause. ``is_refused``: the site must not
-    be asked. ``is_whole``: nothing of it was unavailable.
+    ``retry_after`` is in seconds, if the site sent it. ``is_refused``: the site must not be called.
+    ``is_whole``: no part of it was unavailable.
     """
 
     found: tuple[FoundCatalog, ...] = ()
@@ -314,7 +320,7 @@ class SiteReport(msgspec.Struct, frozen=True):
 def site_address(text: str, fetcher: WebFetcher) -> str:
     """Return the address of a site's page: ``acme.com`` is ``https://acme.com/``.
 
-    A site of this machine without a scheme is asked over http. Raises ``UnfitAddress``.
+    A site of this machine without a scheme gets http. Raises ``UnfitAddress``.
     """
     if "://" not in text:
         host = text.partition("/")[0].rpartition(":")[0] or text.partition("/")[0]
@@ -324,7 +330,7 @@ def site_address(text: str, fetcher: WebFetcher) -> str:
 
 
 class RobotsCache:
-    """The robots.txt of sites, each kept for an hour."""
+    """The robots.txt of sites, cached for an hour."""
 
     def __init__(self, fetcher: WebFetcher) -> None:
         self._fetcher = fetcher
@@ -355,7 +361,7 @@ class RobotsCache:
 
 
 class CatalogFinder:
-    """Looks for the catalogs of sites. Without ``names`` it asks no DNS."""
+    """Finds the catalogs of sites. Without ``names`` it does not use DNS."""
 
     def __init__(self, fetcher: WebFetcher, *, names: DnsNames | None = None) -> None:
         self._fetcher = fetcher
@@ -364,7 +370,7 @@ class CatalogFinder:
         self.robots = RobotsCache(fetcher)
 
     async def find(self, site: str) -> SiteReport:
-        """Return the catalogs of a site: a domain, or the address of a page of it."""
+        """Return the catalogs of a site: a domain, or the address of one of its pages."""
         try:
             page = site_address(site, self._fetcher)
         except UnfitAddress as error:
@@ -395,10 +401,10 @@ class CatalogFinder:
                 found += step
         unique = {each.url: each for each in reversed(found)}
         for url in [each for each in unique if each.endswith(CATALOG_PATH)]:
-            unique.pop(urljoin(url, PREDECESSOR_PATH), None)  # the same entries once more
+            unique.pop(urljoin(url, PREDECESSOR_PATH), None)  # it has the same entries
         kept = tuple(reversed(unique.values()))
         if len(kept) > self._limits.catalogs_per_site:
-            notes.append(f"{len(kept) - self._limits.catalogs_per_site} more are not read")
+            notes.append(f"{len(kept) - self._limits.catalogs_per_site} more catalogs are not read")
         waits = [each.retry_after for each in failures if each.retry_after is not None]
         return SiteReport(
             found=kept[: self._limits.catalogs_per_site],
@@ -409,13 +415,13 @@ class CatalogFinder:
         )
 
     async def _from_page(self, page: str, robots: Robots, domain: str) -> list[FoundCatalog] | str:
-        """Return the catalogs that a page links to, or why there are none."""
+        """Return the catalogs to which a page links, or the reason why there are none."""
         if not robots.allows_page(page):
             return f"robots.txt disallows {page}"
         answer = await self._fetcher.get(page, accept=_PAGE_TYPES, limit=self._limits.page_bytes)
         if answer.status != 200:
             return f"{page} answered {answer.status}"
-        # A page below the root may be somebody else's: its links prove nothing for the domain.
+        # A page below the root may belong to another owner: its links prove nothing for the domain.
         is_root = urlsplit(page).path == "/" and is_same_site(domain_of(answer.url), domain)
         domains = (domain,) if is_root else ()
         header = answer.headers.get("link", "")
@@ -435,8 +441,8 @@ class CatalogFinder:
         return [FoundCatalog(found[0], "well-known address", (domain,))]
 
     async def _well_known(self, origin: str) -> tuple[str] | str:
-        """Return the address of the catalog of a host: that of ARD 0.91, where there is none that
-        of 0.9; or why there is none.
+        """Return the address of a host's catalog: of ARD 0.91, else of ARD 0.9; or the reason why
+        there is none.
         """
         robots = await self.robots.of(origin)
         notes = []
@@ -451,7 +457,9 @@ class CatalogFinder:
             if answer.status == 200 and answer.body.lstrip()[:1] == b"{":
                 return (url,)
             wrong = answer.status == 200
-            notes.append(f"{url} is no JSON object" if wrong else f"{url} answered {answer.status}")
+            notes.append(
+                f"{url} is not a JSON object" if wrong else f"{url} answered {answer.status}"
+            )
         return "; ".join(notes)
 
     async def _from_dns(self, page: str, domain: str) -> list[FoundCatalog] | str:
@@ -461,7 +469,7 @@ class CatalogFinder:
         pointers = await self._names.catalogs(host)
         found: list[FoundCatalog] = []
         for each in pointers:
-            # DNS is seldom signed: it leads elsewhere, and lets no other speak for the domain.
+            # DNS is seldom signed: it may point elsewhere, but no other host speaks for the domain.
             vouched = (domain,) if is_same_site(domain_of(each.url), domain) else ()
             for catalog in self._catalogs((each.url,), page, each.record, vouched):
                 url = catalog.url
@@ -485,14 +493,15 @@ class CatalogFinder:
         return found
 
 
-# The sources that a visit finds: nested catalogs and catalogs of a site, within limits, no loops.
+# The sources that a visit finds: nested catalogs and catalogs of a site, within limits, without
+# loops.
 
 
 PATH = "path"
-"""A member of ``Source.settings``: the addresses of the catalogs that a nested one is in."""
+"""A member of ``Source.settings``: the addresses of the catalogs that contain a nested catalog."""
 
 NAMED = "named"
-"""A member of ``Source.settings``: the digest of the sources that it named at its last visit."""
+"""A member of ``Source.settings``: the digest of the sources that its last visit found."""
 
 NOTHING = "nothing"
 MAX_KNOWN = 100_000
@@ -500,7 +509,7 @@ MAX_ANNOUNCERS = 16
 
 
 class SiteSources:
-    """The sources of the site of one source, as the index has them when a visit begins."""
+    """The indexed sources of a site, at the start of a visit."""
 
     def __init__(
         self, index: RegistryIndex, limits: IngestLimits, source: Source, plain: PlainHosts
@@ -516,7 +525,9 @@ class SiteSources:
         self._waits = False
 
     async def entries_left(self) -> int:
-        """Return how many entries this source may have, for what others of its site have."""
+        """Return how many more entries this source may have, given the other sources of
+        its site.
+        """
         others = sum(
             each.entries
             for each in (await self._sources()).values()
@@ -525,15 +536,16 @@ class SiteSources:
         return max(0, min(self._limits.entries_per_site - others, self._limits.entries_per_site))
 
     async def nest(self, address: str, depth: int, near: str) -> str:
-        """Note a catalog that is nested in this one; return why it is not read, empty if it is.
+        """Add a nested catalog of this source; return the reason if it is not read, else an empty
+        string.
 
-        ``depth`` is that of the catalog which has it, ``near`` its address after redirects.
+        ``depth`` is the depth of this catalog, ``near`` its address after redirects.
         """
         source = self._source
         try:
             url = checked_address(address, near=near, plain=self._plain)
         except UnfitAddress as error:
-            return f"its address is wrong: {error}"
+            return f"its address is invalid: {error}"
         path = [*_texts(source.settings.get(PATH)), source.url]
         if url in path:
             return "it is a loop: this catalog is nested in itself"
@@ -551,7 +563,7 @@ class SiteSources:
         return ""
 
     def announce(self, found: Iterable[FoundCatalog]) -> None:
-        """Note the catalogs that a site announces; its finder bounds how many."""
+        """Add the catalogs that a site announces; the finder limits their number."""
         for each in found:
             self._note(each.url, each.domains)
 
@@ -564,7 +576,7 @@ class SiteSources:
         is_vouched: bool = True,
         **settings: Any,
     ) -> None:
-        """Note a catalog; with ``is_vouched`` the operator vouches for it, too."""
+        """Add a catalog; with ``is_vouched`` the operator vouches for it as well."""
         source = self._source
         settings |= {ROOT: self.root, DOMAINS: {source.url: list(domains)}, **_audience(source)}
         if is_vouched and authority_of(source) is Authority.OPERATOR:
@@ -574,11 +586,12 @@ class SiteSources:
         )
 
     async def store(self, *, is_whole: bool) -> dict[str, Any]:
-        """Add what was found. If the visit saw all of it, leave what is not there any more.
+        """Store the found sources. If the visit was complete, end the announcements that are
+        missing now.
 
-        A source that is known is visited again if it is announced better than before: otherwise,
-        whoever names an address first could keep it from being listed. Return settings of this
-        source: as long as it names the same, the sources of the index are not looked through.
+        A known source is visited again if it is announced with more authority than before:
+        otherwise, whoever names an address first could keep it from being listed. Return settings
+        for this source: while it names the same sources, the index is not searched for changes.
         """
         named = _digest(self._found.values())
         if self._found:
@@ -598,14 +611,14 @@ class SiteSources:
         return {NAMED: named if is_whole else ""}
 
     async def _announced(self, found: Source, before: Source) -> None:
-        """Note that this source announces one that is known."""
+        """Record that this source announces a known source."""
         announcers = announcers_of(before)
         own = announcers_of(found)
         if len(announcers) < MAX_ANNOUNCERS or domains_of(found):
             announcers = {**announcers, **own}
         is_nearer = found.depth < before.depth and before.found_by != ""
         is_vouched = AUTHORITY in found.settings and AUTHORITY not in before.settings
-        # What an operator restricts stays so, however else it is found.
+        # An operator's restriction applies, whichever source leads to it.
         is_restricted = (
             AUDIENCE in found.settings and AUDIENCE not in before.settings and before.found_by != ""
         )
@@ -630,7 +643,7 @@ class SiteSources:
         )
 
     async def _left(self, before: Source) -> None:
-        """Note that this source does not announce one any more, if it did."""
+        """Record that this source no longer announces a source."""
         known = await self._sources()
         url = self._source.url
         if before.found_by != url and url not in announcers_of(before):
@@ -638,8 +651,8 @@ class SiteSources:
         if (left := _without(before, url, known)) is not None:
             await self._index.change_source(left)
             return
-        # A well-known catalog ends by itself, if it is not there: unless another one took its
-        # place, which has been read.
+        # A missing well-known catalog ends by itself, unless another catalog at the well-known
+        # address has replaced it, and was read.
         after = known.get(urljoin(before.url, CATALOG_PATH))
         is_replaced = before.url.endswith(PREDECESSOR_PATH) and after is not None
         if is_replaced and after is not None and after.fetched_at is None:
@@ -648,7 +661,9 @@ class SiteSources:
             await remove_source(self._index, before.url)
 
     async def _again(self, source: Source) -> None:
-        """Have a source read again, whole: who vouches for its entries has changed."""
+        """Schedule a complete visit of a source: the domains that vouch for its entries have
+        changed.
+        """
         again = msgspec.structs.replace(source, etag="", last_modified="", due_at=0)
         await self._index.change_source(again)
 
@@ -675,8 +690,8 @@ class SiteSources:
 
 
 def _without(source: Source, left: str, known: Container[str]) -> Source | None:
-    """Return a source that another one does not announce any more, to be read again, whole: who
-    vouches for its entries has changed. ``None`` if no other one leads to it.
+    """Return a source without an announcement that has ended, to be read again completely, because
+    the domains that vouch for its entries have changed. ``None`` if no other source leads to it.
     """
     announcers = announcers_of(source)
     announcers.pop(left, None)
@@ -694,7 +709,7 @@ def _without(source: Source, left: str, known: Container[str]) -> Source | None:
 
 
 async def remove_source(index: RegistryIndex, url: str) -> bool:
-    """Remove a source, and those that it alone led to; return whether it was known.
+    """Remove a source, and the sources that only it led to; return whether it was known.
 
     Their entries are withdrawn.
     """
@@ -717,17 +732,21 @@ async def remove_source(index: RegistryIndex, url: str) -> bool:
 
 
 def _audience(source: Source) -> dict[str, Any]:
-    """Return the setting of who sees what a source leads to, if the operator restricted it."""
+    """Return the setting for the audience of the sources found by a source, if the operator set
+    one.
+    """
     return {AUDIENCE: source.settings[AUDIENCE]} if source.settings.get(AUDIENCE) else {}
 
 
 def root_of(source: Source) -> str:
-    """Return the source that led to one first, itself if it was not led to."""
+    """Return the source that first led to a source, or the source itself."""
     return str(source.settings.get(ROOT) or source.url)
 
 
 def _digest(found: Iterable[Source]) -> str:
-    """Return what changes when a source names others, or vouches for them otherwise."""
+    """Return a digest that changes when a source names other sources, or vouches for them
+    differently.
+    """
     lines = sorted(f"{each.url} {each.depth} {sorted(each.settings.items())}" for each in found)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest() if lines else NOTHING
 

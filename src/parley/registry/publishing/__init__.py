@@ -1,1 +1,1 @@
-"""Who may publish in a registry: proofs of domains, pushed entries, audiences, decisions."""
+"""Publishing in a registry: proofs of domains, published entries, audiences, decisions."""

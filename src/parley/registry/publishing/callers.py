@@ -1,8 +1,8 @@
-"""Callers of a registry: their audiences, their quotas, the audit of their acts, and what operators
-decide of entries and sources.
+"""Callers of a registry: their audiences, their quotas, the audit log of their actions, and the
+decisions of operators on entries and sources.
 
-Everybody sees an entry without an audience. Else it has tokens, and a viewer with one of them sees
-it, finds it, and counts it; for all others it is as if it were not there.
+An entry without an audience is public. Otherwise its audience is a set of tokens, and only a viewer
+with one of the tokens can see, find and count the entry; for others it does not exist.
 """
 
 from __future__ import annotations
@@ -45,27 +45,27 @@ from parley.registry.records import (
 from parley.security.limits.counters import Window
 from parley.store.audit.trail import AuditEntry
 
-# Refusals of a registry that A2A has no error for.
+# Errors of a registry without an equivalent in A2A.
 
 
 class NotFoundError(InvalidParamsError):
-    """There is no such thing, or the caller may not know of it."""
+    """The object does not exist, or the caller may not know of it."""
 
     http_status = 404
 
 
 class ConflictError(InvalidParamsError):
-    """The state of things does not allow it."""
+    """The current state does not allow the operation."""
 
     http_status = 409
 
 
-# Audiences: who sees an entry.
+# Audiences: the callers who can see an entry.
 
 MAX_AUDIENCE = 100
 PUBLIC = "public"
 AUTHENTICATED = "authenticated"
-"""All callers that proved who they are."""
+"""All authenticated callers."""
 
 FORMS = (
     "'public', 'authenticated', 'caller:ada', 'client:shop', 'scope:agents.read', or "
@@ -74,37 +74,41 @@ FORMS = (
 
 
 def caller_token(owner: str) -> str:
-    """Return the token that stands for one caller (``Caller.owner``)."""
+    """Return the token of a single caller (``Caller.owner``)."""
     return f"caller:{owner}"
 
 
 def scope_token(scope: str) -> str:
-    """Return the token that stands for all callers with a scope."""
+    """Return the token of all callers with a scope."""
     return f"scope:{scope}"
 
 
 def tokens_of(caller: Caller) -> tuple[str, ...]:
-    """Return the tokens that a caller has; none without proof of who it is."""
+    """Return the tokens of a caller; none for an unauthenticated caller."""
     if not caller.authenticated or not caller.owner:
         return ()
     return (caller_token(caller.owner), AUTHENTICATED, *map(scope_token, sorted(caller.scopes)))
 
 
 def read_audience(given: Iterable[str | Mapping[str, Any]], publisher: Caller) -> tuple[str, ...]:
-    """Return the tokens of an audience as a publisher writes it; it is part of its own audience.
+    """Return the tokens of an audience in a publisher's notation; the publisher is always included.
 
     ``caller:ada`` is the user ada of the publisher's own issuer, ``client:shop`` an application.
     Raises ``InvalidParamsError``.
     """
     if isinstance(given, str | Mapping):
-        raise InvalidParamsError(f"an audience is a list; of {FORMS}")
+        raise InvalidParamsError(f"an audience must be a list of {FORMS}")
     listed = list(given)
     if len(listed) > MAX_AUDIENCE:
-        raise InvalidParamsError(f"an audience has at most {MAX_AUDIENCE} members: name a scope")
+        raise InvalidParamsError(
+            f"an audience may have at most {MAX_AUDIENCE} members: use a scope"
+        )
     tokens = [_token(each, publisher) for each in listed]
     if not tokens or PUBLIC in tokens:
         if len(tokens) > 1:
-            raise InvalidParamsError("'public' is everybody: leave out the rest, or leave it out")
+            raise InvalidParamsError(
+                "'public' includes every caller: use it alone, or leave it out"
+            )
         return ()
     return tuple(dict.fromkeys((*tokens, caller_token(publisher.owner))))
 
@@ -136,7 +140,7 @@ def _is_name(name: Any) -> bool:
 
 
 def _wrong(given: Any) -> InvalidParamsError:
-    return InvalidParamsError(f"{str(given)[:100]!r} is no audience: write {FORMS}")
+    return InvalidParamsError(f"{str(given)[:100]!r} is not an audience: use {FORMS}")
 
 
 def _caller_token(kind: str, name: str, issuer: str) -> str:
@@ -144,14 +148,14 @@ def _caller_token(kind: str, name: str, issuer: str) -> str:
     return caller_token(Caller(id=name, issuer=issuer, client=client, authenticated=True).owner)
 
 
-# The audit of what callers and operators do to a registry's entries.
+# The audit log of actions of callers and operators on a registry's entries.
 
 SYSTEM = Caller(id="registry", issuer="system")
-"""Who acts when the registry does so by itself."""
+"""The actor of the registry's own actions."""
 
 
 class RegistryAudit:
-    """Records acts as lines of the index's chain, before or as they are done."""
+    """Records actions as lines of the index's hash chain, before or while they are done."""
 
     def __init__(self, index: RegistryIndex) -> None:
         self._index = index
@@ -166,7 +170,7 @@ class RegistryAudit:
         address: str = "",
         **details: Any,
     ) -> None:
-        """Append one act; durable when it returns. Raises ``StoreUnavailable``."""
+        """Append one action; durable on return. Raises ``StoreUnavailable``."""
         entry = AuditEntry(
             kind=kind,
             issuer=caller.issuer,
@@ -180,56 +184,56 @@ class RegistryAudit:
         await self._index.append_acts([entry])
 
 
-# How much a caller may publish, prove and beat, so that none takes the share of others.
+# The limits for publishing, proofs and heartbeats of one caller, so that others get their share.
 
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 MAX_COUNTED = 20_000
-"""How many callers and acts are counted at most; then those that were seen longest ago go."""
+"""The most counters of callers and actions; the least recently used are dropped."""
 
 Act = Literal["publish", "withdraw", "challenge", "prove", "beat"]
 
 
 class PublishingLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of a caller; rates are counted in one process. Sizes are in bytes, times in
-    seconds.
+    """The limits of a caller; rates are counted per process. Sizes are in bytes, times
+    in seconds.
     """
 
     entries: int = 1_000
-    """The entries of a caller,"""
+    """The most entries of a caller."""
     withdrawn: int = 2_000
-    """and those that it withdrew, as long as the index has them."""
+    """The most entries that a caller has withdrawn and the index still has."""
     entries_at_once: int = 1_000
     document_bytes: int = 8 * 1024 * 1024
     domains: int = 50
     publishes_per_minute: int = 30
     publishes_at_once: int = 4
-    """Catalogs of a caller that are read or wait for that."""
+    """The most catalogs of a caller that are read or wait to be read."""
     withdrawals_per_minute: int = 120
     challenges_per_hour: int = 30
     proofs_per_minute: int = 10
     beats_per_minute: int = 2_000
-    """Agents whose heartbeats a caller sends."""
+    """The most agents in a caller's heartbeats of a minute."""
     publish_seconds: float = 45.0
-    """How long a push may read cards; the rest is read later, and listed then."""
+    """The time for which a publication may read cards; the rest is read later, and listed then."""
     challenge_seconds: float = 24 * 3600.0
-    """How long a token may take to be shown."""
+    """The time for which a challenge is valid."""
     claim_seconds: float = 7 * 24 * 3600.0
-    """How long a proof counts. It is looked for again every day before."""
+    """The time for which a proof is valid. It is checked again every day before it expires."""
     renewal_seconds: float = 24 * 3600.0
     refresh_seconds: float = 6 * 3600.0
-    """How often the cards of pushed entries are read again."""
+    """How often the cards of published entries are read again."""
 
     def __post_init__(self) -> None:
         all_positive(self)
         if self.renewal_seconds * 2 > self.claim_seconds:
             raise ValueError(
-                f"renewal_seconds ({self.renewal_seconds:g}) is at most half of claim_seconds "
-                f"({self.claim_seconds:g}): a proof that cannot be seen once must not end a claim"
+                f"renewal_seconds ({self.renewal_seconds:g}) must be at most half of claim_seconds "
+                f"({self.claim_seconds:g}): a single failed check must not end a claim"
             )
 
 
 class CallerRates:
-    """Counts what callers do. ``clock`` returns seconds."""
+    """Counts the actions of callers. ``clock`` returns seconds."""
 
     def __init__(
         self, limits: PublishingLimits, *, clock: Callable[[], float] = time.monotonic
@@ -245,7 +249,7 @@ class CallerRates:
         self._windows: Bounded[tuple[str, Act], Window] = Bounded(MAX_COUNTED)
 
     def take(self, owner: str, act: Act, count: int = 1) -> None:
-        """Count acts of a caller. Raises ``TooManyRequestsError``, and counts none of them then."""
+        """Count actions of a caller. Raises ``TooManyRequestsError`` without counting them."""
         amount, period = self._rates[act]
         now = round(self._clock() * 1000)
         window = self._windows.use((owner, act)) or Window(period)
@@ -262,16 +266,16 @@ class CallerRates:
 
 
 DECIDED = (EntryStanding.LISTED, EntryStanding.HELD, EntryStanding.REJECTED)
-"""The standings that an operator gives an entry."""
+"""The standings that an operator can set."""
 
 MAX_REASON = 500
 REFRESH_SECONDS = 20.0
 REFRESH_POLL = 0.1
-"""How long a refresh waits for the visits, and how often it looks, in seconds."""
+"""The time for which a refresh waits for the visits, and the polling interval, in seconds."""
 
 
 class OperatorDecisions:
-    """Decides as an operator, and records who decided what, before it is done."""
+    """Carries out an operator's decisions, and records each decision before it takes effect."""
 
     def __init__(
         self,
@@ -288,7 +292,7 @@ class OperatorDecisions:
     async def entries(
         self, standings: Sequence[EntryStanding], limit: int, offset: int = 0
     ) -> list[IndexedEntry]:
-        """Return entries with some standings, the last change first."""
+        """Return entries with some standings, the most recently changed first."""
         selection = EntrySelection(viewer=Viewer(sees_all=True), standings=tuple(standings))
         order = (Order(field="updatedAt", descending=True),)
         return await self.index.browse(selection, order, limit, offset)
@@ -303,19 +307,19 @@ class OperatorDecisions:
         source: str = "",
         address: str = "",
     ) -> IndexedEntry:
-        """Give an entry a standing; return it. ``source`` says which, if several have it.
+        """Set the standing of an entry; return it. ``source`` selects one of several sources.
 
         Raises ``A2AError``, ``StoreUnavailable``.
         """
         if standing not in DECIDED:
-            raise InvalidParamsError(
-                f"an operator decides on {', '.join(DECIDED)}, not on {standing}"
-            )
+            raise InvalidParamsError(f"an operator can set {', '.join(DECIDED)}, not {standing}")
         reason = " ".join(reason.split())
         if len(reason) > MAX_REASON or not reason.isprintable():
-            raise InvalidParamsError(f"a reason has at most {MAX_REASON} characters on one line")
+            raise InvalidParamsError(
+                f"a reason may have at most {MAX_REASON} characters on one line"
+            )
         if standing is EntryStanding.REJECTED and not reason:
-            raise InvalidParamsError("say why: the owner of the entry reads it")
+            raise InvalidParamsError("give a reason: the owner of the entry reads it")
         name = one_form(identifier)
         there = [
             each
@@ -357,9 +361,9 @@ class OperatorDecisions:
         audience: tuple[str, ...] = (),
         address: str = "",
     ) -> Source:
-        """Add a site or a catalog that is read from now on; return it.
+        """Add a site or a catalog that is read regularly; return it.
 
-        With ``vouches`` the operator answers for the publishers of its entries, whatever their
+        With ``vouches`` the operator vouches for the publishers of its entries, whatever their
         domains. Raises ``A2AError``, ``StoreUnavailable``.
         """
         try:
@@ -369,7 +373,7 @@ class OperatorDecisions:
         is_file = checked.partition("?")[0].endswith(".json")
         if vouches and not is_file:
             raise InvalidParamsError(
-                "vouching is for one catalog: name the address of its .json document"
+                "vouching applies to one catalog: give the address of its .json document"
             )
         settings: dict[str, object] = {}
         if vouches:
@@ -385,15 +389,15 @@ class OperatorDecisions:
         if not await self.index.add_sources([source]):
             before = await self.index.source(checked)
             if before is not None and not before.found_by:
-                raise ConflictError(f"{checked[:200]} is read already")
+                raise ConflictError(f"{checked[:200]} is a source already")
             if before is not None and "audience" in before.settings and not audience:
                 kept = {**settings, "audience": before.settings["audience"]}
                 source = msgspec.structs.replace(source, settings=kept)
-            await self.index.change_source(source)  # another site had named it
+            await self.index.change_source(source)  # a source that another site led to
         return source
 
     async def refresh(self, caller: Caller, url: str, *, address: str = "") -> list[Source]:
-        """Have a source, and what it leads to, read again now with all its cards; return them.
+        """Read a source, and the sources it led to, again now with all cards; return them.
 
         Waits a while for the visits: a source whose visit is not over has ``refresh`` in its
         settings. Raises ``A2AError``, ``StoreUnavailable``.
@@ -419,7 +423,7 @@ class OperatorDecisions:
         return found
 
     async def _named(self, url: str) -> Source:
-        """Return the source that an operator names, by its address or as a domain."""
+        """Return the source with an address or a domain."""
         given = url.strip()
         host = given.partition("/")[0]
         forms = [given, f"{given}/"] if "://" in given or given[:1] == "/" else []
@@ -428,22 +432,20 @@ class OperatorDecisions:
             with suppress(UnfitAddress):
                 if source := await self.index.source(checked_address(each, plain=self._plain)):
                     return source
-        with suppress(RuntimeError, ValueError):  # of what is no path of this machine
+        with suppress(RuntimeError, ValueError):  # not a path of this machine
             for name in (given, _file_address(given)):
                 if source := await self.index.source(name):
                     return source
-        raise NotFoundError(
-            f"there is no source {url[:200]!r}; parley agents import has one read from now on"
-        )
+        raise NotFoundError(f"there is no source {url[:200]!r}; parley agents import adds a source")
 
     async def _led_to(self, named: Source) -> list[Source]:
-        """Return a source as it is now, with those that it led to."""
+        """Return a source in its current state, with the sources it led to."""
         every = await self.index.sources(limit=MAX_KNOWN)
         root = {named.url}
         return [each for each in every if each.url in root or root_of(each) in root]
 
     async def remove_source(self, caller: Caller, url: str, *, address: str = "") -> None:
-        """Remove a source and the sources that it alone led to, and withdraw their entries.
+        """Remove a source and the sources that only it led to, and withdraw their entries.
 
         Raises ``A2AError``, ``StoreUnavailable``.
         """
@@ -457,9 +459,9 @@ def _file_address(path: str) -> str:
 
 
 def file_source(path: str | Path) -> Source:
-    """Return the source of a catalog in a file, which the operator of the registry vouches for.
+    """Return the source of a catalog file, for which the operator of the registry vouches.
 
-    It is read again when it has changed. Raises ``ValueError`` for a file without a catalog.
+    It is read again when the file changes. Raises ``ValueError`` for a file without a catalog.
     """
     from parley.registry.catalog.reading import InvalidCatalog
     from parley.registry.ingest.fetching import IngestLimits
@@ -473,16 +475,16 @@ def file_source(path: str | Path) -> Source:
     except OSError as error:
         raise ValueError(f"the entries of {found} cannot be read: {error.strerror}") from None
     if len(body) > limits.catalog_bytes:
-        raise ValueError(f"{found} has more than {limits.catalog_bytes:,} bytes")
+        raise ValueError(f"{found} is larger than {limits.catalog_bytes:,} bytes")
     try:
         reading = read_whole(body, limits, depth=0, at_most=limits.entries_per_catalog)
     except InvalidCatalog as error:
         raise ValueError(
-            f'{found} is no catalog: {error}; it looks like {{"entries": [...]}}, as '
-            "/.well-known/ard.json does"
+            f'{found} is not a catalog: {error}; a catalog is {{"entries": [...]}}, as in '
+            "/.well-known/ard.json"
         ) from None
     if reading.rejected:
         first = reading.rejected[0]
         name = first.identifier[:200] or "an entry"
-        raise ValueError(f"{found}: {name} cannot be read: {first.reason}")
+        raise ValueError(f"{found}: {name} is invalid: {first.reason}")
     return Source(url=found.as_uri(), kind=SourceKind.FILE)

@@ -1,7 +1,7 @@
-"""Proofs that a domain is a caller's: a token that it shows in DNS, or at a well-known path.
+"""Proofs that a caller controls a domain: a token in DNS, or at a well-known path.
 
-The token is of one caller, one domain and one registry, and so is the text that is shown: whoever
-sets it can see for which registry it is.
+The token is bound to one caller, one domain and one registry, and its text names the registry: the
+owner of the domain can see which registry it is for.
 """
 
 from __future__ import annotations
@@ -48,14 +48,16 @@ PROOF_PATH = "/.well-known/parley-registry.json"
 DNS, WELL_KNOWN = "dns", "well-known"
 METHODS = (DNS, WELL_KNOWN)
 RELEASED = "released"
-"""The method of a claim that its owner gives up, until no entry rests on it."""
+"""The method of a claim that its owner has released, until no entry depends on it."""
 
 MAX_DOCUMENT = 64 * 1024
 LEASE = 120.0
 POLL_SECONDS = 60.0
 RENEWAL_CONCURRENCY = 8
 FORGOTTEN_MS = 30 * 24 * 3600 * 1000
-"""How long after its end a claim is still looked for, and comes back when it is shown again."""
+"""How long after its expiry a claim is still checked, and restored when the proof is
+found again.
+"""
 
 _DOCUMENT = msgspec.json.Decoder(dict[str, Any])
 
@@ -64,7 +66,7 @@ Time = Annotated[int, msgspec.Meta(description="In ms since 1970.")]
 
 
 class DomainChallenge(msgspec.Struct, frozen=True, rename="camel"):
-    """The proof that a caller shows: ``text`` as a TXT record, or in a document at an address."""
+    """The proof to publish: ``text`` as a TXT record, or in a document at an address."""
 
     domain: str
     text: str
@@ -75,7 +77,7 @@ class DomainChallenge(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ProvedDomain(msgspec.Struct, frozen=True, rename="camel"):
-    """A domain that a caller has proved, and until when (ms)."""
+    """A proved domain, with its expiry (ms)."""
 
     domain: str
     method: str
@@ -85,8 +87,8 @@ class ProvedDomain(msgspec.Struct, frozen=True, rename="camel"):
 class DomainProofs:
     """Challenges, proofs, and their renewal.
 
-    ``registry`` is the name that the shown texts have. Without ``names`` no DNS is asked. ``ended``
-    and ``came_back`` are called when the proof of a claim has ended, or is shown again after that.
+    ``registry`` is the name in the published texts. Without ``names`` DNS is not used. ``ended``
+    and ``came_back`` are called when the proof of a claim has expired, or is found again later.
     """
 
     def __init__(
@@ -100,7 +102,7 @@ class DomainProofs:
         rates: CallerRates | None = None,
     ) -> None:
         if not registry or any(char in registry for char in " ;\"'") or not registry.isprintable():
-            raise ValueError(f"{registry!r} is no name of a registry: give its host")
+            raise ValueError(f"{registry!r} is not the name of a registry: give its host")
         self._index = index
         self._fetcher = fetcher
         self._names = names
@@ -119,17 +121,17 @@ class DomainProofs:
         self.came_back: Callable[[DomainClaim], Awaitable[object]] | None = None
 
     async def start(self) -> None:
-        """Begin to look for proofs again before they end. Idempotent."""
+        """Start checking proofs before they expire. Idempotent."""
         self._renewals.start()
 
     async def stop(self) -> None:
-        """Stop it. Idempotent."""
+        """Stop checking proofs. Idempotent."""
         await self._renewals.stop()
 
     async def challenge(
         self, caller: Caller, domain: str, *, origin: str = "", address: str = ""
     ) -> DomainChallenge:
-        """Return a new token for a domain. Earlier tokens do not count any more.
+        """Return a new token for a domain. It replaces earlier tokens.
 
         Raises ``A2AError``, ``StoreUnavailable``.
         """
@@ -154,26 +156,27 @@ class DomainProofs:
     async def prove(
         self, caller: Caller, domain: str, method: str = "", *, origin: str = "", address: str = ""
     ) -> ProvedDomain:
-        """Look for the token of a challenge, in DNS and at the well-known path, or at one of them.
+        """Look for the token of a challenge, in DNS and at the well-known path, or by one method.
 
-        Raises ``A2AError`` with what was found there, ``StoreUnavailable``.
+        Raises ``A2AError`` with the findings, ``StoreUnavailable``.
         """
         owner = owner_of(caller)
         name = checked_domain(domain)
         if method not in ("", *METHODS):
             raise InvalidParamsError(
-                f"there is no method {method[:40]!r}; there are {' and '.join(METHODS)}"
+                f"there is no method {method[:40]!r}; the methods are {' and '.join(METHODS)}"
             )
         self._rates.take(owner, "prove")
         given = await self._index.challenge(name, owner)
         if given is None:
-            raise NotFoundError(f"there is no challenge for {name}: ask for one first")
+            raise NotFoundError(f"there is no challenge for {name}: request a challenge first")
         text, expires_at = given
         await self._check_room(owner, name)
         now = self._index.now()
         if now >= expires_at:
             raise ConflictError(
-                f"the challenge for {name} has ended: ask for a new one, and show that"
+                f"the challenge for {name} has expired: request a new challenge, and publish its "
+                "text"
             )
         found = ""
         notes: list[str] = []
@@ -198,12 +201,12 @@ class DomainProofs:
         await self._put(claim)
         if self.came_back is not None:
             await self.came_back(claim)
-        # Last: after a crash before it, the same proof brings back what waits.
+        # Last: after a crash before this line, the same proof restores the waiting entries.
         await self._index.remove_challenge(name, owner)
         return ProvedDomain(name, found, claim.expires_at)
 
     async def release(self, caller: Caller, domain: str, *, address: str = "") -> None:
-        """Give a claim up. The entries that rest on it are not listed any more.
+        """Release a claim. The entries that depend on it are no longer listed.
 
         Raises ``A2AError``, ``StoreUnavailable``.
         """
@@ -215,7 +218,7 @@ class DomainProofs:
         await self._audit.record(caller, "domain.released", name, address=address)
         now = self._index.now()
         claim = DomainClaim(name, owner, RELEASED, "", now)
-        # It ends first, so that a process after a crash finds the next step.
+        # First end the claim, so that a process after a crash finds the next step.
         due_at = now + round(LEASE * 1000)
         await self._index.put_claim(name, owner, RELEASED, now, due_at=due_at)
         await self._end(claim)
@@ -229,17 +232,17 @@ class DomainProofs:
         held = await self._index.claims(owner)
         if name not in held and len(held) >= self.limits.domains:
             raise TooManyRequestsError(
-                f"a caller has at most {self.limits.domains} domains here: give one up first"
+                f"a caller may have at most {self.limits.domains} domains: release a domain first"
             )
 
     async def domains(self, caller: Caller) -> dict[str, int]:
-        """Return the domains of a caller, and until when they are proved (ms)."""
+        """Return the proved domains of a caller, with their expiry (ms)."""
         now = self._index.now()
         held = await self._index.claims(owner_of(caller))
         return {name: until for name, until in held.items() if until > now}
 
     async def renew(self) -> bool:
-        """Look for the proofs that are due; return whether there were any."""
+        """Check the proofs that are due; return whether there were any."""
         due = await self._index.claim_proofs(RENEWAL_CONCURRENCY, LEASE)
         if due:
             await asyncio.gather(*(self._renew(each) for each in due))
@@ -250,7 +253,7 @@ class DomainProofs:
             await self._end(claim)
             return
         now = self._index.now()
-        note = "it has no token to look for: prove it again"
+        note = "it has no token to check: prove the domain again"
         if claim.token:
             method, _, origin = claim.method.partition(" ")
             note = await self._look(method, claim.domain, claim.token, origin)
@@ -271,7 +274,7 @@ class DomainProofs:
             )
             return
         if now - claim.expires_at < round(self.limits.renewal_seconds * 1000):
-            log.warning("the proof of %s by %.80r has ended: %s", claim.domain, caller.id, note)
+            log.warning("the proof of %s by %.80r has expired: %s", claim.domain, caller.id, note)
             await self._audit.record(
                 SYSTEM, "domain.ended", claim.domain, owner=caller.id, reason=note
             )
@@ -294,7 +297,7 @@ class DomainProofs:
         )
 
     async def _look(self, method: str, domain: str, text: str, origin: str) -> str:
-        """Return why a text is not shown; empty if it is."""
+        """Return why a text is not found; empty if it is found."""
         if method == DNS:
             return await self._in_dns(domain, text)
         return await self._in_document(domain, text, origin)
@@ -302,7 +305,7 @@ class DomainProofs:
     async def _in_dns(self, domain: str, text: str) -> str:
         name = f"{LABEL}.{domain}"
         if self._names is None:
-            return "this registry asks no DNS"
+            return "this registry does not use DNS"
         try:
             shown = await self._names.texts(name, fresh=True)
         except DnsUnavailable as error:
@@ -320,7 +323,7 @@ class DomainProofs:
         except PageUnavailable as error:
             return str(error)
         if urlsplit(answer.url).netloc != urlsplit(url).netloc:
-            return f"{url} leads to {host_of(answer.url)}, and another host proves nothing"
+            return f"{url} redirects to {host_of(answer.url)}, and another host proves nothing"
         if answer.status != 200:
             return f"{url} answered {answer.status}"
         try:
@@ -331,12 +334,12 @@ class DomainProofs:
             return f'{url} has no list "proofs"'
         if any(isinstance(each, str) and _is_same(each, text) for each in shown[:1000]):
             return ""
-        return f"{url} has not the text of this caller's challenge"
+        return f"{url} does not have the text of this caller's challenge"
 
     def _address(self, domain: str, origin: str) -> str:
-        """Return where the document of a domain is. Raises ``InvalidParamsError``.
+        """Return the address of a domain's document. Raises ``InvalidParamsError``.
 
-        Only a domain of this machine (``*.localhost``) may be at another port, and unencrypted.
+        Only a domain of this machine (``*.localhost``) may use another port, and http.
         """
         if not origin:
             return f"https://{domain}{PROOF_PATH}"
@@ -344,19 +347,18 @@ class DomainProofs:
         is_local = domain.endswith(".localhost") and is_this_machine(host_of(origin))
         if not is_local or parts.path not in ("", "/") or parts.query or parts.scheme != "http":
             raise InvalidParamsError(
-                f"the document of {domain} is at https://{domain}{PROOF_PATH}; an origin can be "
-                "named for domains of this machine alone, such as http://127.0.0.1:8080 for "
+                f"the document of {domain} must be at https://{domain}{PROOF_PATH}; an origin can "
+                "be "
+                "given only for domains of this machine, such as http://127.0.0.1:8080 for "
                 "agents.localhost"
             )
         return f"http://{parts.netloc}{PROOF_PATH}"
 
 
 def owner_of(caller: Caller) -> str:
-    """Return the owner that a caller is. Raises ``PermissionDeniedError`` without a proof."""
+    """Return the owner id of a caller. Raises ``PermissionDeniedError`` without authentication."""
     if not caller.authenticated or not caller.owner:
-        raise PermissionDeniedError(
-            "publishing needs a caller that proved who it is: send credentials"
-        )
+        raise PermissionDeniedError("publishing needs an authenticated caller: send credentials")
     return caller.owner
 
 
@@ -367,9 +369,7 @@ def checked_domain(text: str) -> str:
     except InvalidUrn as error:
         raise InvalidParamsError(str(error)) from None
     if is_public_suffix(name):
-        raise InvalidParamsError(
-            f"{name} is for everybody to register names under: prove one of these names"
-        )
+        raise InvalidParamsError(f"anyone can register names below {name}: prove a name below it")
     return name
 
 

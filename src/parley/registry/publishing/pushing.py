@@ -1,7 +1,7 @@
-"""Pushed entries: whose they are, and what of them is listed.
+"""Published entries: their ownership, and which of them are listed.
 
-A caller pushes entries of publishers whose domains it has proved. They are its own: they are kept
-under a source of the caller, so that no other caller replaces or removes them.
+A caller publishes entries of publishers whose domains it has proved. They are stored under a source
+of the caller, so that no other caller can replace or remove them.
 """
 
 from __future__ import annotations
@@ -51,24 +51,24 @@ from parley.registry.records import (
 
 PUSHED, IMPORTED = "push:", "import:"
 PROBE = "parley.probe"
-"""The member of an entry's metadata with the text of a message that its owner wants agents to be
-probed with. See ``registry/health/probing.py``.
+"""The member of an entry's metadata with the text of the message for probes of the agent, set by
+its owner. See ``registry/health/probing.py``.
 """
 
 MAX_PROBE_TEXT = 200
 BATCH = 50
 SHOWN = 100
-"""How many identifiers a line of the audit names."""
+"""The number of identifiers a line of the audit log names."""
 
 _ALL = tuple(EntryStanding)
 
 
 class PublishOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How entries are published.
+    """Options for published entries.
 
-    ``audience`` is who sees them (``None``: as before, everybody at first). ``probe`` is the text
-    of a message that the agents may be probed with. With ``replace`` all other entries of the
-    caller are withdrawn: it has the pushed entries alone.
+    ``audience`` are the callers who see them (``None``: unchanged, at first public). ``probe`` is
+    the text of a message with which the agents may be probed. With ``replace`` all other entries of
+    the caller are withdrawn.
     """
 
     audience: tuple[str | Mapping[str, Any], ...] | None = None
@@ -81,7 +81,7 @@ class PublishOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublishedEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """What became of an entry that was pushed. ``is_changed``: it is new, or not as it was."""
+    """The outcome of a published entry. ``is_changed``: it is new or different."""
 
     identifier: str
     standing: str
@@ -92,7 +92,7 @@ class PublishedEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class PublishReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What became of all of them. ``refused`` ones were not taken: nothing of them is kept."""
+    """The outcome of a publication. ``refused`` entries were rejected without being stored."""
 
     entries: tuple[PublishedEntry, ...]
     refused: tuple[PublishedEntry, ...]
@@ -100,7 +100,7 @@ class PublishReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class EntryPublishing:
-    """Takes entries that callers push or operators import through the examiner to the index."""
+    """Passes entries that callers publish or operators import through the examiner to the index."""
 
     def __init__(
         self,
@@ -131,9 +131,9 @@ class EntryPublishing:
         *,
         address: str = "",
     ) -> PublishReport:
-        """Publish the entries of a catalog, with the entries of nested catalogs.
+        """Publish the entries of a catalog and of its nested catalogs.
 
-        Doing it again with the same changes nothing. Raises ``A2AError``, ``StoreUnavailable``.
+        Repeating it without changes has no effect. Raises ``A2AError``, ``StoreUnavailable``.
         """
         options = options or PublishOptions()
         owner = owner_of(caller)
@@ -141,7 +141,7 @@ class EntryPublishing:
         if self._pushes[owner] >= self.limits.publishes_at_once:
             raise TooManyRequestsError(
                 f"{self.limits.publishes_at_once} catalogs of this caller are being read: wait for "
-                "their answers, then send the next",
+                "their responses, then send the next",
                 retry_after=5.0,
             )
         self._pushes[owner] += 1
@@ -182,7 +182,7 @@ class EntryPublishing:
             self._check_room(len(present), len({*every, *names}))
             await self._record(caller, "entry.published", allowed, refused, address)
             drafts = await self._examined(allowed, source, Authority.PROVED, owner, audience, known)
-            # Reading cards takes a while, in which a proof may end.
+            # Reading cards takes a while, in which a proof may expire.
             domains = await self._proofs.domains(caller)
             proved: list[EntryDraft] = []
             for draft in drafts:
@@ -190,21 +190,23 @@ class EntryPublishing:
                     refused.append(_refused(draft.identifier, words))
                 else:
                     proved.append(draft)
-            words = "its owner pushed a catalog without it" * options.replace
+            words = "its owner published a catalog without it" * options.replace
             return await self._taken(source, proved, known, listed, refused, words)
 
     def _check_room(self, count: int, every: int) -> None:
-        """Check that a caller may have so many entries, and so many with the withdrawn ones."""
+        """Raise an error if the caller exceeds its limits of entries, with and without withdrawn
+        entries.
+        """
         if count > self.limits.entries:
             raise TooManyRequestsError(
-                f"a caller has at most {self.limits.entries:,} entries here, and that would "
+                f"a caller may have at most {self.limits.entries:,} entries, and this would "
                 f"be {count:,}: withdraw some first"
             )
         most = self.limits.entries + self.limits.withdrawn
         if every > most:
             raise TooManyRequestsError(
-                f"a caller has at most {most:,} entries here with those that it withdrew, and that "
-                f"would be {every:,}: withdrawn ones are removed after a while"
+                f"a caller may have at most {most:,} entries including withdrawn entries, and this "
+                f"would be {every:,}: withdrawn entries are removed after a while"
             )
 
     async def bring_in(
@@ -218,8 +220,8 @@ class EntryPublishing:
     ) -> PublishReport:
         """Import the entries of a catalog as the operator, who vouches for their publishers.
 
-        ``name`` says what was imported: with ``replace``, what is not in it any more is withdrawn.
-        Raises ``A2AError``, ``StoreUnavailable``.
+        ``name`` identifies the import: with ``replace``, entries of earlier imports under this name
+        that are missing now are withdrawn. Raises ``A2AError``, ``StoreUnavailable``.
         """
         options = options or PublishOptions()
         audience = options.tokens(caller)
@@ -239,9 +241,9 @@ class EntryPublishing:
     async def withdraw(
         self, caller: Caller, identifier: str, *, is_operator: bool = False, address: str = ""
     ) -> int:
-        """Withdraw the caller's entry; an operator withdraws those of all sources.
+        """Withdraw the caller's entry; an operator withdraws the entries of all sources.
 
-        Doing it again changes nothing. Raises ``A2AError``, ``StoreUnavailable``.
+        Repeating it has no effect. Raises ``A2AError``, ``StoreUnavailable``.
         """
         owner = owner_of(caller)
         self._rates.take(owner, "withdraw")
@@ -257,7 +259,7 @@ class EntryPublishing:
         if not own:
             if any(not each.audience and each.standing is EntryStanding.LISTED for each in found):
                 raise PermissionDeniedError(f"{name[:200]} was not published by this caller")
-            raise NotFoundError(f"this caller has published no {name[:200]!r}")
+            raise NotFoundError(f"this caller has published no entry {name[:200]!r}")
         there = [each.key for each in own if each.standing is not EntryStanding.WITHDRAWN]
         if not there:
             return 0
@@ -266,17 +268,14 @@ class EntryPublishing:
         return await self._index.withdraw_entries(there, f"{by} withdrew it")
 
     async def own(self, caller: Caller) -> list[IndexedEntry]:
-        """Return the entries of a caller, with every standing."""
+        """Return the entries of a caller, of every standing."""
         owner = owner_of(caller)
         return [each async for each in self._kept(source_of(owner), withdrawn=True)]
 
     async def suspend(self, claim: DomainClaim) -> int:
-        """Stop listing entries whose publisher's domain is not proved any more."""
+        """Stop listing entries whose publisher's domain is no longer proved."""
         source = source_of(claim.owner)
-        words = (
-            f"the proof that {claim.domain} belongs to who published it has ended: "
-            "prove the domain again"
-        )
+        words = f"the proof of the domain {claim.domain} has expired: prove the domain again"
         count = 0
         async with self._turns.of(claim.owner):
             others = await self._proofs_of(claim)
@@ -301,7 +300,7 @@ class EntryPublishing:
         return count
 
     async def restore(self, claim: DomainClaim) -> int:
-        """Examine the entries again that wait for a proof that is there now."""
+        """Examine the entries again that waited for a proof that exists now."""
         source = source_of(claim.owner)
         async with self._turns.of(claim.owner):
             waiting: list[ListedEntry] = []
@@ -324,20 +323,21 @@ class EntryPublishing:
     def _read(
         self, document: bytes | Mapping[str, Any], options: PublishOptions
     ) -> tuple[list[ListedEntry], list[PublishedEntry]]:
-        """Return the entries of a document, and its unreadable entries."""
+        """Return the valid entries and the invalid entries of a document."""
         body = document if isinstance(document, bytes) else msgspec.json.encode(document)
         if len(body) > self.limits.document_bytes:
             raise InvalidParamsError(
-                f"a catalog that is pushed has at most {self.limits.document_bytes:,} bytes"
+                f"a published catalog may have at most {self.limits.document_bytes:,} bytes"
             )
         try:
             reading = read_whole(body, self._ingest, depth=0, at_most=self.limits.entries_at_once)
         except InvalidCatalog as error:
-            raise InvalidParamsError(f"that is no catalog: {error}") from None
+            raise InvalidParamsError(f"that is not a catalog: {error}") from None
         if reading.notes:
             raise TooManyRequestsError(
-                f"at most {self.limits.entries_at_once:,} entries are pushed at once: push the "
-                "rest by itself"
+                f"at most {self.limits.entries_at_once:,} entries can be published at once: "
+                "publish the "
+                "rest separately"
             )
         refused = [_refused(each.identifier, each.reason) for each in reading.rejected]
         return [_with_probe(each, options.probe) for each in reading.entries], refused
@@ -358,7 +358,7 @@ class EntryPublishing:
         async def one(each: ListedEntry) -> EntryDraft:
             before = known.get(each.identifier)
             elsewhere: list[IndexedEntry] = []
-            if authority is not Authority.OPERATOR:  # whose imports are decisions
+            if authority is not Authority.OPERATOR:  # an operator's import is a decision
                 _, elsewhere = await examination.known(each.identifier)
             terms: dict[str, Any] = {
                 "authority": authority,
@@ -406,8 +406,8 @@ class EntryPublishing:
     ) -> PublishReport:
         """Put drafts; with ``words``, withdraw the other entries of their source for that reason.
 
-        The crawler knows of the source before, so that what is killed then is read again all the
-        same. It reads the cards again: soon if one is missing.
+        The source is stored first, so that the crawler completes an interrupted publication. It
+        reads the cards again: soon if a card is missing.
         """
         due_at = self._index.now() + round(self.limits.refresh_seconds * 1000)
         kept = Source(url=source, kind=SourceKind.PUSH, due_at=due_at)
@@ -423,7 +423,7 @@ class EntryPublishing:
         return PublishReport(entries=tuple(entries), refused=tuple(refused), withdrawn=withdrawn)
 
     async def _kept(self, source: str, *, withdrawn: bool = False) -> AsyncIterator[IndexedEntry]:
-        """Yield the entries of a source in the index."""
+        """Yield the indexed entries of a source."""
         standings = _ALL if withdrawn else tuple(set(_ALL) - {EntryStanding.WITHDRAWN})
         async for page in pages_of(self._index, source, standings, size=500):
             for each in page:
@@ -456,29 +456,29 @@ class EntryPublishing:
         )
 
     async def _proofs_of(self, claim: DomainClaim) -> list[str]:
-        """Return the domains that an owner has proved beside that of a claim."""
+        """Return the other domains that the owner of a claim has proved."""
         now = self._index.now()
         held = await self._index.claims(claim.owner)
         return [name for name, until in held.items() if until > now and name != claim.domain]
 
 
 def source_of(owner: str) -> str:
-    """Return the source of what a caller pushes. It does not say who that is."""
+    """Return the source of a caller's entries. It does not reveal the caller."""
     return PUSHED + hashlib.sha256(owner.encode()).hexdigest()[:32]
 
 
 def imported(name: str) -> str:
-    """Return the source of what an operator imports under a name. Raises ``InvalidParamsError``."""
+    """Return the source of an operator's import under a name. Raises ``InvalidParamsError``."""
     shown = name.strip()
     if not shown or len(shown) > 500 or not shown.isprintable():
         raise InvalidParamsError(
-            "an import has a name of up to 500 characters, such as that of its file"
+            "an import needs a name of up to 500 characters, such as its file name"
         )
     return IMPORTED + shown
 
 
 def _named(listed: Iterable[ListedEntry], refused: Iterable[PublishedEntry]) -> list[str]:
-    """Return the identifiers that a catalog names: what is refused of it is in it, too."""
+    """Return the identifiers that a catalog names, including those of rejected entries."""
     names = [each.identifier for each in listed]
     return [*names, *(one_form(each.identifier) for each in refused if each.identifier)]
 
@@ -489,7 +489,7 @@ def _with_probe(listed: ListedEntry, text: str | None) -> ListedEntry:
         return listed
     if len(text) > MAX_PROBE_TEXT or not text.isprintable():
         raise InvalidParamsError(
-            f"the text of a probe is one line of up to {MAX_PROBE_TEXT} characters"
+            f"the text of a probe must be one line of up to {MAX_PROBE_TEXT} characters"
         )
     metadata = {name: each for name, each in listed.entry.metadata.items() if name != PROBE}
     if text:
@@ -504,12 +504,11 @@ def _not_proved(identifier: str, domains: Iterable[str]) -> str:
     try:
         publisher = AirUrn.parse(identifier).publisher
     except InvalidUrn as error:
-        return f"its identifier is wrong: {error}"
+        return f"its identifier is invalid: {error}"
     if any(is_within(publisher, each) for each in domains):
         return ""
     return (
-        f"{publisher} is not proved to be this caller's: prove it first "
-        f"(parley agents prove {publisher})"
+        f"this caller has not proved {publisher}: prove it first (parley agents prove {publisher})"
     )
 
 
@@ -519,7 +518,7 @@ def _rests_on(entry: IndexedEntry, claim: DomainClaim, others: Iterable[str]) ->
 
 
 def _again(entry: IndexedEntry) -> ListedEntry | None:
-    """Return a kept entry as one to be examined again."""
+    """Return a stored entry for another examination."""
     from parley.registry.catalog.reading import InvalidEntry, read_entry
 
     try:

@@ -1,1 +1,1 @@
-"""How a registry finds and ranks: words, filters, facets, scores, meaning, marks."""
+"""Search and ranking in a registry: words, filters, facets, scores, meaning, marks."""

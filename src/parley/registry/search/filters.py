@@ -1,8 +1,9 @@
-"""Filters of searches, orders of lists, and the fields of facets, as the index needs them.
+"""Filters of searches, orders of lists, and the fields of facets, converted for the index.
 
-Any member of an entry can be filtered by, nested ones by a path with dots, and so can what the
-registry derives: ``publisher``, ``source``, ``host.*`` and ``card.*``. A path that no entry has
-matches nothing: the members of entries are open. Long texts are no values; they are searched.
+Any member of an entry can be used in filters, nested members by a path with dots, and so can the
+values that the registry derives: ``publisher``, ``source``, ``host.*`` and ``card.*``. An unknown
+path matches nothing, because entries may have any members. Long texts are not values; they are
+searched by words.
 
 The filter of a list (ARD Appendix A), such as ``type = 'x' AND createdAfter > '2026-01-01'``:
 
@@ -12,9 +13,9 @@ The filter of a list (ARD Appendix A), such as ``type = 'x' AND createdAfter > '
                | contains "(" path "," value ")"
     operator   = "=" | "!=" | "<" | "<=" | ">" | ">=" | ":"
 
-``:`` and ``contains`` look for a part. Values stand in quotation marks, or as they are when they
-have no spaces, commas, parentheses or signs. Commas mean OR, also inside the quotation marks of a
-type or publisher. ``OR`` joins conditions of one field: the index keeps no others.
+``:`` and ``contains`` search for a part. Values are quoted, or unquoted if they have no spaces,
+commas, parentheses or operators. Commas mean OR, also inside the quotes of a type or publisher.
+``OR`` joins conditions of one field: the index supports no others.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from parley.registry.catalog.searching import (
 )
 from parley.registry.records import ORDERS, Constraint, Operator, Order
 
-# Field paths of entries: what filters, facets and orders may name.
+# Field paths of entries for filters, facets and orders.
 
 MAX_PATH = 128
 MAX_DEPTH = 8
@@ -65,18 +66,18 @@ ALIASES = {
     "card.capabilities.extensions.uri": "card.extensions",
     "card.provider.organization": "card.provider",
 }
-"""Other names of paths: those of Appendix A, and those that values have in an A2A card."""
+"""Other names of paths: from Appendix A, and of values in an A2A card."""
 
 REGISTRY_TIMES = ("registry.createdAt", "registry.updatedAt")
 _OF_REGISTRY = ("registry.trust", "registry.marks", *REGISTRY_TIMES)
-"""Findings of a registry that entries can be filtered by."""
+"""Findings of a registry that filters can use."""
 
 SEARCHED = ("description", "representativeQueries", "data", "url")
-"""Members that are no values."""
+"""Members that are searched by words, not used as values."""
 
 _PATH = re.compile(r"[^\s.\x00-\x1f\x7f]+(?:\.[^\s.\x00-\x1f\x7f]+)*")
 _SPACED = re.compile(r"[\w.-]+/[\w.-]+ \w+")
-"""A media type whose plus sign was read as a space, as in the query of a URL."""
+"""A media type whose plus sign was decoded as a space, as in the query of a URL."""
 
 _SHORT_TYPES = {
     "a2a": A2A_CARD, "agent": A2A_CARD, "agents": A2A_CARD, "mcp": MCP_CARD,
@@ -85,43 +86,42 @@ _SHORT_TYPES = {
 
 
 def checked_path(path: str) -> str:
-    """Return the path that a name stands for. Raises ``InvalidParamsError``."""
+    """Return the path for a name. Raises ``InvalidParamsError``."""
     if len(path) > MAX_PATH:
         raise InvalidParamsError(
             f"the field path {path[:40]!r}... is longer than {MAX_PATH} characters"
         )
     if not _PATH.fullmatch(path) or path.count(".") >= MAX_DEPTH:
         raise InvalidParamsError(
-            f"{path!r} is no field path; use names with dots between them, such as "
+            f"{path!r} is not a field path; use names with dots between them, such as "
             f"trustManifest.attestations.type (at most {MAX_DEPTH} names)"
         )
     if path.partition(".")[0] in SEARCHED:
         raise InvalidParamsError(
-            f"entries are not filtered by {path.partition('.')[0]!r}; search for its words with "
+            f"entries cannot be filtered by {path.partition('.')[0]!r}; search for its words with "
             "query.text, or filter by identifier, type, publisher, tags, capabilities, version, "
             "metadata.*, trustManifest.* or card.*"
         )
     if path.partition(".")[0] == "registry" and path not in _OF_REGISTRY:
         raise InvalidParamsError(
-            f"entries are not filtered by {path!r}; of what the registry knows, registry.trust and "
-            "registry.marks can be"
+            f"entries cannot be filtered by {path!r}; of the registry's findings only "
+            "registry.trust and "
+            "registry.marks can be used"
         )
     return ALIASES.get(path, path)
 
 
 def checked_values(path: str, values: Iterable[str]) -> tuple[str, ...]:
-    """Return the different values to compare with. Raises ``InvalidParamsError``.
+    """Return the distinct values to compare with. Raises ``InvalidParamsError``.
 
-    The names that a type of artifact has had stand for each other.
+    The successive names of an artifact type are equivalent.
     """
     found = dict.fromkeys(value.strip() for value in values)
     if not found or "" in found:
-        raise InvalidParamsError(
-            f"{path!r} is compared with nothing; name a value, or leave it out"
-        )
+        raise InvalidParamsError(f"{path!r} has no value; give a value, or leave it out")
     if len(found) > MAX_VALUES:
         raise InvalidParamsError(
-            f"{path!r} is compared with {len(found)} values; at most {MAX_VALUES} are"
+            f"{path!r} has {len(found)} values; at most {MAX_VALUES} are allowed"
         )
     if longest := next((value for value in found if len(value) > MAX_VALUE), None):
         raise InvalidParamsError(
@@ -133,8 +133,8 @@ def checked_values(path: str, values: Iterable[str]) -> tuple[str, ...]:
 
 
 def values_in(path: str, given: Any) -> tuple[str, ...]:
-    """Return the values of a filter in JSON: of a list or a single one, numbers and truth values
-    as texts. Raises ``InvalidParamsError``.
+    """Return the values of a JSON filter: of a list or a single value, with numbers and booleans as
+    texts. Raises ``InvalidParamsError``.
     """
     listed = given if isinstance(given, list | tuple) else [given]
     texts = []
@@ -146,7 +146,7 @@ def values_in(path: str, given: Any) -> tuple[str, ...]:
         else:
             kind = "null" if each is None else "an object" if isinstance(each, dict) else "a list"
             raise InvalidParamsError(
-                f"{path!r} is compared with {kind}; a value is a text, a number or a truth value, "
+                f"{path!r} is compared with {kind}; a value must be a text, a number or a boolean, "
                 "or a list of them"
             )
     return tuple(texts)
@@ -155,8 +155,8 @@ def values_in(path: str, given: Any) -> tuple[str, ...]:
 def _names_of_type(value: str) -> tuple[str, ...]:
     if "/" not in value:
         meant = _SHORT_TYPES.get(value.lower())
-        hint = f"did you mean {meant!r}?" if meant else f"a type is one such as {A2A_CARD!r}"
-        raise InvalidParamsError(f"{value[:80]!r} is no media type; {hint}")
+        hint = f"did you mean {meant!r}?" if meant else f"a type is, for example, {A2A_CARD!r}"
+        raise InvalidParamsError(f"{value[:80]!r} is not a media type; {hint}")
     if _SPACED.fullmatch(value):
         value = value.replace(" ", "+")
     for names in (A2A_CARD_TYPES, REGISTRY_TYPES):
@@ -199,16 +199,16 @@ _SINCE: Mapping[str, tuple[str, Mapping[str, Operator]]] = {
     "updatedBefore": (_UPDATED, {"eq": "lt", "lt": "lt", "le": "le"}),
 }
 _SPLIT = ("type", "publisher", "identifier", "version", "tags", "capabilities")
-"""Fields whose quoted values are split at commas: their values have none."""
+"""Fields whose quoted values are split at commas, because their values contain none."""
 
 _OPERATOR = {"eq": "=", "contains": ":", "gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 
 Clause = tuple[Constraint, ...]
-"""Constraints of which one must hold."""
+"""Constraints of which at least one must hold."""
 
 
 class FilterToken(msgspec.Struct, frozen=True):
-    """A piece of an expression; ``at`` counts characters from 1.
+    """A token of an expression; ``at`` counts characters from 1.
 
     Its ``kind`` is ``quoted``, ``sign``, ``mark``, ``bare`` or ``end``.
     """
@@ -228,7 +228,7 @@ class FilterToken(msgspec.Struct, frozen=True):
 
 
 def constraints_of_expression(text: str) -> tuple[Constraint, ...]:
-    """Return what an expression demands: constraints that all hold.
+    """Return the constraints of an expression, all of which must hold.
 
     Raises ``InvalidParamsError``.
     """
@@ -241,19 +241,18 @@ def constraints_of_expression(text: str) -> tuple[Constraint, ...]:
     if parser.token.kind != "end":
         raise _wrong(
             parser.token,
-            "AND or OR is missing here (a value with spaces stands in quotation marks, and + is "
-            "%2B in a URL)",
+            "AND or OR is missing here (quote a value with spaces, and write + as %2B in a URL)",
         )
     found = tuple(dict.fromkeys(_merged(clause) for clause in clauses))
     if len(found) > MAX_FILTERS:
         raise InvalidParamsError(
-            f"the filter has {len(found)} conditions; at most {MAX_FILTERS} may"
+            f"the filter has {len(found)} conditions; at most {MAX_FILTERS} are allowed"
         )
     return found
 
 
 def _wrong(token: FilterToken, what: str) -> InvalidParamsError:
-    return InvalidParamsError(f"the filter is wrong {token}: {what}; for example {EXAMPLE}")
+    return InvalidParamsError(f"the filter is invalid {token}: {what}; for example {EXAMPLE}")
 
 
 def _tokens(text: str) -> list[FilterToken]:
@@ -275,7 +274,7 @@ def _tokens(text: str) -> list[FilterToken]:
 
 
 class _Parser:
-    """Reads tokens into clauses that all hold; a negated part is read as its opposite."""
+    """Parses tokens into clauses that must all hold; a negated part is parsed as its opposite."""
 
     def __init__(self, tokens: list[FilterToken]) -> None:
         self._tokens = tokens
@@ -283,17 +282,17 @@ class _Parser:
 
     @property
     def token(self) -> FilterToken:
-        """The token to read next."""
+        """The next token."""
         return self._tokens[self._at]
 
     def take(self) -> FilterToken:
-        """Return the token, and go to the next one."""
+        """Return the next token, and advance."""
         token = self.token
         self._at = min(self._at + 1, len(self._tokens) - 1)
         return token
 
     def expression(self, negated: bool, depth: int) -> list[Clause]:
-        """Read conditions with ``OR`` between them."""
+        """Parse conditions joined by ``OR``."""
         if depth > MAX_NESTED:
             raise _wrong(self.token, f"parentheses and NOT are nested deeper than {MAX_NESTED}")
         found = self._conjunction(negated, depth)
@@ -381,7 +380,7 @@ def _constraint(
         field, operators = _SINCE[field]
         if operator not in operators:
             signs = " or ".join(_OPERATOR[each] for each in operators)
-            raise _wrong(name, f"{name.text} is compared with {signs}")
+            raise _wrong(name, f"{name.text} can be compared with {signs} only")
         operator = operators[operator]
     field = checked_path(field)
     texts = []
@@ -391,7 +390,7 @@ def _constraint(
             quote, text = text[0], text[1:-1].replace(text[0] * 2, text[0])
             text = re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)
             if not text.strip():
-                raise _wrong(value, f"nothing stands between the {quote}")
+                raise _wrong(value, f"there is no text between the {quote}")
         texts += text.split(",") if field in _SPLIT and operator == "eq" else [text]
     if field in (_CREATED, _UPDATED):
         _check_times(name, operator, texts)
@@ -403,19 +402,19 @@ def _constraint(
 
 def _check_times(name: FilterToken, operator: str, texts: list[str]) -> None:
     if operator not in ("gt", "ge", "lt", "le"):
-        raise _wrong(name, f"{name.text} is compared with <, <=, > or >=")
+        raise _wrong(name, f"{name.text} can be compared with <, <=, > or >= only")
     if len(texts) > 1:
-        raise _wrong(name, f"{name.text} is compared with one time")
+        raise _wrong(name, f"{name.text} can be compared with one time only")
     try:
         datetime.fromisoformat(texts[0])
     except ValueError:
         raise _wrong(
-            name, f"{texts[0][:40]!r} is no time such as '2026-01-31' or '2026-01-31T12:00:00Z'"
+            name, f"{texts[0][:40]!r} is not a time such as '2026-01-31' or '2026-01-31T12:00:00Z'"
         ) from None
 
 
 def _either(one: list[Clause], other: list[Clause], at: FilterToken) -> list[Clause]:
-    """Return clauses that hold when either list of clauses holds."""
+    """Return clauses that hold if either list of clauses holds."""
     if len(one) * len(other) > MAX_FILTERS:
         raise _wrong(at, "it is too complex; fewer conditions may be joined by OR")
     found = []
@@ -428,7 +427,7 @@ def _either(one: list[Clause], other: list[Clause], at: FilterToken) -> list[Cla
 
 
 def _merged(clause: Clause, at: FilterToken | None = None) -> Constraint:
-    """Return a clause as one constraint: its conditions are of one field and operator."""
+    """Return a clause as one constraint: its conditions have the same field and operator."""
     first = clause[0]
     if len(clause) == 1:
         return first
@@ -437,15 +436,17 @@ def _merged(clause: Clause, at: FilterToken | None = None) -> Constraint:
     if len(fields) > 1:
         raise _wrong(
             where,
-            f"OR joins conditions of one field, not of {fields[0]} and {fields[1]}; "
-            "ask for two lists, or use AND",
+            f"OR can join conditions of one field only, not of {fields[0]} and {fields[1]}; "
+            "request two lists, or use AND",
         )
     if any(each.negated for each in clause):
-        raise _wrong(where, f"OR cannot join conditions of {first.field} of which one is negated")
+        raise _wrong(where, f"OR cannot join conditions of {first.field} if some are negated")
     operators = tuple(dict.fromkeys(each.operator for each in clause))
     if len(operators) > 1:
         used = " and ".join(_OPERATOR[each] for each in operators)
-        raise _wrong(where, f"OR joins conditions of one operator, not {used} on {first.field}")
+        raise _wrong(
+            where, f"OR can join conditions of one operator only, not {used} on {first.field}"
+        )
     values = dict.fromkeys(value for each in clause for value in each.values)
     return msgspec.structs.replace(first, values=tuple(values))
 
@@ -467,14 +468,14 @@ _ORDER_NAMES = {
 
 
 def constraints_of(query: QueryModel) -> tuple[Constraint, ...]:
-    """Return the filter of a query as constraints: any of the values of a path, of all paths
-    (ARD §5.3.1).
+    """Return the filter of a query as constraints: any of the values of a path, for all paths (ARD
+    §5.3.1).
 
     Raises ``InvalidParamsError``.
     """
     if len(query.filter) > MAX_FILTERS:
         raise InvalidParamsError(
-            f"filter has {len(query.filter)} fields; at most {MAX_FILTERS} are read"
+            f"filter has {len(query.filter)} fields; at most {MAX_FILTERS} are allowed"
         )
     found = []
     for given, values in query.filter.items():
@@ -482,7 +483,7 @@ def constraints_of(query: QueryModel) -> tuple[Constraint, ...]:
         field = checked_path(path)
         if field in REGISTRY_TIMES:
             raise InvalidParamsError(
-                f"{path!r} is a time to compare with, as GET /agents does: createdAfter = "
+                f"{path!r} is a comparison with a time; use it in GET /agents: createdAfter = "
                 "'2026-01-31'"
             )
         found.append(Constraint(field=field, values=checked_values(field, values_in(path, values))))
@@ -490,13 +491,15 @@ def constraints_of(query: QueryModel) -> tuple[Constraint, ...]:
 
 
 def facets_of(request: ExploreRequest) -> tuple[tuple[FacetRequest, str], ...]:
-    """Return what is to be counted, with the paths of the index. Raises ``InvalidParamsError``."""
+    """Return the requested facets, with their paths in the index. Raises ``InvalidParamsError``."""
     facets = request.facets
     if not facets:
-        raise InvalidParamsError('name what to count, such as {"facets": [{"field": "type"}]}')
+        raise InvalidParamsError(
+            'name the fields to count, such as {"facets": [{"field": "type"}]}'
+        )
     if len(facets) > MAX_FACETS:
         raise InvalidParamsError(
-            f"{len(facets)} facets are asked for; at most {MAX_FACETS} are counted"
+            f"{len(facets)} facets are requested; at most {MAX_FACETS} are allowed"
         )
     if len({each.field for each in facets}) < len(facets):
         raise InvalidParamsError("a field is named twice in resultType.facets")
@@ -504,12 +507,13 @@ def facets_of(request: ExploreRequest) -> tuple[tuple[FacetRequest, str], ...]:
     for facet in facets:
         if not 1 <= facet.limit <= MAX_BUCKETS:
             raise InvalidParamsError(
-                f"the limit of the facet {facet.field[:80]!r} is between 1 and {MAX_BUCKETS}, not "
+                f"the limit of the facet {facet.field[:80]!r} must be between 1 and "
+                f"{MAX_BUCKETS}, not "
                 f"{facet.limit}"
             )
         if facet.min_count < 1:
             raise InvalidParamsError(
-                f"the minCount of the facet {facet.field[:80]!r} is 1 or more, not "
+                f"the minCount of the facet {facet.field[:80]!r} must be 1 or more, not "
                 f"{facet.min_count}"
             )
         found.append((facet, checked_path(request.query.path(facet.field))))
@@ -517,8 +521,8 @@ def facets_of(request: ExploreRequest) -> tuple[tuple[FacetRequest, str], ...]:
 
 
 def order_of(text: str) -> tuple[Order, ...]:
-    """Return the order that ``orderBy`` names: fields with commas between them, each with ``ASC``
-    or ``DESC`` if need be. Raises ``InvalidParamsError``.
+    """Return the order of an ``orderBy`` text: comma-separated fields, each optionally with ``ASC``
+    or ``DESC``. Raises ``InvalidParamsError``.
     """
     if not text.strip():
         return ()
@@ -534,13 +538,14 @@ def order_of(text: str) -> tuple[Order, ...]:
         field = _ORDER_NAMES.get(words[0].lower())
         if field is None:
             raise InvalidParamsError(
-                f"lists are not ordered by {words[0][:80]!r}, but by {', '.join(ORDERS)}; for "
+                f"lists cannot be ordered by {words[0][:80]!r}, only by {', '.join(ORDERS)}; for "
                 "example updatedAt DESC, displayName"
             )
         if len(words) > 2 or (len(words) == 2 and words[1].upper() not in ("ASC", "DESC")):
             raise InvalidParamsError(
-                f"{' '.join(words[1:])[:80]!r} in orderBy is no direction; after a field stands "
-                "ASC or DESC, and a comma before the next field"
+                f"{' '.join(words[1:])[:80]!r} in orderBy is not a direction; a field may be "
+                "followed by "
+                "ASC or DESC, and by a comma before the next field"
             )
         if field in found:
             raise InvalidParamsError(f"orderBy names {field} twice")

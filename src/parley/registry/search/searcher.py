@@ -1,12 +1,12 @@
 """``Searcher``: searches, explorations and lists of one registry's own index (ARD §7).
 
-A score (0 to 100) depends on the need and the entry, and on the best match of the registry; not on
-the page, and not on trust. Of a need whose every word stands in the name, the queries, the tags or
-the skills of the best match, that has 100. Words that an entry lacks cost their share, and so does
-standing in a description only. With meaning, a score is the mean of both ways.
+A score (0 to 100) depends on the need, the entry, and the best match of the registry; not on the
+page, and not on trust. If every word of a need is in the name, queries, tags or skills of the best
+match, its score is 100. Missing words reduce the score by their share, and so do words in
+descriptions only. With meaning, a score is the mean of both methods.
 
-A page token says where the next page begins, and is bound to what was asked. It grants nothing:
-with one that was changed, a caller gets another part of what it may see anyway.
+A page token holds the start of the next page, and is bound to the request. It grants nothing: a
+caller who changes it only gets another part of the permitted results.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ from parley.registry.search.filters import (
 )
 from parley.registry.search.meaning import Meaning
 
-# Entries as they are answered: as they were read, with the registry's findings.
+# Entries in responses: unchanged, with the registry's findings.
 
 REGISTRY = "registry"
-"""The member of an answered entry that has what the registry found out. An entry cannot have it of
-itself: a publisher's member of this name is replaced.
+"""The member of a returned entry with the registry's findings. A publisher's own member of this
+name is replaced.
 """
 
 
 def answered(entry: IndexedEntry) -> Mapping[str, Any]:
-    """Return an entry as JSON values. ``registry`` has its trust, when it was created and last
-    changed here, its health as it was measured, and the marks of its texts. Nothing of it takes
-    part in the score.
+    """Return an entry as JSON values. ``registry`` has its trust, the times when it was created and
+    last changed here, its measured health, and the marks of its texts. None of it affects the
+    score.
     """
     found: dict[str, Any] = {
         "trust": entry.trust.value,
@@ -99,15 +99,15 @@ BEST = 100
 
 
 def as_score(match: float, before: int = BEST) -> int:
-    """Return a match between 0 and 1 as a score, which is not above the one before it.
+    """Return a match between 0 and 1 as a score, which is not above the score before it.
 
-    Only a full match has full marks, and what matches at all has one.
+    Only a full match has 100, and every match has at least 1.
     """
     score = BEST if match >= 1 else min(BEST - 1, round(BEST * match))
     return max(1, min(score, before))
 
 
-# Page tokens: opaque, and bound to what was asked.
+# Page tokens: opaque, and bound to the request.
 
 MAX_TOKEN = 300
 MAX_OFFSET = 10_000_000
@@ -115,23 +115,23 @@ _VERSION = 2
 
 
 class TokenPlace(msgspec.Struct, frozen=True, array_like=True):
-    """Where a page begins."""
+    """The start of a page."""
 
     @property
     def is_sound(self) -> bool:
-        """Whether it may be the place of a page."""
+        """Return whether it is a valid start of a page."""
         return True
 
 
 class PagePlace(TokenPlace, frozen=True, array_like=True):
-    """Where a page of an index begins. ``score`` is the last score of the page before."""
+    """The start of a page of an index. ``score`` is the last score of the page before."""
 
     offset: int = 0
     score: int = 100
 
     @property
     def is_sound(self) -> bool:
-        """Whether it may be the place of a page."""
+        """Return whether it is a valid start of a page."""
         return 0 <= self.offset <= MAX_OFFSET and 0 <= self.score <= 100
 
 
@@ -139,7 +139,7 @@ P = TypeVar("P", bound=TokenPlace)
 
 
 def asked_digest(*asked: Any) -> str:
-    """Return what a token is bound to: a digest of what was asked."""
+    """Return the digest of a request, to which its tokens are bound."""
     encoded = msgspec.json.encode(asked, order="deterministic")
     return blake2b(encoded, digest_size=9).hexdigest()
 
@@ -151,11 +151,11 @@ def page_token(asked: str, place: TokenPlace) -> str:
 
 
 def read_token(token: str, asked: str, kind: type[P], most: int) -> P:
-    """Return where the page of a token of up to ``most`` characters begins. Raises
+    """Return the start of the page of a token of up to ``most`` characters. Raises
     ``InvalidParamsError``.
     """
     wrong = InvalidParamsError(
-        "pageToken is none of this registry's; send the one of the page before as it was, or none "
+        "pageToken is not from this registry; send the token of the page before unchanged, or none "
         "for the first page"
     )
     if len(token) > most or not token.isascii():
@@ -170,14 +170,14 @@ def read_token(token: str, asked: str, kind: type[P], most: int) -> P:
         raise wrong
     if of != asked:
         raise InvalidParamsError(
-            "pageToken is of another question; ask for its next page with the same query, filter "
+            "pageToken belongs to another request; use it with the same query, filter "
             "and order, or begin without a token"
         )
     return place
 
 
 def place_in(token: str, asked: str) -> PagePlace:
-    """Return where the page of a token begins; without a token, the first. Raises
+    """Return the start of the page of a token; without a token, of the first page. Raises
     ``InvalidParamsError``.
     """
     return read_token(token, asked, PagePlace, MAX_TOKEN) if token else PagePlace()
@@ -186,24 +186,24 @@ def place_in(token: str, asked: str) -> PagePlace:
 PUBLIC_VIEWER = Viewer()
 
 BY_WORDS = 100
-"""How many matches by words are ranked together with those by meaning."""
+"""The number of matches by words ranked together with matches by meaning."""
 
 BY_MEANING = 100
-"""How many entries are matched by meaning at most."""
+"""The most matches by meaning."""
 
 NEAR, RELATIVE = 0.1, 0.3
-"""An entry that is found by meaning alone has so much of a full match, and of the best one."""
+"""The lowest match by meaning alone, as a fraction of a full match, and of the best match."""
 
 CHUNK = 100
 CHUNKS = 10
-"""How many near entries are looked at, to find those that a filter leaves."""
+"""The number of batches of near entries read to find entries that pass a filter."""
 
 
 class Searcher:
-    """Searches an index. ``source`` is the address of the registry, which results have.
+    """Searches an index. ``source`` is the address of the registry, for its results.
 
     With ``meaning``, needs are matched by words and by meaning. Every method raises
-    ``InvalidParamsError`` for a request that is wrong, and ``StoreUnavailable``.
+    ``InvalidParamsError`` for an invalid request, and ``StoreUnavailable``.
     """
 
     def __init__(
@@ -218,12 +218,12 @@ class Searcher:
     ) -> SearchResponse:
         """Return a page of the entries that match a need, the best first.
 
-        Who federates does it around this: ``federation`` is not looked at.
+        The caller handles federation: ``federation`` is ignored here.
         """
         selection = _selection(request.query, viewer)
         if not selection.words:
             raise InvalidParamsError(
-                "query.text is empty: say what is needed; entries are listed without words by "
+                "query.text is empty: describe the need; entries are listed without words by "
                 "GET /agents, and counted by POST /explore"
             )
         size = _page_size(request.page_size)
@@ -248,8 +248,8 @@ class Searcher:
     async def explore(
         self, request: ExploreRequest, viewer: Viewer = PUBLIC_VIEWER
     ) -> Mapping[str, Facet]:
-        """Return the values of fields with their counts, over all entries that ``search`` has for
-        the same query; over the whole index without one.
+        """Return the values of fields with their counts, over all entries that ``search`` finds for
+        the same query; over the whole index without a query.
         """
         facets = facets_of(request)
         selection = _selection(request.query, viewer)
@@ -266,7 +266,7 @@ class Searcher:
         return found
 
     async def browse(self, request: ListRequest, viewer: Viewer = PUBLIC_VIEWER) -> EntryPage:
-        """Return a page of entries in an order, with the number of all."""
+        """Return a page of entries in an order, with their total number."""
         constraints = constraints_of_expression(request.filter)
         order = order_of(request.order_by)
         size = _page_size(request.page_size)
@@ -282,7 +282,7 @@ class Searcher:
         return EntryPage(items=[*map(answered, entries)], total=total, page_token=token)
 
     async def _by_both(self, selection: EntrySelection, meaning: Meaning) -> list[Match]:
-        """Return what matches by words or by meaning, the best first."""
+        """Return the matches by words or by meaning, the best first."""
         selection = msgspec.structs.replace(selection, words=meaning.read(selection.words))
         matches = await self._index.search(selection, BY_WORDS, 0)
         found = {each.entry.key: each.entry for each in matches}
@@ -302,7 +302,7 @@ class Searcher:
     async def _visible(
         self, selection: EntrySelection, keys: Sequence[int], known: Mapping[int, IndexedEntry]
     ) -> dict[int, IndexedEntry]:
-        """Return the first of some entries that the filter and the viewer leave."""
+        """Return the first entries that pass the filter and that the viewer may see."""
         unknown = [key for key in keys if key not in known]
         found: dict[int, IndexedEntry] = {}
         for at in range(0, len(unknown), CHUNK):
@@ -321,8 +321,9 @@ class Searcher:
 def _selection(query: QueryModel, viewer: Viewer) -> EntrySelection:
     if len(query.text) > MAX_QUERY_TEXT:
         raise InvalidParamsError(
-            f"query.text has {len(query.text)} characters; at most {MAX_QUERY_TEXT} are read: say "
-            "in a sentence or two what is needed"
+            f"query.text has {len(query.text)} characters; at most {MAX_QUERY_TEXT} are allowed: "
+            "describe "
+            "the need in a sentence or two"
         )
     return EntrySelection(
         viewer=viewer, constraints=constraints_of(query), words=query.text.strip()
@@ -331,12 +332,12 @@ def _selection(query: QueryModel, viewer: Viewer) -> EntrySelection:
 
 def _page_size(size: int) -> int:
     if not 1 <= size <= MAX_PAGE:
-        raise InvalidParamsError(f"pageSize is between 1 and {MAX_PAGE}, not {size}")
+        raise InvalidParamsError(f"pageSize must be between 1 and {MAX_PAGE}, not {size}")
     return size
 
 
 def _constraints(selection: EntrySelection) -> list[str]:
-    """Return constraints in one order, for the digest of a token."""
+    """Return constraints in a fixed order, for the digest of a token."""
     return sorted(
         f"{each.field} {each.operator} {each.negated} {sorted(each.values)}"
         for each in selection.constraints

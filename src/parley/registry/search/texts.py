@@ -1,10 +1,11 @@
-"""The texts of an entry that searches look at, by how much they say of what it is for; and marks of
-texts that try to instruct a language model.
+"""The searched texts of an entry, weighted by relevance; and marks of texts that try to instruct a
+language model.
 
-Texts of entries are data, and nothing here follows them. Whoever shows an entry to a model can look
-at its marks first. A mark says what was found, not why: a scanner that quotes an attack is marked
-too. The texts are read as a model may read them: without hidden characters, with look-alikes of
-Latin letters replaced, and with what tag characters and HTML entities spell.
+Texts of entries are untrusted data, and nothing here follows them. A program can check an entry's
+marks before it shows the entry to a model. A mark is a finding, not an intent: a scanner that
+quotes an attack is marked too. Texts are scanned in the form that a model may read: without hidden
+characters, with look-alikes of Latin letters replaced, and with tag characters and HTML entities
+decoded.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from parley.registry.catalog.entries import CATALOG, AirUrn, CatalogEntry, Inval
 # Marks of texts that try to instruct a language model.
 
 MAX_SCANNED = 64_000
-"""How many characters of all texts together are read."""
+"""The number of characters of all texts together scanned."""
 
 MARKS = (
     "instructions", "preference", "concealment", "secrets", "tools", "roles", "markup",
     "hidden-characters", "bidi", "control-characters", "encoded", "long",
 )  # fmt: skip
-"""All marks, in the order of ``marks_of``; docs/guides/registry/search.md says what each means."""
+"""All marks, in the order of ``marks_of``; docs/guides/registry/search.md explains them."""
 
 
 def marks_of(texts: Mapping[str, str]) -> tuple[str, ...]:
@@ -47,7 +48,7 @@ def _scan(text: str) -> Iterator[str]:
     yield from _characters(text)
     plain = readable(text)
     for mark, patterns in _PATTERNS.items():
-        # A sentence may go over lines; tags of chats and markup begin some.
+        # A sentence may span lines; chat tags and markup begin lines.
         read = plain.replace("\n", " ") if mark in _SENTENCES else plain
         if mark in _NEEDED and not any(part in read for part in _NEEDED[mark]):
             continue
@@ -102,7 +103,7 @@ _SPELLED = re.compile(r"\b(?:[A-Za-z][ .\-_*]){5,}[A-Za-z]\b")
 
 
 def readable(text: str) -> str:
-    """Return a text as a model may read it, on one line for each line, in lower case."""
+    """Return a text in the form that a model may read, with the same lines, in lower case."""
     if not text.isascii():
         spelled = [
             "".join(chr(ord(sign) - 0xE0000) for sign in tags if ord(sign) > 0xE001F)
@@ -121,7 +122,7 @@ def readable(text: str) -> str:
 
 
 def _latin(word: re.Match[str]) -> str:
-    """Return a word with look-alikes replaced, if it has Latin letters too."""
+    """Return a word with look-alikes replaced, if it also has Latin letters."""
     text = word[0]
     if text.isascii() or not any("a" <= sign <= "z" for sign in text.lower()):
         return text
@@ -134,7 +135,7 @@ _LABEL = re.compile(r"(?:^|\n)[ *_#]{0,4}(system|assistant|human|user|ai)[ *_]{0
 
 
 _NEEDED: dict[str, tuple[str, ...]] = {}
-"""Parts of which a text must have one, for a mark to be looked for."""
+"""Substrings of which a text must contain at least one before a mark is searched for."""
 
 
 def _read_patterns() -> Mapping[str, tuple[re.Pattern[str], ...]]:
@@ -169,12 +170,12 @@ _DENIED = re.compile(
 
 
 def _is_denied(text: str, at: int) -> bool:
-    """Return whether a match is what something does not do, or finds in others."""
+    """Return whether a match is negated, or describes something that is detected or prevented."""
     return bool(_DENIED.search(text[max(0, at - 60) : at]))
 
 
 MAX_TEXT = 16_000
-"""How long the texts of one weight are together; the rest is neither searched nor checked."""
+"""The length limit of the texts of one weight; the rest is neither searched nor scanned."""
 
 MAX_DEPTH = 8
 MAX_PIECES = 2_000
@@ -188,12 +189,12 @@ _SCHEMA = ("schema", "properties", "signatures", "security")
 
 
 def texts_of(entry: CatalogEntry, card: AgentCard | None = None) -> Mapping[str, str]:
-    """Return the texts of an entry by weight, each piece once, where it weighs most.
+    """Return the texts of an entry by weight, each piece once, at its highest weight.
 
     ``A`` has the name and the representative queries, ``B`` tags, capabilities, and the names, tags
     and examples of skills, ``C`` descriptions, ``D`` the rest: the provider, the parts of the
-    identifier, metadata, and members that are not known. Texts are as they were read, hidden
-    characters included, so that ``marks_of`` sees them.
+    identifier, metadata, and unknown members. Texts are unchanged, including hidden characters, so
+    that ``marks_of`` sees them.
     """
     pieces = _Pieces()
     pieces.add("A", [entry.display_name, *entry.representative_queries])
@@ -232,7 +233,7 @@ def _description(scheme: Any) -> str:
 
 
 def _parts(identifier: str) -> list[str]:
-    """Return the names in an identifier, without the end of its domain."""
+    """Return the names in an identifier, without the top-level part of its domain."""
     try:
         urn = AirUrn.parse(identifier)
     except InvalidUrn:
@@ -277,7 +278,7 @@ class _Pieces:
 
 
 def _weight(name: str, value: Any, weight: str) -> str:
-    """Return the weight of a member; nothing below a schema weighs more than ``D``."""
+    """Return the weight of a member; members below a schema weigh at most ``D``."""
     if weight == _BELOW_SCHEMA or any(part in name for part in _SCHEMA):
         return _BELOW_SCHEMA
     if isinstance(value, str | list) and name in _NAMES:

@@ -1,1 +1,1 @@
-"""The catalog that every server can publish of its own agents."""
+"""The catalog of a server's own agents, which every server can publish."""

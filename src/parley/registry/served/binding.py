@@ -1,4 +1,4 @@
-"""The catalog of a server as a binding of it (``docs/guides/extend-parley.md``)."""
+"""The catalog of a server, as one of its bindings (``docs/guides/extend-parley.md``)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ log = logging.getLogger("parley.server")
 class CatalogBinding(msgspec.Struct, frozen=True, kw_only=True):
     """The catalog that every server can publish, as a binding without messages.
 
-    ``registrar`` publishes what agents register over the connections of other bindings; by default
-    the registry of the server does (``parley.asgi(..., registry=...)``).
+    ``registrar`` publishes agents that register over connections of other bindings; the default is
+    the server's registry (``parley.asgi(..., registry=...)``).
     """
 
     registrar: AgentRegistrar | None = None
@@ -42,9 +42,9 @@ class CatalogBinding(msgspec.Struct, frozen=True, kw_only=True):
 class ServerCatalog:
     """The catalog of one server (``BoundBinding``).
 
-    ``publisher`` is the domain whose agents these are, ``registry`` the address of the registry in
-    which they are published; either is empty if there is none. ``registrar`` publishes agents that
-    register over a connection.
+    ``publisher`` is the domain of the agents, ``registry`` the address of the registry in which
+    they are published; either may be empty. ``registrar`` publishes agents that register over a
+    connection.
     """
 
     def __init__(self, parts: ServerParts, registrar: AgentRegistrar | None) -> None:
@@ -71,14 +71,14 @@ class ServerCatalog:
 
     @property
     def record(self) -> Mapping[str, Any]:
-        """What the audit says about it."""
+        """The catalog's settings for the audit log."""
         return {"publisher": self.publisher}
 
     def of(self, agent: AgentDescription) -> AgentBinding | None:
-        """Return nothing: messages go over other bindings."""
+        """Return ``None``: messages use other bindings."""
 
     def serve(self, app: App, endpoints: Mapping[str, Endpoint]) -> None:
-        """Add the catalog, and links to it. Raises ``ValueError`` for identifiers that clash."""
+        """Add the catalog, and links to it. Raises ``ValueError`` for conflicting identifiers."""
         publication, keys, url = self._publication, self._parts.signing_keys, self._parts.url
         if not endpoints:
             return
@@ -110,7 +110,7 @@ class ServerCatalog:
         self._tenants = [name for each in endpoints.values() for name in each.tenants]
 
     async def start(self) -> None:
-        """Begin to publish in the registry."""
+        """Start publishing in the registry."""
         if self._publication is None or self._document is None:
             return
         from parley.registry.served.catalog import log_publication
@@ -126,19 +126,19 @@ class ServerCatalog:
 
 
 class Unpublished:
-    """Answers at the path of a catalog where none is published, and logs once how to."""
+    """Answers at the path of a catalog if none is published, and logs once how to publish it."""
 
     def __init__(self, fallback: ASGIApp) -> None:
         self._fallback = fallback
         self._is_logged = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer as where there is nothing."""
+        """Answer as for an unknown path."""
         if not self._is_logged:
             self._is_logged = True
             log.info(
-                "somebody asked for %s, and no catalog is published: name the domain whose agents "
-                "these are (publisher=, --publisher or PARLEY_PUBLISHER)",
+                "a client requested %s, but no catalog is published: give the domain of the agents "
+                "(publisher=, --publisher or PARLEY_PUBLISHER)",
                 CATALOG_PATH,
             )
         await self._fallback(scope, receive, send)

@@ -1,4 +1,4 @@
-"""The catalog of a server's agents, at its well-known paths (ARD §4, §5.1), from its options."""
+"""The catalog of a server's agents, at its well-known paths (ARD §4, §5.1), with its options."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from parley.server.settings import Settings
 
 MIN_QUERIES, MAX_QUERIES = 2, 5
 MAX_QUERY = 300
-"""The most characters of a query; a longer example is no query that somebody would search by."""
+"""The most characters of a query; a longer example is not used as a query."""
 
 MAX_LABELS = 64
 """The most tags, and the most capabilities, of an entry."""
@@ -70,7 +70,7 @@ _SPACES = re.compile(r"\s+")
 def agent_entry(
     card: AgentCard, identifier: str, url: str, publisher: str, *, agent_type: str = ""
 ) -> CatalogEntry:
-    """Return the entry of an agent, whose public card is at ``url``. It has no time yet.
+    """Return the entry of an agent whose public card is at ``url``. Its time is not set yet.
 
     ``agent_type`` is the type that the agent declares, by which messages are routed.
     """
@@ -93,7 +93,7 @@ def agent_entry(
 def tenant_entry(
     tenant: str, card: AgentCard, identifier: str, url: str, publisher: str
 ) -> CatalogEntry:
-    """Return the entry of the catalog of a tenant, which is at ``url``."""
+    """Return the entry of the catalog of a tenant, at ``url``."""
     return CatalogEntry(
         identifier=identifier,
         display_name=tenant,
@@ -109,9 +109,9 @@ def tenant_entry(
 def manifest_of(identifier: str, publisher: str) -> TrustManifest:
     """Return the trust manifest of an entry, without a signature.
 
-    ARD wants an identity whose domain is that of the publisher, the AI Catalog one that equals the
-    entry's identifier. The identity is the domain, because ARD is what registries search by;
-    ``provenance`` names the entry, so that a signature counts for no other one.
+    ARD requires an identity in the publisher's domain, the AI Catalog an identity equal to the
+    entry's identifier. The identity is the domain, because registries use ARD; ``provenance`` names
+    the entry, so that a signature applies to this entry only.
     """
     return TrustManifest(
         identity=f"https://{publisher}",
@@ -121,17 +121,17 @@ def manifest_of(identifier: str, publisher: str) -> TrustManifest:
 
 
 def host_of(cards: Iterable[AgentCard], publisher: str) -> CatalogHost:
-    """Return who operates the catalog: the provider that all cards name, else the domain."""
+    """Return the operator of the catalog: the provider that all cards name, else the domain."""
     names = {card.provider.organization if card.provider else "" for card in cards}
     name = names.pop() if len(names) == 1 else ""
     return CatalogHost(display_name=name or publisher, identifier=publisher)
 
 
 def queries_of(skills: Iterable[AgentSkill], card: AgentCard | None = None) -> tuple[str, ...]:
-    """Return two to five queries that the skills answer, none if there are not two.
+    """Return two to five queries that the skills answer, or none if there is only one.
 
-    Examples come first, one of each skill before the second of any. Where there are not enough,
-    the first sentences of descriptions help out, then names, then what the agent's ``card`` says.
+    Examples come first, one of each skill before the second of any. If there are not enough, the
+    first sentences of descriptions are added, then names, then texts of the agent's ``card``.
     """
     skills = tuple(skills)
     found = _queries(_in_turn(skill.examples for skill in skills))[:MAX_QUERIES]
@@ -149,7 +149,7 @@ def _in_turn(lists: Iterable[tuple[str, ...]]) -> Iterator[str]:
 
 
 def _queries(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return texts in one line each, without those that are too long, empty or there before."""
+    """Return texts on one line each, without overlong, empty and duplicate texts."""
     found: dict[str, str] = {}
     for text in texts:
         line = _SPACES.sub(" ", text).strip()
@@ -175,9 +175,9 @@ _MAX_FILES = 64
 
 
 class CatalogItem(msgspec.Struct, frozen=True):
-    """One entry of a catalog: an agent, or the catalog of a tenant (``is_catalog``).
+    """An entry of a catalog: an agent, or the catalog of a tenant (``is_catalog``).
 
-    ``card`` returns the public card of the agent. ``path`` is the path of what the entry is of,
+    ``card`` returns the public card of the agent. ``path`` is the path of the entry's document,
     below the address of ``advertised``. ``agent_type`` is the type that the agent declares, if any.
     """
 
@@ -202,10 +202,10 @@ class CatalogItem(msgspec.Struct, frozen=True):
 class CatalogPage:
     """Serves the catalog of a server, or of one of its tenants.
 
-    Like a card, it is made for each address at which it is asked for, kept for the last 64 of them,
-    and made again when it is older than caches may keep it and when the keys change. ``advertised``
-    tells the address. The ETag is weak: it stays the same over restarts and on all replicas, whose
-    times and signatures may differ.
+    Like a card, it is generated for each address of the server that a client uses, cached for the
+    last 64 addresses, and regenerated when its cache lifetime ends and when the keys change.
+    ``advertised`` is the source of the address. The ETag is weak: it is the same after restarts and
+    on all replicas, whose times and signatures may differ.
     """
 
     def __init__(
@@ -229,8 +229,8 @@ class CatalogPage:
 
     @answering_errors("making a catalog")
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer GET and HEAD, conditional ones too."""
-        if await refuses_method(scope, send, "a catalog is read with GET"):
+        """Answer GET and HEAD, including conditional requests."""
+        if await refuses_method(scope, send, "a catalog supports GET only"):
             return
         file = self._file(scope)
         headers = [
@@ -246,7 +246,7 @@ class CatalogPage:
         await _send(scope, send, file.body, CATALOG.encode(), headers)
 
     def document(self) -> bytes:
-        """Return the catalog of a server whose address its operator named."""
+        """Return the catalog of a server with a configured address."""
         return self._file({}).body
 
     def _file(self, scope: Scope) -> CardFile:
@@ -285,7 +285,7 @@ class CatalogPage:
 
 
 class RobotsPage:
-    """Serves a ``robots.txt`` that forbids nothing and says where the catalog is."""
+    """Serves a ``robots.txt`` that allows everything and names the catalog."""
 
     def __init__(self, advertised: AdvertisedInterfaces, settings: Settings) -> None:
         self._advertised = advertised
@@ -294,7 +294,7 @@ class RobotsPage:
     @answering_errors("making robots.txt")
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD."""
-        if await refuses_method(scope, send, "robots.txt is read with GET"):
+        if await refuses_method(scope, send, "robots.txt supports GET only"):
             return
         address = self._advertised.address(scope).rstrip("/")
         body = f"User-agent: *\nDisallow:\n\nAgentmap: {address}{CATALOG_PATH}\n".encode()
@@ -315,7 +315,7 @@ async def _send(
 
 
 def signed_form(manifest: TrustManifest) -> bytes:
-    """Return what is signed of a manifest: its canonical JSON (RFC 8785) without the signature."""
+    """Return the signed form of a manifest: its canonical JSON (RFC 8785) without the signature."""
     members: dict[str, Any] = msgspec.to_builtins(manifest)
     members.pop("signature", None)
     return canonical(members)
@@ -325,13 +325,13 @@ MAX_SIGNED = 10_000
 
 
 class ManifestSigner:
-    """Signs manifests with the first of the keys that sign now, each once.
+    """Signs manifests with the first current signing key, each once.
 
-    Signatures are kept, because a manifest is the same in the catalogs of all addresses, and
-    requests choose these.
+    Signatures are cached, because a manifest is the same in the catalogs of all addresses, and
+    requests choose the addresses.
 
-    ``url`` is the public address of the server, if the operator named it: then a signature says
-    where the public keys are (``jku``). Without it, they are found at the identity's domain.
+    ``url`` is the configured public address of the server: then a signature names the address of
+    the public keys (``jku``). Without it, clients find the keys at the identity's domain.
     """
 
     def __init__(self, keys: SigningKeys, url: str | None) -> None:
@@ -349,7 +349,7 @@ class ManifestSigner:
 
     @property
     def key(self) -> SigningKey:
-        """The key that signs now."""
+        """The current signing key."""
         return self._keys.signers[0]
 
     def sign(self, manifest: TrustManifest) -> TrustManifest:
@@ -371,10 +371,10 @@ CATALOG_NAME = "catalog"
 
 
 class Publication(msgspec.Struct, frozen=True):
-    """The operator's decision to publish a catalog.
+    """The operator's settings for publishing a catalog.
 
     ``publisher`` is a domain that the operator controls, and the root of all identifiers.
-    ``unlisted`` are the paths of agents and the tenants that the catalog leaves out.
+    ``unlisted`` are the paths of agents, and the tenants, that the catalog leaves out.
     """
 
     publisher: str
@@ -385,13 +385,13 @@ class Publication(msgspec.Struct, frozen=True):
     def of(cls, publisher: str, namespace: str = NAMESPACE, unlisted: Iterable[str] = ()) -> Self:
         """Return a publication. Raises ``ValueError`` for an invalid domain or namespace."""
         if not isinstance(publisher, str):
-            raise ValueError(f"publisher= is a domain such as example.com, not {publisher!r}")
+            raise ValueError(f"publisher= must be a domain such as example.com, not {publisher!r}")
         try:
             found = domain(publisher)
         except InvalidUrn as error:
             raise ValueError(f"publisher= cannot be used: {error}") from None
         words = (
-            "namespace= is made of letters, digits, '.', '_' and '-', with ':' between its parts, "
+            "namespace= may have letters, digits, '.', '_' and '-', with ':' between its parts, "
             f"such as agent or finance:trading; not {namespace!r}"
         )
         if not isinstance(namespace, str):
@@ -401,12 +401,14 @@ class Publication(msgspec.Struct, frozen=True):
         except InvalidUrn:
             raise ValueError(words) from None
         if isinstance(unlisted, str):
-            raise ValueError(f"unlisted= is a list of paths and tenants, not the text {unlisted!r}")
+            raise ValueError(
+                f"unlisted= must be a list of paths and tenants, not the text {unlisted!r}"
+            )
         names = frozenset(each.rstrip("/") if each[:1] == "/" else each for each in unlisted)
         return cls(found, parts, names)
 
     def agent(self, path: str, key: str, tenant: str = "") -> str:
-        """Return the identifier of an agent: by its path, at the root by its key."""
+        """Return the identifier of an agent: by its path; at the root path by its key."""
         return self._identifier(agent_name(path, key), tenant)
 
     def catalog(self, tenant: str) -> str:
@@ -424,14 +426,16 @@ def agent_name(path: str, key: str) -> str:
 
 
 def checked_identifiers(given: Iterable[tuple[str, str]]) -> None:
-    """Raise ``ValueError`` if two agents have one identifier. ``given`` has it and the place."""
+    """Raise ``ValueError`` if two agents have one identifier. ``given`` are identifiers with
+    places.
+    """
     places: dict[str, str] = {}
     for identifier, place in given:
         other = places.setdefault(identifier, place)
         if other != place:
             raise ValueError(
                 f"{other} and {place} would both be published as {identifier}: give them other "
-                "paths, tenants or keys (Agent(..., key=...)), or leave one out (unlisted=)"
+                "paths, tenants or keys (Agent(..., key=...)), or exclude one of them (unlisted=)"
             )
 
 
@@ -445,10 +449,10 @@ def catalog_pages(
 ) -> dict[str, tuple[CatalogPage, Endpoint | None]]:
     """Return the pages by path, each with the endpoint whose callers may see it.
 
-    The catalog of all agents has none. ``advertised`` tells the address of the server.
+    The catalog of all agents has no endpoint. ``advertised`` is the source of the server's address.
 
-    Raises ``ValueError`` if two agents would have one identifier, if ``unlisted`` names what is not
-    served, and if it leaves nothing.
+    Raises ``ValueError`` if two agents would have one identifier, if ``unlisted`` names an unknown
+    path or tenant, and if it excludes all agents.
     """
     served = tuple(served)
     _check_unlisted(publication, served)
@@ -495,7 +499,7 @@ def catalog_pages(
     checked_identifiers(places)
     if not items:
         raise ValueError(
-            "unlisted= leaves nothing for the catalog: list an agent, or leave out publisher="
+            "unlisted= excludes all agents from the catalog: list an agent, or leave out publisher="
         )
     whole = page(items, advertised)
     return pages | {path: (whole, None) for path in CATALOG_PATHS}
@@ -512,7 +516,7 @@ def _check_unlisted(publication: Publication, served: Iterable[ServedAgent]) -> 
     if unknown := publication.unlisted - known:
         names = ", ".join(sorted(repr(name or "/") for name in unknown))
         raise ValueError(
-            f"unlisted= names {names}, which is no path of an agent and no tenant here; there are "
+            f"unlisted= names {names}, which is neither an agent's path nor a tenant; known are "
             f"{', '.join(sorted(name or '/' for name in known))}"
         )
 
@@ -531,8 +535,8 @@ def read_publication(
 ) -> Publication | None:
     """Return the publication of a server, ``None`` if it publishes nothing.
 
-    ``None`` for an option leaves it to the environment. Raises ``ValueError`` for what is no domain
-    or namespace, and for options that mean nothing without a publisher.
+    An option that is ``None`` is read from the environment. Raises ``ValueError`` for an invalid
+    domain or namespace, and for options that need a publisher.
     """
     unlisted = unlisted if isinstance(unlisted, str) else tuple(unlisted)
     domain = environ.get(PUBLISHER_VARIABLE, "") if publisher is None else publisher
@@ -540,7 +544,7 @@ def read_publication(
         given = [*(["namespace"] if namespace else []), *(["unlisted"] if unlisted else [])]
         if given:
             raise ValueError(
-                f"{given[0]}= is about the catalog of a server, which publishes one if it has a "
+                f"{given[0]}= concerns the catalog of a server, which is published only with "
                 "publisher= (a domain such as example.com)"
             )
         return None
@@ -550,11 +554,11 @@ def read_publication(
 
 
 def log_publication(publication: Publication, url: str | None, tenants: Iterable[str] = ()) -> None:
-    """Log whose names a catalog shows, and warn of an address that registries do not trust."""
+    """Log the tenants that a catalog names, and warn of an address that registries do not trust."""
     listed = sorted(set(tenants) - publication.unlisted)
     if listed:
         log.info(
-            "the catalog names the tenants %s; unlisted= (--unlisted) leaves out one",
+            "the catalog names the tenants %s; unlisted= (--unlisted) excludes a tenant",
             ", ".join(listed),
         )
     parts = urlsplit(url or "")
@@ -567,8 +571,8 @@ def log_publication(publication: Publication, url: str | None, tenants: Iterable
         )
     if parts.path.strip("/"):
         log.warning(
-            "registries look for a catalog at %s://%s%s, and it is below %s: have the proxy pass "
-            "that path on, or set the DNS records that parley catalog dns --url %s prints",
+            "registries look for a catalog at %s://%s%s, but it is below %s: let the proxy forward "
+            "that path, or set the DNS records that parley catalog dns --url %s prints",
             parts.scheme,
             parts.netloc.rpartition("@")[2],
             CATALOG_PATH,
@@ -578,7 +582,7 @@ def log_publication(publication: Publication, url: str | None, tenants: Iterable
     is_here = is_loopback(host or "") and publication.publisher.endswith(".localhost")
     if host and not is_here and not is_within(host, publication.publisher):
         log.warning(
-            "the agents are published as those of %s, and the catalog is at %s, which is not below "
+            "the agents are published under %s, but the catalog is at %s, which is not below "
             "that domain: registries that read it there do not list them; serve it below the "
             "domain (url), or prove the domain to the registry and publish the agents there",
             publication.publisher,

@@ -1,4 +1,4 @@
-"""Publishing in a registry: what a server does for its catalog, and for agents that register."""
+"""Publishing in a registry: of a server's catalog, and of agents that register with the server."""
 
 from __future__ import annotations
 
@@ -18,32 +18,33 @@ from parley.model.backoff import Backoff, uniform
 from parley.model.errors import InvalidParamsError, PermissionDeniedError
 from parley.model.service import Caller
 from parley.registry.catalog.entries import CATALOG, AirUrn, one_line
-from parley.registry.client.places import PlaceKind, place_of
+from parley.registry.client.places import ReferenceKind, parse_reference
 from parley.registry.client.remote_registry import RemoteRegistry
 
 _LISTED = "specVersion", "entries", "host"
 
 
 class RegistryPublisher:
-    """What publishers and operators do in a registry. Every method raises ``RegistryRefused``,
-    whose message says what would be right, and the errors of ``RemoteRegistry``.
+    """The operations of publishers and operators in a registry. Every method raises
+    ``RegistryRefused``, whose message says how to correct the request, and the errors of
+    ``RemoteRegistry``.
     """
 
     def __init__(self, registry: RemoteRegistry) -> None:
         self.registry = registry
 
     async def challenge(self, domain: str, *, origin: str = "") -> dict[str, Any]:
-        """Return what has to be shown to prove a domain: ``record`` in DNS, or ``document``."""
+        """Return the challenge for a domain: ``record`` for DNS, or ``document``."""
         asked = {"domain": domain, **({"origin": origin} if origin else {})}
         return await self.registry.send("POST", "publish/challenges", asked)
 
     async def prove(self, domain: str, method: str = "", *, origin: str = "") -> dict[str, Any]:
-        """Have it looked for, by ``dns``, by ``well-known``, or by both."""
+        """Let the registry look for the proof, by ``dns``, by ``well-known``, or by both."""
         asked = {"domain": domain, "method": method, **({"origin": origin} if origin else {})}
         return await self.registry.send("POST", "publish/domains", asked, safe=True)
 
     async def release(self, domain: str) -> None:
-        """Give a domain up."""
+        """Release a domain."""
         await self.registry.send("DELETE", f"publish/domains/{quote(domain, safe='')}")
 
     async def publish(
@@ -71,7 +72,9 @@ class RegistryPublisher:
     async def beat(
         self, identifiers: Sequence[str], details: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
-        """Say that agents are alive; the answer says when to do so again (``interval``)."""
+        """Report that agents are alive; the response has the time until the next heartbeat
+        (``interval``).
+        """
         body = {"identifiers": list(identifiers), "details": dict(details or {})}
         return await self.registry.send("POST", "heartbeats", body, safe=True)
 
@@ -89,20 +92,24 @@ class RegistryPublisher:
         return await self.registry.send("POST", route, body, safe=True)
 
     async def add_source(self, url: str, *, vouches: bool = False) -> dict[str, Any]:
-        """Have a site or a catalog read from now on."""
+        """Add a site or a catalog that the registry reads regularly."""
         body = {"url": url, "vouches": vouches}
         return await self.registry.send("POST", "operator/sources", body)
 
     async def refresh(self, url: str) -> list[Any]:
-        """Have a source read again now, as the operator; return it, with those it leads to."""
+        """Read a source again now, as the operator; return it, with the sources it leads to."""
         return _listed(await self.registry.send("POST", "operator/refresh", {"url": url}))
 
     async def sources(self) -> list[Any]:
-        """Return what the registry reads, with what the last visits found, for the operator."""
+        """Return the sources of the registry, with the results of their last visits, for the
+        operator.
+        """
         return _listed(await self.registry.send("GET", "operator/sources", safe=True))
 
     async def waiting(self, standings: Sequence[str] = (), limit: int = 100) -> list[Any]:
-        """Return entries by standing, for the operator; those that are not listed by default."""
+        """Return entries by standing, for the operator; by default the entries that are
+        not listed.
+        """
         asked = {"limit": str(limit), **({"standing": ",".join(standings)} if standings else {})}
         route = f"operator/entries?{urlencode(asked)}"
         return _listed(await self.registry.send("GET", route, safe=True), "entries")
@@ -142,7 +149,7 @@ def _publish(
 log = logging.getLogger("parley.host")
 
 FIRST_SECONDS = 1.0
-"""How long after the start the catalog is published: by then the server answers."""
+"""The delay of the first publication after the start, so that the server answers by that time."""
 
 PUBLISH_SECONDS = 3600.0
 BEAT_SECONDS = 30.0
@@ -153,17 +160,17 @@ STOP_SECONDS = 5.0
 
 
 class RegistryRegistration:
-    """Publishes the catalog of a server in a registry, and beats for its agents.
+    """Publishes the catalog of a server in a registry, and sends heartbeats for its agents.
 
-    ``url`` is the public address of the server. Credentials are those of the environment for the
-    registry's origin (``PARLEY_AUTH_ORIGIN``), or a login.
+    ``url`` is the public address of the server. The credentials are the environment's credentials
+    for the registry's origin (``PARLEY_AUTH_ORIGIN``), or a saved login.
     """
 
     def __init__(self, registry: str, url: str, *, first_seconds: float = FIRST_SECONDS) -> None:
-        kind = place_of(registry).kind
-        if kind in (PlaceKind.FILE, PlaceKind.JSON, PlaceKind.CATALOG):
+        kind = parse_reference(registry).kind
+        if kind in (ReferenceKind.FILE, ReferenceKind.JSON, ReferenceKind.CATALOG):
             raise ValueError(
-                f"registry= is the address of a registry that is published in, such as "
+                f"registry= must be the address of a registry, such as "
                 f"https://registry.example.com, not {registry!r:.200}"
             )
         self.registry = registry
@@ -171,18 +178,22 @@ class RegistryRegistration:
         self._first = first_seconds
         self._task: asyncio.Task[None] | None = None
         self.problem = ""
-        """Why it is not published, or what of it is not listed; empty if all is well."""
+        """The reason why it is not published, or why entries are not listed; empty without
+        problems.
+        """
         self.published: tuple[str, ...] = ()
         self._waiting: tuple[str, ...] = ()
         self._is_away = False
 
     def start(self, document: Callable[[], bytes]) -> None:
-        """Begin to publish what ``document`` returns, the catalog, and to beat. Idempotent."""
+        """Start publishing the catalog that ``document`` returns, and sending heartbeats.
+        Idempotent.
+        """
         if self._task is None:
             self._task = asyncio.create_task(self._run(document), name="parley-registration")
 
     async def stop(self) -> None:
-        """Stop it. Idempotent."""
+        """Stop publishing. Idempotent."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -212,7 +223,7 @@ class RegistryRegistration:
             await asyncio.sleep(backoff.delay(failures))
 
     async def _publish(self, document: Callable[[], bytes], publisher: RegistryPublisher) -> bool:
-        """Publish the catalog; return whether all of it is listed."""
+        """Publish the catalog; return whether all entries are listed."""
         catalog = msgspec.json.decode(document())
         report = await publisher.publish(catalog)
         if self._is_away:
@@ -236,7 +247,7 @@ class RegistryRegistration:
         return not waiting
 
     async def _beat(self, publisher: RegistryPublisher, seconds: float) -> None:
-        """Send heartbeats for a time. Raises ``ClientError``."""
+        """Send heartbeats for some seconds. Raises ``ClientError``."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         wait = BEAT_SECONDS
@@ -247,14 +258,14 @@ class RegistryRegistration:
                 wait = _seconds(answer.get("interval"), wait)
                 is_known = is_known and not answer.get("unknown")
             await asyncio.sleep(min(wait * uniform(0.9, 1.0), max(0.0, until - loop.time())))
-        if is_known:  # else it is time to publish again
+        if is_known:  # else the catalog must be published again
             await asyncio.sleep(max(0.0, until - loop.time()))
 
     def _failed(self, problem: str) -> None:
-        """Log that the registry cannot be published in: once for each reason."""
+        """Log that publishing in the registry failed: once for each reason."""
         if not self._is_away or problem != self.problem:
             log.warning(
-                "the registry %s cannot be published in, and is tried again: %s",
+                "publishing in the registry %s failed and will be retried: %s",
                 self.registry,
                 problem,
             )
@@ -269,18 +280,18 @@ def read_registration(
         return None
     if not publishes:
         raise ValueError(
-            "registry= publishes the catalog of the server, which needs a publisher= (a domain "
+            "registry= publishes the catalog of the server, which needs publisher= (a domain "
             "such as example.com, which this server's credentials have proved to the registry)"
         )
     if url is None:
         raise ValueError(
-            "registry= needs the public address of the server (url=): the agents are called there"
+            "registry= needs the public address of the server (url=): clients call the agents there"
         )
     return RegistryRegistration(registry, url)
 
 
 def _line(text: str) -> str:
-    """Return a text on one line, bounded: the registry chooses some of its words."""
+    """Return a text on one line, bounded: it may contain texts of the registry."""
     return one_line(" ".join(text.split()), 500)
 
 
@@ -298,18 +309,18 @@ NAMESPACE = "connected"
 REGISTRAR_TIMEOUT = 30.0
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _OWN_NAME = re.compile(r"(?!.*-[0-9a-f]{12}$)[a-z0-9._-]{1,100}")
-"""An id that is a name as it is: in lower case, and unlike a name with a hash."""
+"""An id that is a valid name: in lower case, and unlike a name with a hash."""
 
 
 class AgentRegistrar(Protocol):
-    """Where agents are published that register over a connection, in the name of their caller.
+    """Publishes agents that register over a connection, in the name of their caller.
 
-    ``address`` is the caller's address. Its methods raise ``A2AError``, ``ClientError`` for a
-    registry that refuses or is away, and ``StoreUnavailable``.
+    ``address`` is the caller's address. Its methods raise ``A2AError``, ``ClientError`` if the
+    registry rejects the request or is unavailable, and ``StoreUnavailable``.
     """
 
     def identifier_of(self, agent_id: str, given: str) -> str:
-        """Return the identifier of the entry of an agent; ``given`` is what it asked for."""
+        """Return the identifier of an agent's entry; ``given`` is the requested identifier."""
         ...
 
     async def publish(
@@ -323,15 +334,15 @@ class AgentRegistrar(Protocol):
         ...
 
     async def beat(self, identifiers: Sequence[str], caller: Caller) -> Mapping[str, Any]:
-        """Note that agents are alive; return what the registry answers."""
+        """Report that agents are alive; return the registry's response."""
         ...
 
 
 class RestRegistrar:
-    """Publishes in the registry of a server, with the credentials that the environment has for it.
+    """Publishes in the registry of a server, with the environment's credentials for the registry.
 
-    These prove the server's domain, so it chooses the names: an agent is listed below the server's
-    own ones, under the id that it is authenticated as.
+    These credentials prove the server's domain, so the server chooses the names: an agent is listed
+    below the server's own agents, under its authenticated id.
     """
 
     def __init__(self, registry: str, publisher: str) -> None:
@@ -341,7 +352,9 @@ class RestRegistrar:
     def identifier_of(self, agent_id: str, given: str) -> str:
         """Return the identifier of an agent (``AgentRegistrar``)."""
         name = _NOT_A_NAME.sub("-", agent_id)
-        if not _OWN_NAME.fullmatch(agent_id):  # two ids never have one name, in any case
+        if not _OWN_NAME.fullmatch(
+            agent_id
+        ):  # two ids never get the same name, even if they differ by case
             name = f"{name[:80]}-{hashlib.sha256(agent_id.encode()).hexdigest()[:12]}"
         own = str(AirUrn(self._publisher, (NAMESPACE,), name))
         if given and given.casefold() != own.casefold():
@@ -357,7 +370,7 @@ class RestRegistrar:
         """Publish an entry (``AgentRegistrar``)."""
         if audience is not None:
             raise InvalidParamsError(
-                "the audience of an entry is its publisher's to decide, and that is this server"
+                "only the publisher, which is this server, sets the audience of an entry"
             )
         catalog = {"specVersion": "1.0", "entries": [entry]}
         report = await self._call(lambda publisher: publisher.publish(catalog))
@@ -369,17 +382,17 @@ class RestRegistrar:
         await self._call(lambda publisher: publisher.withdraw(identifier))
 
     async def beat(self, identifiers: Sequence[str], caller: Caller) -> Mapping[str, Any]:
-        """Note that agents are alive (``AgentRegistrar``)."""
+        """Report that agents are alive (``AgentRegistrar``)."""
         self._check_own(caller, identifiers)
         return await self._call(lambda publisher: publisher.beat(identifiers))
 
     def _check_own(self, caller: Caller, identifiers: Sequence[str]) -> None:
-        """Raise ``PermissionDeniedError`` for an identifier that is not the caller's."""
+        """Raise ``PermissionDeniedError`` for an identifier of another agent."""
         own = {
             self.identifier_of(each, "").casefold() for each in (caller.id, caller.client) if each
         }
         if strange := [each for each in identifiers if each.casefold() not in own]:
-            raise PermissionDeniedError(f"{strange[0][:200]!r} is not this agent's")
+            raise PermissionDeniedError(f"{strange[0][:200]!r} does not belong to this agent")
 
     async def _call(self, call: Callable[[RegistryPublisher], Awaitable[T]]) -> T:
         async with RemoteRegistry(self._registry, timeout=REGISTRAR_TIMEOUT, retries=0) as remote:
@@ -387,9 +400,11 @@ class RestRegistrar:
 
 
 def outcome_of(report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what became of the only entry of a report. Raises ``PermissionDeniedError``."""
+    """Return the outcome of the only entry of a report. Raises ``PermissionDeniedError``."""
     for each in report.get("refused") or ():
-        raise PermissionDeniedError(f"the registry refuses it: {str(each.get('reason'))[:500]}")
+        raise PermissionDeniedError(
+            f"the registry rejected the entry: {str(each.get('reason'))[:500]}"
+        )
     entries: Sequence[Mapping[str, Any]] = report.get("entries") or ({},)
     return {
         name: str(entries[0][name])[:1000]

@@ -10,8 +10,8 @@ import openai
 import pytest
 
 from parley.testing import NotOnTape, model_cassette
-from parley.testing.hiding import HIDDEN, Hiding
 from parley.testing.model_endpoint import ModelEndpoint
+from parley.testing.redaction import HIDDEN, TapeRedactor
 
 SECRET = "xK93-secret"
 
@@ -27,7 +27,7 @@ SECRET = "xK93-secret"
     ],
 )
 def test_addresses_in_texts_have_no_credentials(address: str) -> None:
-    hidden = Hiding().text(f"see {address} there")
+    hidden = TapeRedactor().text(f"see {address} there")
     assert SECRET not in hidden
     assert "part=2" in hidden
     assert hidden.startswith(f"see {address[:20]}")
@@ -45,28 +45,28 @@ def test_addresses_in_texts_have_no_credentials(address: str) -> None:
     ],
 )
 def test_members_that_hold_credentials_are_hidden(name: str) -> None:
-    assert Hiding().json({name: SECRET, "nextPageToken": "p2"}) == {
+    assert TapeRedactor().json({name: SECRET, "nextPageToken": "p2"}) == {
         name: HIDDEN,
         "nextPageToken": "p2",
     }
 
 
 def test_arguments_of_tools_are_json_in_a_text() -> None:
-    hiding = Hiding()
+    redactor = TapeRedactor()
     given: dict[str, Any] = {"arguments": json.dumps({"user": "ann", "password": SECRET})}
-    hidden = hiding.json(given)
+    hidden = redactor.json(given)
     assert json.loads(hidden["arguments"]) == {"user": "ann", "password": HIDDEN}
     plain = {"arguments": '{ "user" :"ann" }', "text": "{not JSON"}
-    assert hiding.json(plain) == plain
+    assert redactor.json(plain) == plain
 
 
 def test_cookies_are_hidden_and_not_what_says_how_they_are_used() -> None:
-    hiding = Hiding()
+    redactor = TapeRedactor()
     cookies = f"sid={SECRET}; Domain=example.com; SameSite=Strict, other={SECRET}2; Path=/agents"
-    assert hiding.headers({"Set-Cookie": cookies}) == {}
+    assert redactor.headers({"Set-Cookie": cookies}) == {}
     said = "Strict rules at example.com/agents"
-    assert hiding.text(said) == said
-    assert hiding.text(f"{SECRET} {SECRET}2") == f"{HIDDEN} {HIDDEN}"
+    assert redactor.text(said) == said
+    assert redactor.text(f"{SECRET} {SECRET}2") == f"{HIDDEN} {HIDDEN}"
 
 
 @pytest.mark.parametrize(
@@ -95,12 +95,12 @@ def test_cookies_are_hidden_and_not_what_says_how_they_are_used() -> None:
     ],
 )  # fmt: skip
 def test_secrets_are_hidden_in_nested_data_and_wherever_they_stand_again(value: Any) -> None:
-    hiding = Hiding()
-    hidden = hiding.json(value)
+    redactor = TapeRedactor()
+    hidden = redactor.json(value)
     assert SECRET not in json.dumps(hidden)
     assert HIDDEN in json.dumps(hidden) or "@" not in json.dumps(hidden)
-    assert hiding.text(f"again {SECRET} there") == f"again {HIDDEN} there"
-    assert Hiding().json(hidden) == hidden
+    assert redactor.text(f"again {SECRET} there") == f"again {HIDDEN} there"
+    assert TapeRedactor().json(hidden) == hidden
 
 
 @pytest.mark.parametrize(
@@ -113,26 +113,26 @@ def test_secrets_are_hidden_in_nested_data_and_wherever_they_stand_again(value: 
     ],
 )
 def test_of_a_webhook_only_its_origin_is_kept(value: Any) -> None:
-    hidden = json.dumps(Hiding().json(value))
+    hidden = json.dumps(TapeRedactor().json(value))
     assert f'"https://a.example/{HIDDEN}"' in hidden
     assert SECRET not in hidden
 
 
 def test_nothing_is_kept_of_what_is_no_address() -> None:
-    broken, hiding = f"https://[a.example/{SECRET}", Hiding()
-    assert hiding.url(broken) == HIDDEN
-    assert hiding.headers({"Location": broken}) == {"location": HIDDEN}
-    assert hiding.json({"config": {"url": broken}}) == {"config": {"url": HIDDEN}}
+    broken, redactor = f"https://[a.example/{SECRET}", TapeRedactor()
+    assert redactor.url(broken) == HIDDEN
+    assert redactor.headers({"Location": broken}) == {"location": HIDDEN}
+    assert redactor.json({"config": {"url": broken}}) == {"config": {"url": HIDDEN}}
 
 
 def test_tokens_of_a_text_are_no_secrets() -> None:
     piece = {"token": "Hello there", "logprob": -0.1, "top_logprobs": []}
     answer = {"choices": [{"text": "Hello there", "logprobs": {"content": [piece]}}]}
-    assert Hiding().json(answer) == answer
+    assert TapeRedactor().json(answer) == answer
 
 
 def test_a_number_that_is_a_password_is_hidden() -> None:
-    assert Hiding().json({"password": 93471234, "tokens": 93471234, "secret": True}) == {
+    assert TapeRedactor().json({"password": 93471234, "tokens": 93471234, "secret": True}) == {
         "password": HIDDEN,
         "tokens": 93471234,
         "secret": True,
@@ -148,7 +148,7 @@ def test_names_that_a_card_or_a_schema_has_for_secrets_are_none() -> None:
         "usage": {"total_tokens": 123456},
         "text": "Basic authentication, or bearer tokens: see https://example.com/a?b=c&page=2",
     }
-    assert Hiding().json(plain) == plain
+    assert TapeRedactor().json(plain) == plain
 
 
 # -- conversations with models on tapes: the real client of OpenAI, a recording, a replay ----------
@@ -192,7 +192,7 @@ def test_a_call_that_is_not_on_the_tape_is_refused_and_raised(tmp_path: Path) ->
     ):
         ask(model.url)
     with (
-        pytest.raises(NotOnTape, match=r"'Hello' on the tape, 'Bye' asked"),
+        pytest.raises(NotOnTape, match=r"'Hello' on the tape, 'Bye' in the request"),
         model_cassette(path) as model,
         pytest.raises(openai.BadRequestError, match="is not on the tape"),
     ):

@@ -1,4 +1,4 @@
-"""What never gets on a tape: credentials, wherever they stand in a request or an answer."""
+"""Redaction of tapes: credentials are never written, wherever a request or response has them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 HIDDEN = "[redacted]"
-"""What stands for a secret. On a tape it matches anything."""
+"""The replacement of a secret. On a tape it matches any value."""
 
 KEPT_HEADERS = frozenset(
     {
@@ -29,7 +29,7 @@ KEPT_HEADERS = frozenset(
         "server",
     }
 )
-"""The headers that tapes have. All others may be secret, so they are left out."""
+"""The headers that tapes keep. All others may be secret, so they are left out."""
 
 _OPEN_PARAMETERS = frozenset(
     {
@@ -52,8 +52,9 @@ _OPEN_PARAMETERS = frozenset(
         "audience",
     }
 )
-"""The parameters of requests and fields of forms that tapes have. Names are in lower case, words
-joined, here and below."""
+"""The request parameters and form fields that tapes keep. Here and below, names are in lower case
+with their words joined.
+"""
 
 _SECRET = re.compile(
     r"^(?:assertion|authorization|bearer|clientassertion|codeverifier|cookie|credentials|devicecode"
@@ -62,16 +63,16 @@ _SECRET = re.compile(
     r"|(?:access|api|private|secret|signing|subscription)key$"
     r"|(?:passphrase|password|secret)$"
 )
-"""The names of members, and of values in texts, that hold secrets."""
+"""The names of secret members, and of secret values in texts."""
 _SECRET_PARAMETER = re.compile(r"^(?:key|auth|sig|signature|code|x(?:amz|goog)signature)$")
-"""Names that hold secrets in addresses, too."""
+"""Further names of secrets, in addresses only."""
 _SECRET_HEADER = re.compile("auth|cookie|key|token|secret|password|credential|session")
 _HEADERS = re.compile("^(?:http|request|response)?headers?$")
 _PUSH_CONFIGS = re.compile("pushnotification|^configs?$")
 _NAMES = re.compile(
     r"^(?:properties|definitions|\$defs|securityschemes|security|securityrequirements|schemes)$"
 )
-"""Members whose own members are names that somebody chose, and not those of values."""
+"""Members whose value maps arbitrary names to schemas or descriptions, not names to values."""
 
 _TOKEN = re.compile(
     r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"
@@ -89,22 +90,22 @@ _MEMBER = re.compile(
     r'(?P=mark)"(?P<value>.*?)(?<!\\)(?P=mark)"',
     re.DOTALL,
 )
-"""A member with a text, in JSON that is part of a text, or of a text in a text."""
+"""A JSON member with a text value, inside a text or inside a text in a text."""
 _SCHEME = re.compile(r"\b(Bearer|Basic)\s+([A-Za-z0-9._~+/-]{6,}=*)", re.IGNORECASE)
 _COOKIE = re.compile(
     r"(?:^|[;,])\s*(?!(?:domain|path|expires|max-age|samesite)=)[^=;,\s]+=([^;,]*)", re.IGNORECASE
 )
-_SHORTEST = 6
-"""Shorter values are not looked for in texts: they would be found in words."""
-_LEAST_NUMBER = 1000
-"""A smaller number is no secret."""
+_MIN_SECRET_LENGTH = 6
+"""The shortest secret that is searched for in texts: shorter values occur in ordinary words."""
+_MIN_SECRET_NUMBER = 1000
+"""The smallest number that counts as a secret."""
 
 
-class Hiding:
-    """Hides secrets in what goes on a tape, and remembers those that it sees.
+class TapeRedactor:
+    """Redacts the secrets of a tape, and remembers every secret it meets.
 
-    A secret of a header or a member is hidden wherever else it occurs. ``secrets`` are further
-    values to hide.
+    A secret from a header or a member is redacted wherever it occurs again. ``secrets`` are further
+    values to redact.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
@@ -113,9 +114,9 @@ class Hiding:
             self.learn(secret)
 
     def learn(self, secret: str, name: str = "") -> None:
-        """Hide a value from now on, and what it is made of: credentials behind a scheme, cookies.
+        """Redact a value from now on, with its components: credentials after a scheme, cookies.
 
-        ``name`` is that of the header or the member with the value.
+        ``name`` is the name of the header or member that holds the value.
         """
         parts = [secret, unquote(secret), secret.partition(" ")[2]]
         if secret[:6].lower() == "basic ":
@@ -123,11 +124,11 @@ class Hiding:
         if "cookie" in name.lower():
             parts += [cookie.strip() for cookie in _COOKIE.findall(secret)]
         for part in parts:
-            if len(part) >= _SHORTEST and HIDDEN not in part:
+            if len(part) >= _MIN_SECRET_LENGTH and HIDDEN not in part:
                 self._known |= {part, quote(part, safe="")}
 
     def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
-        """Return the headers that a tape has, and remember the values of others."""
+        """Return the headers that a tape keeps, and remember all other values as secrets."""
         kept = {}
         for name, value in sorted((name.lower(), value) for name, value in headers.items()):
             if name in KEPT_HEADERS:
@@ -139,7 +140,7 @@ class Hiding:
     def url(self, url: str) -> str:
         """Return an address without user, fragment and the values of unknown parameters.
 
-        Of what cannot be read as an address nothing is kept.
+        Text that is no valid address is dropped entirely.
         """
         try:
             urlsplit(url)
@@ -149,7 +150,7 @@ class Hiding:
         return self._without_known(address + mark) + self.form(query)
 
     def form(self, body: str) -> str:
-        """Return a form, or a query, without the values of its fields, but for harmless ones."""
+        """Return a form or query string without its field values, except harmless ones."""
         pairs = []
         for name, value in parse_qsl(body, keep_blank_values=True):
             if _joined(name) not in _OPEN_PARAMETERS:
@@ -159,9 +160,9 @@ class Hiding:
         return self._without_known(urlencode(pairs, safe="[]"))
 
     def text(self, text: str) -> str:
-        """Return a text without secrets that are known or look like one.
+        """Return a text without known secrets and without strings that look like secrets.
 
-        A text that is JSON, as arguments of tools are, has no secret members.
+        A JSON text, such as the arguments of a tool, loses its secret members.
         """
         if text.lstrip()[:1] in ("{", "[", '"'):
             try:
@@ -180,7 +181,7 @@ class Hiding:
     def json(self, value: Any, name: str = "", *, is_secret: bool = False) -> Any:
         """Return a JSON value without secrets.
 
-        ``name`` is that of its member. Of a secret value nothing is kept but its form.
+        ``name`` is the name of its member. A secret value keeps only its JSON structure.
         """
         low = _joined(name)
         if isinstance(value, dict):
@@ -201,20 +202,22 @@ class Hiding:
         if not is_secret:
             return self.text(value) if isinstance(value, str) else value
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not value or not (isinstance(value, str) or (is_number and abs(value) >= _LEAST_NUMBER)):
+        if not value or not (
+            isinstance(value, str) or (is_number and abs(value) >= _MIN_SECRET_NUMBER)
+        ):
             return value
         self.learn(str(value), name)
         return HIDDEN
 
     def _webhook(self, url: str) -> str:
-        """Return the origin of a webhook: its path is often what protects it."""
+        """Return the origin of a webhook address: its path is often the secret."""
         if (shown := self.url(url)) == HIDDEN:
             return HIDDEN
         parts = urlsplit(shown)
         self.learn(parts.path[1:])
         return f"{parts.scheme}://{parts.netloc}/{HIDDEN}"
 
-    # -- what stands in a text -----------------------------------------------------------------
+    # -- secrets inside texts -------------------------------------------------------------------
 
     def _user(self, match: re.Match[str]) -> str:
         user, _, password = match[1].partition(":")
@@ -222,7 +225,7 @@ class Hiding:
         return ""
 
     def _value(self, match: re.Match[str]) -> str:
-        """Hide the value of a name, if that is the name of a secret."""
+        """Redact the value of a name that denotes a secret."""
         mark, name, value = match.group("mark", "name", "value")
         low = _joined(name)
         is_secret = _SECRET.search(low) or (
@@ -235,7 +238,7 @@ class Hiding:
         return f"{match[0][:start]}{HIDDEN}{match[0][end:]}"
 
     def _credentials(self, match: re.Match[str]) -> str:
-        """Hide what stands behind a scheme, if it is no word."""
+        """Redact the text after an authentication scheme, unless it is an ordinary word."""
         scheme, value = match.groups()
         if scheme.lower() == "basic":
             is_secret = bool(_user_and_password(value))
@@ -253,7 +256,9 @@ class Hiding:
 
 
 def _user_and_password(encoded: str) -> list[str]:
-    """Return Basic credentials, and the password alone; nothing if these are none."""
+    """Return decoded Basic credentials, and the password alone; an empty list if they are
+    malformed.
+    """
     try:
         pair = base64.b64decode(encoded).decode()
     except ValueError:
@@ -262,7 +267,7 @@ def _user_and_password(encoded: str) -> list[str]:
 
 
 def _is_secret(name: str, container: str, beside: Mapping[str, Any]) -> bool:
-    """Return whether a member is secret; ``container`` is the member whose value it is part of."""
+    """Return whether a member is secret; ``container`` is the name of its parent member."""
     if _HEADERS.search(container) and _SECRET_HEADER.search(name.lower()):
         return True
     if name.lower() == "value":  # {"name": "Authorization", "value": "..."}
