@@ -264,7 +264,7 @@ async def test_the_records_of_a_turn_are_bounded(talk: Any, caplog: Any) -> None
         task = await caller.task("go", context=context(BOB))
         assert task.state is TaskState.FAILED
         assert len(await decisions(caller, task.id)) == MOST_DECISIONS
-    assert "authorise what they have in common" in caplog.text
+    assert "authorise a common action" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -209,9 +209,9 @@ async def test_what_cannot_be_kept_is_refused_as_remember_refuses_it(
         with pytest.raises(TypeError, match="the default of 'k': the tuple"):
             await turn.update("k", lambda value: value, default=())
         for key in ("\x00", "k" * 10_000):
-            with pytest.raises(ValueError, match="a key under which") as named:
+            with pytest.raises(ValueError, match="the key of a value") as named:
                 await turn.remember(key, 1)
-            with pytest.raises(ValueError, match="a key under which") as given:
+            with pytest.raises(ValueError, match="the key of a value") as given:
                 await turn.update(key, lambda _: 1)
             assert str(given.value) == str(named.value)
         assert await turn.recall("k") is None
@@ -226,7 +226,7 @@ async def test_a_coroutine_function_is_refused(talk: Callable[..., Any]) -> None
     async def refused(turn: Turn) -> None:
         await turn.remember("k", 1)
         for function in (later, lambda value: later(value)):
-            with pytest.raises(TypeError, match="what updates 'k' is a plain function"):
+            with pytest.raises(TypeError, match="the update of 'k' is a plain function"):
                 await turn.update("k", function)
         assert await turn.recall("k") == 1
 

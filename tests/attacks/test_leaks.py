@@ -181,7 +181,7 @@ def test_no_secret_is_found_in_what_a_server_leaves_behind(tmp_path: Path) -> No
             leaky.parley("store", "export", str(tmp_path / "export.jsonl"))
         found = leaky.kept()
     assert b"kept for ada" in answered, "no credentials were accepted"
-    assert b"credentials refused" in found["server.log"]
+    assert b"credentials rejected" in found["server.log"]
     assert b"kept for ada" in found["export.jsonl"]
     assert b"failed for" in found["server.log"]
     leaks = [

@@ -157,7 +157,7 @@ def test_extensions_of_service_parameters_are_added_to_ours(parley, agent):
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [
-        (["A2A-Version:0.3"], "say it with version="),
+        (["A2A-Version:0.3"], "use version="),
         (["Content-Length: 3"], "counts the body itself"),
         (["x-own:1", "X-Own:2"], "given twice"),
     ],

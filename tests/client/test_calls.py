@@ -145,7 +145,7 @@ async def test_what_the_agent_refuses_is_its_typed_error() -> None:
         (status(404), UnexpectedStatus, "answered 404"),
         (status(302, location="https://new/rpc"), UnexpectedStatus, "points to https://new/rpc"),
         (status(401, www_authenticate="Bearer"), AuthenticationRequired, "wants credentials"),
-        (status(403, b'{"detail": "no"}'), AuthenticationRequired, "refuses these credentials"),
+        (status(403, b'{"detail": "no"}'), AuthenticationRequired, "rejects these credentials"),
         (error(-32000, "no token", 401), AuthenticationRequired, "wants credentials"),
     ],
 )

@@ -211,7 +211,7 @@ async def test_an_interface_at_the_trusted_origin_is_taken_in_place_of_one_that_
                 f"{there.url}/before",
                 f"{there.url}/after",
             ]
-            assert f"passing over JSONRPC 1.0 at {there.url}/before" in caplog.text
+            assert f"skipping JSONRPC 1.0 at {there.url}/before" in caplog.text
             # Nor is one of the others tried when the agent's own does not answer.
             with pytest.raises(UnexpectedStatus, match="answered 404"):
                 await agent.get("t-1")
@@ -604,7 +604,7 @@ def test_an_origin_is_written_as_people_write_it(written: str, read: str) -> Non
 @pytest.mark.parametrize(
     ("written", "words"),
     [
-        ("https://a/path", "more than an origin; give scheme, host and port: https://a"),
+        ("https://a/path", "more than an origin; give only scheme, host and port: https://a"),
         ("https://me:the-secret@a", "more than an origin"),
         ("https://a?key=the-secret", "more than an origin"),
         ("*", "is no origin"),

@@ -497,7 +497,10 @@ async def _late(*given: Any) -> bool:
     [
         (lambda a: route(a), "chooses among parts"),
         (lambda a: route(a, a, default="nobody"), "names no part"),
-        (lambda a: route(a, part(a, name="A-B"), part(a, name="a b")), "can tell 'a b' from 'A-B'"),
+        (
+            lambda a: route(a, part(a, name="A-B"), part(a, name="a b")),
+            "distinguish 'a b' from 'A-B'",
+        ),
         (lambda a: parallel(a, a, at_least=2), "goes with failures='partial'"),
         (lambda a: map_reduce(a, a, at_least=2), "goes with failures='partial'"),
         (lambda a: quorum(a), "two or more"),

@@ -192,7 +192,7 @@ async def test_agents_that_hand_to_each_other_come_to_an_end(serve: Any, talk_to
     async with parley.connect(urls["one"]) as remote:
         task = await remote.send("go")
     assert task.state is TaskState.FAILED
-    assert "changed hands 4 times" in task.text
+    assert "handed over 4 times" in task.text
 
 
 async def test_the_other_agent_gets_the_options_of_its_connection_and_may_take_so_long(
@@ -262,7 +262,7 @@ async def test_an_agent_that_cannot_be_reached_leaves_the_conversation_to_the_fi
         task = await remote.send("money")
     assert task.text == "Reception: money"
     assert reception.handoffs[-1].note == "The agent cannot be reached."
-    assert "did not take a conversation" in caplog.text
+    assert "did not accept a conversation" in caplog.text
 
 
 async def test_what_returned_is_not_tried_again_by_a_further_attempt(
@@ -284,7 +284,7 @@ async def test_what_returned_is_not_tried_again_by_a_further_attempt(
     assert task.state is TaskState.INPUT_REQUIRED
     assert (await remote.send("wait", task=task)).text == "wait"
     assert ran == [1, 1, 2]
-    assert caplog.text.count("did not take a conversation") == 1
+    assert caplog.text.count("did not accept a conversation") == 1
 
 
 async def test_the_history_stays_here_if_the_author_says_so_and_the_caller_is_told_so(
@@ -320,7 +320,7 @@ async def test_a_message_changes_hands_a_limited_number_of_times(serve: Any, tal
 
     task = await (await talk_to(loops)).send("weather")
     assert task.state is TaskState.FAILED
-    assert task.text == "This message has changed hands 3 times without an answer."
+    assert task.text == "This message was handed over 3 times without an answer."
     assert billing.heard == ["weather"] * 3
 
 
@@ -433,8 +433,8 @@ async def test_an_agent_that_is_not_declared_gets_nothing(
 @pytest.mark.parametrize(
     ("build", "says"),
     [
-        (lambda: handoff(), "give one of them"),
-        (lambda: handoff("http://a.example", back=True), "give one of them"),
+        (lambda: handoff(), "give either"),
+        (lambda: handoff("http://a.example", back=True), "give either"),
         (lambda: handoff("http://a.example", answer="x"), "answer= goes with back=True"),
         (lambda: handoff(back=True, say="x"), "go with to="),
         (lambda: handoff("http://a.example", note="x" * 10_001), "10000 characters"),

@@ -100,7 +100,7 @@ async def test_credentials_of_two_people_are_refused(
                 request = saying(Part(text="hi"), **to(skill))
                 error = await refused(remote, "SendMessage", request)
                 assert type(error) is UnauthenticatedError
-                assert "of different people" in error.message
+                assert "belong to different people" in error.message
 
 
 async def test_credentials_of_one_person_count_together(

@@ -475,7 +475,7 @@ async def test_modes_of_older_cards_take_all_parts_of_their_kind(
                 assert "result" in response.json, (modes, part, response.body)
             else:
                 assert response.error["code"] == -32005, (modes, part)
-                assert f"takes {', '.join(modes)}" in response.error["message"]
+                assert f"accepts {', '.join(modes)}" in response.error["message"]
 
 
 async def test_modes_of_older_cards_stand_on_the_card_as_they_are_written() -> None:

@@ -115,7 +115,7 @@ async def test_so_many_messages_wait_on_a_task_and_no_more(talk: Any) -> None:
             if len(refused) == 9:
                 break
         assert all([error.retry_after for error in refused])
-        assert "3 messages wait on the task already" in str(refused[0])
+        assert "3 messages are waiting on the task already" in str(refused[0])
         received = await caller.store.private_records(task.id, [RecordKind.RECEIVED])
         assert len(received) == 3, "nothing of the others is kept"
         release.set()

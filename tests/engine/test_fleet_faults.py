@@ -151,7 +151,7 @@ async def test_a_turn_that_may_not_begin_twice_fails_when_its_replica_dies(
     gate.open.set()
     failed = await until_state(two, task.id, TaskState.FAILED)
     assert failed.status.message is not None
-    assert "stopped while it worked" in failed.status.message.text
+    assert "stopped while it was working" in failed.status.message.text
     # What was not begun is begun.
     assert (await until_state(three, in_line.id, TaskState.COMPLETED)).text == "next"
 

@@ -200,11 +200,11 @@ def test_what_a_function_says_it_returns_comes_back_as_that(kind: Any, value: An
         ({"items": [1, (2, 3)]}, r"the tuple at \.items\[1\] does not read back as one; .* a list"),
         ((1,), r"it: the tuple does not read back as one; use a list"),
         ({"a b": b"x"}, r"the bytes at \['a b'\] .* base64"),
-        ({"a": {5: 1}}, r"the key 5 at \.a is no text, and JSON has no other keys; use '5'"),
+        ({"a": {5: 1}}, r"the key 5 at \.a is not text, and JSON has no other keys; use '5'"),
         ({1, 2}, "the set does not read back as one; use a list"),
         ([math.nan], r"JSON has no nan at \[0\]; use None, or text"),
         (math.inf, "JSON has no inf"),
-        (datetime(2026, 1, 1), "the datetime does not read back as one; use what JSON has: dict"),
+        (datetime(2026, 1, 1), "the datetime does not read back as one; use a JSON value: dict"),
         (Colour.RED, "the Colour does not read back as one; use a plain str"),
         (OrderedDict(a=1), "the OrderedDict .* use a plain dict"),
         (namedtuple("P", "x")(1), "the P does not read back as one"),
@@ -221,7 +221,7 @@ def test_what_holds_itself_is_refused() -> None:
     value: list[Any] = []
     value.append(value)
     for kind in (Any, list):
-        with pytest.raises(TypeError, match="holds itself"):
+        with pytest.raises(TypeError, match="contains itself"):
             kept(value, kind, what="it")
 
 
@@ -287,9 +287,9 @@ async def test_a_step_whose_result_would_change_says_so_and_remembers_nothing(
             with pytest.raises(TypeError) as raised:
                 await turn.step(f"step-{len(told)}", lambda value=value: value)  # type: ignore[misc]
             told.append(str(raised.value))
-        with pytest.raises(TypeError, match=r"what is remembered as 'x': the tuple at \.a"):
+        with pytest.raises(TypeError, match=r"the value remembered as 'x': the tuple at \.a"):
             await turn.remember("x", {"a": ()})
-        with pytest.raises(TypeError, match="what is remembered as 'x': the Booking"):
+        with pytest.raises(TypeError, match="the value remembered as 'x': the Booking"):
             await turn.remember("x", Booking(1))
         assert await turn.recall("x") is None
         return "done"

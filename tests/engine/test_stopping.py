@@ -185,7 +185,7 @@ async def test_an_agent_that_does_not_end_does_not_keep_the_server_from_closing(
         await host.start()
         await Talk(host.services[""], host).task("hello", return_immediately=True)
         await host.stop()
-    assert "1 turns did not end when told to" in caplog.text
+    assert "1 turns did not end when they were stopped" in caplog.text
     gate.set()
 
 

@@ -62,7 +62,7 @@ async def test_everybody_is_told_so_in_time_and_nothing_is_left_behind(
             for replica in fleet.replicas:
                 told = await until_ready(replica, 503)
                 assert told["status"] == "unavailable"
-                assert told["reason"].startswith("the store was not heard of for ")
+                assert told["reason"].startswith("the store has been silent for ")
                 assert (await ask(replica.url, "GET", "/health/live")).status == 200
             answers = await asyncio.gather(*[answer(fleet, way, task) for way in WAYS])
         finally:

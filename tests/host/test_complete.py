@@ -153,7 +153,7 @@ async def test_an_open_store_will_do() -> None:
 async def test_a_store_that_does_not_exist_is_not_made(tmp_path: Path) -> None:
     path = tmp_path / "no.db"
     for complete in (_async, _sync):
-        with pytest.raises(StoreError, match=r"no\.db: name the one"):
+        with pytest.raises(StoreError, match=r"no\.db: give the URL"):
             await complete("k", agent="shop", store=f"sqlite:///{path}")
     assert not path.exists()
 

@@ -203,7 +203,7 @@ async def test_what_cannot_be_connected_to_is_refused() -> None:
         parley.connect(echo(), binding="GRPC")
     with pytest.raises(ValueError, match="http= is for agents on the network"):
         parley.connect(echo(), http=HttpTransport())
-    with pytest.raises(TypeError, match="connect takes an address, a card, an agent, one that"):
+    with pytest.raises(TypeError, match="connect takes an address, a card, an agent, a result"):
         parley.connect(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="path is for an address or an app"):
         parley.connect({"name": "x"}, path="/x")

@@ -79,7 +79,7 @@ async def test_a_handshake_that_is_refused_says_what_a_server_would():
         with pytest.raises(SocketRefused, match="500"):
             await opened(http)
     async with transport(echo) as http:
-        with pytest.raises(SocketRefused, match="does not speak b"):
+        with pytest.raises(SocketRefused, match="does not support b"):
             await opened(http, subprotocol="b")
 
 

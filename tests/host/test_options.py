@@ -150,7 +150,7 @@ def test_a_url_names_a_store():
         ("sqlite:///", None, True, "names no store"),
         ("", None, True, "names no store"),
         ("sqlite:///a.db", 5, True, "lease=5 needs a store that many replicas use.*not sqlite"),
-        (MemoryTaskStore(), 5, True, "not a store that was made before"),
+        (MemoryTaskStore(), 5, True, "not an open store"),
         (POSTGRES, 0.1, True, "a lease is 0.5 to 3600 seconds"),
         ("memory:", None, False, "only a postgresql:// store"),
         ("postgresql://ada:secret@[/x", None, True, "is not a URL that libpq knows"),
@@ -327,7 +327,7 @@ def test_several_workers_that_keep_tasks_in_memory_say_so_in_a_line_each(
     served: Callable[..., list[str]], options: list[str], environ: Mapping[str, str]
 ) -> None:
     lines = served(*options, workers=2, **environ)
-    told = said(lines, "one of several worker processes (uvicorn has 2)")
+    told = said(lines, "a worker process among several (uvicorn has 2)")
     assert len(told) == 2, lines
     assert "postgresql://host/database" in told[0]
 
@@ -339,7 +339,7 @@ def test_one_worker_is_told_nothing_of_several(
 ) -> None:
     lines = served(*options)
     assert said(lines, "worker processes") == []
-    assert len(said(lines, "tasks are removed")) == 1
+    assert len(said(lines, "are removed when")) == 1
 
 
 @pytest.mark.parametrize(
@@ -372,7 +372,7 @@ async def test_how_long_ended_tasks_are_kept_is_said_in_one_line_when_a_server_s
     await host.stop()
     told = [r.getMessage() for r in caplog.records if "removed" in r.getMessage()]
     assert told == [
-        "tasks are removed with all that is theirs when they have ended for 7 days; "
+        "tasks and their files and webhooks are removed when they have ended for 7 days; "
         "Retention(tasks=...) says how long they are kept, None for ever"
     ]
 

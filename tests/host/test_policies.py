@@ -122,7 +122,7 @@ def test_a_hook_that_would_never_be_asked_is_refused() -> None:
 
     secured, plain = files(security=Bearer(lambda token: None)), Agent("Plain")
     plain.skill(lambda: "done", id="work")
-    with pytest.raises(ValueError, match="never be asked"):
+    with pytest.raises(ValueError, match="never be called"):
         parley.asgi(secured, caller=who)
     parley.asgi(secured, caller=who, auth=False)
     parley.asgi([secured, plain], caller=who)

@@ -432,5 +432,5 @@ def test_a_mistake_is_refused_with_what_would_be_right(make: Any, words: str) ->
 
 
 async def test_without_a_server_there_are_no_stored_keys() -> None:
-    with pytest.raises(RuntimeError, match="no server has lent it one"):
+    with pytest.raises(RuntimeError, match="was started without a store"):
         ApiKey().verify(evidence(None, new_key(b"s" * 32, owner="a", now=1)[0]))

@@ -237,10 +237,10 @@ async def test_each_refusal_is_logged_without_secrets_and_not_more_than_some(
     for n in range(50):
         failed = scope(f"198.51.100.{n}", f"Bearer s3cret{n}")
         assert await outcome(authenticator, failed) == "401"
-    assert caplog.messages[0] == "credentials refused from 198.51.100.0: an unknown token (bearer)"
+    assert caplog.messages[0] == "credentials rejected from 198.51.100.0: an unknown token (bearer)"
     assert len(caplog.messages) == LINES_PER_MINUTE
     failures.report()
-    assert "within a minute 50 credentials were refused" in caplog.messages[-1]
+    assert "within a minute 50 credentials were rejected" in caplog.messages[-1]
     assert "s3cret" not in caplog.text
     failures.report()
     assert len(caplog.messages) == LINES_PER_MINUTE + 1

@@ -128,7 +128,7 @@ def test_a_webhook_cannot_take_the_loop(kind: str, loops: Loops) -> None:
             assert isinstance(answer, DeliveryFailure)
             assert "no answer in" not in answer.reason
             if kind in ("interim", "hints", "empty-lines"):
-                assert answer.reason == "it answers with more than an answer may take"
+                assert answer.reason == "its answer exceeds the limits"
 
     with flood(kind) as hostile:
         loops(main)

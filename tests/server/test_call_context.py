@@ -291,7 +291,7 @@ async def test_an_issuer_vouches_for_an_id() -> None:
     async with serving(app) as url:
         refused = await post(url, call("GetTask"))
         assert (refused.status, refused.error["code"]) == (401, -32010)
-        assert "an issuer and no id" in refused.error["message"]
+        assert "an issuer but no id" in refused.error["message"]
     assert service.asked == []
 
 

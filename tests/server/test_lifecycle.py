@@ -151,7 +151,7 @@ async def test_a_server_is_ready_only_after_its_start_which_the_question_begins(
 
 
 async def test_a_server_whose_store_is_away_is_live_and_not_ready():
-    unavailable_reason = ["the store was not heard of for 7 seconds"]
+    unavailable_reason = ["the store has been silent for 7 seconds"]
     app = app_of(unavailable_reason=lambda: unavailable_reason[0])
     async with serving(app) as url:
         for word in ("unavailable", "draining"):

@@ -167,8 +167,8 @@ async def test_turns_that_stand_in_line(way: dict[str, Any]) -> None:
         tasks = [await past_the_card(ada, "SendMessage", saying(at_once=True)) for _ in range(3)]
         kept = await served.tasks()
         for name in ("SendMessage", "SendStreamingMessage"):
-            await refused(eve, name, saying(), "2 turns wait already")
-            await refused(eve, name, saying(task_id=asked.id), "2 turns wait already")
+            await refused(eve, name, saying(), "2 turns are waiting already")
+            await refused(eve, name, saying(task_id=asked.id), "2 turns are waiting already")
         assert (gate.runs, await served.tasks()) == (1, kept)
         gate.opened.set()
         for task in tasks:

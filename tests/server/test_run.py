@@ -154,7 +154,7 @@ async def test_what_ignores_its_cancellation_does_not_keep_the_process():
             server.signal(signal.SIGTERM)
             status, out, err = await server.end()
     assert (status, out) == (0, ["stopped", "returned"])
-    assert "1 task(s) ignored that they were cancelled" in err
+    assert "1 task(s) ignored their cancellation" in err
 
 
 async def can_connect(url):
@@ -252,7 +252,7 @@ def test_a_server_that_everyone_reaches_and_may_call_is_allowed_to_and_says_so(c
         assert not said()
         run_briefly(app_of(), host="0.0.0.0", allow_anonymous=True)
     assert "0.0.0.0" in caplog.text
-    assert "nobody is identified" in caplog.text
+    assert "callers are anonymous" in caplog.text
 
 
 async def test_what_the_startup_raises_comes_out():

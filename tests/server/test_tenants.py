@@ -331,7 +331,7 @@ async def test_a_task_is_looked_for_under_the_tenant():
     assert seen == [("acme", "acme")] * 2
 
 
-# -- A tenant that a server does not know, named in every way (docs/guides/tenants.md) --------------------
+# -- A tenant that a server does not know, named in every way (docs/guides/tenants.md) ---------
 
 
 OLD_MESSAGE = {**MESSAGE, "role": "user", "kind": "message"}

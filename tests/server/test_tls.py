@@ -258,7 +258,7 @@ async def test_a_new_certificate_is_for_new_connections_and_old_ones_go_on(tls, 
             second.write(tmp_path, "server")
             await until(lambda: is_served(url, second))
             assert b"200 OK" in await ask(old)
-    assert "is read anew" in caplog.text
+    assert "was read again" in caplog.text
 
 
 async def is_served(url: str, pair: Pair) -> bool:

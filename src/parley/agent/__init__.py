@@ -1,1 +1,1 @@
-"""The API of authors, and how their functions run."""
+"""The API for authors of agents, and the calls of their functions."""

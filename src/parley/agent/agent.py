@@ -66,24 +66,25 @@ class Agent(UsableAgent):
     """The card of an agent, its skills and its options.
 
     ``input_modes`` and ``output_modes`` are media types, or ``text``, ``file`` and ``data`` for all
-    parts of a kind. Input modes, here or on a skill, refuse messages with a part of another type,
-    except for files without a type; without them every part is accepted. A caller who accepts none
-    of the output modes is refused.
-    ``extensions`` change messages and events, or are only declared on the card. The name of one is
-    that of an installed package's (entry-point group ``parley.extensions``).
-    ``card`` is what else the card says, and what the agent offers there (``CardDetails``).
-    The agent's tasks are stored under ``key``, by default the slug of its name: give a key before
-    you rename an agent that has tasks. ``retention`` is how long and what of them is kept
-    (``Retention``), ``execution`` how turns run (``Execution``).
-    ``security`` is what callers must prove: a scheme of ``parley.security``, or several, combined
-    with ``&`` and ``|``. The server verifies it, and the card says so. ``rights`` are what callers
-    may do then, and whose tasks are whose (``Rights``). ``limits`` are how much callers may take,
-    such as ``["60/minute per caller"]`` (``docs/reference/limits.md``).
+    parts of a kind. A message with a part that matches no input mode (of the skill, or of the
+    agent) is rejected, except for files without a type; without input modes every part is accepted.
+    A caller who accepts none of the output modes is rejected. ``extensions`` change messages and
+    events, or are only declared on the card; a name stands for an extension of an installed package
+    (entry-point group ``parley.extensions``). ``card`` has further card members and features
+    (``CardDetails``). The agent's tasks are stored under ``key``, by default the slug of its name:
+    set a key before you rename an agent that has tasks. ``retention`` decides which data is kept,
+    and for how long (``Retention``); ``execution`` configures the running of turns (``Execution``).
+
+    ``security`` is the requirement for callers: a scheme of ``parley.security``, or several,
+    combined with ``&`` and ``|``. The server verifies it, and the card declares it. ``rights``
+    limits authenticated callers, and decides who owns tasks (``Rights``). ``limits`` bounds the
+    usage of callers, such as ``["60/minute per caller"]``; see ``docs/reference/limits.md``.
     ``lifespan`` is a function that takes the agent and returns an async context manager: it is
     entered before turns run and left after they have ended, and its value is ``turn.state``.
-    ``uses`` are agents of this process that this one's turns call (``turn.delegate(other)``): they
-    run on the same server, without an address of their own unless they are served too.
-    ``handoffs`` are the agents that skills may hand conversations to (``parley.compose.handoff``).
+    ``uses`` are agents of this process that this agent's turns call (``turn.delegate(other)``):
+    they run on the same server, and have an address of their own only if they are served too.
+    ``handoffs`` are the agents to which skills may hand conversations over, by
+    ``parley.compose.handoff``.
 
     Raises ``ValueError`` for an invalid option.
     """
@@ -195,17 +196,18 @@ class Agent(UsableAgent):
         the kind of reply: ``"message"`` is always direct, ``"task"`` is always a task, durable
         before the function runs. Without it, the behaviour of the function decides.
         ``invalid_input`` decides about a message that does not fit typed parameters: ``"refuse"``
-        returns an error and creates no task, ``"ask"`` creates a task that asks for what is
-        missing or wrong. ``default`` makes it the skill of messages that name none. ``security``
-        is what a caller must prove for this skill, beside the agent's needs. ``limits`` are
-        how much callers may take of it, such as ``["10/minute per caller"]``.
+        returns an error and creates no task, ``"ask"`` creates a task that asks for missing and
+        wrong values. ``default`` makes it the skill of messages that name none. ``security`` is a
+        requirement for callers of this skill, in addition to the agent's. ``limits`` bounds the
+        usage of the skill, such as ``["10/minute per caller"]``.
 
-        ``listed`` says who sees the skill: all (``True``), those who get the extended card and meet
-        its ``security`` (``"extended"``), those of them for whom a function of the caller returns
-        ``True``, or nobody (``False``). For whoever may not see or use it, it does not exist.
+        ``listed`` limits who sees the skill: everyone (``True``), the callers who get the extended
+        card and meet its ``security`` (``"extended"``), such callers for whom a function of the
+        caller returns ``True``, or no caller (``False``). For callers who may not see or use it,
+        the skill does not exist.
 
         Raises ``ValueError`` and ``TypeError`` for an invalid skill, and ``RuntimeError`` when the
-        agent is served already.
+        agent is already served.
         """
 
         def register(target: F) -> F:
@@ -265,7 +267,7 @@ class Agent(UsableAgent):
             )
         if invalid_input == "ask" and replies == "message":
             raise ValueError(
-                f"the skill {skill_id!r} asks for what is missing, which needs a task; "
+                f"the skill {skill_id!r} asks for missing input, which needs a task; "
                 "replies='message' cannot be"
             )
         result = None if form.streams else result_of(function)
@@ -315,7 +317,7 @@ class Agent(UsableAgent):
         return ("application/json", *(mode for mode in others if mode != "application/json"))
 
     def _data_output_modes(self) -> tuple[str, ...]:
-        """Return the modes of a skill that returns data and declares none."""
+        """Return the modes of a skill that returns data and declares no modes."""
         others = (mode for mode in self.output_modes if mode != "application/json")
         return ("application/json", *others)
 
@@ -325,7 +327,7 @@ class Agent(UsableAgent):
         It is called for messages that name no skill in their metadata (``"skill"``). ``None`` means
         the default skill. A plain ``def`` runs in a thread. Use it as a decorator.
 
-        Raises ``TypeError`` for a generator, and for anything but a function.
+        Raises ``TypeError`` for a generator, and for an object that is not a function.
         """
         self._check_not_served("router")
         if not callable(function) or form_of(function).streams:
@@ -358,7 +360,7 @@ class Agent(UsableAgent):
     def _check_not_served(self, what: str) -> None:
         if self._is_served:
             raise RuntimeError(
-                f"the agent {self.name!r} is served already, without what comes later; "
+                f"the agent {self.name!r} is served already, without later additions; "
                 f"declare its {what} before parley.asgi(agent) or parley.serve(agent)"
             )
 
@@ -382,14 +384,14 @@ class Agent(UsableAgent):
 
     @property
     def _declares_schemas(self) -> bool:
-        """Whether cards have the schemas of typed skills."""
+        """True if cards have the schemas of typed skills."""
         is_given = any(extension.uri == SKILL_SCHEMAS for extension in self.extensions)
         return SKILL_SCHEMAS in self.default_extensions and not is_given
 
     # -- for the server ------------------------------------------------------------------------
 
     def describe(self) -> AgentDescription:
-        """Return the agent as the engine runs it, and take no more skills from now on.
+        """Return the agent's description for the engine. From now on no skills can be added.
 
         Raises ``ValueError`` without a skill.
         """
@@ -421,7 +423,7 @@ class Agent(UsableAgent):
 
     @property
     def rules(self) -> AgentRules:
-        """The rules that the settings of a binding declare for all bindings."""
+        """The rules that a binding's settings declare for all bindings."""
         return NO_RULES if isinstance(self.envelope, bool) else self.envelope.rules
 
     @property
@@ -461,7 +463,7 @@ class Agent(UsableAgent):
 
     @property
     def _authorization(self) -> Authorization | None:
-        """The rules of what callers may do, ``None`` without any."""
+        """The rules about callers, ``None`` if there are none."""
         skills = {s.id: s.security for s in self.skills.values() if s.security is not None}
         identity = self.rules.needs_identity
         is_open = self.security is None and self.policy is None and not identity
@@ -479,7 +481,7 @@ class Agent(UsableAgent):
 
     @property
     def _has_extended_card(self) -> bool:
-        """Whether there are cards that show more than the public one."""
+        """True if there are cards that show more than the public one."""
         interfaces = self.listed_interfaces
         return (
             self.extended_cards is not None
@@ -516,7 +518,7 @@ class Agent(UsableAgent):
 
 
 def _grouped(kind: type[G], keyword: str, given: G | None) -> G:
-    """Return the options that a keyword groups. Raises ``TypeError`` for another value."""
+    """Return the options in a keyword's group. Raises ``TypeError`` for another value."""
     if given is None:
         return kind()
     if not isinstance(given, kind):
@@ -525,7 +527,7 @@ def _grouped(kind: type[G], keyword: str, given: G | None) -> G:
 
 
 def _check_takes_data(skill: Skill) -> None:
-    """Refuse input modes that take neither data nor text, where the inputs of a typed skill are."""
+    """Reject input modes without data and text for a skill with typed inputs."""
     kinds = (Part(data={}), Part(text=""))
     if skill.input_modes and not any(takes_part(skill.input_modes, part) for part in kinds):
         raise ValueError(
@@ -549,14 +551,14 @@ BUILT_IN: tuple[Extension, ...] = (
     InTaskAuthorization(),
     PushDelivery(),
 )
-"""The extensions of every agent that leaves none out; ``PushDelivery`` needs push notifications."""
+"""The default extensions of every agent; ``PushDelivery`` needs push notifications."""
 
 OF_SOME = (SKILL_SCHEMAS, FILE_TRANSFER)
-"""The URIs of those of agents with typed skills, and of agents on a server that keeps files."""
+"""The URIs of default extensions for agents with typed skills, and for servers with files."""
 
 
 def default_uris(chosen: bool | Iterable[str]) -> frozenset[str]:
-    """Return the URIs of the default extensions that an agent has: all, none, or those ``chosen``.
+    """Return the URIs of an agent's default extensions: all, none, or the ``chosen`` ones.
 
     Raises ``TypeError`` and ``ValueError`` for anything else.
     """
@@ -582,17 +584,17 @@ def default_uris(chosen: bool | Iterable[str]) -> frozenset[str]:
 def declared_extensions(
     given: Iterable[Extension | AgentExtension | str], defaults: Collection[str]
 ) -> tuple[Extension, ...]:
-    """Return the extensions of an agent: those ``given``, and of the ``defaults`` the others.
+    """Return the extensions of an agent: the ``given`` ones, then the remaining ``defaults``.
 
-    Raises ``ValueError`` for one that depends on another which the agent does not have.
+    Raises ``ValueError`` for an extension that depends on one that the agent does not have.
     """
     built_in = [extension for extension in BUILT_IN if extension.uri in defaults]
     extensions = collect_extensions([*built_in, *with_installed(given)])
     for extension in extensions:
         if extension.required and extension.is_declaration_only:
             log.warning(
-                "the extension %r is data on the card alone, and required: callers who do not ask "
-                "for it are refused for nothing, so the specification advises against it; leave "
+                "the extension %r is only data on the card, but required: callers who do not ask "
+                "for it are rejected without need, so the specification advises against it; leave "
                 "required out, or give it behaviour (parley.extensions.Extension)",
                 extension.uri,
             )

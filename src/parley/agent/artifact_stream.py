@@ -1,4 +1,4 @@
-"""An artifact that grows while it is made (specification §4.2.2)."""
+"""An artifact that is written in chunks (specification §4.2.2)."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from parley.model.parts import Artifact, Part
 from parley.store.protocols.errors import StoreError
 
 BUFFER_SECONDS = 0.02
-"""How long the newest chunk is buffered, so that the last one can be marked."""
+"""The time for which the newest chunk is buffered, so that the last one can be marked."""
 
 
 class ArtifactStream:
     """Writes an artifact chunk by chunk; an async context manager.
 
-    Every chunk is an artifact update with ``append``, except the first, and the last carries
-    ``lastChunk``. To know the last, the stream buffers the newest chunk until the next one, for at
-    most 20 ms; a stream that is closed later ends with an empty chunk. Chunks of text that follow
-    one another are one part of the artifact, and empty ones are none. A chunk that begins a turn
-    which is streamed to its caller is not buffered. An exception in the context
-    leaves the artifact without a last chunk. ``referred`` makes a part of the file at a path.
+    Every chunk is an artifact update with ``append``, except the first, and the last one has
+    ``lastChunk``. To know the last one, the stream buffers the newest chunk until the next one, for
+    at most 20 ms; a stream that is closed later ends with an empty chunk. Consecutive text chunks
+    form one part of the artifact, and empty chunks none. The first chunk of a turn that is streamed
+    to its caller is not buffered. An exception in the context leaves the artifact without a last
+    chunk. ``referred`` makes a part of the file at a path.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class ArtifactStream:
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._last: tuple[Part, ...] = ()
-        self._is_blank = True  # it has had empty text at the most
+        self._is_blank = True  # no text so far, or only empty text
         self._is_in_text = False
         self._continues = False
 
@@ -101,7 +101,7 @@ class ArtifactStream:
             else to_parts(chunk, media_type=self._media_type)
         )
         if self._attempt.finished or self._attempt.ending:
-            raise TurnOver("this turn has ended; what it says now would reach nobody")
+            raise TurnOver("this turn has ended; its output would reach no caller")
         self.write_buffered()
         self._buffered = parts
         self._continues = self._is_blank or (is_text and (self._is_in_text or not chunk))
@@ -118,8 +118,8 @@ class ArtifactStream:
     async def close(self, *, metadata: dict[str, Any] | None = None) -> None:
         """Mark the last chunk and wait until the store has room. Idempotent.
 
-        ``metadata`` is added to the artifact's: facts that are known only now. Raises
-        ``UnusableValue`` for metadata that has no JSON form.
+        ``metadata`` is added to the artifact's metadata, for facts that are known only at the end.
+        Raises ``UnusableValue`` for metadata that has no JSON form.
         """
         if self._closed:
             return
@@ -139,7 +139,7 @@ class ArtifactStream:
             self._emit(chunk, last=True, added=metadata)
 
     def write_buffered(self) -> None:
-        """Write the buffered chunk: another event is to follow it."""
+        """Write the buffered chunk, because another event will follow it."""
         chunk, self._buffered = self._buffered, None
         if chunk is not None:
             self._emit(chunk)
@@ -152,7 +152,7 @@ class ArtifactStream:
             except A2AError as error:
                 self._attempt.runner.abort(error)
             except StoreError:
-                pass  # the writer has stopped, and has told the runner
+                pass  # the writer has stopped, and the runner knows
 
     def _stop(self) -> None:
         self._closed = True

@@ -1,7 +1,7 @@
-"""A turn's authorization: the agent's policy, and credentials that arrive out of band (§7.6).
+"""A turn's authorization: the agent's policy, and out-of-band credentials (§7.6).
 
-``turn.authorize`` asks the policy, and logs its decision. ``turn.require_auth`` with structured
-data returns a ``TaskCredential``, which stays in memory and hides itself. It is good for one
+``turn.authorize`` calls the policy, and logs its decision. ``turn.require_auth`` with structured
+data returns a ``TaskCredential``, which stays in memory and is never shown. It is valid for one
 operation (``key``) of one task, in the turn that asks, for the caller of that turn.
 """
 
@@ -63,18 +63,18 @@ if TYPE_CHECKING:
 
 
 MAX_NAME_CHARACTERS = 2048
-"""The most characters of an action, a resource or a key: they are logged."""
+"""The maximum length of an action, a resource or a key, which are logged."""
 
 
 async def authorize(
     services: TurnServices, attempt: Attempt, action: str, resource: str, key: str | None
 ) -> None:
-    """Return if the caller of a turn may do something. Raises ``NotAuthorized``."""
+    """Return if the caller of a turn may perform an action. Raises ``NotAuthorized``."""
     rights = services.authorization
     policy = None if rights is None else rights.policy
     if policy is None:
         raise RuntimeError(
-            "turn.authorize asks the agent's policy, and this agent has none; give it one: "
+            "turn.authorize calls the agent's policy, and this agent has none; give it one: "
             "Agent(..., rights=Rights(policy=...)), a function of an Access"
         )
     _check("action", action)
@@ -93,7 +93,7 @@ async def authorize(
 async def _decide(
     policy: Policy, attempt: Attempt, action: str, resource: str, name: str
 ) -> Decision:
-    """Return the decision of the policy, which is logged with the turn's task."""
+    """Return the policy's decision, which is logged with the turn's task."""
     request, runner = attempt.request, attempt.runner
     access = Access(
         caller=request.caller,
@@ -112,7 +112,7 @@ async def _decide(
     made = Decision(
         action=action, resource=resource, allowed=allowed, caller=record_of(request.caller)
     )
-    if request.skill.replies == "message":  # there is no task, and no further attempt
+    if request.skill.replies == "message":  # there is no task, and no later attempt
         log.info("%s: %r", "allowed" if allowed else "not allowed", action)
     else:
         await attempt.log_decision(name, made)
@@ -129,11 +129,11 @@ def _name(action: str, resource: str, key: str | None) -> str:
 
 
 def _check(what: str, value: object, *, may_be_empty: bool = False) -> None:
-    """Reject a value that is no text for the log."""
+    """Reject a value that is not text for the log."""
     if not isinstance(value, str):
         raise TypeError(f"the {what} is text, such as 'read', not {value!r:.100}")
     if not value and not may_be_empty:
-        raise ValueError(f"the {what} is empty; name what is to be done, such as 'read'")
+        raise ValueError(f"the {what} is empty; name the action, such as 'read'")
     if len(value) > MAX_NAME_CHARACTERS:
         raise ValueError(
             f"the {what} has {len(value)} characters, and may have {MAX_NAME_CHARACTERS}"
@@ -151,7 +151,7 @@ log = logging.getLogger("parley.agent")
 MAX_EXPIRY = timedelta(days=30)
 
 PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)
-"""The seconds before an issuer that cannot be reached is called again."""
+"""The pauses in seconds before further calls of an unreachable issuer."""
 
 UNREACHABLE = "unreachable"
 """The ``error`` of a ``TokenRefused`` whose request was never sent."""
@@ -161,7 +161,7 @@ BEARER = SecurityScheme(http_auth_security_scheme=HTTPAuthSecurityScheme(scheme=
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What an author needs: ``turn.require_auth``."""
+    """The credential that an author needs (``turn.require_auth``)."""
 
     content: object
     scheme: SecurityScheme
@@ -236,7 +236,7 @@ class CredentialRequests:
     async def require(self, need: Need, key: str | None) -> TaskCredential:
         """Return the credential for an operation, once it has arrived.
 
-        Raises ``TimeoutError`` when its time is over, and ``AuthorizationRefused``.
+        Raises ``TimeoutError`` after its time limit, and ``AuthorizationRefused``.
         """
         attempt = self._attempt
         key = key or attempt.next_question_key()
@@ -258,7 +258,7 @@ class CredentialRequests:
             if record is None:
                 record = self._begin(need, key, number, name)
             elif record.turn != self._attempt.turn:
-                continue  # an earlier message's: not for this one
+                continue  # sent for an earlier message, not for this one
             claim = self._claim(need, record)
             value = self._taken(name) or await store.event(claim.agent, claim.event)
             if value is None and store.now() < claim.expires_at:
@@ -267,7 +267,7 @@ class CredentialRequests:
             if value is None:
                 value = await self._close(claim)
             if value == CLOSED:
-                raise TimeoutError("nobody gave the credential within its time")
+                raise TimeoutError("the credential was not given within its time")
             self._take(name, value)
             arrived = await self._authorizations.arrived(claim, value)
             if arrived is None:
@@ -285,7 +285,7 @@ class CredentialRequests:
         if not base_url(self._services, self._attempt):
             raise ValueError(
                 "a credential arrives at the public address of the server, which is not known "
-                "here: messages over gRPC and in process do not show it; say it with url=, as in "
+                "here: messages over gRPC and in process do not show it; give it with url=, as in "
                 "parley.asgi(agent, url='https://agents.example.com') or parley serve --url"
             )
         record = AuthRecord(
@@ -297,12 +297,12 @@ class CredentialRequests:
         return record
 
     def _taken(self, name: str) -> bytes | None:
-        """Return the value of the event of a request, if an earlier attempt has seen it."""
+        """Return the value of a request's event, if an earlier attempt has seen it."""
         logged = self._attempt.journal.results.get(taken_by(name))
         return None if logged is None else bytes(logged)
 
     def _take(self, name: str, value: bytes) -> None:
-        """Log the value of the event: the store removes old events, also those of long turns."""
+        """Log the value of the event, since the store removes old events even during long turns."""
         if self._taken(name) is None:
             self._log(taken_by(name), value)
 
@@ -327,7 +327,7 @@ class CredentialRequests:
         )
 
     async def _close(self, claim: CallbackClaim) -> bytes:
-        """Take nothing any more. Returns the value of the event, if something was faster."""
+        """Accept no more answers. Return the value of the event if an answer arrived first."""
         store = self._attempt.runner.store
         try:
             await store.complete_event(claim.agent, claim.event, CLOSED)
@@ -340,7 +340,7 @@ class CredentialRequests:
     # -- the request ---------------------------------------------------------------------------
 
     async def _ask(self, need: Need, key: str, claim: CallbackClaim) -> None:
-        """Show the need, and reply; unless an earlier attempt has shown it."""
+        """Show the request and reply, unless an earlier attempt has done so."""
         attempt = self._attempt
         request = await self._request(need, key, claim)
         writer = attempt.writer()
@@ -398,8 +398,9 @@ class CredentialRequests:
     async def _credential(
         self, need: Need, claim: CallbackClaim, value: bytes, arrived: Arrived
     ) -> TaskCredential | None:
-        """Return the credential that arrived, ``None`` if it is over. Raises
-        ``AuthorizationRefused``.
+        """Return the credential that arrived, ``None`` if it has expired.
+
+        Raises ``AuthorizationRefused``.
         """
         if arrived.redirected and need.oauth is not None:
             exchanged = await self._exchange(need.oauth, claim, value, arrived)
@@ -427,7 +428,7 @@ class CredentialRequests:
     async def _exchange(
         self, oauth: AuthorizationCode, claim: CallbackClaim, value: bytes, arrived: Arrived
     ) -> Arrived | None:
-        """Return the token for a code; ``None`` if an attempt that crashed has used it."""
+        """Exchange a code for a token; ``None`` if an attempt that crashed has used the code."""
         from parley.client.auth.grant import read_token
         from parley.client.auth.issuers import TokenRefused
 
@@ -438,7 +439,7 @@ class CredentialRequests:
             issuer = await _reached(partial(self._issuer, oauth))
             said = answer.get("iss", "")
             if (said or issuer.sends_iss) and said != issuer.url:
-                raise TokenRefused("the answer is not from the issuer that was asked")
+                raise TokenRefused("the answer is not from the expected issuer")
             form = {
                 "grant_type": "authorization_code",
                 "code": answer["code"],
@@ -458,7 +459,7 @@ class CredentialRequests:
             if arrived.exchanging:
                 await self._authorizations.keep(claim, value, None)
                 return None
-            log.info("the code of a redirect was refused: %s", refusal)
+            log.info("the code of a redirect was rejected: %s", refusal)
             await self._authorizations.keep(claim, value, None)
             raise _refused(refusal, "invalid_grant") from None
         made: dict[str, Any] = {"access_token": token.access_token}
@@ -490,9 +491,9 @@ class CredentialRequests:
 
 
 async def _reached(ask: Callable[[], Awaitable[T]]) -> T:
-    """Return the answer of an issuer. An unreachable issuer is called again, for a while.
+    """Return the answer of an issuer. An unreachable issuer is called again for some time.
 
-    Only a request that was never sent is sent again. Raises ``TokenRefused``.
+    Only a request that was never sent is repeated. Raises ``TokenRefused``.
     """
     from parley.client.auth.issuers import TokenRefused
 
@@ -508,16 +509,16 @@ async def _reached(ask: Callable[[], Awaitable[T]]) -> T:
 
 
 def _refused(refusal: TokenRefused, error: str) -> AuthorizationRefused:
-    """Return the error for an issuer that gives nothing, by default with the code ``error``."""
+    """Return the error for an issuer that gives no token; ``error`` is the default code."""
     error = refusal.error or error
     code = "temporarily_unavailable" if error == UNREACHABLE else error
     return AuthorizationRefused(code, str(refusal))
 
 
 class AuthorizationRefused(Exception):
-    """The user said no, or the issuer gave no token. ``error`` is a code of OAuth 2.0.
+    """The user denied the request, or the issuer gave no token. ``error`` is a code of OAuth 2.0.
 
-    It is ``temporarily_unavailable`` for an issuer that could not be reached for some time.
+    It is ``temporarily_unavailable`` if the issuer could not be reached for some time.
     """
 
     def __init__(self, error: str, description: str = "") -> None:
@@ -529,10 +530,10 @@ class AuthorizationRefused(Exception):
 class TaskCredential(Credential):
     """A credential for one operation of one task: a token, an API key, or a user and a password.
 
-    ``headers`` are the headers of a request with it, ``query`` its query parameters: an API key is
-    where its scheme says. It can be given to a connection: ``turn.connect(agent, auth=it)``.
-    ``scopes`` are those granted, and ``expires_at`` its end in seconds since the epoch, where they
-    are known. It has no form that could be logged or stored.
+    ``headers`` are the headers of a request with it, ``query`` its query parameters: the scheme
+    decides about the place of an API key. It can be used for a connection: ``turn.connect(agent,
+    auth=it)``. ``scopes`` are the granted scopes, and ``expires_at`` is its expiry in seconds since
+    the epoch, if known. It cannot be logged or stored.
     """
 
     is_personal = True
@@ -577,7 +578,7 @@ class TaskCredential(Credential):
 
     @property
     def query(self) -> dict[str, str]:
-        """The query parameters of a request with this credential: of an API key alone."""
+        """The query parameters of a request with this credential, for an API key only."""
         return self._parameters().query
 
     def _parameters(self, place: SecurityScheme | None = None) -> RequestParameters:
@@ -598,7 +599,7 @@ class TaskCredential(Credential):
     # -- as a credential of a connection ---------------------------------------------------------
 
     def fits(self, scheme: SecurityScheme) -> bool:
-        """Return whether a scheme asks for a credential of this kind."""
+        """Return whether a scheme asks for this kind of credential."""
         if self.scheme.api_key_security_scheme is not None:
             return scheme.api_key_security_scheme is not None
         http = scheme.http_auth_security_scheme
@@ -607,7 +608,7 @@ class TaskCredential(Credential):
         return takes_token(scheme)
 
     def fits_without_scheme(self, challenges: frozenset[str]) -> bool:
-        """Return whether it can be sent to a server whose card says nothing."""
+        """Return whether it can be sent to a server whose card declares no scheme."""
         return True
 
     async def attach(self, use: Use) -> RequestParameters:

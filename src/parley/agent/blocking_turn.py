@@ -1,4 +1,4 @@
-"""The turn that an author's plain function gets, in a thread: the methods of ``Turn`` block.
+"""The turn for an author's plain function, which runs in a thread: the methods of ``Turn`` block.
 
 ``agent/invoke.py`` makes it.
 """
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 _UPDATING: ContextVar[str] = ContextVar("_UPDATING", default="")
-"""The key that this thread updates."""
+"""The key that this thread is updating."""
 
 
 def _set_result(answer: asyncio.Future[Any], result: object) -> None:
@@ -58,14 +58,14 @@ class TurnThread:
         return self.result(self.begin(coroutine))
 
     def result(self, future: Future[T]) -> T:
-        """Wait for a coroutine that was begun."""
+        """Wait for the result of a coroutine that was begun."""
         try:
             return future.result()
-        except CancelledError:  # which is an Exception, unlike what ends the function of a task
+        except CancelledError:  # unlike asyncio's, this class is an Exception
             raise asyncio.CancelledError from None
 
     def begin(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin a coroutine, which the end of the turn cancels.
+        """Begin a coroutine. The end of the turn cancels it.
 
         Raises ``RuntimeError`` if the turn's loop is closed.
         """
@@ -139,7 +139,7 @@ class BlockingTurn(TurnFacts, SyncProxy[Turn]):
 
     stream = wrapping(Turn.stream, BlockingStream)
 
-    if TYPE_CHECKING:  # a type cannot take over the overloads of a method
+    if TYPE_CHECKING:  # a type cannot inherit the overloads of a method
 
         @overload
         def ask(self, question: object, *, key: str | None = None) -> Answer: ...
@@ -220,7 +220,7 @@ class BlockingTurn(TurnFacts, SyncProxy[Turn]):
             return result
 
         if outer := _UPDATING.get():
-            # Nested updates of two keys by two turns would deadlock.
+            # Nested updates of two keys in two turns would deadlock.
             raise RuntimeError(
                 f"the function that updates {outer!r} updates {key!r}: "
                 + ("return it" if key == outer else "do one after the other")

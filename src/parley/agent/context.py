@@ -35,7 +35,7 @@ Apply = Callable[[Callable[[Any], Any], Any], Awaitable[Any]]
 
 
 class AgentContexts:
-    """The contexts of one agent. Its turns in this process update a value one after another."""
+    """The contexts of one agent. Turns in this process update a value one at a time."""
 
     def __init__(self, *, keep_history: bool) -> None:
         self.keeps_history = keep_history
@@ -47,7 +47,7 @@ class AgentContexts:
 
 
 class AgentContext:
-    """The state and history of one context. Callers with the same context id share nothing."""
+    """The state and history of one context. Callers with equal context ids share nothing."""
 
     def __init__(self, runner: TaskRunner, *, keep_history: bool, updating: KeyedLocks) -> None:
         self._store = runner.store
@@ -74,7 +74,7 @@ class AgentContext:
     async def set(self, key: str, value: Any) -> None:
         """Set the value of ``key``; ``None`` removes it."""
         _check_key(key)
-        data = None if value is None else kept(value, what=f"what is remembered as {key!r}")
+        data = None if value is None else kept(value, what=f"the value remembered as {key!r}")
         await self._store.set_value(self._scope, self._context_id, key, data)
 
     async def update(
@@ -85,16 +85,16 @@ class AgentContext:
         *,
         apply: Apply | None = None,
     ) -> R:
-        """Set the value of ``key`` to the result of ``function``, atomically, and return it.
+        """Atomically set the value of ``key`` to the result of ``function``, and return it.
 
-        ``apply`` calls the function, if it may not run on the event loop.
+        ``apply`` calls the function if it may not run on the event loop.
         """
         _check_key(key)
         if inspect.iscoroutinefunction(function):
             raise TypeError(f"{_plain(key)}, not a coroutine function")
         first = None if default is None else kept(default, what=f"the default of {key!r}")
         lock = self._updating.of((self._scope, self._context_id, key))
-        # A lock orders the turns of this process; other replicas are met optimistically.
+        # A lock orders the turns of this process; conflicts with other replicas are retried.
         async with lock:
             while True:
                 found = await self._store.get_value(self._scope, self._context_id, key)
@@ -104,13 +104,13 @@ class AgentContext:
                 if inspect.isawaitable(result):
                     if inspect.iscoroutine(result):
                         result.close()
-                    raise TypeError(f"{_plain(key)}: it returned something to be awaited")
+                    raise TypeError(f"{_plain(key)}: it returned an awaitable")
                 if result is None and known is not None and value != read(known):
                     raise TypeError(
                         f"the function that updates {key!r} changed the value in place and "
                         "returned None, which would remove it; return the value"
                     )
-                what = f"what is remembered as {key!r}"
+                what = f"the value remembered as {key!r}"
                 data = None if result is None else kept(result, what=what)
                 if await self._store.compare_and_set(
                     self._scope, self._context_id, key, found, data
@@ -118,7 +118,7 @@ class AgentContext:
                     return result
 
     async def tasks(self, task_ids: Sequence[str]) -> tuple[Task, ...]:
-        """Return the tasks among these that the caller owns."""
+        """Return the tasks with these ids that the caller owns."""
         ids = [task_id for task_id in task_ids if may_be_id(task_id)]
         records = [await self._store.load(task_id, scope=self._scope) for task_id in ids]
         return tuple(record.task for record in records if record is not None)
@@ -141,12 +141,12 @@ class AgentContext:
 
 
 def _plain(key: str) -> str:
-    return f"what updates {key!r} is a plain function of the value that returns the new one"
+    return f"the update of {key!r} is a plain function of the value that returns the new one"
 
 
 def _check_key(key: str) -> None:
     if not may_be_id(key):
-        raise ValueError(f"a key under which a context keeps something has {RIGHT_ID}")
+        raise ValueError(f"the key of a value in a context has {RIGHT_ID}")
 
 
 T = TypeVar("T")
@@ -192,10 +192,10 @@ async def reference(
     where: Callable[[Task], bool] | None,
     describe: Callable[[Task], str] | None,
 ) -> Task | None:
-    """Return the earlier task that the first message of this one means; ask when in doubt.
+    """Return the earlier task that the first message of this task means; ask if it is ambiguous.
 
-    The candidates are logged when the question is asked: later attempts, and changes of the context
-    meanwhile, do not change them.
+    The candidates are logged when the question is asked, so that later attempts and changes of the
+    context do not alter them.
     """
     for function in (where, describe):
         if function is not None and not form_of(function).in_thread:
@@ -239,7 +239,7 @@ async def _candidates(
     if not tasks:
         own = attempt.runner.task_id
         earlier = await context.others(own, MAX_CANDIDATES)
-        # Ids rise with time: a message can only mean tasks that began before its own.
+        # Ids rise with time, and a message can only mean tasks that began before its own.
         tasks = [task for task in earlier if task.id < own and task.state not in _FAILED]
     if where is None:
         return list(tasks)
@@ -250,7 +250,7 @@ async def _candidates(
 async def _of_each(
     attempt: Attempt, function: Callable[[Task], T], tasks: Sequence[Task]
 ) -> list[T]:
-    """Return the result of an author's function for each task. It may block."""
+    """Return the result of an author's function for each task. The function may block."""
     found: list[T] = await attempt.runner.in_thread(lambda: [function(task) for task in tasks])
     return found
 
@@ -263,7 +263,7 @@ def _label(task: Task) -> str:
 
 
 def _chosen(answer: Message, tasks: Sequence[Task], labels: Sequence[str]) -> Task | None:
-    """Return the task that an answer names: by reference, by number, or by words of its label."""
+    """Return the task in an answer: by reference, by number, or by words of its label."""
     named = [task for task in tasks if task.id in tasks_named(answer) or task.id in answer.text]
     if len(named) == 1:
         return named[0]
@@ -284,7 +284,7 @@ def _words(text: str) -> set[str]:
 async def wait_for(attempt: Attempt, task: Task | str) -> Task:
     """Wait until another of the caller's tasks ends, and return it.
 
-    Raises ``TaskNotFoundError`` when there is none, ``ValueError`` for the task itself.
+    Raises ``TaskNotFoundError`` for an unknown task, ``ValueError`` for the waiting task itself.
     """
     task_id = task if isinstance(task, str) else task.id
     if task_id == attempt.runner.task_id:
@@ -307,4 +307,4 @@ async def wait_for(attempt: Attempt, task: Task | str) -> Task:
                 async for _ in events:
                     pass
         except TaskGone:
-            continue  # the next load reports it
+            continue  # the next load reports the failure

@@ -1,4 +1,4 @@
-"""The files of a turn: parts that an author reads, and large files that become references."""
+"""The files of a turn: parts for an author to read, and large files that become references."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class FileAccess:
                 yield chunk
 
     async def _stored(self, part: Part) -> StoredFile | None:
-        """Return the file of this server that a part names, ``None`` if it names none."""
+        """Return the file of this server that a part names, ``None`` for any other part."""
         files, scope = self._services.files, self._scope
         if files is None or not files.is_own(part):
             return None
@@ -79,7 +79,7 @@ class FileAccess:
 
 
 class _AccessedPart(Part, frozen=True, kw_only=True, dict=True):
-    """A part that can be opened. It compares and serializes like the part."""
+    """A part that can be opened. It compares and serializes like the original part."""
 
     @property
     def _access(self) -> Any:
@@ -111,7 +111,7 @@ def _part_of(fields: dict[str, Any]) -> Part:
 
 
 class TurnFile(_AccessedPart, frozen=True, kw_only=True, dict=True):
-    """A file part of a message, with methods to read it. It compares and serializes like the part.
+    """A file part of a message, with methods to read it. Compares and serializes like the part.
 
     Reading raises subclasses of ``ClientError``: ``AddressNotAllowed`` for an address that is not
     public and not allowed, ``FileLimitExceeded``, ``FileMismatch``, ``Unreachable`` and others.
@@ -119,9 +119,9 @@ class TurnFile(_AccessedPart, frozen=True, kw_only=True, dict=True):
 
     @classmethod
     def of(cls, part: Part, access: Open) -> Self:
-        """Return the same part, opened by ``access``. Raises ``ValueError`` if it is no file."""
+        """Return the part, opened by ``access``. Raises ``ValueError`` if it is not a file."""
         if not part.is_file:
-            access(part, None)  # which says what the part is
+            access(part, None)  # raises if the part is not a file
         file = cls(**asdict(part))
         file.__dict__["access"] = access
         return file
@@ -129,7 +129,7 @@ class TurnFile(_AccessedPart, frozen=True, kw_only=True, dict=True):
     def open(self, *, limit: int | None = None) -> FileStream:
         """Return the bytes as a stream: ``async with file.open() as stream: async for ...``.
 
-        More bytes than ``limit`` (as for the server's own files, 5 GiB) raise
+        More bytes than ``limit`` (5 GiB by default, as for the server's own files) raise
         ``FileLimitExceeded``.
         """
         stream: FileStream = self._access(self._part(), limit)
@@ -142,7 +142,7 @@ class TurnFile(_AccessedPart, frozen=True, kw_only=True, dict=True):
     async def save(self, path: str | Path, *, limit: int | None = None) -> Path:
         """Write the bytes to a file, and return its path.
 
-        The file appears when it is complete. In a folder it gets the name of the part, made safe.
+        The file appears when it is complete. In a folder it gets the part's file name, made safe.
         """
         return await self.open(limit=limit).save(path)
 
@@ -158,7 +158,7 @@ class BlockingFile(_AccessedPart, frozen=True, kw_only=True, dict=True):
 
     @classmethod
     def of_turn(cls, file: TurnFile, turn: SyncProxy[Any]) -> Self:
-        """Return the same part, read by the loop of a turn."""
+        """Return the part, read by the loop of a turn."""
         blocking = cls(**asdict(file))
         blocking.__dict__["access"] = (file, turn)
         return blocking
@@ -182,7 +182,7 @@ class BlockingFile(_AccessedPart, frozen=True, kw_only=True, dict=True):
 
 
 MAX_INLINE_BYTES = 32 * 1024 * 1024
-"""The most bytes of a file in an answer: clients read answers of up to 64 MiB, in base64."""
+"""The maximum size of a file in an answer: clients read answers of up to 64 MiB, in base64."""
 
 
 def base_url(services: TurnServices, attempt: Attempt) -> str:
@@ -199,9 +199,9 @@ async def referred(
     media_type: str = "",
     filename: str = "",
 ) -> object:
-    """Return content as it is, or the part of a file: by reference if it is large.
+    """Return content unchanged, or the part for a file: by reference if it is large.
 
-    Only bytes and paths are files; a ready part is returned as it is. A path is read off the event
+    Only bytes and paths are files; a ready part is returned unchanged. A path is read off the event
     loop. The file is kept as long as its task.
 
     Raises ``ValueError`` for a file that is too large for an answer and cannot be stored,
@@ -229,7 +229,7 @@ async def referred(
     if size > MAX_INLINE_BYTES:
         name = filename or (content.name if isinstance(content, Path) else "the file")
         remedy = (
-            "give the server a place for files (parley.asgi(..., files=...))"
+            "give the server a storage for files (parley.asgi(..., files=...))"
             if services.files is None
             else "give the server its public address (parley.asgi(..., url=...)), which this "
             "request did not carry"

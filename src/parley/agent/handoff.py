@@ -1,4 +1,4 @@
-"""Runs a turn of an agent that may hand conversations over: its function, or the other agent."""
+"""Turns of an agent with handoffs: run by its own function, or by the other agent."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ HANDOFF_PREFIX = "handoff:"
 """The prefix of the keys of handoffs in a task's log."""
 
 CALL_KEY = "urn:parley:handoff"
-"""The key of the calls that pass a conversation's messages on; their number follows."""
+"""The key of the calls that forward a conversation's messages; their number follows."""
 
 Function = Callable[[TurnServices, Attempt], Awaitable[object]]
 
@@ -54,7 +54,7 @@ Function = Callable[[TurnServices, Attempt], Awaitable[object]]
 def ended(attempt: Attempt, value: Handoff) -> Message:
     """Return the answer that hands a conversation back (``handoff(back=True)``).
 
-    Raises ``RuntimeError`` for a handoff to an agent: this one has declared none.
+    Raises ``RuntimeError`` for a handoff to an agent, if this agent has declared none.
     """
     if not value.back:
         raise RuntimeError(
@@ -72,10 +72,10 @@ def ended(attempt: Attempt, value: Handoff) -> Message:
 
 
 async def in_turns(services: TurnServices, attempt: Attempt, function: Function) -> object:
-    """Return the answer of the agent whose conversation this is: this one's, or the other's.
+    """Return the answer of the agent that owns the conversation: this one or the other.
 
-    The decision is in the log before it has effects, so a further attempt makes the same. An agent
-    that cannot be reached, or that hands back without an answer, leaves the message to this one.
+    The decision is logged before it has effects, so a later attempt repeats it. If the other agent
+    cannot be reached, or hands back without an answer, this agent answers the message.
     """
     assert services.handoffs is not None
     turns = _Turns(services, attempt, services.handoffs)
@@ -96,13 +96,13 @@ async def in_turns(services: TurnServices, attempt: Attempt, function: Function)
 
 
 class _Answer(NamedTuple):
-    """What the turn returns: the other agent's answer."""
+    """The return value of a forwarded turn: the other agent's answer."""
 
     value: Message | None
 
 
 class _Turns:
-    """Who answers the message of one attempt."""
+    """The handoffs for the message of one attempt."""
 
     def __init__(self, services: TurnServices, attempt: Attempt, handoffs: Handoffs) -> None:
         self._services = services
@@ -112,16 +112,16 @@ class _Turns:
         self._targets = {_key(agent): agent for agent in handoffs.to}
         self._count = 0
 
-    # -- who answers ---------------------------------------------------------------------------
+    # -- the answering agent -------------------------------------------------------------------
 
     async def begin(self) -> HandedOver | None:
-        """Return whose conversation this is when its turn begins; ``None``: this agent's."""
+        """Return the handoff in effect when the turn begins; ``None`` if this agent answers."""
         logged = self._logged(0)
         if logged is not None:
             return logged if logged.to else None
         journal = self._attempt.journal
         if journal.answers or journal.results:
-            return None  # the function has begun: what it asked is answered to it
+            return None  # the function has begun: answers to its questions belong to it
         held = await holding(self._runner.store, self._runner.scope, self._runner.context_id)
         if not held.to:
             return None
@@ -135,18 +135,18 @@ class _Turns:
         return over
 
     def recorded(self) -> HandedOver | None:
-        """Return to whom an earlier attempt handed the message next; ``None`` if it did not."""
+        """Return the handoff that an earlier attempt logged, ``None`` if there is none."""
         return self._logged(self._count + 1)
 
     def handed_over(self, value: Handoff) -> HandedOver:
-        """Return to whom the function hands the message.
+        """Return the handoff of a message by the function.
 
-        Raises ``RuntimeError`` for an agent that is not declared, and ``Failed`` for a message that
-        has changed hands too often.
+        Raises ``RuntimeError`` for an undeclared agent, and ``Failed`` for a message with too many
+        handoffs.
         """
         if self._count >= self._handoffs.most:
             raise Failed(
-                f"This message has changed hands {self._handoffs.most} times without an answer."
+                f"This message was handed over {self._handoffs.most} times without an answer."
             )
         return HandedOver(
             to=self._named(value.to),
@@ -158,7 +158,7 @@ class _Turns:
         )
 
     async def _take(self, over: HandedOver) -> HandedOver:
-        """Log that the message goes to another agent, and make the conversation that agent's."""
+        """Log that another agent gets the message, and make it the owner of the conversation."""
         runner = self._runner
         if not over.revision:
             held = await holding(runner.store, runner.scope, runner.context_id)
@@ -168,7 +168,7 @@ class _Turns:
 
         def taken(held: Holding) -> Holding | None:
             if held.revision != over.revision - 1:
-                return None  # it has happened already, or another message was first
+                return None  # already done, or another message was first
             return replace(held, to=over.to, revision=over.revision, at=now)
 
         await self._change(taken)
@@ -190,7 +190,7 @@ class _Turns:
         )
 
     def _target(self, key: str) -> Any:
-        """Return the agent of a key, ``None`` if it is not declared any more."""
+        """Return the agent with a key, ``None`` if it is no longer declared."""
         known = self._targets.get(key)
         if known is None and self._handoffs.any_address and "://" in key:
             return key
@@ -199,9 +199,9 @@ class _Turns:
     # -- the other agent's turn ----------------------------------------------------------------
 
     async def forward(self, over: HandedOver) -> _Answer | None:
-        """Return the other agent's answer to the message; ``None`` if this agent answers it.
+        """Return the other agent's answer to the message; ``None`` if this agent must answer it.
 
-        Raises ``Failed`` and ``Rejected`` as the other agent says.
+        Raises ``Failed`` and ``Rejected`` if the other agent's task ends so.
         """
         self._count += 1
         attempt, returned = self._attempt, f"{HANDOFF_PREFIX}{self._count}:returned"
@@ -212,8 +212,8 @@ class _Turns:
         if over.is_new:
             over = await self._take(over)
         target, name = self._target(over.to), over.name
-        if target is None:  # a deployment has removed it meanwhile
-            await self._returned(over, over.to, "The agent is not declared any more.")
+        if target is None:  # removed by a deployment meanwhile
+            await self._returned(over, over.to, "The agent is no longer declared.")
             return None
         turn = Turn(attempt, self._services)
         try:
@@ -248,7 +248,7 @@ class _Turns:
             if isinstance(error, A2AError) and not error.is_remote:
                 raise
             log.warning(
-                "task %s: %s did not take a conversation that was handed to it, which returns: %s",
+                "task %s: %s did not accept a conversation, which returns: %s",
                 self._runner.task_id,
                 over.to,
                 error,
@@ -283,7 +283,7 @@ class _Turns:
         )
 
     async def _show(self, over: HandedOver, name: str, *, announces: bool) -> None:
-        """Tell the caller who answers."""
+        """Tell the caller which agent answers."""
         writer = self._attempt.working()
         message = None
         if announces and over.say != "":
@@ -297,12 +297,12 @@ class _Turns:
         return self._attempt.request.message
 
     async def _options(self, over: HandedOver) -> dict[str, Any]:
-        """Return the metadata of the message: context, references, note, history, skill."""
+        """Return the options for the message: context, references, note, history, skill."""
         request, runner = self._attempt.request, self._runner
         held = await holding(runner.store, runner.scope, runner.context_id)
         metadata = {k: v for k, v in (self._message.metadata or {}).items() if k != HANDOFF_KEY}
         if metadata.get(SKILL_KEY) == request.skill.id:
-            del metadata[SKILL_KEY]  # it named a skill of this agent
+            del metadata[SKILL_KEY]  # it is a skill of this agent
         if over.skill:
             metadata[SKILL_KEY] = over.skill
         if over.is_new:
@@ -319,7 +319,7 @@ class _Turns:
         return options
 
     async def _context(self, over: HandedOver) -> dict[str, Any]:
-        """Return the facts for the other agent: who hands over, the note, and the history."""
+        """Return the metadata for the other agent: the sender, the note, and the history."""
         told: dict[str, Any] = {"from": self._services.name, "note": over.note}
         if over.history and self._services.contexts.keeps_history:
             runner = self._runner
@@ -338,7 +338,7 @@ class _Turns:
         return told
 
     async def _note(self, over: HandedOver, answer: Task | Message) -> None:
-        """Remember the other agent's context, and its task for references of later messages."""
+        """Store the other agent's context, and its task for references in later messages."""
 
         def noted(held: Holding) -> Holding | None:
             contexts, tasks = dict(held.contexts), dict(held.tasks)
@@ -358,13 +358,13 @@ class _Turns:
     # -- the record ----------------------------------------------------------------------------
 
     async def _returned(self, over: HandedOver, name: str, note: str) -> None:
-        """Make the conversation and the message this agent's again. A further attempt knows it."""
+        """Return the conversation and the message to this agent. Logged for later attempts."""
         await self._returns(over.revision)
         self._attempt.handed = HandedConversation(sender=name, note=note, is_back=True)
         await self._keep(f"{HANDOFF_PREFIX}{self._count}:returned", self._attempt.handed)
 
     async def _returns(self, revision: int) -> None:
-        """Make the conversation this agent's again, unless it has changed since a revision."""
+        """Return the conversation to this agent, unless it has changed since a revision."""
 
         def returned(held: Holding) -> Holding | None:
             if held.revision != revision or not held.to:
@@ -393,7 +393,7 @@ class _Turns:
 
 
 def _key(agent: Any) -> str:
-    """Return the name under which records know an agent: its key, or its address."""
+    """Return the identifier of an agent in records: its key, or its address."""
     target: Any = agent.target if isinstance(agent, Connectable) else agent
     return address_of(referred(target)[0])
 
@@ -404,7 +404,7 @@ def _called(agent: Any) -> str:
 
 
 def _metadata(answer: Task | Message) -> Mapping[str, Any]:
-    """Return the metadata of an answer: of a message, or of a task and of its last message."""
+    """Return the metadata of an answer: of a message, or of a task with its last message."""
     if isinstance(answer, Message):
         return answer.metadata or {}
     said = answer.status.message

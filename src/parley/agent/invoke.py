@@ -1,4 +1,4 @@
-"""Calls an author's function in any of its forms. The host hands ``call`` to the executor."""
+"""Calls an author's function in any of its forms. The host passes ``call`` to the executor."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from parley.security.egress import turn_egress
 
 
 async def call(services: TurnServices, attempt: Attempt, *, is_own: bool = False) -> object:
-    """Call the skill's function for an attempt and return its value; stream the values it yields.
+    """Call the skill's function for an attempt and return its value; stream yielded values.
 
-    A message of a conversation that was handed over is answered by the other agent instead, unless
-    it is known that the agent's own function is to answer (``is_own``).
+    In a conversation that was handed over, the other agent answers instead, unless the agent's own
+    function must answer (``is_own``).
     """
     skill = attempt.request.skill
     turn_egress.set(services.egress)
@@ -79,8 +79,10 @@ async def call(services: TurnServices, attempt: Attempt, *, is_own: bool = False
 
 
 def _text(message: Message, function: Callable[..., Any], name: str = "") -> str:
-    """Return the text of a message. A message without text may have it as data: alone, or as the
-    member that is named like the parameter (by default the function's first).
+    """Return the text of a message.
+
+    A message without text may have it as data: as the value, or as the member named like the
+    parameter (by default the function's first).
     """
     text = message.text
     if text:
@@ -97,10 +99,10 @@ def _turn(services: TurnServices, attempt: Attempt) -> Turn | BlockingTurn:
 
 
 async def _filled(inputs: Inputs, services: TurnServices, attempt: Attempt) -> Callable[[], Any]:
-    """Return the skill's function with its parameters filled.
+    """Return the skill's function with its arguments filled in.
 
-    The values come from the message that began the task, in every attempt; what it lacked, and
-    was asked for, comes from the answers in the log.
+    The values come from the message that began the task, in every attempt; missing values come from
+    the answers in the log.
     """
     skill, message = attempt.request.skill, attempt.request.message
     function = skill.function
@@ -110,7 +112,7 @@ async def _filled(inputs: Inputs, services: TurnServices, attempt: Attempt) -> C
             values = inputs.read(message)
         except Mismatch as mismatch:
             if skill.invalid_input != "ask":  # the type has changed since the task began
-                raise Failed(f"The input does not fit any more: {mismatch}") from None
+                raise Failed(f"The input no longer fits: {mismatch}") from None
             values = await ask_inputs(attempt, inputs, mismatch)
     text = _text(message, function, inputs.text) if inputs.text else ""
     by_position, by_name = inputs.arguments(values, _turn(services, attempt), text)
@@ -150,7 +152,7 @@ async def _stream_from_thread(
 
 
 def give(attempt: Attempt, out: ArtifactStream, value: object) -> None:
-    """Write what a generator yielded: a chunk, a whole artifact, or a message about progress."""
+    """Write a value yielded by a generator: a chunk, a whole artifact, or a progress message."""
     if isinstance(value, Handoff):
         raise TypeError(
             "a function that yields cannot hand a conversation over: return handoff(...) from one "
@@ -162,7 +164,7 @@ def give(attempt: Attempt, out: ArtifactStream, value: object) -> None:
         attempt.writer().status(TaskState.WORKING, attempt.message(value))
     else:
         if attempt.runner.writer is None:
-            attempt.working()  # a function that yields has a task, and its caller gets it now
+            attempt.working()  # a generator has a task, which its caller gets now
         out.put(value)
 
 

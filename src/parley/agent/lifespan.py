@@ -14,19 +14,19 @@ from typing import Any
 log = logging.getLogger("parley.agent")
 
 CANCEL_SECONDS = 5.0
-"""How long a lifespan that is cancelled may take to close its resources."""
+"""The time for a cancelled lifespan to close its resources."""
 
 _EXAMPLE = "decorate an async generator function with @contextlib.asynccontextmanager"
 
 
 class LifespanFailed(RuntimeError):
-    """A lifespan raised an exception, which is the cause; nothing is served without it."""
+    """A lifespan raised an exception, its cause. The agent is not served without its lifespan."""
 
 
 class Lifespan:
-    """One agent's lifespan, entered and left in a task of its own.
+    """One agent's lifespan, entered and left in the same asyncio task.
 
-    Some resources have to be closed by the task that opened them: a task group, a cancel scope.
+    Some resources must be closed by the task that opened them: a task group, a cancel scope.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Lifespan:
         return self._value
 
     async def enter(self) -> None:
-        """Enter the context manager; if this is cancelled, the author's code is cancelled too.
+        """Enter the context manager. A cancellation of this call cancels the author's code too.
 
         Raises ``LifespanFailed``.
         """
@@ -66,7 +66,7 @@ class Lifespan:
             await self._task
 
     async def leave(self) -> None:
-        """Leave the context manager; if this is cancelled, the author's code is cancelled too.
+        """Leave the context manager. A cancellation of this call cancels the author's code too.
 
         Raises ``LifespanFailed``.
         """
@@ -101,19 +101,19 @@ class Lifespan:
             self._is_entered, self._value = False, None
 
     async def _cancel(self) -> None:
-        """Cancel the author's code, and give it a while to close its resources."""
+        """Cancel the author's code, and give it some time to close its resources."""
         task = self._task
         assert task is not None
         task.cancel()
         _, pending = await asyncio.wait({task}, timeout=CANCEL_SECONDS)
         if pending:
-            log.warning("the lifespan of the agent %r ignores that it is cancelled", self._name)
+            log.warning("the lifespan of the agent %r ignores its cancellation", self._name)
         elif not task.cancelled() and (error := task.exception()) is not None:
             log.error("%s", error, exc_info=error)
 
 
 def _place(function: Any, error: Exception) -> str:
-    """Return the name of an author's function, its file, and the line in it that raised."""
+    """Return the name of an author's function, its file, and the line that raised."""
     plain = inspect.unwrap(function)
     name = getattr(plain, "__name__", type(plain).__name__)
     code = getattr(plain, "__code__", None)
@@ -132,13 +132,13 @@ def _place(function: Any, error: Exception) -> str:
 
 def _named(error: Exception) -> str:
     if isinstance(error, RuntimeError) and str(error) == "generator didn't yield":
-        return "it ended without a yield, where the agent would be served"
+        return "it ended without a yield, during which the agent would be served"
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def checked_lifespan(function: object) -> Callable[[Any], AbstractAsyncContextManager[Any]]:
-    """Return a lifespan that can be entered. Raises ``TypeError`` with what would be right."""
-    is_manager = isinstance(function, AbstractAsyncContextManager)  # some of them are callable
+    """Return a lifespan that can be entered. Raises ``TypeError`` with the right form."""
+    is_manager = isinstance(function, AbstractAsyncContextManager)  # some managers are callable
     if is_manager or not callable(function):
         raise TypeError(
             "lifespan is a function that takes the agent and returns an async context manager, "
@@ -153,6 +153,6 @@ def checked_lifespan(function: object) -> Callable[[Any], AbstractAsyncContextMa
         inspect.signature(function).bind(object())
     except TypeError as error:
         raise TypeError(f"the lifespan {name} takes one argument, the agent: {error}") from None
-    except ValueError:  # a callable without a signature, of an extension module
+    except ValueError:  # a callable of an extension module has no signature
         pass
     return function

@@ -1,4 +1,4 @@
-"""The services that the turns of an agent share. The host makes them, and ``agent/invoke.py`` gives
+"""The services that the turns of an agent share. The host makes them; ``agent/invoke.py`` passes
 them to turns.
 """
 
@@ -37,7 +37,7 @@ MAX_ISSUERS = 16
 class TurnIssuers:
     """The issuers that the turns of one agent use, with their metadata and connections.
 
-    Only addresses that the author named are dialled without the egress guard.
+    Only addresses that the author named are called without the egress guard.
     """
 
     def __init__(self, egress: Egress | None = None) -> None:
@@ -46,7 +46,7 @@ class TurnIssuers:
         self._kept: OrderedDict[tuple[str, str], Issuers] = OrderedDict()
 
     async def of(self, oauth: AuthorizationCode) -> Issuers:
-        """Return what finds the issuer of a client."""
+        """Return the issuer finder for a client."""
         key = (oauth.issuer, oauth.token_url)
         found = self._kept.get(key)
         if found is None:
@@ -77,15 +77,15 @@ class TurnIssuers:
 
 
 MAX_FILE_BYTES = 5 * 1024 * 1024 * 1024
-"""The size of a file, unless the server has another limit or the author gives one."""
+"""The maximum size of a file, unless the server or the author sets another limit."""
 
 
 class RemoteFiles:
-    """Fetches files from addresses that ``egress`` allows: without credentials and proxies.
+    """Fetches files from addresses that ``egress`` allows, without credentials and proxies.
 
     Redirects are checked like the first address. A download fails when its server sends nothing for
-    ``idle`` seconds, or, after ``grace`` seconds of waiting, less than ``min_rate`` bytes a second.
-    One for all turns of a host; close it at the end.
+    ``idle`` seconds, or, after ``grace`` seconds of waiting, less than ``min_rate`` bytes per
+    second. One object for all turns of a host; close it at the end.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class RemoteFiles:
     async def fetch(
         self, url: str, facts: FileFacts, *, limit: int, caller: str
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes at an address, on behalf of a caller. Raises ``ClientError``."""
+        """Yield the bytes at an address, for a caller. Raises ``ClientError``."""
         from parley.client.files.download import Download, Limits
         from parley.client.retry import Retry
 
@@ -138,11 +138,11 @@ class RemoteFiles:
 
 
 INLINE_BYTES = 1024 * 1024
-"""The size up to which a file is part of a message, unless the server says otherwise."""
+"""The default maximum size of a file inside a message."""
 
 
 class SharedResource(Protocol):
-    """A resource of all turns of an agent, such as its connections to one service."""
+    """A resource shared by all turns of an agent, such as its connections to a service."""
 
     async def aclose(self) -> None:
         """Close it."""
@@ -150,24 +150,24 @@ class SharedResource(Protocol):
 
 
 MAX_SHARED = 100
-"""The resources that the turns of an agent share."""
+"""The maximum number of resources that the turns of an agent share."""
 
 S = TypeVar("S", bound=SharedResource)
 
 
 @dataclass(slots=True)
 class TurnServices:
-    """The services that the turns of one agent use, besides their task: one per agent and host.
+    """The services that the turns of one agent use, in addition to their task: one per agent and
+    host.
 
-    ``callbacks`` makes addresses at which others complete events, ``authorizations`` those for
-    credentials. ``address`` returns the agent's
-    public address for a tenant, if one is configured. ``connect`` makes the connections to other
-    agents: the client's function, unless a test gives another. ``connections`` shares them.
-    ``files`` keeps files by reference, ``None`` on a server without a place for them. A file
-    of more than ``inline_bytes`` becomes a reference. ``remote_files`` fetches files from other
-    addresses. ``authorization`` has the policy that ``turn.authorize`` asks. ``egress`` is the
-    policy for all that the client dials while an agent's function runs. ``name`` is the agent's,
-    ``handoffs`` says whom it may hand conversations to.
+    ``callbacks`` makes addresses for completing events, ``authorizations`` makes addresses for
+    credentials. ``address`` returns the agent's public address for a tenant, if one is configured.
+    ``connect`` makes the connections to other agents: the client's function, unless a test replaces
+    it. ``connections`` shares them. ``files`` stores files by reference, ``None`` on a server
+    without file storage. A file of more than ``inline_bytes`` becomes a reference. ``remote_files``
+    fetches files from other addresses. ``authorization`` has the policy for ``turn.authorize``.
+    ``egress`` is the policy for all connections of the client while an agent's function runs.
+    ``name`` is the agent's name, ``handoffs`` its permitted handoffs.
     """
 
     contexts: AgentContexts
@@ -201,13 +201,13 @@ class TurnServices:
         return self._connections
 
     async def cancel_calls(self, task_id: str, calls: Mapping[str, RemoteCall]) -> None:
-        """Cancel the remote tasks of calls that a task made. What fails is logged."""
+        """Cancel the remote tasks of a task's calls. Failures are logged."""
         from parley.agent.remote.connections import cancel_calls
 
         await cancel_calls(self.connections, task_id, calls)
 
     def allow(self, places: Iterable[str]) -> None:
-        """Let the client dial more, before the first turn."""
+        """Allow the client further addresses. Called before the first turn."""
         if self.egress is not None:
             self.egress = self.egress.adding(places)
             self.issuers.egress = self.egress
@@ -215,7 +215,7 @@ class TurnServices:
                 self._connections.egress = self.egress
 
     def shared(self, make: Callable[[], S]) -> S:
-        """Return the resource that ``make`` makes once for all turns, until ``aclose``."""
+        """Return the resource that ``make`` creates once for all turns, until ``aclose``."""
         if make not in self._shared:
             if len(self._shared) == MAX_SHARED:
                 raise RuntimeError(
@@ -228,7 +228,7 @@ class TurnServices:
         return found
 
     async def aclose(self) -> None:
-        """Close all that turns have opened. The next turn opens new ones."""
+        """Close everything that turns have opened. The next turn opens new resources."""
         if self._connections is not None:
             await self._connections.aclose()
         await self.issuers.aclose()

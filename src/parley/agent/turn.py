@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from parley.client.message import Sendable
 
 DEFAULT_EXPIRY = timedelta(hours=1)
-"""How long a credential is waited for."""
+"""The default time to wait for a credential."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -51,8 +51,8 @@ class Turn(TurnFacts):
 
     The function runs from the top for every turn of a task: for the message that begins the task,
     for the answer to each question, and again after a crash. ``ask`` and ``step`` replay their
-    results from the log, so the same code serves all three. ``message`` began the task; ``latest``
-    is the message of this turn.
+    results from the log, so the same code serves all three cases. ``message`` began the task;
+    ``latest`` is the message of this turn.
     """
 
     _calls: TurnCalls | None = None
@@ -68,8 +68,9 @@ class Turn(TurnFacts):
     def file(self, part: Part) -> TurnFile:
         """Return a file part of any message or artifact, with methods to read it.
 
-        The bytes of a file by reference come from this server if it keeps the file, else from the
-        part's address, through the egress guard. Raises ``ValueError`` for a part that is no file.
+        The bytes of a file by reference are read from this server if it stores the file, else from
+        the part's address, through the egress guard. Raises ``ValueError`` for a part that is not a
+        file.
         """
         access = FileAccess(self._services, self._attempt.runner.scope)
         return TurnFile.of(part, access.open)
@@ -84,9 +85,9 @@ class Turn(TurnFacts):
         return await self._context.tasks(tasks_named(self.latest))
 
     async def referenced_artifacts(self) -> tuple[Artifact, ...]:
-        """Return the artifacts that parts of the newest message name and its caller owns.
+        """Return the artifacts that parts of the newest message refer to and its caller owns.
 
-        The metadata of a part names one by ``artifactId``, and by ``taskId`` if it is ambiguous.
+        A part's metadata refers to one by ``artifactId``, and by ``taskId`` if it is ambiguous.
         """
         return await context.referenced_artifacts(self._context, self.latest, self.task_id)
 
@@ -97,7 +98,7 @@ class Turn(TurnFacts):
         where: Callable[[Task], bool] | None = None,
         describe: Callable[[Task], str] | None = None,
     ) -> Task | None:
-        """Return the earlier task that the message is about, and ask the caller when in doubt.
+        """Return the earlier task that the message is about; ask the caller if it is ambiguous.
 
         That is the task that the message refers to, else the only earlier task in this context that
         succeeded, else ``None``. If there are several, the caller chooses: ``question`` is asked
@@ -109,8 +110,8 @@ class Turn(TurnFacts):
     async def wait_for(self, task: Task | str, *, timeout: float | None = None) -> Task:
         """Wait until another of the caller's tasks ends, and return it.
 
-        The turn keeps working meanwhile, so two tasks must not wait for each other.
-        Raises ``TaskNotFoundError``, and ``TimeoutError`` after ``timeout`` seconds.
+        The turn keeps running meanwhile, so two tasks must not wait for each other. Raises
+        ``TaskNotFoundError``, and ``TimeoutError`` after ``timeout`` seconds.
         """
         async with asyncio.timeout(timeout):
             return await context.wait_for(self._attempt, task)
@@ -130,8 +131,8 @@ class Turn(TurnFacts):
     ) -> None:
         """Send a status update, with or without a message.
 
-        ``substate`` is metadata of extensions, by their URIs (``Extension.says``). It is added to
-        the update and to its message, which the task shows; inactive extensions' is dropped.
+        ``substate`` is metadata of extensions, by URI (``Extension.says``). It is added to the
+        update and to its message, which the task shows; metadata of inactive extensions is dropped.
         """
         metadata = check_metadata(metadata)
         writer = self._attempt.writer()
@@ -218,15 +219,16 @@ class Turn(TurnFacts):
     async def ask(self, question: object, *, answer: object, key: str | None = None) -> Any: ...
 
     async def ask(self, question: object, *, answer: Any = None, key: str | None = None) -> Any:
-        """Ask the caller, and return the message that answers, or a value of the type ``answer``.
+        """Ask the caller, and return the answering message, or a value of the type ``answer``.
 
-        The task waits as INPUT_REQUIRED and costs nothing: the function ends here, and runs again
-        from the top when the answer arrives. ``key`` identifies a question, else its order does.
-        ``replayed`` of the answer is true if an earlier attempt had it already.
+        The task waits as INPUT_REQUIRED and uses no memory: the function ends here, and runs again
+        from the top when the answer arrives. ``key`` identifies a question; the default is its
+        order. ``replayed`` of the answer is true if an earlier attempt had it already.
 
-        With ``answer``, a type, the question goes out with its JSON Schema, and the answer is data
-        that fits it, or text that is such a JSON object. The caller is asked again, and told what
-        was wrong, until it fits. Raises ``TypeError`` for a type that has no JSON form.
+        With ``answer``, a type, the question is sent with its JSON Schema, and the answer is data
+        that fits it, or text with such a JSON object. An answer that does not fit is rejected with
+        the reasons, and the caller is asked again. Raises ``TypeError`` for a type that has no JSON
+        form.
         """
         if answer is not None:
             return await ask_typed(self._attempt, question, answer, key)
@@ -286,25 +288,26 @@ class Turn(TurnFacts):
         expires: timedelta | None = None,
         from_anyone: bool = False,
     ) -> Any:
-        """Ask for authorisation: for a credential, for a message, or until something has happened.
+        """Ask for authorisation: for a credential, for a message, or until an awaitable is done.
 
         With ``scheme``, ``scopes`` or ``oauth`` it returns a ``TaskCredential``, which arrives out
-        of band (specification §7.6). The task shows the need as AUTH_REQUIRED, costs a row, and
-        continues by itself: the function runs again from the top when the credential is there.
+        of band (specification §7.6). The task shows the request as AUTH_REQUIRED, uses no memory,
+        and continues by itself: the function runs again from the top when the credential has
+        arrived.
 
-        ``scheme`` is one of ``parley.security`` or of a card, by default a bearer token. Whoever
-        calls the agent posts the credential to an address that the task names
-        (``RemoteAgent.authorize``), as the caller of this turn; ``from_anyone`` lets anybody post
+        ``scheme`` is a scheme of ``parley.security`` or of a card; the default is a bearer token.
+        The agent's caller posts the credential to an address that the task names
+        (``RemoteAgent.authorize``), as the caller of this turn; ``from_anyone`` lets anyone post
         who has the address. With ``oauth`` (``parley.client.auth.AuthorizationCode``) the task
-        names a page to log in at, and the server exchanges the code; the issuer must know
-        ``base_url`` with ``/callbacks/oauth`` as a redirect URI.
+        names a login page, and the server exchanges the code; the issuer must know ``base_url``
+        with ``/callbacks/oauth`` as a redirect URI.
 
         The credential is for the operation ``key`` of this task and the caller of this turn: it is
-        taken once, kept sealed outside the log, and deleted when the turn ends. A later message
-        asks again. Raises ``TimeoutError`` after ``expires``, and ``AuthorizationRefused``.
+        accepted once, kept encrypted outside the log, and deleted when the turn ends. A later
+        message asks again. Raises ``TimeoutError`` after ``expires``, and ``AuthorizationRefused``.
 
-        Without these, the message that answers is returned; it grants nothing by itself. With
-        ``until`` the turn keeps running and returns its result.
+        Without these, the answering message is returned; it grants nothing by itself. With
+        ``until`` the turn keeps running and returns the awaitable's result.
         """
         if scheme is not None or scopes or oauth is not None:
             if until is not None:
@@ -322,7 +325,7 @@ class Turn(TurnFacts):
             return await CredentialRequests(self._attempt, self._services).require(need, key)
         if expires is not None or from_anyone:
             raise ValueError(
-                "expires= and from_anyone= are for a credential: say which one is needed with "
+                "expires= and from_anyone= are for a credential: name the credential with "
                 "scheme=, scopes= or oauth="
             )
         if until is None:
@@ -338,14 +341,15 @@ class Turn(TurnFacts):
     # -- rights --------------------------------------------------------------------------------
 
     async def authorize(self, action: str, resource: str = "", *, key: str | None = None) -> None:
-        """Ask the agent's policy whether this turn's caller may do ``action`` with ``resource``.
+        """Check with the agent's policy that this turn's caller may do ``action`` with
+        ``resource``.
 
         The policy gets an ``Access`` with both, the caller and its scopes, the skill and the task.
-        Its decision is logged, durable before this returns, and holds for the turn: a further
+        Its decision is logged, durable before this returns, and applies to the turn: a later
         attempt, after a sleep or a crash, does not ask again. The next turn does, because another
-        member of a group may have sent its message. ``key`` names a decision of its own, to ask
-        again after a long wait. A turn logs up to 1,000 decisions. The task has the log, so
-        there is one from then on; only a skill with ``replies="message"`` goes without.
+        member of a group may have sent its message. ``key`` identifies a separate decision, to ask
+        again after a long wait. A turn logs up to 1,000 decisions. The task has the log, so it
+        exists from then on; only a skill with ``replies="message"`` has no log.
 
         Raises ``NotAuthorized`` if it is not allowed, which ends the task as REJECTED unless it is
         caught, and ``RuntimeError`` for an agent without a policy.
@@ -362,13 +366,13 @@ class Turn(TurnFacts):
         """Sleep for a duration: a ``timedelta``, or a number of seconds.
 
         The task stays WORKING, with ``message`` as its status, and is only a row in the store: the
-        function ends here, and runs again from the top when the time has come, on any replica. The
-        end of the sleep is logged when it begins, so a further attempt, for an answer or after a
-        crash, does not sleep again. ``key`` identifies a sleep, else its order does.
+        function ends here, and runs again from the top after the sleep, on any replica. The end of
+        the sleep is logged when it begins, so a later attempt, after an answer or a crash, does not
+        sleep again. ``key`` identifies a sleep; the default is its order.
 
-        Branches that wait at the same time (``asyncio.gather``) sleep together; what other branches
-        do without a ``step`` is cancelled and begins again. A sleep of a second or less does not
-        end the function. Sleeping counts for ``turn_timeout`` and ``task_timeout``.
+        Branches that wait at the same time (``asyncio.gather``) sleep together; work of other
+        branches outside of a ``step`` is cancelled and begins again. A sleep of a second or less
+        does not end the function. Sleeping counts for ``turn_timeout`` and ``task_timeout``.
 
         Raises ``ValueError`` for a key that this turn has used, and for a negative duration.
         """
@@ -379,13 +383,13 @@ class Turn(TurnFacts):
     ) -> Any:
         """Wait until an event is complete, and return its value.
 
-        The task waits as it does in ``sleep``. ``key`` names the event among this agent's events,
-        for all its tasks and callers: put the id of what it is about into it. An event is completed
-        once, from any process, before or after a task waits for it. The value is logged, so further
-        attempts replay it.
+        The task waits as in ``sleep``. ``key`` names the event among this agent's events, for all
+        its tasks and callers: include the id of its subject. An event is completed once, from any
+        process, before or after a task waits for it. The value is logged, so later attempts replay
+        it.
 
-        Raises ``TimeoutError`` after ``timeout`` (a ``timedelta``, or seconds), in further attempts
-        too; the turn may wait for the same event again then.
+        Raises ``TimeoutError`` after ``timeout`` (a ``timedelta``, or seconds), in later attempts
+        too; then the turn may wait for the same event again.
         """
         seconds = None if timeout is None else seconds_of(timeout, "timeout")
         return await self._attempt.waits.event(key, seconds, message)
@@ -405,16 +409,16 @@ class Turn(TurnFacts):
     ) -> Any:
         """Call a function once in the life of the task; later attempts replay its result.
 
-        The result is logged before it is returned, and is read back with the same type. So it is
-        JSON (a dict with str keys, list, str, number, bool, ``None``), or the return type that
+        The result is logged before it is returned, and is read back with the same type. So it must
+        be JSON (a dict with str keys, list, str, number, bool, ``None``), or the return type that
         ``function`` declares: ``-> datetime``, ``-> tuple[int, str]``, ``-> Booking`` for a
         dataclass. An exception is not logged. A plain function runs in a thread. A crash between
         the end of the function and the write to the log runs it again: make it idempotent if that
         matters, for instance by ``turn.task_id`` and ``key``. A step that sleeps or waits for an
         event raises ``RuntimeError``.
 
-        Raises ``ValueError`` for a key that this turn has used, and ``TypeError`` that says where a
-        result would not read back as it is; nothing is logged then.
+        Raises ``ValueError`` for a key that this turn has used, and ``TypeError`` with the position
+        of a part of the result that would change when read back; then nothing is logged.
         """
         if not callable(function):
             if inspect.iscoroutine(function):
@@ -444,12 +448,13 @@ class Turn(TurnFacts):
         """Return a signed address: a POST to it completes the event ``key``, once.
 
         Give it to the service that calls back, such as a payment provider or a build server. The
-        JSON body of the POST becomes the value of the event, without one ``None``; ``wait_event``
-        returns it. The address is the only credential: it completes this event and nothing else,
-        until it ``expires`` (within 366 days). It contains the key, so put no secret into that.
+        JSON body of the POST becomes the value of the event (``None`` without a body);
+        ``wait_event`` returns it. The address is the only credential: it completes only this event,
+        until it ``expires`` (within 366 days). It contains the key, so the key must not contain a
+        secret.
 
-        It begins with ``base_url``. Where callers are not trusted, give the server its ``url``: a
-        caller could name another host, which the address would then have.
+        It begins with ``base_url``. If callers are not trusted, set the ``url`` of the server:
+        otherwise a caller could name another host, which the address would then have.
 
         Raises ``ValueError`` when the server's address is not known, and for an invalid key or
         ``expires``.
@@ -461,7 +466,7 @@ class Turn(TurnFacts):
     async def messages(self) -> AsyncIterator[Message]:
         """Yield messages to this task as they arrive while the turn runs.
 
-        Each belongs to this turn: its caller gets this turn's reply. The iterator never ends by
+        They belong to this turn: their senders get this turn's reply. The iterator never ends by
         itself.
         """
         while True:
@@ -482,14 +487,14 @@ class Turn(TurnFacts):
 
         ``remote`` is the client that ``parley.connect`` returns, with the same options, bound to
         this turn. An agent with idempotent sends runs each message once in the life of the task,
-        others at least once; a further attempt takes the answer from the log, or asks for it. The
-        deadline of the turn, the number of agents that called each other, and the trace travel
-        with a message; the caller does not. See ``BoundAgent``. ``agent`` may also be an ``Agent``
-        that this one ``uses``: it is called in this process, as the caller of this turn.
+        other agents at least once; a later attempt gets the answer from the log, or asks for it.
+        The deadline of the turn, the number of agents that called each other, and the trace are
+        sent with a message; the caller is not. See ``BoundAgent``. ``agent`` may also be an
+        ``Agent`` in ``uses``: it is called in this process, as the caller of this turn.
 
         ``remote = await turn.connect(url)`` opens it without a block. Turns share connections; this
-        one is released when the block, or the turn, ends. Opening it raises what ``parley.connect``
-        raises.
+        connection is released when the block, or the turn, ends. Opening raises the errors of
+        ``parley.connect``.
         """
         from parley.agent.remote.delegation import TurnConnection
 
@@ -510,16 +515,15 @@ class Turn(TurnFacts):
     ) -> Task | Message:
         """Delegate to another agent, and return its answer: a task, or a direct message.
 
-        ``agent`` is its address, what ``parley.find`` or ``turn.connect`` returned, or an ``Agent``
-        that this one ``uses`` (``Agent(uses=[...])``). Its
-        questions are passed on to the caller, unless ``pass_questions`` is false; ``progress`` and
-        ``artifacts`` pass its artifacts on to this task. ``key`` identifies the call, else its
-        order among those to the agent does. With ``cancel_remote=False`` the remote task is not
-        canceled when this task is canceled or fails. The other options are those of
-        ``RemoteAgent.send``.
+        ``agent`` is an address, a result of ``parley.find`` or ``turn.connect``, or an ``Agent`` in
+        ``uses`` (``Agent(uses=[...])``). Its questions are passed on to the caller, unless
+        ``pass_questions`` is false; ``progress`` and ``artifacts`` pass its progress and artifacts
+        on to this task. ``key`` identifies the call; the default is its order among the calls of
+        the agent. With ``cancel_remote=False`` the remote task is not canceled when this task is
+        canceled or fails. The other options belong to ``RemoteAgent.send``.
 
-        Raises ``RemoteTaskFailed`` if the task ends without success, ``A2AError`` and
-        ``ClientError`` as ``RemoteAgent.send`` does.
+        Raises ``RemoteTaskFailed`` if the task ends without success, and the ``A2AError`` and
+        ``ClientError`` of ``RemoteAgent.send``.
         """
         from parley.agent.remote.delegation import delegate
 
@@ -541,12 +545,12 @@ class Turn(TurnFacts):
     def tools(self, *sources: ToolSource, progress: bool = True) -> TurnToolsOpening:
         """Use the tools of sources: ``async with turn.tools(McpServer(url)) as tools``.
 
-        ``await tools.call("name", {...})`` calls one once in the life of the task: further attempts
-        take the result from the log. A source may ask the caller of this turn meanwhile.
+        ``await tools.call("name", {...})`` calls a tool once in the life of the task: later
+        attempts get the result from the log. A source may ask the caller of this turn meanwhile.
         ``progress`` shows the progress of calls as progress of the task. ``tools = await
         turn.tools(source)`` opens them without a block.
 
-        Opening it raises what its sources raise: ``ToolsUnavailable``, and ``ImportError`` where a
+        Opening raises the errors of the sources: ``ToolsUnavailable``, and ``ImportError`` if a
         package is not installed.
         """
         from parley.agent.tools.turn_tools import TurnToolsOpening
@@ -557,12 +561,13 @@ class Turn(TurnFacts):
         return TurnToolsOpening(self, sources, counts, progress=progress)
 
     def shared(self, make: Callable[[], S]) -> S:
-        """Return the resource that ``make`` makes once for all turns of the agent on its server.
+        """Return the resource that ``make`` creates once for all turns of the agent on its server.
 
         ``make`` is a class or a function of a module: its identity names the resource. The server
         awaits ``aclose()`` of the resource when it stops.
 
-        Raises ``RuntimeError`` for more than 100 resources, as a new function in each turn makes.
+        Raises ``RuntimeError`` for more than 100 resources, which a new function in each turn would
+        cause.
         """
         return self._services.shared(make)
 
@@ -585,17 +590,17 @@ class Turn(TurnFacts):
     async def update(self, key: str, function: Callable[[Any], R], default: Any = None) -> R:
         """Change the value of ``key`` in this context atomically, and return the new value.
 
-        ``function`` gets the value that ``recall`` returns, else ``default``, and returns the new
+        ``function`` gets the value that ``recall`` returns, or ``default``, and returns the new
         value; ``None`` removes it. No other turn or replica writes in between: of 30 concurrent
         turns that add 1, each counts. The new value is durable before this returns.
 
-        ``function`` is plain and fast: the event loop waits for it. It is called again if another
-        replica was faster; its last result counts. If it raises, nothing changes. It must not
-        update anything itself.
+        ``function`` must be plain and fast, since the event loop waits for it. It is called again
+        if another replica was faster; its last result counts. If it raises, nothing changes. It
+        must not call ``update`` itself.
 
-        A further attempt at the turn, for an answer or after a crash, updates again, like
-        ``remember``. To count once in the life of the task, make it a step:
-        ``await turn.step("counted", turn.update, "count", add_one, 0)``.
+        A later attempt at the turn, after an answer or a crash, updates again, like ``remember``.
+        To count once in the life of the task, make it a step: ``await turn.step("counted",
+        turn.update, "count", add_one, 0)``.
 
         Raises ``TypeError`` as ``remember`` does, and for a coroutine function.
         """
@@ -604,7 +609,8 @@ class Turn(TurnFacts):
     async def remember(self, key: str, value: Any) -> None:
         """Store a JSON value in this context, across tasks and restarts; ``None`` removes it.
 
-        ``recall`` returns the same value. Raises ``TypeError`` that says where a value is not JSON.
+        ``recall`` returns the same value. Raises ``TypeError`` with the position of a value that is
+        not JSON.
         """
         await self._context.set(key, value)
 

@@ -1,4 +1,4 @@
-"""The part of a turn that does not wait: shared by ``Turn`` and ``BlockingTurn``."""
+"""The non-blocking part of a turn, shared by ``Turn`` and ``BlockingTurn``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("parley.agent")
 
 
 class _TurnLog(logging.LoggerAdapter[logging.Logger]):
-    """A logger that names the task of a turn."""
+    """A logger that adds the task of a turn to each line."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> Any:
         assert self.extra is not None
@@ -44,14 +44,14 @@ class TurnFacts:
     def base_url(self) -> str:
         """The agent's public address, without a trailing slash.
 
-        That is the ``url`` of the server; without one, the address that this turn's message was
-        sent to. Empty if neither is known: over gRPC, and in process.
+        It is the ``url`` of the server, else the address to which this turn's message was sent.
+        Empty if neither is known: over gRPC, and in process.
         """
         return base_url(self._services, self._attempt)
 
     @property
     def state(self) -> Any:
-        """The value of the agent's lifespan, which opened it before its turns run.
+        """The value of the agent's lifespan, which is entered before its turns run.
 
         Raises ``RuntimeError`` for an agent without one.
         """
@@ -70,15 +70,15 @@ class TurnFacts:
 
     @property
     def latest(self) -> Message:
-        """The message of this turn: the newest that a turn took."""
+        """The message of this turn: the newest that a turn has received."""
         return self._attempt.latest
 
     @property
     def budget(self) -> ChainBudget | None:
-        """The budget that the caller gives this turn and all its calls; ``None`` for no limit.
+        """The caller's budget for this turn and all its calls; ``None`` for no limit.
 
-        A composition says it to its parts. The cost of an answer is said with
-        ``parley.extensions.Spent``.
+        A composition sets it for its parts. ``parley.extensions.Spent`` states the cost of an
+        answer.
         """
         chain = self._attempt.request.chain
         return None if chain is None else chain.budget
@@ -95,7 +95,7 @@ class TurnFacts:
 
     @property
     def data(self) -> Any:
-        """The value of its first data part, or ``None``."""
+        """The value of the first data part of that message, or ``None``."""
         for part in self.message.parts:
             if part.has_data:
                 return part.data
@@ -108,9 +108,9 @@ class TurnFacts:
 
     @property
     def handoff(self) -> HandedConversation | None:
-        """How the conversation reached this agent, if another one handed it over with this message.
+        """The handoff by which the conversation reached this agent with this message, if any.
 
-        ``is_back``: this agent had handed it over, and the other one returned it.
+        ``is_back``: this agent had handed it over, and the other agent returned it.
         """
         return self._attempt.handed or HandedConversation.of(self.message)
 
@@ -131,7 +131,7 @@ class TurnFacts:
 
     @property
     def caller(self) -> Caller:
-        """The caller of this turn's message, the same in every attempt, also after a restart.
+        """The sender of this turn's message, the same in every attempt, also after a restart.
 
         ``claims`` has the claims that ``Retention(claims=...)`` names. The messages that
         ``messages`` yields do not change it.
@@ -150,9 +150,9 @@ class TurnFacts:
 
     @property
     def trace(self) -> TraceContext:
-        """The trace that this turn's message belongs to, the same in every attempt.
+        """The trace of this turn's message, the same in every attempt.
 
-        It is false if the request had none. Send its ``headers`` with requests to other services
+        It is falsy if the request had none. Send its ``headers`` with requests to other services
         that belong to the trace.
         """
         return self._attempt.request.trace
@@ -163,13 +163,13 @@ class TurnFacts:
         writer = self._attempt.runner.writer
         if writer is None:
             return None
-        self._attempt.runner.show_task()  # the function knows its id now, and may tell it
+        self._attempt.runner.show_task()  # the function may pass the id on from now on
         return writer.fold.task
 
     @property
     def task_id(self) -> str:
-        """The id of the task, also before it exists."""
-        self._attempt.runner.show_task()  # the function may tell it
+        """The id of the task, even before the task exists."""
+        self._attempt.runner.show_task()  # the function may pass it on
         return self._attempt.runner.task_id
 
     @property
@@ -189,21 +189,21 @@ class TurnFacts:
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger whose lines begin with the task. Its records stay on the server.
+        """A logger that adds the task to each line. Its records stay on the server.
 
-        They have ``task_id``, ``context_id`` and ``skill`` as attributes, too.
+        They also have ``task_id``, ``context_id`` and ``skill`` as attributes.
         """
         return _TurnLog(
             log, {"task_id": self.task_id, "context_id": self.context_id, "skill": self.skill_id}
         )
 
     def reject(self, why: object) -> NoReturn:
-        """End the task as REJECTED: the agent refuses the request.
+        """End the task as REJECTED: the agent rejects the request.
 
-        That holds even if the function catches what is raised; nothing said later is used.
+        This applies even if the function catches the raised exception; later output is ignored.
         """
         self._attempt.end_with(Rejected(str(why)))
 
     def fail(self, why: object) -> NoReturn:
-        """End the task as FAILED, with a reason that the caller sees, as ``reject`` does."""
+        """End the task as FAILED, with a reason for the caller, as ``reject`` does."""
         self._attempt.end_with(Failed(str(why)))

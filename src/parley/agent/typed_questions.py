@@ -1,4 +1,4 @@
-"""Ask for typed values: the schema goes with the question, and a wrong answer is asked again."""
+"""Questions with typed answers: sent with a schema, and asked again after a wrong answer."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ INPUT_KEY = "parley:input"
 
 
 async def ask_typed(attempt: Attempt, question: object, kind: Any, key: str | None) -> Any:
-    """Return the answer to a question as a value of the type ``kind``; ask until it is one.
+    """Return the answer to a question as a value of the type ``kind``; ask until it fits.
 
-    Every question and every answer is in the log under a key of its own, so that later attempts
-    come to the same value. Raises ``UnsupportedType`` for a type that has no JSON form.
+    Every question and answer is logged under its own key, so that later attempts get the same
+    value. Raises ``UnsupportedType`` for a type that has no JSON form.
     """
     answer_type = _type_of(kind)
     key = key or attempt.next_question_key()
@@ -57,7 +57,7 @@ async def ask_inputs(attempt: Attempt, inputs: Inputs, mismatch: Mismatch) -> di
     while True:
         times += 1
         problems = mismatch.violations
-        text = _said("Something is missing, or does not fit:", mismatch)
+        text = _said("Some input is missing, or does not fit:", mismatch)
         asked = _asked(text, inputs.schema_of(problems), mismatch.fields)
         key = INPUT_KEY if times == 1 else f"{INPUT_KEY}:again:{times}"
         answer = await attempt.ask(TaskState.INPUT_REQUIRED, asked, key)
@@ -92,7 +92,7 @@ def _type_of(kind: Any) -> ValueType:
     except TypeError as error:
         if isinstance(error, UnsupportedType):
             raise
-        return ValueType(kind)  # a type that cannot be hashed, such as Literal[[]]
+        return ValueType(kind)  # an unhashable type, such as Literal[[]]
 
 
 _cached = lru_cache(maxsize=256)(ValueType)

@@ -1,4 +1,4 @@
-"""Agents that others of their process may call: ``Agent(uses=[...])``."""
+"""Agents that other agents of their process may call: ``Agent(uses=[...])``."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ _WAYS = {
     **dict.fromkeys(("run", "serve", "start", "listen", "app", "asgi"), _SERVES),
     **dict.fromkeys(("send", "stream", "call"), _CALLS),
 }
-"""The hint where names are looked for in an agent."""
+"""Hints for names that users look for on an agent."""
 
 
 class UsableAgent:
-    """An agent that others of its process may call: its name, its key, and whom it calls itself."""
+    """An agent that other agents of its process may call: name, key, and the agents that it
+    uses."""
 
     name: str
     key: str
@@ -44,7 +45,7 @@ class UsableAgent:
     if not TYPE_CHECKING:
 
         def __new__(cls, *args: Any, **options: Any) -> Self:
-            """Refuse the options of a server, and options outside of their group."""
+            """Reject options of a server, and options outside of their group."""
             known = signature(cls.__init__).parameters
             for keyword, kind in GROUPS.items():
                 for name in options.keys() & set(kind.__struct_fields__) - known.keys():
@@ -95,7 +96,7 @@ def checked_uses(
 
 
 def with_used(agents: Iterable[UsableAgent]) -> list[UsableAgent]:
-    """Return agents, and all that they use, each once: the given agents come first.
+    """Return agents, and all agents that they use, each once: the given agents come first.
 
     Raises ``ValueError`` for agents that use each other in a circle, and for two with one key.
     """

@@ -1,4 +1,4 @@
-"""The client: calls any agent over any binding. It knows nothing of ``server`` or ``push``."""
+"""The client: calls any agent over any binding. It does not import ``server`` or ``push``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The versions of the artifacts in a context, and messages about them.
 
-A finished task never changes, so a change of an artifact is a new task of the same context, whose
-artifact has the same name. Pure values: nothing here calls an agent.
+A finished task never changes, so a changed artifact is an artifact with the same name in a new task
+of the same context. The module only computes values; it calls no agent.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _UNUSABLE = (
     *(TaskState.UNSPECIFIED, TaskState.SUBMITTED, TaskState.WORKING),
     *(TaskState.FAILED, TaskState.CANCELED, TaskState.REJECTED),
 )
-"""The states of a task whose artifacts are not usable: it has not finished, or not succeeded."""
+"""The states of a task without usable artifacts: it has not finished, or has not succeeded."""
 
 
 class ArtifactVersion(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ class ArtifactVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Accepted(NamedTuple):
-    """The version of a name that was accepted last; ``newest`` is the number of the newest then."""
+    """The last accepted version of a name; ``newest`` was the number of the newest version then."""
 
     key: Key
     newest: int
@@ -74,9 +74,9 @@ class _Accepted(NamedTuple):
 class ArtifactVersions:
     """The versions of the artifacts of one context, by name.
 
-    Give every task and event of the context to ``add``, or begin with a list of tasks (``of``).
-    The name of an artifact without one is its id. ``message`` makes the next message, with
-    references to the versions that it is about.
+    Pass every task and event of the context to ``add``, or begin with a list of tasks (``of``). The
+    name of an artifact without a name is its id. ``message`` makes the next message, with
+    references to the versions that it concerns.
     """
 
     def __init__(self, context_id: str = "") -> None:
@@ -89,11 +89,11 @@ class ArtifactVersions:
     def of(cls, tasks: Iterable[Task]) -> Self:
         """Return the versions in the tasks of a context, as ``RemoteAgent.tasks`` lists them.
 
-        List them with artifacts (``include_artifacts=True``), and with history, which predecessors
-        are found by. Versions are in the order of their tasks' last status.
+        List them with artifacts (``include_artifacts=True``), and with the history, which is needed
+        to find predecessors. Versions are in the order of their tasks' last status.
         """
         versions = cls()
-        listed = list(tasks)[::-1]  # the last updated is the first of a list
+        listed = list(tasks)[::-1]  # a list begins with the task that was updated last
         for task in sorted(listed, key=lambda task: task.status.timestamp or _BEFORE_ALL):
             versions.add(task)
         return versions
@@ -124,10 +124,10 @@ class ArtifactVersions:
             status = TaskStatus(state=TaskState.WORKING)
             begun = Task(id=item.task_id, context_id=item.context_id, status=status)
             task = self._tasks[item.task_id] = FoldedTask(begun)
-        if not task.task.state.is_terminal:  # a task may be given whole before its events
+        if not task.task.state.is_terminal:  # the whole task may be added before its events
             task.add(item)
 
-    # -- what there is -------------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------
 
     def versions(self, name: str) -> tuple[ArtifactVersion, ...]:
         """Return all versions of an artifact, the first one first."""
@@ -155,7 +155,7 @@ class ArtifactVersions:
     def base(self, name: str) -> ArtifactVersion | None:
         """Return the version that the next message refers to.
 
-        That is the version that was accepted last, until a newer one comes; else the latest.
+        That is the last accepted version until there is a newer one, else the latest version.
         """
         latest, accepted = self.latest(name), self._accepted.get(name)
         if accepted is None or (latest is not None and latest.number > accepted.newest):
@@ -181,7 +181,7 @@ class ArtifactVersions:
         self._accepted[found.name] = _Accepted(found.key, len(self.versions(found.name)))
 
     def reject(self, version: ArtifactVersion | Key | None) -> None:
-        """Refer to a version in no further message.
+        """Refer to this version in no further message.
 
         Raises ``ValueError`` for an unknown version, and for ``None``.
         """
@@ -197,7 +197,9 @@ class ArtifactVersions:
             for known in self.versions(name):
                 if known.key == key:
                     return known
-        raise ValueError(f"there is no version {version!r} here; those are: {self._described()}")
+        raise ValueError(
+            f"there is no version {version!r} here; the versions are: {self._described()}"
+        )
 
     def _described(self) -> str:
         return ", ".join(repr(v) for name in self.names for v in self.versions(name)) or "none"
@@ -207,8 +209,8 @@ class ArtifactVersions:
     def references(self, *names: str) -> tuple[str, ...]:
         """Return the ids of the tasks that the next message about these artifacts refers to.
 
-        Give them to ``RemoteAgent.send(references=...)``; ``message`` names the artifacts too.
-        Raises ``ValueError`` for a name that no version has.
+        Pass them to ``RemoteAgent.send(references=...)``; ``message`` names the artifacts too.
+        Raises ``ValueError`` for an unknown name.
         """
         return tuple(dict.fromkeys(base.task_id for base in self._bases(names)))
 
@@ -223,11 +225,11 @@ class ArtifactVersions:
         """Return a message about these artifacts, for ``RemoteAgent.send`` and ``stream``.
 
         It belongs to the context and refers to the task of each artifact's ``base``. Each artifact
-        is named in the metadata of a part (``taskId``, ``artifactId``): the first in that of the
-        first part, and so on; for want of a part, one with the artifact's name is added. An
-        artifact is left out if all of its versions are rejected or unusable.
+        is named in the metadata of a part (``taskId``, ``artifactId``): the first artifact in the
+        first part, and so on. If there are too few parts, parts with the artifact's name are added.
+        An artifact is left out if all of its versions are rejected or unusable.
 
-        Raises ``ValueError`` for a name that no version has, and for a message without parts.
+        Raises ``ValueError`` for an unknown name, and for a message without parts.
         """
         bases = self._bases(names)
         message = to_message(
@@ -264,7 +266,7 @@ _BEFORE_ALL = Timestamp.parse("0001-01-01T00:00:00Z")
 
 
 def _predecessor(task: Task, earlier: Sequence[ArtifactVersion]) -> ArtifactVersion | None:
-    """Return the version, of ``earlier`` ones of its name, that a task's message referred to."""
+    """Return the version among the ``earlier`` ones that a task's message referred to."""
     message = next((m for m in task.history if m.role is Role.USER), None)
     if message is None:
         return None

@@ -1,7 +1,7 @@
-"""Give a task the credential that it asks for (``RemoteAgent.authorize``).
+"""Send a task the credential that it asks for (``RemoteAgent.authorize``).
 
-It goes to the callback address that the task names, and nowhere else: at the agent's own origin, or
-at one that the caller trusts, and encrypted but on this machine.
+The credential is sent only to the callback address of the task, which must be at the agent's own
+origin or at a trusted one, and encrypted unless it is on this machine.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ async def authorize(
         )
     if not request.callback:
         raise ValueError(
-            "this task takes no credential by itself: somebody opens auth_request(task)."
+            "this task accepts no posted credential: a person opens auth_request(task)."
             "authorization_url in a browser and logs in"
         )
     if isinstance(trust, str):
@@ -79,7 +79,7 @@ async def authorize(
 async def _post(
     files: AgentFiles, url: str, origin: Origin, body: bytes, *, with_own: bool
 ) -> None:
-    """Post it, with the caller's credentials where these may go: the callback is the caller's."""
+    """Post the body, with the caller's own credentials if the callback's origin may get them."""
     headers, auth = {}, None
     credentials = files.auth.credentials
     if with_own and credentials.allows(origin):
@@ -102,7 +102,7 @@ async def _post(
     if reply.status in (200, 201, 202, 204):
         return
     said = _words_of(reply.body)
-    text = f"{redacted(str(origin))} did not take the credential ({reply.status}){said}"
+    text = f"{redacted(str(origin))} did not accept the credential ({reply.status}){said}"
     if reply.status in (401, 403):
         challenge = reply.headers.get("www-authenticate", "")
         raise AuthenticationRequired(text, status=reply.status, challenge=challenge)
@@ -112,7 +112,7 @@ async def _post(
 async def _content(
     request: AuthRequest, given: Given, files: AgentFiles, origin: Origin
 ) -> dict[str, Any]:
-    """Return the posted content. Raises ``TypeError``, ``ValueError``."""
+    """Return the content to post. Raises ``TypeError``, ``ValueError``."""
     scheme = request.scheme
     if isinstance(given, Mapping):
         return dict(given)
@@ -120,7 +120,7 @@ async def _content(
         return {"username": given[0], "password": given[1]}
     if isinstance(given, Credential):
         local = is_loopback(origin.host)
-        # The issuer that the user names is asked wherever it is.
+        # The user names the issuer, so it may be at any address.
         http = IssuerHttp(
             files.http,
             trusts=lambda each: isinstance(given, Grant) and given.names(each),
@@ -141,7 +141,7 @@ async def _content(
             user, _, password = base64.b64decode(rest).decode().partition(":")
             return {"username": user, "password": password}
         if len(values) != 1:
-            raise ValueError(f"{given!r} has nothing that can be posted")
+            raise ValueError(f"{given!r} cannot be posted")
         return {"api_key": values[0].partition("=")[2] if "Cookie" in found.headers else values[0]}
     if not isinstance(given, str) or not given:
         raise TypeError(
@@ -152,7 +152,7 @@ async def _content(
 
 
 def kind_of(request: AuthRequest) -> Literal["token", "basic", "api_key"]:
-    """Return the kind that a request asks for: a token, unless its scheme says otherwise."""
+    """Return the kind of credential in a request: a token, unless its scheme names another kind."""
     scheme = request.scheme
     if scheme is None:
         return "token"
@@ -163,7 +163,7 @@ def kind_of(request: AuthRequest) -> Literal["token", "basic", "api_key"]:
 
 
 def _words_of(body: bytes) -> str:
-    """Return the words of a refusal, as they are shown."""
+    """Return the text of an error response, shortened and printable."""
     try:
         found = msgspec.json.decode(body)
     except (msgspec.MsgspecError, RecursionError):

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 
 class Connection(Unopened):
-    """A connection to be opened: ``async with`` it, or ``await`` it and close the agent."""
+    """A connection that is not open yet. Use ``async with``, or ``await`` it and close the
+    agent."""
 
     agent_type: type[RemoteAgent] = RemoteAgent
 
@@ -80,7 +81,9 @@ class Connection(Unopened):
             api_key=api_key,
             trust_origins=trust_origins,
             insecure=is_insecure,
-            others="what auth has" if given else "the client certificate" * has_certificate(tls),
+            others="the credentials of auth"
+            if given
+            else "the client certificate" * has_certificate(tls),
         )
         self._trusted = tuple(map(Origin.parse, trust_origins))
         self._egress = Egress().adding(allow_private_files, option="allow_private_files")
@@ -149,7 +152,7 @@ class Connection(Unopened):
     async def _resolve(self, resolver: CardResolver) -> ResolvedCard:
         """Return the current card. Raises ``CardNotTrusted``, and the errors of the resolver.
 
-        A kept card may be signed with a key that is gone since: it is fetched again.
+        A cached card may be signed with a removed key: it is fetched again.
         """
         before = resolver.requests
         resolved = await resolver.resolve(self._reference)
@@ -265,38 +268,39 @@ def connect(
 
     ``reference`` is the agent's address (with its card at the well-known path), its card's address,
     a card file, a card's JSON, or a card. It may also be an ``Agent`` or an ASGI app
-    (``parley.connect(agent)``): the app is called in this process without a socket, and is started,
-    and stopped when the connection is closed, unless it runs already. ``path`` is the path of an
-    agent that shares an address with others.
+    (``parley.connect(agent)``): the app is called in this process without a socket. Unless it is
+    already running, it is started, and stopped when the connection is closed. ``path`` is the path
+    of an agent that shares an address with others.
 
-    ``auth`` has credentials (``parley.client.auth``), one or a list: those are sent that the card
-    requires, tokens are got where it says, and renewed. Without it the login for the agent's origin
-    is used (``parley auth login``), else what the environment has for it (``PARLEY_AUTH_ORIGIN``);
-    ``False`` uses neither. ``headers`` go with every request; ``bearer`` and ``api_key`` go to the
-    agent, and to the card's server only if it asks for them. All of them go only to the origin
-    (scheme, host and port) of that address and to ``trust_origins``, such as
-    ``["https://agents.example.com:8443"]``, whatever a card or a redirect says, and to no other
-    machine without encryption. A card that the caller passes as a file or a value decides itself
-    where they go. Extensions in a header (``A2A-Extensions``) are requested like ``extensions``.
+    ``auth`` has credentials (``parley.client.auth``), one or a list: the ones that the card
+    requires are sent, and tokens are obtained from the card's issuer and renewed. Without it the
+    login for the agent's origin is used (``parley auth login``), or the credentials in the
+    environment for it (``PARLEY_AUTH_ORIGIN``); ``False`` uses neither. ``headers`` are sent with
+    every request; ``bearer`` and ``api_key`` are sent to the agent, and to the card's server only
+    if it asks for them. All credentials are sent only to the origin (scheme, host and port) of the
+    reference and to ``trust_origins``, such as ``["https://agents.example.com:8443"]``, whatever a
+    card or a redirect says, and never to another machine without encryption. A card that the caller
+    passes as a file or a value decides about the origins itself. Extensions in a header
+    (``A2A-Extensions``) are requested like ``extensions``.
 
     The client calls the first usable interface on the card. If that is unreachable it tries the
     next, and keeps the one that works (``RemoteAgent.interface``, ``RemoteAgent.version``; changes
     are logged). ``binding`` is the only binding to use (``"JSONRPC"``, ``"HTTP+JSON"``,
-    ``"GRPC"``), or a list of those to prefer. ``version`` is the only protocol version to use
+    ``"GRPC"``), or a list of preferred ones. ``version`` is the only protocol version to use
     (``"1.0"``, ``"0.3"``).
 
     ``timeout`` bounds every call that an agent answers at once, in seconds; ``send`` and ``wait``
-    have their own for tasks. A stream without a byte for ``stream_idle_timeout``, not even a
-    keep-alive, counts as cut. ``retries`` is the number of retries of a call that is safe to
-    repeat; with 0 a cut stream is not resumed either. ``idempotent``: messages ask the agent to
-    answer repeats once, if it can. ``extensions`` are requested with their dependencies: objects,
-    which may change what is sent, or URIs alone.
+    have their own time limits for tasks. A stream without a byte for ``stream_idle_timeout``
+    seconds, not even a keep-alive, counts as broken. ``retries`` is the number of retries of a call
+    that is safe to repeat; with 0 a broken stream is not resumed either. ``idempotent``: messages
+    ask the agent to answer repeats only once, if it supports that. ``extensions`` are requested
+    with their dependencies: objects, which may change messages, or only URIs.
 
-    ``tls`` has authorities to trust and a certificate to show (``Tls``), or is an ``SSLContext``;
-    ``proxy`` is the address of an HTTP proxy. ``insecure`` switches the verification of TLS
-    certificates off, and lets credentials go out unencrypted. ``egress`` is a policy for the
-    addresses that are dialled (``parley.security.Egress``), for references that others name.
-    ``http`` shares connections and has its own settings for all that.
+    ``tls`` has trusted authorities and a client certificate (``Tls``), or is an ``SSLContext``;
+    ``proxy`` is the address of an HTTP proxy. ``insecure`` turns the verification of TLS
+    certificates off, and lets credentials be sent unencrypted. ``egress`` is a policy for the
+    called addresses (``parley.security.Egress``), for references from foreign data. ``http`` shares
+    connections and has its own settings for all of this.
 
     Files that the agent refers to at other origins are fetched without credentials, and only from
     public addresses. ``allow_private_files`` allows private networks too, or the hosts and networks
@@ -304,13 +308,13 @@ def connect(
     addresses without it.
 
     ``trust=True`` requires that the card is signed with a key that is published at its own origin;
-    a ``CardTrust`` says more: pinned keys, other origins, algorithms. It holds for every card of
-    the connection, the extended one too. Without it signatures are not verified.
+    a ``CardTrust`` configures pinned keys, other origins and algorithms. It applies to every card
+    of the connection, including the extended card. Without it signatures are not verified.
 
     Opening raises ``CardNotFound``, ``CardInvalid``, ``CardNotTrusted``, ``NoCommonInterface``,
     ``OriginNotTrusted``, ``NotEncrypted``, ``AuthenticationRequired``, ``Unreachable``. Raises
-    ``ValueError`` for an unknown binding, an unsupported version, a header that the client sets
-    itself, an invalid token or key, and an invalid origin.
+    ``ValueError`` for an unknown binding, an unsupported version, a header that only the client may
+    set, an invalid token or key, and an invalid origin.
     """
     return Connection(
         reference,
@@ -340,14 +344,15 @@ def connect(
 def _origins_of(
     resolved: ResolvedCard, candidates: Sequence[Candidate], trusted: Sequence[Origin]
 ) -> list[Origin]:
-    """Return where the agent is: its card, its interfaces, and the caller's trust."""
+    """Return the origins of the agent: of its card, of its interfaces, and trusted by the
+    caller."""
     fetched = Origin.of(resolved.url) if resolved.url else None
     own = (fetched, resolved.given_origin, *(candidate.origin for candidate in candidates))
     return [*(origin for origin in own if origin is not None), *trusted]
 
 
 def has_certificate(tls: Any) -> bool:
-    """Return whether TLS settings have a certificate of the client, as far as that is known."""
+    """Return whether TLS settings certainly have a client certificate."""
     return isinstance(tls, Tls) and tls.cert is not None
 
 
@@ -361,9 +366,9 @@ def _below(reference: Reference, path: str) -> str:
 
 
 def _card_headers(version: str) -> dict[str, str]:
-    """Return the header from which an agent of several versions chooses the card to answer with.
+    """Return the header by which an agent of several versions chooses the card.
 
-    The card for an older version leaves out what that version does not have.
+    The card for an older version lacks the members that this version does not define.
     """
     return {} if version == versions.DEFAULT_VERSION else {"A2A-Version": versions.LATEST}
 
@@ -372,7 +377,7 @@ def _supported(version: str) -> str:
     known = versions.supported_for(version) if version else ""
     if known is None:
         raise ValueError(
-            f"version {version!r} of the protocol is not spoken; "
+            f"version {version!r} of the protocol is not supported; "
             f"use one of {', '.join(versions.SUPPORTED_VERSIONS)}"
         )
     return known

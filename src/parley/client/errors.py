@@ -2,11 +2,11 @@
 
     ClientError
     ├── CardNotFound          the reference leads to no agent card
-    ├── CardInvalid           the reference leads to something else
+    ├── CardInvalid           the reference leads to a document that is not a card
     ├── CardNotTrusted        the card has no trusted signature (``connect(trust=...)``)
     ├── NoCommonInterface     the card has no interface that this client supports
     │   └── NoCommonVersion   the binding is supported, its protocol versions are not
-    ├── OriginNotTrusted      the agent's origin may not have the credentials
+    ├── OriginNotTrusted      the agent's origin may not get the credentials
     ├── NotEncrypted          the network could read the credentials
     ├── Unreachable           no connection: nothing was sent
     │   └── Untrusted         the server's certificate is not trusted
@@ -20,10 +20,10 @@
     ├── ResponseTooLarge      more bytes than the client's limit
     ├── AddressNotAllowed     a file's address is not public, and not allowed
     ├── FileLimitExceeded     a file is larger than a message, an agent or a reader allows
-    ├── FileMismatch          a file's bytes are not those that were announced
+    ├── FileMismatch          a file's bytes differ from the announced ones
     └── ConnectionClosed      this side closed the connection
 
-A refusal of the agent itself is an ``A2AError`` (see ``parley.model.errors``).
+An error returned by the agent itself is an ``A2AError`` (see ``parley.model.errors``).
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class CardNotFound(ClientError):
 
 
 class CardInvalid(ClientError):
-    """The reference leads to something that is not an agent card.
+    """The reference leads to a document that is not an agent card.
 
-    ``raw`` is what was found, if it is JSON.
+    ``raw`` is the document, if it is JSON.
     """
 
     def __init__(self, message: str, *, raw: bytes = b"") -> None:
@@ -56,10 +56,10 @@ class CardInvalid(ClientError):
 
 
 class CardNotTrusted(ClientError):
-    """The card has no signature of a trusted key, and the caller requires one. It is not used.
+    """The card has no signature by a trusted key, which the caller requires. It is not used.
 
-    The message has each signature, and why it does not count. ``verdict`` has the same as values;
-    it is ``None`` for a card that has no single reading.
+    The message lists the signatures with reasons. ``verdict`` has the same as values; it is
+    ``None`` for an ambiguous card.
     """
 
     def __init__(self, message: str, *, verdict: CardVerdict | None = None) -> None:
@@ -77,9 +77,9 @@ class NoCommonInterface(ClientError):
 
 
 class NoCommonVersion(NoCommonInterface):
-    """The card has a binding that this client supports, but only in other protocol versions.
+    """The card has a supported binding, but only in unsupported protocol versions.
 
-    ``versions`` are those that could be asked for instead.
+    ``versions`` are versions that could be requested instead.
     """
 
     def __init__(self, message: str, *, versions: tuple[str, ...] = ()) -> None:
@@ -88,7 +88,7 @@ class NoCommonVersion(NoCommonInterface):
 
 
 class OriginNotTrusted(ClientError):
-    """The card has the agent only at origins that may not have the caller's credentials.
+    """All interfaces of the card are at origins that may not get the caller's credentials.
 
     None of them was called. ``origins`` are these, for ``connect(trust_origins=...)``. ``reason``
     is the message without that remedy.
@@ -120,8 +120,8 @@ class Disconnected(ClientError):
 class StreamCut(Disconnected):
     """A stream ended before its task did, and could not be resumed.
 
-    ``task_id`` is the task's, if the stream named it; ``seq`` is the number of the last event, if
-    the agent numbers them. The task continues without the stream.
+    ``task_id`` is set if the stream named the task; ``seq`` is the number of the last event, if the
+    agent numbers them. The task continues without the stream.
     """
 
     def __init__(self, message: str, *, task_id: str = "", seq: int | None = None) -> None:
@@ -131,9 +131,9 @@ class StreamCut(Disconnected):
 
 
 class Timeout(ClientError):
-    """There was no end within the caller's time limit.
+    """The operation did not end within the caller's time limit.
 
-    ``task_id`` is the task's, if it is known; the task continues.
+    ``task_id`` is set if it is known; the task continues.
     """
 
     def __init__(self, message: str, *, task_id: str = "") -> None:
@@ -142,7 +142,7 @@ class Timeout(ClientError):
 
 
 class RemoteTaskFailed(ClientError):
-    """The task of another agent ended without success: ``task`` says in which state, and why."""
+    """The task of another agent ended without success: ``task`` has its state and message."""
 
     def __init__(self, message: str, *, task: Task) -> None:
         self.task = task
@@ -150,7 +150,7 @@ class RemoteTaskFailed(ClientError):
 
 
 class AuthenticationRequired(ClientError):
-    """The server requires credentials (401), or refuses those sent (403).
+    """The server requires credentials (401), or rejects the sent ones (403).
 
     ``challenge`` is its ``WWW-Authenticate`` header.
     """
@@ -162,7 +162,7 @@ class AuthenticationRequired(ClientError):
 
 
 class UnexpectedStatus(ClientError):
-    """The server answered with an HTTP status, without an answer of the agent.
+    """The server returned an HTTP status that is not an answer of the agent.
 
     ``retry_after`` is in seconds, if the server gave one.
     """
@@ -189,7 +189,7 @@ class FileLimitExceeded(ClientError):
 
 
 class FileMismatch(ClientError):
-    """The bytes of a file are not those that were announced, or it changed during the transfer."""
+    """The bytes of a file differ from the announced ones, or it changed during the transfer."""
 
 
 class ConnectionClosed(ClientError):
@@ -197,6 +197,6 @@ class ConnectionClosed(ClientError):
 
 
 def timeout_error(timeout: float | None, task_id: str) -> Timeout:
-    """Return the error for a task that did not end, or an answer that did not come, in time."""
+    """Return the error for a task that did not end, or an answer that did not arrive, in time."""
     what = f"task {task_id} did not end" if task_id else "there was no answer"
     return Timeout(f"{what} within {timeout:g} s" if timeout else what, task_id=task_id)

@@ -39,7 +39,7 @@ SUPPORTED: tuple[Extension, ...] = (
     TypedQuestions(),
     InTaskAuthorization(),
 )
-"""The extensions that the client supports by itself: requested if the agent requires them."""
+"""The extensions that the client supports itself: requested if the agent requires them."""
 
 
 class Activation(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ class Activation(msgspec.Struct, frozen=True):
     profile: Profile
 
     def apply(self, request: SendMessageRequest) -> SendMessageRequest:
-        """Return the request to send. Call it once per message, so that repeats are the same."""
+        """Return the request to send. Call it once per message, so that repeats are equal."""
         return self.profile.ask(request)
 
 
@@ -58,9 +58,9 @@ def activate(
 ) -> Activation:
     """Return the extensions of a connection to an agent.
 
-    It requests ``asked`` with their dependencies, those that the agent requires and the client
-    supports, and idempotent sends, if wanted and declared. Only extensions that the agent declares
-    change messages. No other version of a URI is tried.
+    The requested extensions are ``asked`` with their dependencies, the extensions that the agent
+    requires and the client supports, and idempotent sends, if wanted and declared. Only extensions
+    that the agent declares change messages. No other version of a URI is tried.
     """
     objects = collect_extensions(
         each.for_agent(card) for each in collect_extensions(with_installed(asked))

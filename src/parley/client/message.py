@@ -28,7 +28,7 @@ from parley.model.parts import Message, Part, Role
 from parley.model.tasks import Task
 
 Content = str | bytes | Path | Part | dict[str, Any]
-"""The content of one part: text, bytes, a file, a ready part, or data."""
+"""The content of a part: text, bytes, a file, a ready part, or data."""
 
 Sendable = Content | Sequence[Content] | Message
 """The content of a message: one part, several in order, or a ready message."""
@@ -82,13 +82,13 @@ def to_message(
 ) -> Message:
     """Return the message to send, with a new id unless ``content`` is a ready message.
 
-    ``files`` and ``data`` follow the content as further parts; a string among the files is a path.
-    ``task`` is the task that the message belongs to: the message continues it, or, if it has ended,
-    refers to it from a new task in the same context. The other arguments override the members of a
-    ready message.
+    ``files`` and ``data`` become further parts after the content; a string among the files is a
+    path. ``task`` is the task that the message belongs to: the message continues it, or, if it has
+    ended, starts a new task in the same context that refers to it. The other arguments override the
+    members of a ready message.
 
     Raises ``ValueError`` for a message without parts, for numbers that JSON does not have, and for
-    half characters (lone surrogates).
+    lone surrogates.
     """
     refers_to = [item.id if isinstance(item, Task) else item for item in references]
     if task is not None:
@@ -121,11 +121,12 @@ def to_message(
 
 
 def _check_values(values: list[Any]) -> None:
-    """Raise ``ValueError`` for numbers that JSON cannot express and would turn into null, and for
-    texts that UTF-8 cannot.
+    """Raise ``ValueError`` for numbers that JSON cannot express, and for text that UTF-8 cannot.
+
+    Such numbers would become null.
     """
     pending = list(values)
-    seen: set[int] = set()  # what holds itself is refused when it is written
+    seen: set[int] = set()  # a value that contains itself is rejected when it is encoded
     while pending:
         value = pending.pop()
         if isinstance(value, str) and not value.isascii():
@@ -167,14 +168,14 @@ async def compose(
 ) -> SendMessageRequest:
     """Return the request that sends ``content``, as built by ``to_message``, to a skill of a card.
 
-    Leaves out a default configuration. Reads files in a thread, off the event loop. Raises
-    ``InvalidParamsError`` for a skill that the card does not have, unless an extended card may.
+    A default configuration is left out. Files are read in a thread. Raises ``InvalidParamsError``
+    for a skill that the card does not have, unless an extended card may have it.
     """
     if skill is not None:
         known = [] if card is None else [each.id for each in card.skills]
         if skill not in known and card is not None and not card.capabilities.extended_agent_card:
             refused = unknown_skill(skill, known)
-            refused.is_remote = True  # the agent would answer with it
+            refused.is_remote = True  # the agent would return this error
             raise refused
         metadata = {SKILL_KEY: skill, **(metadata or {})}
     build = partial(to_message, content, files=files, metadata=message_metadata, **about)
@@ -200,7 +201,7 @@ async def compose(
 
 
 def _names_files(content: Sendable | None, files: Sequence[str | Path | bytes | Part]) -> bool:
-    """Return whether there are files to read: paths, and strings among ``files``."""
+    """Return whether there are paths to read, including strings among ``files``."""
     contents = content if isinstance(content, list | tuple) else (content,)
     return any(isinstance(each, Path) for each in contents) or any(
         isinstance(each, Path | str) for each in files

@@ -23,9 +23,9 @@ PUBLIC_HEADERS = frozenset(
         "if-modified-since",
     }
 )
-"""The headers that any origin may get. Any other may be a credential."""
+"""The headers that every origin may get. Any other header may be a credential."""
 
-# URL libraries read these characters differently, and so may disagree about the host.
+# URL libraries treat these characters differently, and so may disagree about the host.
 _AMBIGUOUS = re.compile(r"[\x00-\x20\x7f\\]")
 _FORM = "https://host or https://host:port"
 
@@ -57,7 +57,7 @@ class Origin(msgspec.Struct, frozen=True):
         if _AMBIGUOUS.search(url):
             raise ValueError("an address without spaces, control characters and backslashes")
         try:
-            # At the end of a word Python lowers Σ to another letter than IDNA does.
+            # At the end of a word, Python's lower case of Σ differs from IDNA's.
             parts = urlsplit(url.replace("Σ", "σ"))
             host, port = parts.hostname, parts.port
         except ValueError:
@@ -83,10 +83,10 @@ class Origin(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Origin:
-        """Return the origin that a user wrote.
+        """Return the origin for a user's text.
 
-        Without a scheme it is encrypted, except on loopback. Raises ``ValueError`` for anything but
-        an origin.
+        Without a scheme it is encrypted, except on loopback. Raises ``ValueError`` for a text that
+        is not an origin.
         """
         text = text.strip()
         try:
@@ -96,15 +96,15 @@ class Origin(msgspec.Struct, frozen=True):
         rest = urlsplit(text if "://" in text else f"//{text}")
         if rest.path not in ("", "/") or rest.query or rest.fragment or rest.username is not None:
             raise ValueError(
-                f"{_shown(text)} is more than an origin; give scheme, host and port: {found}"
+                f"{_shown(text)} is more than an origin; give only scheme, host and port: {found}"
             )
         return found
 
     def covers(self, other: Origin) -> bool:
-        """Return whether credentials for this origin may go to the other.
+        """Return whether credentials for this origin may be sent to the other.
 
-        They may go to the same origin, to its encrypted form (from HTTP on port 80 to HTTPS on port
-        443), and from ``localhost`` to the loopback addresses of this name.
+        The other must be the same origin, its encrypted form (HTTPS on port 443 for HTTP on port
+        80), or a loopback address if this is ``localhost``.
         """
         if self.host != other.host and not (
             self.host == "localhost" and other.host in ("127.0.0.1", "::1")
@@ -115,14 +115,14 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 def http_address(url: str) -> str:
-    """Return the address for HTTP of one for WebSockets, and any other as it is."""
+    """Return the HTTP address for a WebSocket address; other addresses are unchanged."""
     parts = urlsplit(url)
     scheme = {"ws": "http", "wss": "https"}.get(parts.scheme)
     return url if scheme is None else urlunsplit(parts._replace(scheme=scheme))
 
 
 def is_encrypted(scheme: str, host: str, *, insecure: bool = False) -> bool:
-    """Return whether gRPC uses TLS for an address: as its scheme says.
+    """Return whether gRPC uses TLS for an address, which the scheme decides.
 
     Without a scheme it does, except on loopback and for ``insecure`` callers.
     """
@@ -133,13 +133,13 @@ def _host(host: str) -> str:
     if ":" not in host:
         return normalize_host(host)
     try:
-        return str(ipaddress.IPv6Address(host))  # with its zone, if it has one
+        return str(ipaddress.IPv6Address(host))  # including its zone, if any
     except ValueError:
         raise ValueError("an IPv6 address in brackets") from None
 
 
 def _shown(text: str) -> str:
-    """Return a user's text without its possible secrets."""
+    """Return a user's text without possible secrets."""
     return repr(text.partition("?")[0].rpartition("@")[2][:200])
 
 
@@ -162,11 +162,11 @@ def redacted(url: str) -> str:
 
 
 def redirect_target(url: str, location: str, status: int) -> str:
-    """Return the address of a redirect. Raises ``UnexpectedStatus`` for one not to be followed."""
+    """Return the address of a redirect. Raises ``UnexpectedStatus`` if it must not be followed."""
     try:
         target = urljoin(url, location)
         parts = urlsplit(target)
-        # An invalid port raises here.
+        # ``port`` raises for an invalid port.
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         usable = False
@@ -185,7 +185,7 @@ def redirect_target(url: str, location: str, status: int) -> str:
 
 
 def is_same_server(url: str, target: str) -> bool:
-    """Return whether a redirect stays on the server, also from HTTP to its HTTPS."""
+    """Return whether a redirect stays on the server, which includes HTTP to HTTPS."""
     try:
         return Origin.of(url).covers(Origin.of(target))
     except ValueError:
@@ -193,7 +193,7 @@ def is_same_server(url: str, target: str) -> bool:
 
 
 def check_proxy(address: str) -> str:
-    """Return the address of a proxy. Raises ``ValueError`` for another kind."""
+    """Return the address of a proxy. Raises ``ValueError`` for another kind of address."""
     try:
         parts = urlsplit(address)
         is_usable = parts.scheme == "http" and parts.hostname and parts.port != 0
@@ -209,7 +209,7 @@ def check_proxy(address: str) -> str:
 
 def proxy_for(url: str) -> str | None:
     """Return the environment's proxy for an address."""
-    from urllib.request import getproxies, proxy_bypass  # a large import, seldom needed
+    from urllib.request import getproxies, proxy_bypass  # slow to import, rarely needed
 
     parts = urlsplit(url)
     if proxy_bypass(parts.hostname or ""):

@@ -40,10 +40,10 @@ class RemotePushConfigs:
         self._remote = remote
 
     async def create(self, task_id: str, config: Push) -> TaskPushNotificationConfig:
-        """Have the agent post a task's events to a webhook; return the stored configuration.
+        """Register a webhook for a task's events. Return the stored configuration.
 
-        A configuration without an id gets one from the agent; one with a used id replaces the
-        other.
+        The agent assigns an id to a configuration without one; a used id replaces the earlier
+        configuration.
         """
         request = msgspec.structs.replace(to_config(config), task_id=task_id)
         return await self._service.create_task_push_notification_config(request, self._context)
@@ -71,15 +71,15 @@ class RemotePushConfigs:
             page = await self.page(task_id, page_size=page_size, page_token=token)
             for config in page.configs:
                 yield config
-            # An agent that repeats the token it got would make this loop endless.
+            # Without this check, an agent that repeats its page token would make the loop endless.
             if not page.next_page_token or page.next_page_token == token:
                 return
             token = page.next_page_token
 
     async def set_events(self, task_id: str, id: str, events: PushEvents) -> None:
-        """Set what a webhook receives: ``all`` events, or the ``significant`` ones.
+        """Set the events that a webhook receives: ``all``, or only the ``significant`` ones.
 
-        Significant are states, and artifacts when they are complete. Raises
+        Significant events are states, and artifacts when they are complete. Raises
         ``UnsupportedOperationError`` for an agent without the extension push delivery.
         """
         request = SetPushOptionsRequest(task_id=task_id, id=id, events=events)
@@ -95,6 +95,6 @@ class RemotePushConfigs:
         return answer.webhooks
 
     async def delete(self, task_id: str, id: str) -> None:
-        """Delete a configuration; a missing one is no error."""
+        """Delete a configuration. A missing one is not an error."""
         request = DeleteTaskPushNotificationConfigRequest(task_id=task_id, id=id)
         await self._service.delete_task_push_notification_config(request, self._context)

@@ -1,7 +1,7 @@
 """The public client of one agent: one method per call.
 
-A call goes through ``RemoteService``, ``FailoverBinding`` and a binding, in this order. A stream
-goes through ``turn_events`` or ``follow`` first.
+A call passes through ``RemoteService``, ``FailoverBinding`` and a binding, in this order. A stream
+passes through ``turn_events`` or ``follow`` first.
 """
 
 from __future__ import annotations
@@ -66,11 +66,12 @@ class RemoteAgent:
     """A connected agent. Made by ``connect``; an async context manager.
 
     ``service`` is the agent as an ``A2AService``, to be called with ``context``. ``push`` manages
-    its push notification configurations. ``card_trust`` says who signed ``card`` (see ``connect``).
+    its push notification configurations. ``card_trust`` is the verdict on the signatures of
+    ``card`` (see ``connect``).
 
-    Every method raises ``A2AError`` when the agent refuses and ``ClientError`` when the call itself
-    fails. Wrong arguments raise ``TypeError`` and ``ValueError``, an unreadable file ``OSError``.
-    Cancelling a call closes its connection; it never cancels the task.
+    Every method raises ``A2AError`` when the agent returns an error and ``ClientError`` when the
+    call itself fails. Wrong arguments raise ``TypeError`` and ``ValueError``, an unreadable file
+    ``OSError``. Cancelling a call closes its connection; it never cancels the task.
     """
 
     def __init__(
@@ -110,12 +111,12 @@ class RemoteAgent:
 
     @property
     def interface(self) -> AgentInterface:
-        """The interface in use: the first usable one of the card, or the last one to work."""
+        """The interface in use: the first usable one of the card, or the last one that worked."""
         return self._interfaces.current.interface
 
     @property
     def skipped_interfaces(self) -> tuple[AgentInterface, ...]:
-        """The interfaces that are not called: their origins may not have the credentials."""
+        """The interfaces that are not called, since their origins may not get the credentials."""
         return self._skipped_interfaces
 
     @property
@@ -125,7 +126,7 @@ class RemoteAgent:
 
     @property
     def inline_bytes(self) -> int | None:
-        """The size up to which the agent wants files in messages; larger ones are uploaded.
+        """The maximum size of files in messages that the agent prefers; larger files are uploaded.
 
         ``None`` for an agent that declares no file transfer.
         """
@@ -133,7 +134,7 @@ class RemoteAgent:
 
     @property
     def has_credentials(self) -> bool:
-        """Whether there are credentials of ``auth``, of a login or of the environment to send."""
+        """True if there are credentials from ``auth``, a login or the environment."""
         return self._auth.is_explicit
 
     @property
@@ -193,27 +194,28 @@ class RemoteAgent:
         return_immediately: bool = False,
         timeout: float | None = None,
     ) -> Task | Message:
-        """Send a message and return the answer: a direct message, or the task when it has ended
-        or waits for its caller.
+        """Send a message and return the answer.
+
+        The answer is a direct message, or the task when it has ended or waits for its caller.
 
         ``task`` is the task that the message belongs to: the message continues it, or, if it has
-        ended, starts a new task in the same context that refers to it. ``metadata`` goes into the
-        request, ``message_metadata`` into the message and so into the task's history. ``push`` is
-        where the agent posts the task's events. ``return_immediately`` returns the task as soon as
-        it exists. ``timeout`` bounds uploads and the whole wait; without it the wait is as long as
-        the task.
+        ended, starts a new task in the same context that refers to it. ``metadata`` becomes part of
+        the request, ``message_metadata`` of the message and so of the task's history. ``push`` is
+        the webhook for the task's events. ``return_immediately`` returns the task as soon as it
+        exists. ``timeout`` bounds uploads and the whole wait; without it the wait is as long as the
+        task.
 
-        ``skill`` is the id of the skill that the message is for, among those on the card; it goes
-        into the request's metadata under ``skill``, where Parley's agents read it. A message that
-        continues a task stays with the skill of the task. Raises ``InvalidParamsError`` with the
-        ids on the card for one that is not there.
+        ``skill`` is the id of a skill on the card; it is sent in the request's metadata under
+        ``skill``, where Parley's agents read it. A message that continues a task stays with the
+        skill of the task. Raises ``InvalidParamsError`` with the ids on the card for an unknown
+        skill.
 
         Paths and bytes that are too large for a message are uploaded first, if the agent declares
-        file transfer; ready parts are sent as they are.
+        file transfer; ready parts are sent unchanged.
 
-        After a broken connection the message is sent again if the agent answers repeats once,
-        otherwise only if it never left. Raises ``Timeout``, with the task's id if it is known, and
-        ``FileLimitExceeded`` before anything is sent.
+        After a broken connection the message is sent again if the agent answers repeats only once,
+        otherwise only if it was never sent. Raises ``Timeout``, with the task's id if it is known,
+        and ``FileLimitExceeded`` before anything is sent.
         """
         known_id = ""
         try:
@@ -246,7 +248,7 @@ class RemoteAgent:
                     return answer
                 if is_settled(answer.state) and not shows_prior_question(before, answer):
                     return answer
-                if not answer.id:  # it cannot be polled
+                if not answer.id:  # such a task cannot be polled
                     return answer
                 known_id = answer.id
                 return await self._wait(known_id, None, history_length, before, endless=False)
@@ -275,7 +277,7 @@ class RemoteAgent:
         Yields a direct ``Message``, or the ``Task`` and then its status and artifact updates, each
         once and in order. After a broken connection an agent with resumable streams resumes after
         the last event. For other agents the client polls the task and derives the events; steps
-        that left no trace in the task are lost. An agent that does not stream is polled.
+        without a trace in the task are lost. An agent that does not stream is polled.
 
         The iterator raises ``StreamCut`` when the agent stays unreachable.
         """
@@ -325,7 +327,7 @@ class RemoteAgent:
 
     @awaited
     async def get(self, task_id: str, *, history_length: int | None = None) -> Task:
-        """Return the current task, with the last ``history_length`` messages (all of them)."""
+        """Return the current task, with the last ``history_length`` messages (default: all)."""
         request = GetTaskRequest(id=task_id, history_length=history_length)
         return await self.service.get_task(request, self.context)
 
@@ -377,7 +379,7 @@ class RemoteAgent:
             )
             for task in page.tasks:
                 yield task
-            # An agent that repeats the token it got would make this loop endless.
+            # Without this check, an agent that repeats its page token would make the loop endless.
             if not page.next_page_token or page.next_page_token == token:
                 return
             token = page.next_page_token
@@ -393,7 +395,7 @@ class RemoteAgent:
 
         Starts with the ``Task``. With ``after``, which needs an agent with resumable streams, it
         starts with the event of the next number, so 0 gives all events. Without ``after`` the agent
-        refuses a task that has ended (``UnsupportedOperationError``).
+        rejects a task that has ended (``UnsupportedOperationError``).
 
         Raises ``ValueError`` for ``after`` if the agent does not number its events.
         """
@@ -430,8 +432,8 @@ class RemoteAgent:
     ) -> Task:
         """Return the task when it has ended or waits for its caller.
 
-        Follows the task's stream if the agent streams. Otherwise, or with ``poll``, polls it: at
-        first quickly, then every ``poll`` seconds (2).
+        Follows the task's stream if the agent streams. Otherwise, or with ``poll``, polls it:
+        quickly at first, then every ``poll`` seconds (2).
 
         Raises ``Timeout`` after ``timeout`` seconds; the task continues.
         """
@@ -452,9 +454,9 @@ class RemoteAgent:
         *,
         endless: bool,
     ) -> Task:
-        """Wait for a task, which was ``before`` when a message continued it.
+        """Wait for a task. ``before`` is the task before a message continued it.
 
-        Unless ``endless``, the wait ends too if the task stays in an unknown state.
+        Unless ``endless``, the wait also ends if the task stays in an unknown state.
         """
         initial = before
         interval = 2.0 if poll is None else poll
@@ -483,7 +485,7 @@ class RemoteAgent:
             await asyncio.sleep(backoff.delay(pauses))
 
     async def _follow_until_settled(self, task_id: str) -> tuple[bool, Message | None]:
-        """Follow a task's stream; return whether the task settled, and its last status message."""
+        """Follow a task's stream. Return whether the task settled, and its last status message."""
         stream = self.subscribe(task_id)
         last_message: Message | None = None
         try:
@@ -500,16 +502,17 @@ class RemoteAgent:
     async def authorize(
         self, task: Task | Message, credential: Given, *, trust: Sequence[str] = ()
     ) -> None:
-        """Give a task that is AUTH_REQUIRED the credential that it asks for; it then continues.
+        """Send an AUTH_REQUIRED task the credential that it asks for. The task then continues.
 
         ``credential`` is a token or an API key, a user and a password, a token response as a dict,
-        or one of ``parley.client.auth``; ``{"error": "access_denied"}`` refuses. It goes to the
-        callback that the task names (``parley.client.auth_request``), once: not as a message, so it
-        is in no history. The callback is at the agent's own origin, or at one of ``trust``, where
-        an agent that works for this one asks; without encryption only on this machine.
+        or a credential of ``parley.client.auth``; ``{"error": "access_denied"}`` denies the
+        request. It is sent once, to the callback that the task names
+        (``parley.client.auth_request``), and not as a message, so it is in no history. The callback
+        must be at the agent's own origin, or at one of ``trust`` if an agent asks that works for
+        this one; without encryption only on this machine.
 
-        Raises ``ValueError`` for a task that asks for nothing of the kind, ``OriginNotTrusted`` and
-        ``NotEncrypted`` before anything is sent, and ``ClientError`` if it is not taken.
+        Raises ``ValueError`` for a task that asks for no credential, ``OriginNotTrusted`` and
+        ``NotEncrypted`` before anything is sent, and ``ClientError`` if it is not accepted.
         """
         await authorize(self._files, task, credential, trust)
 
@@ -521,13 +524,13 @@ class RemoteAgent:
         media_type: str = "",
         progress: Progress | None = None,
     ) -> Part:
-        """Upload a file to the agent, and return the part to send, which refers to it.
+        """Upload a file to the agent, and return a part that refers to it.
 
-        ``file`` is a path, bytes, a file that is open for reading, or an iterator of bytes, of
-        which only one piece at a time is in memory. After a broken connection the upload continues
-        where it stopped, even if the server restarted. ``progress`` is called with the number of
-        bytes sent so far and the size, ``None`` if that is not known. The agent removes the file
-        after a while if no message names it.
+        ``file`` is a path, bytes, a file open for reading, or an iterator of bytes. Only one chunk
+        at a time is in memory. After a broken connection the upload continues at the same position,
+        even if the server was restarted. ``progress`` is called with the number of bytes sent so
+        far and the size, ``None`` if unknown. The agent removes the file after a while if no
+        message refers to it.
 
         Raises ``FileLimitExceeded``, ``FileMismatch`` for a file that changes during the upload,
         and ``ClientError`` if the agent declares no file transfer.
@@ -537,12 +540,12 @@ class RemoteAgent:
         )
 
     def open(self, part: Part, *, progress: Progress | None = None) -> FileStream:
-        """Return the bytes of a file part as a stream: those in ``raw``, or at ``url``.
+        """Return the bytes of a file part as a stream: from ``raw``, or from ``url``.
 
-        After a broken connection the download continues where it stopped. Credentials go only to
-        the agent's own origin and to ``trust_origins``; addresses elsewhere must be public (see
-        ``connect``). The stream raises ``FileMismatch`` if the file is not what was announced, and
-        ``AddressNotAllowed``.
+        After a broken connection the download continues at the same position. Credentials are sent
+        only to the agent's own origin and to ``trust_origins``; other addresses must be public (see
+        ``connect``). The stream raises ``FileMismatch`` if the file differs from its announcement,
+        and ``AddressNotAllowed``.
 
         Raises ``ValueError`` for a part that is not a file.
         """
@@ -576,32 +579,32 @@ class RemoteAgent:
         *,
         progress: Progress | None = None,
     ) -> Path | builtins.list[Path]:
-        """Write a file part to disk and return its path, or all files of an artifact, a message or
-        a task and return their paths.
+        """Write a file part to disk and return its path, or all files of an object and their paths.
 
-        For a part, ``to`` is a path or an existing folder. For the others it is a folder, which is
-        created if needed. By default it is the current folder. In a folder a file gets the name
-        that the agent gave it, made safe, and a number if the name is taken. A file appears when it
-        is complete. Raises what ``open`` and its stream raise, and ``OSError``.
+        For a part, ``to`` is a path or an existing folder. For an artifact, a message or a task it
+        is a folder, which is created if needed. The default is the current folder. In a folder a
+        file gets the agent's name for it, made safe, with a number if the name is in use. A file
+        appears when it is complete. Raises the errors of ``open`` and its stream, and ``OSError``.
         """
         paths = await self._files.download(source, to, progress=progress)
         return paths[0] if isinstance(source, Part) else paths
 
     async def call(self, method: ExtensionMethod[Q, A], request: Q) -> A:
-        """Call a method that one of the agent's extensions adds, and return its answer."""
+        """Call a method of one of the agent's extensions, and return its answer."""
         return await call_method(self._remote, method, request, self.context)
 
     async def refresh_card(self) -> AgentCard:
-        """Return the agent's current card, fetched again unless the cached one is still fresh.
+        """Return the agent's current card, fetched again unless the cached card is still fresh.
 
-        The connection keeps using the card that it has. Raises ``CardNotTrusted``.
+        The connection continues to use its present card. Raises ``CardNotTrusted``.
         """
         return (await self._refetch()).card
 
     async def extended_card(self) -> AgentCard:
         """Return the card for authenticated callers; it replaces ``card``.
 
-        It decides then what the agent supports (§3.1.11). Raises ``CardNotTrusted``.
+        From then on it decides which features the agent supports (§3.1.11). Raises
+        ``CardNotTrusted``.
         """
         self._cards.received.clear()
         card: AgentCard = await self.service.get_extended_agent_card(

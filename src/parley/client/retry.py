@@ -1,4 +1,4 @@
-"""Retries of calls: which errors, how often, and after which pause."""
+"""Retries of calls: the errors that allow them, their number, and the pauses."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 LONG_PAUSE = 5.0
-"""In seconds: a longer pause is a warning, because a waiting user would wonder."""
+"""In seconds. A longer pause is logged as a warning, because a user may be waiting."""
 
 TRANSIENT_STATUSES = frozenset({429, 502, 503, 504})
-# A longer ``Retry-After`` goes to the caller as an error instead of being waited for.
+# A longer ``Retry-After`` is not waited for: the caller gets the error.
 LONGEST_WAIT = 60.0
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
     """The retry policy of a connection.
 
-    ``calls`` is how often one call is repeated, ``streams`` how often in a row a cut stream is
-    taken up again without anything new coming of it. Pauses grow from ``first`` seconds twofold
-    up to ``limit``; chance takes up to half of each away, so that callers spread out.
+    ``calls`` is the maximum number of repetitions of a call, ``streams`` the maximum number of
+    consecutive resumptions of a broken stream without a new event. Pauses double from ``first`` up
+    to ``limit`` seconds; up to half of each is removed at random, so that callers spread out.
     """
 
     calls: int = 3
@@ -45,13 +45,13 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
 def is_worth_repeating(error: Exception, *, safe: bool) -> bool:
     """Return whether a repetition of the call may succeed.
 
-    A call that is not ``safe`` to do twice is repeated only if it was never sent, or refused with
-    the time at which there is room for it.
+    A call that is not ``safe`` to repeat is repeated only if it was never sent, or rejected with
+    the time of the next possible attempt.
     """
     if isinstance(error, Unreachable):
         return not isinstance(error, Untrusted)
     if _is_limited(error):
-        return True  # it was refused before anything was done
+        return True  # it was rejected before processing
     if not safe:
         return False
     if isinstance(error, UnexpectedStatus):
@@ -60,9 +60,9 @@ def is_worth_repeating(error: Exception, *, safe: bool) -> bool:
 
 
 def _is_limited(error: Exception) -> bool:
-    """Return whether a limit refused a call and said until when.
+    """Return whether a limit rejected a call and named the time of the next attempt.
 
-    Refused credentials that came too often are no such limit: others are needed, not time.
+    The limit on failed authentications does not count: it needs other credentials, not time.
     """
     if isinstance(error, UnexpectedStatus):
         return error.status == 429 and error.retry_after is not None
@@ -81,7 +81,7 @@ async def repeat(
 ) -> T:
     """Call until it succeeds, ``retry`` is used up, or another attempt cannot help.
 
-    With ``await_restart`` an agent that was reached and then lost gets the time to restart, as in
+    With ``await_restart`` an agent whose connection was lost gets the time to restart, as in
     streams.
     """
     nth = 0

@@ -1,4 +1,4 @@
-"""The blocking client, for scripts, notebooks and threads: the async client with its own loop."""
+"""The blocking client, for scripts, notebooks and threads: the async client on its own thread."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CHECK_INTERVAL = 0.5
 
 
 class LoopThread:
-    """An event loop on its own thread, until it is closed; ``on_close`` runs last."""
+    """An event loop on its own thread. ``on_close`` runs before it ends."""
 
     def __init__(self) -> None:
         self.on_close: Callable[[], Awaitable[None]] | None = None
@@ -57,7 +57,7 @@ class LoopThread:
             await self.on_close()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Return what ``coroutine`` returns. Interrupting the wait cancels it."""
+        """Run ``coroutine`` and return its result. Interrupting the wait cancels it."""
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise RuntimeError("a blocking call would wait for its own thread; use parley.connect")
@@ -82,7 +82,7 @@ class LoopThread:
             if not self._closed and self._loop is not None and self._stop is not None:
                 self._loop.call_soon_threadsafe(self._stop.set)
             self._closed = True
-        # The garbage collector may call this on any thread, also on the loop's.
+        # The garbage collector may call this on any thread, including the loop's.
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -98,10 +98,10 @@ async def _next_or_end(items: AsyncIterator[T]) -> T:
 
 
 class SyncIterator(Generic[T]):
-    """Items from a remote agent, for a ``for`` loop. Close it if you leave early."""
+    """Items from a remote agent for a ``for`` loop. Close it if you leave the loop early."""
 
     def __init__(self, owner: SyncProxy[Any], items: AsyncIterator[T]) -> None:
-        self._owner = owner  # keeps it from being collected first
+        self._owner = owner  # keeps the agent from being collected first
         self._items = items
 
     def __iter__(self) -> Iterator[T]:
@@ -159,7 +159,7 @@ class SyncEventStream(SyncIterator[Event]):
 
     @property
     def before(self) -> Task | None:
-        """The task as it was when a message continued it, once the stream has begun."""
+        """The task before a message continued it, once the stream has begun."""
         return self._stream.before
 
 
@@ -172,7 +172,7 @@ class SyncFileStream(SyncIterator[bytes]):
 
     @property
     def filename(self) -> str:
-        """The name of the file, as its sender wrote it: not safe to use as a path."""
+        """The sender's name for the file. It is not safe as a path."""
         return self._stream.filename
 
     @property
@@ -182,7 +182,7 @@ class SyncFileStream(SyncIterator[bytes]):
 
     @property
     def size(self) -> int | None:
-        """The number of bytes, if it is known; inside ``with`` the server has been asked."""
+        """The number of bytes, if known; inside ``with`` the server has been asked."""
         return self._stream.size
 
     def __enter__(self) -> Self:
@@ -203,7 +203,7 @@ class SyncRemotePushConfigs(SyncProxy[RemotePushConfigs]):
 
     def __init__(self, agent: SyncRemoteAgent) -> None:
         super().__init__(agent._target.push, agent._thread)
-        self._agent = agent  # keeps it from being collected first
+        self._agent = agent  # keeps the agent from being collected first
 
     create = blocking(RemotePushConfigs.create)
     get = blocking(RemotePushConfigs.get)
@@ -223,7 +223,7 @@ class SyncRemoteAgent(SyncProxy[RemoteAgent]):
     def __init__(self, thread: LoopThread, agent: RemoteAgent) -> None:
         super().__init__(agent, thread)
         thread.on_close = agent.aclose
-        # Also closes a connection that is never closed, as in a notebook, and at interpreter exit.
+        # Closes the connection at garbage collection or interpreter exit if the user does not.
         self._close = weakref.finalize(self, thread.close)
 
     send = blocking(RemoteAgent.send)
@@ -281,7 +281,7 @@ class SyncRemoteAgent(SyncProxy[RemoteAgent]):
 
     @property
     def card_trust(self) -> CardCheck:
-        """Whether the card is signed with a trusted key, and if not, why."""
+        """The verdict on the signatures of the card."""
         return self._target.card_trust
 
     @property
@@ -291,17 +291,18 @@ class SyncRemoteAgent(SyncProxy[RemoteAgent]):
 
     @property
     def skipped_interfaces(self) -> tuple[AgentInterface, ...]:
-        """The interfaces that are not called: their origins may not have the credentials."""
+        """The interfaces that are not called, since their origins may not get the credentials."""
         return self._target.skipped_interfaces
 
     @property
     def has_credentials(self) -> bool:
-        """Whether there are credentials of ``auth``, of a login or of the environment to send."""
+        """True if there are credentials from ``auth``, a login or the environment."""
         return self._target.has_credentials
 
     @property
     def inline_bytes(self) -> int | None:
-        """The size up to which the agent wants files in messages; larger ones are uploaded."""
+        """The maximum size of files in messages that the agent prefers; larger files are
+        uploaded."""
         return self._target.inline_bytes
 
     @property
@@ -316,14 +317,14 @@ class SyncRemoteAgent(SyncProxy[RemoteAgent]):
         self.close()
 
     def close(self) -> None:
-        """Close the connections and end the thread behind them. Idempotent."""
+        """Close the connections and end the thread. Idempotent."""
         self._close()
 
 
 def in_thread(
     function: Callable[..., Awaitable[RemoteAgent]], *args: Any, **options: Any
 ) -> SyncRemoteAgent:
-    """Connect on a thread of its own, by what ``function`` returns for these arguments."""
+    """Connect on a separate thread, with the result of ``function`` for these arguments."""
     thread = LoopThread()
 
     async def opened() -> RemoteAgent:
@@ -337,7 +338,7 @@ def in_thread(
 
 
 def run_in_thread(function: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Return what one coroutine returns, run on a loop and a thread of its own."""
+    """Run a coroutine on a loop and thread of its own, and return its result."""
     thread = LoopThread()
     try:
         return thread.run(function())

@@ -1,4 +1,4 @@
-"""``Calling``: calls of parts, the earlier tasks that a part may know, and the end of calls."""
+"""``Calling``: calls of a composition's parts, the earlier tasks they know, and cancellation."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ from parley.store.protocols.errors import StoreError
 log = logging.getLogger("parley.compose")
 
 SHOWN_CHARACTERS = 2000
-"""How long the text of a part's answer may be to be shown as progress."""
+"""The longest text of a part's answer that is shown as progress."""
 
 LEAST_SECONDS = 1.0
-"""How long a call that is found again may take at least, whatever its time was."""
+"""The minimum time of a call that a later attempt continues, even if its timeout has passed."""
 
 ONE_CALL = Spent(calls=1)
-"""The cost of a call whose agent says nothing."""
+"""The cost of a call whose agent reports no cost."""
 
 Given = Sendable | Outcome
 """The input of a part: a message, or the outcome of an earlier call."""
@@ -68,9 +68,9 @@ Given = Sendable | Outcome
 class Calling:
     """The calls of a composition's parts in one attempt at a turn.
 
-    Each call is in the task's log under its key: an answered or failed call is not tried
-    again by a further attempt. ``turn`` is the composing turn, ``name`` the composition's.
-    ``budget`` is its own; its caller's holds too.
+    Each call is in the task's log under its key: a later attempt does not repeat an answered or
+    failed call. ``turn`` is the composing turn, ``name`` the composition's name. ``budget`` is the
+    composition's own; the caller's budget applies too.
     """
 
     def __init__(
@@ -94,16 +94,17 @@ class Calling:
         result: bool = False,
         context_key: str | None = None,
     ) -> Outcome:
-        """Call a part once in the life of the task, and return what became of it.
+        """Call a part once in the life of the task, and return its outcome.
 
-        ``key`` names the call in the log; use each once. ``timeout`` is how many seconds the part
-        has, if that is less than its own. ``share`` is how many calls that have not begun yet,
-        with this one, share what is left of the budget. With ``result`` the artifacts of the part
-        are those of the composition, as they come. Calls with one ``context_key`` share the context
-        of the part; by default each ``key`` has its own.
+        ``key`` identifies the call in the log and must be unique. ``timeout`` is a time limit in
+        seconds, if it is shorter than the part's own. ``share`` is the number of calls that have
+        not begun, including this one, among which the remaining budget is divided. With ``result``
+        the artifacts of the part become artifacts of the composition as they arrive. Calls with the
+        same ``context_key`` share a context of the part; by default each ``key`` has its own.
 
-        Questions of the part are asked of the composition's caller, and say who asks. A failure is
-        an outcome too. Raises ``ValueError`` for a key that this turn has used, and ``StoreError``.
+        Questions of the part are passed on to the composition's caller with the part's name. A
+        failure is an outcome too. Raises ``ValueError`` for a key that was already used in this
+        turn, and ``StoreError``.
         """
         called = given if isinstance(given, CompositionPart) else part(given)
         attempt = self.turn._attempt
@@ -112,7 +113,7 @@ class Calling:
             failed = _without_answer(called, decode(kept, PartFailure))
             self.spending.add(failed)
             return failed
-        if called.function is not None:  # it calls nobody, so it costs nothing
+        if called.function is not None:  # a function calls no agent, so it costs nothing
             return await self._step(called, message, key, _least(called.timeout, timeout))
         if self.spending.is_limited and (reason := self.spending.exhausted):
             return await self._failed(called, key, "budget", reason)
@@ -136,10 +137,10 @@ class Calling:
         return outcome
 
     async def _left(self, key: str, seconds: float) -> float:
-        """Return how many seconds a call has left: it began when the log says.
+        """Return the remaining seconds of a call, whose start is in the log.
 
-        They begin again with each answer to a question of the part: its caller took that time. A
-        further attempt has ``LEAST_SECONDS`` at least, to ask for an answer that has come.
+        The time starts again with each answer to a question of the part, since the caller took that
+        time. A later attempt has at least ``LEAST_SECONDS``, to fetch an answer that has arrived.
         """
         attempt = self.turn._attempt
         now, until_key = attempt.runner.store.now(), self._until_key(key)
@@ -151,14 +152,14 @@ class Calling:
         return max(LEAST_SECONDS, (decode(kept, int) - now) / 1000)
 
     def _until_key(self, key: str) -> str:
-        """Return under which key the log has when the time of a call is over."""
+        """Return the log key of the time when a call expires."""
         answers, number = self.turn._attempt.journal.answers, 0
         while f"call:{key}/{number + 1}" in answers:
             number += 1
         return f"until:{key}/{number}" if number else f"until:{key}"
 
     def _is_over(self, key: str) -> bool:
-        """Return whether the time of a call is over, which its agent knows too."""
+        """Return whether the time of a call is over. Its agent knows the deadline too."""
         kept = self.turn._attempt.journal.results.get(f"step:{self._until_key(key)}")
         return kept is not None and decode(kept, int) <= self.turn._attempt.runner.store.now()
 
@@ -203,7 +204,7 @@ class Calling:
             return await self._failed(called, key, "timeout", late)
         except A2AError as error:
             if not error.is_remote:
-                raise  # it is about this turn, not about the part
+                raise  # an error of this turn, not of the part
             text = error.message[:500]
             return await self._failed(called, key, "refused", text, code=error.reason)
         except (ClientError, OSError) as error:
@@ -211,7 +212,9 @@ class Calling:
             return await self._failed(called, key, "unreachable")
         self._reachable.add(answer, called.address)
         if isinstance(answer, Task) and answer.state.is_interrupted:
-            if (left := calls.logged(key, called.address)) is not None:  # nobody will answer it
+            if (
+                left := calls.logged(key, called.address)
+            ) is not None:  # no answer will be sent to it
                 await cancel_calls(calls.connections, self.turn.task_id, {key: left})
             spent = _spent_by(answer)
             return await self._failed(called, key, "asks", answer.text[:500], spent=spent)
@@ -222,7 +225,7 @@ class Calling:
         return outcome
 
     async def _request(self, called: CompositionPart, given: Given) -> Message:
-        """Return a new message to a part, without references that it could not use."""
+        """Return a new message to a part, without references that the part cannot use."""
         message = given.message() if isinstance(given, Outcome) else given
         if not isinstance(message, Message):
             message = to_message(message)
@@ -256,7 +259,7 @@ class Calling:
             return await self._failed(called, key, "timeout")
         except (StoreError, A2AError, HandsOver):
             raise
-        except Exception as error:  # the function is the author's: its failure is the part's
+        except Exception as error:  # the author's function: its failure is the part's failure
             what = f"task {self.turn.task_id}: the part {called.name!r}"
             reference = log_incident(log, what, error)
             return await self._failed(called, key, "failed", f"it failed. Reference: {reference}")
@@ -275,7 +278,8 @@ class Calling:
         code: str = "",
         spent: Spent | None = None,
     ) -> Outcome:
-        """Log a failure, so that a further attempt does not try again, and return it."""
+        """Log a failure, so that a later attempt does not repeat the call, and return its
+        outcome."""
         if spent is None:
             spent = Spent() if reason == "budget" or called.target is None else ONE_CALL
         failure = PartFailure(part=called.name, reason=reason, text=text, code=code, spent=spent)
@@ -299,9 +303,10 @@ class Calling:
         return Usage.says(self.spending.spent) if self.spending.is_limited else None
 
     async def result(self, value: object) -> object:
-        """Return the result of the composing function for the outcome of its combinator.
+        """Return the result of the composing function from the outcome of its combinator.
 
-        An outcome's artifacts become the composition's. Raises ``PartFailed`` for a failure.
+        The artifacts of an outcome become artifacts of the composition. Raises ``PartFailed`` for a
+        failure.
         """
         spent = self.spending.spent if self.spending.is_limited else None
         if isinstance(value, Outcome):
@@ -318,12 +323,12 @@ class Calling:
         return None
 
     async def _write(self, artifacts: Sequence[Artifact], spent: Spent | None) -> None:
-        """Write the artifacts of the result, the last one with the cost of all of it."""
+        """Write the artifacts of the result. The last artifact carries the total cost."""
         attempt = self.turn._attempt
         for index, artifact in enumerate(artifacts):
             metadata: dict[str, Any] = dict(artifact.metadata or {})
             if spent is not None:
-                metadata.pop(Usage.uri, None)  # it is part of the sum
+                metadata.pop(Usage.uri, None)  # included in the total
                 if index == len(artifacts) - 1:
                     metadata |= Usage.says(spent)
             artifact = replace(
@@ -337,7 +342,7 @@ class Calling:
 
 
 def _watched(function: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return a function that raises ``HandsOver`` where another one returns a handoff."""
+    """Return a function that raises ``HandsOver`` if the given one returns a handoff."""
     called: Any
     if inspect.iscoroutinefunction(function):
 
@@ -353,7 +358,7 @@ def _watched(function: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def _kept_type(function: Any) -> Any:
-    """Return the type that a function's result is read back from the log as."""
+    """Return the type in which a function's result is read from the log."""
     try:
         kind = typing.get_type_hints(function).get("return", Any)
     except (NameError, TypeError):
@@ -368,18 +373,18 @@ def _kept(value: Any) -> Any:
 
 
 def is_function(value: object) -> bool:
-    """Return whether something is a function of an author, as combinators take them."""
+    """Return whether an object is an author's function, as combinators accept them."""
     return callable(value) and not inspect.isclass(value)
 
 
 async def called_with(function: Any, *arguments: object) -> Any:
-    """Return what an author's function returns, plain or async."""
+    """Return the result of an author's function, plain or async."""
     value = function(*arguments)
     return await value if inspect.isawaitable(value) else value
 
 
 def failures_in(outcomes: Sequence[Outcome]) -> PartFailed:
-    """Return the error of a composition that has no answer without these parts."""
+    """Return the error of a composition that cannot answer without these parts."""
     return PartFailed(*[each.failure for each in outcomes if each.failure is not None])
 
 
@@ -407,17 +412,17 @@ _STATES: dict[TaskState, FailureReason] = {
 
 
 MOST_RECORDS = 1000
-"""How many records of an earlier task are read for the calls that it made."""
+"""The number of records of an earlier task that are searched for its calls."""
 
 MOST_TASKS = 20
-"""How many earlier tasks are read, and how many of its own a part is referred to: the last ones."""
+"""The maximum number of earlier tasks that are read, and of tasks that a message refers to."""
 
 
 class Reachable:
-    """The tasks of parts that a composition knows, by the addresses of their agents.
+    """The tasks at other agents that a composition knows, by the addresses of the agents.
 
-    A caller refers to tasks of the composition. What these began at an agent is what that agent
-    knows, so a message to it refers to that task.
+    A caller refers to tasks of the composition. An agent only knows the task that the composition
+    began there, so a message to the agent must refer to that task.
     """
 
     def __init__(self, turn: Turn) -> None:
@@ -427,22 +432,22 @@ class Reachable:
         self._reading = asyncio.Lock()
 
     def add(self, answer: Task | Message, address: str) -> None:
-        """Note whose task an answer is."""
+        """Record the task of an answer."""
         if isinstance(answer, Task):
             self._address_of[answer.id] = address
 
     async def by(self, address: str, task_ids: Sequence[str]) -> tuple[str, ...]:
-        """Return what of the tasks that a message refers to the agent at an address knows."""
+        """Return the tasks of the agent at an address that correspond to a message's references."""
         found = [id for id in task_ids if self._address_of.get(id) == address]
         if any(id not in self._address_of for id in task_ids):
-            async with self._reading:  # parts at the same time read it once
+            async with self._reading:  # concurrent parts read it once
                 found += (await self._began()).get(address, [])
         return tuple(dict.fromkeys(found))[-MOST_TASKS:]
 
     async def _began(self) -> dict[str, list[str]]:
-        """Return the tasks that the composition's earlier tasks began, by their agents' addresses.
+        """Return the tasks that the composition's earlier tasks began, by the addresses of agents.
 
-        These are the tasks that the newest message refers to, and its caller owns.
+        The earlier tasks are those tasks of the same caller that the newest message refers to.
         """
         if self._earlier is None:
             found: dict[str, list[str]] = {}
@@ -463,7 +468,7 @@ class Reachable:
 
 
 async def stop(works: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks of this process, and wait until they have ended. Their errors are dropped."""
+    """Cancel tasks of this process, and wait until they have ended. Errors are dropped."""
     every = list(works)
     for work in every:
         work.cancel()
@@ -471,13 +476,13 @@ async def stop(works: Iterable[asyncio.Task[Any]]) -> None:
         await asyncio.wait(every)
     for work in every:
         if not work.cancelled():
-            work.exception()  # marks it as seen: a turn that has ended lets nothing more be said
+            work.exception()  # marks it as retrieved; the turn has ended and cannot report it
 
 
 async def cancel_parts(calling: Calling, keys: Iterable[str] | None = None) -> None:
-    """Cancel what calls began at other agents, by their keys, else all. What fails is logged.
+    """Cancel the tasks that calls began at other agents, by key, or all. Errors are logged.
 
-    The log then has that they need nothing more, so a further attempt does not cancel them again.
+    The log records the cancellation, so a later attempt does not repeat it.
     """
     attempt = calling.turn._attempt
     wanted = None if keys is None else tuple(keys)

@@ -19,25 +19,24 @@ from parley.model.extensions import Extension
 from parley.model.parts import Message
 
 Run = Callable[[Calling, Message], Awaitable[object]]
-"""What a combinator does: it calls parts for a message, and returns what the composition answers:
-an ``Outcome``, or any value of a skill.
+"""The function of a combinator: it calls parts for a message, and returns the answer of the
+composition: an ``Outcome``, or any value that a skill may return.
 """
 
 
 class Composition(Agent, Drawable):
-    """An agent that is made of others: ``parts`` are called as ``run`` says.
+    """An agent that is made of other agents: ``run`` decides how ``parts`` are called.
 
-    It has one skill, whose card says what its parts can do. Whatever an agent may be given, a
-    composition may: ``Agent`` has the ``options``. It is served, called, found and nested as
-    any agent is, and may be a part of another.
+    It has one skill, whose card entry describes the abilities of its parts. It accepts all
+    ``options`` of ``Agent``, and is served, called, found and nested like any other agent.
 
-    ``parts`` are agents of this process, agents elsewhere, or functions (``part``). ``kind`` is the
-    combinator's name. ``edges`` are drawn between them; by default each part
-    leads to the next. ``budget`` is what one message may spend, within what its caller allows.
-    ``progress``: messages of working parts, and their answers, are passed on as progress.
-    ``picture``: the card and the page of the agent show its parts.
+    ``parts`` are agents of this process, remote agents, or functions (``part``). ``kind`` is the
+    combinator's name. ``edges`` are drawn between the parts; by default each part leads to the
+    next. ``budget`` is the maximum cost of one message, within the caller's budget. ``progress``:
+    messages and answers of working parts are passed on as progress. ``picture``: the card and the
+    page of the agent show its parts.
 
-    Raises ``ValueError`` without parts, and what ``part`` and ``Agent`` raise.
+    Raises ``ValueError`` without parts, and the errors of ``part`` and ``Agent``.
     """
 
     def __init__(
@@ -117,10 +116,11 @@ def _listed(parts: Sequence[CompositionPart]) -> str:
 def _modes_of(
     parts: Sequence[CompositionPart], edges: Sequence[Edge], options: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the options of the agent, with the modes of its parts where it names none.
+    """Return the options of the agent, with modes taken from its parts unless the options name
+    them.
 
-    It takes what those take that get its message, and sends what those send whose answer is its
-    own. Of an agent elsewhere neither is known.
+    The input modes are those modes of parts that get the message, and the output modes are those
+    modes of parts whose answer is the composition's. The modes of a remote agent are unknown.
     """
     first = {end for start, end, _ in edges if start < 0}
     last = {start for start, end, _ in edges if end == OUT}
@@ -148,7 +148,7 @@ def _agent_modes(part: CompositionPart, which: str) -> tuple[str, ...] | None:
 
 
 def check_decides(function: Any, option: str, returns: str) -> None:
-    """Refuse what cannot decide at once. Raises ``TypeError``."""
+    """Reject a function that is not a plain one. Raises ``TypeError``."""
     target = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
     if not callable(function) or inspect.iscoroutinefunction(target):
         raise TypeError(
@@ -158,7 +158,7 @@ def check_decides(function: Any, option: str, returns: str) -> None:
 
 
 def check_failures(failures: str, at_least: int) -> None:
-    """Refuse a rule for failures that there is not. Raises ``ValueError``."""
+    """Reject an invalid rule for failures. Raises ``ValueError``."""
     if failures not in ("fail", "partial"):
         raise ValueError(f"failures is 'fail' or 'partial', not {failures!r}")
     if failures == "fail" and at_least != 1:
@@ -166,6 +166,6 @@ def check_failures(failures: str, at_least: int) -> None:
 
 
 def check_seconds(timeout: float | None) -> None:
-    """Refuse a time limit that is none. Raises ``ValueError``."""
+    """Reject an invalid time limit. Raises ``ValueError``."""
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout is a positive number of seconds, not {timeout!r}")

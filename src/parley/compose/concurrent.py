@@ -1,4 +1,4 @@
-"""Combinators whose parts work at the same time: parallel, broadcast, map_reduce and quorum."""
+"""Combinators whose parts work concurrently: parallel, broadcast, map_reduce and quorum."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from parley.model.ids import new_id
 from parley.model.parts import Message, Part, Role
 
 Combine = Callable[[Sequence[Outcome]], Any] | PartLike
-"""What makes one answer of several: a function of the outcomes, or a part that gets them all."""
+"""Combines several answers into one: a function of the outcomes, or a part that gets them all."""
 
 Failures = Literal["fail", "partial"]
 
@@ -43,16 +43,16 @@ def parallel(
 ) -> Composition:
     """Return an agent that calls its parts at the same time, with the same message.
 
-    ``combine`` makes one answer of theirs: a function of the list of outcomes, plain or async, in
-    the order of the parts; or an agent, which gets one message with what each of them answered.
-    Without it the answer has the parts of all, each text under the name of its part.
+    ``combine`` makes one answer: a plain or async function of the list of outcomes, in the order of
+    the parts; or an agent, which gets one message with all answers. By default the answer has the
+    parts of all answers, each text under the name of its agent.
 
-    With ``failures="fail"`` the first part that fails ends the composition, and the others are
-    canceled. With ``"partial"`` all others are waited for, and ``combine`` gets the failures too
+    With ``failures="fail"`` the first failure ends the composition, and the other parts are
+    canceled. With ``"partial"`` the other parts continue, and ``combine`` gets the failures too
     (``Outcome.failure``); fewer than ``at_least`` answers fail the composition. At most ``limit``
     parts work at the same time. A budget is shared among the parts.
 
-    ``Composition`` and ``Agent`` have the ``options``.
+    See ``Composition`` and ``Agent`` for the ``options``.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit is 1 or more, or None for all at once, not {limit!r}")
@@ -95,11 +95,11 @@ async def together(
     stops: bool = False,
     limit: int | None = None,
 ) -> list[Outcome]:
-    """Call parts at the same time, each with its message and key; return their outcomes in order.
+    """Call parts concurrently, each with its message and key. Return their outcomes in order.
 
-    With ``stops`` the first failure cancels the calls that are under way, and the outcomes are
-    those that are known. ``limit`` bounds how many work at a time. The rest of a budget is
-    shared among the parts that have not begun.
+    With ``stops`` the first failure cancels the running calls, and only known outcomes are
+    returned. ``limit`` is the maximum number of concurrent calls. The remaining budget is shared
+    among the parts that have not begun.
     """
     outcomes: list[Outcome | None] = [None] * len(calls)
     has_failed, begun, room = False, 0, limit or len(calls)
@@ -141,9 +141,9 @@ def gathered(outcomes: Sequence[Outcome]) -> tuple[Part, ...]:
 
 
 def _named(parts: Sequence[Part], name: str) -> list[Part]:
-    """Return the parts of one answer, which its name begins and a line break ends.
+    """Return the parts of one answer, with the agent's name before it and a line break after it.
 
-    An artifact that was streamed has a part for each chunk, which are one text.
+    A streamed artifact has a part for each chunk; together these are one text.
     """
     texts = [index for index, each in enumerate(parts) if each.text is not None]
     named: list[Part] = []
@@ -157,7 +157,7 @@ def _named(parts: Sequence[Part], name: str) -> list[Part]:
 
 
 def _combining(combine: Any, position: int) -> Any:
-    """Return the function or the part that combines. Its place is its key."""
+    """Return the function or the part that combines. Its position is part of its key."""
     if is_function(combine) and not isinstance(combine, CompositionPart):
         return combine
     return parts_of([*[_nothing] * position, combine])[-1]
@@ -178,13 +178,14 @@ def broadcast(
     name: str = "",
     **options: Any,
 ) -> Composition:
-    """Return an agent that tells all of its parts, and answers with what became of each.
+    """Return an agent that sends a message to all of its parts, and answers with all outcomes.
 
-    No failure stops the others, and the composition fails only if all parts do. ``combine`` gets
-    all outcomes in the order of the parts, failures too; without it the answer has the parts of
-    all answers, and names the failed parts and why. At most ``limit`` parts work at a time.
+    No failure stops the other parts, and the composition fails only if all parts do. ``combine``
+    gets all outcomes in the order of the parts, including failures. By default the answer has the
+    parts of all answers, and names the failed parts with reasons. At most ``limit`` parts work at a
+    time.
 
-    ``Composition`` and ``Agent`` have the ``options``.
+    See ``Composition`` and ``Agent`` for the ``options``.
     """
     placed = parts_of(parts)
     title = name or f"Broadcast to {' and '.join(part.name for part in placed)}"
@@ -195,7 +196,7 @@ def broadcast(
 
 
 MOST_ITEMS = 1000
-"""Into how many items a message may be split, unless the composition says otherwise."""
+"""The default maximum number of items into which a message may be split."""
 
 
 def map_reduce(
@@ -210,23 +211,23 @@ def map_reduce(
     name: str = "",
     **options: Any,
 ) -> Composition:
-    """Return an agent that splits a message, has a part work on each item, and joins the answers.
+    """Return an agent that splits a message, lets a part work on each item, and joins the answers.
 
-    ``split`` is a function of the message's text that returns a list, or an agent that answers
-    with one (data that is a list, or one part for each item). An item is a text, data or a file.
-    ``each`` gets one item at a time, ``limit`` of them at the same time. ``reduce`` gets the
-    outcomes in the order of the items: a function of their list, plain or async, or an agent, which
-    gets one message with all. Without it the answer has the parts of all, in that order, and
-    names the items that failed. The items
-    are in the log: a further attempt splits nothing again, and asks for no answer that it has.
+    ``split`` is a function of the message's text that returns a list, or an agent that answers with
+    one (data that is a list, or one part for each item). An item is a text, data or a file.
+    ``each`` gets one item at a time, with at most ``limit`` concurrent calls. ``reduce`` gets the
+    outcomes in the order of the items: it is a plain or async function of their list, or an agent,
+    which gets one message with all answers. By default the answer has the parts of all answers in
+    that order, and names the items that failed. The items are stored in the log: a later attempt
+    does not split again, and does not repeat answered calls.
 
-    With ``failures="fail"`` the first item that fails ends the composition, and the others are
-    canceled. With ``"partial"`` all others are waited for, and ``reduce`` gets the failures too;
-    fewer than ``at_least`` answers fail the composition. A message without items has none to wait
-    for: ``reduce`` gets an empty list. More than ``most`` items fail the composition before the
-    first one is worked on.
+    With ``failures="fail"`` the first failure ends the composition, and the other items are
+    canceled. With ``"partial"`` the other items continue, and ``reduce`` gets the failures too;
+    fewer than ``at_least`` answers fail the composition. For a message without items ``reduce``
+    gets an empty list. More than ``most`` items fail the composition before work on the first item
+    begins.
 
-    ``Composition`` and ``Agent`` have the ``options``.
+    See ``Composition`` and ``Agent`` for the ``options``.
     """
     if limit < 1 or most < 1:
         raise ValueError(f"limit and most are 1 or more, not {min(limit, most)}")
@@ -288,7 +289,7 @@ def _items(said: Outcome, splitting: CompositionPart, most: int) -> list[Part]:
 
 
 def _joined(outcomes: Sequence[Outcome]) -> list[Part]:
-    """Return the parts of all answers, each text ended by a line break, and what failed."""
+    """Return the parts of all answers, each text with a line break at its end, and the failures."""
     joined: list[Part] = []
     for number, outcome in enumerate(outcomes, 1):
         parts = list(outcome.parts)
@@ -312,16 +313,16 @@ def _message(item: Part, worker: CompositionPart) -> Message | Sequence[Part]:
 
 
 def normal(text: str, data: Any = None) -> Hashable:
-    """Return the form in which answers are compared: equal data, else the same words."""
+    """Return the normal form in which answers are compared: the data, else the words."""
     if data is not None:
         return msgspec.json.encode(data, order="sorted")
     return " ".join(text.casefold().split()).strip(".!?")
 
 
 class Votes:
-    """The answers of ``voters`` parts; ``need`` of them have to agree.
+    """Counts the answers of ``voters`` parts, of which ``need`` have to agree.
 
-    ``ballot`` returns the vote of an answer: the same for answers that agree.
+    ``ballot`` returns the vote of an answer, which is equal for answers that agree.
     """
 
     def __init__(self, voters: int, need: int, ballot: Callable[[Any], Hashable]) -> None:
@@ -331,14 +332,14 @@ class Votes:
         self._counted: dict[Hashable, list[Any]] = {}
 
     def count(self, answer: Any) -> Sequence[Any] | None:
-        """Count an answer; return those that agree if they are enough now."""
+        """Count an answer. Return the agreeing answers if there are enough, else ``None``."""
         self._open -= 1
         ballot = self._ballot(answer)
         try:
             agreeing = self._counted.setdefault(ballot, [])
         except TypeError:
             raise TypeError(
-                f"agree= returns what an answer is counted as, such as a str: a "
+                f"agree= returns the vote of an answer, such as a str: a "
                 f"{type(ballot).__qualname__} cannot be compared"
             ) from None
         agreeing.append(answer)
@@ -350,18 +351,18 @@ class Votes:
 
     @property
     def is_possible(self) -> bool:
-        """Whether the parts that have not answered can still make enough agree."""
+        """True if enough votes can still agree, given the parts that have not answered."""
         best = max(map(len, self._counted.values()), default=0)
         return best + self._open >= self._need
 
     @property
     def counted(self) -> Mapping[Hashable, Sequence[Any]]:
-        """The answers so far, by their votes."""
+        """The answers so far, by vote."""
         return self._counted
 
 
 Agree = Callable[[Outcome], Hashable]
-"""Returns the vote of an answer: the same for answers that agree."""
+"""Returns the vote of an answer, which is equal for answers that agree."""
 
 DECISION = "quorum"
 """The key of the decision in the log."""
@@ -382,18 +383,18 @@ def quorum(
 ) -> Composition:
     """Return an agent whose answer is the first on which ``need`` parts agree.
 
-    All parts get the message. ``need`` is more than half of them if it is left out. ``agree`` is a
-    function of an answer (``Outcome``) that returns its vote; by default its data, or
-    its words. As soon as enough agree, the answer of the first of them in the order of the parts
-    is the answer, and the others are canceled. The decision is in the log: a further attempt
+    All parts get the message. The default of ``need`` is more than half of the parts. ``agree`` is
+    a function of an answer (``Outcome``) that returns its vote; the default vote is the data or the
+    words. As soon as enough votes agree, the first agreeing answer in the order of the parts is the
+    answer, and the other parts are canceled. The decision is stored in the log: a later attempt
     decides the same.
 
-    As soon as they can no longer agree, because parts failed or answered something else, the
-    composition fails and says how the answers were divided; what still runs is canceled. A part
-    that hangs counts as failed after ``timeout`` seconds, or its own timeout.
+    As soon as agreement has become impossible, because of failures or different answers, the
+    composition fails with a summary of the votes, and the running parts are canceled. A part fails
+    after ``timeout`` seconds, or after its own timeout.
 
-    ``Composition`` and ``Agent`` have the ``options``. Raises ``ValueError`` for a ``need``
-    that the parts can never reach.
+    See ``Composition`` and ``Agent`` for the ``options``. Raises ``ValueError`` for a ``need`` that
+    the parts can never reach.
     """
     placed = parts_of(parts)
     if len(placed) < 2:
@@ -402,7 +403,7 @@ def quorum(
     if not 1 <= needed <= len(placed):
         raise ValueError(f"need is between 1 and the number of parts ({len(placed)}), not {need!r}")
     check_seconds(timeout)
-    check_decides(agree, "agree", "what an answer is counted as")
+    check_decides(agree, "agree", "the vote of an answer")
 
     async def call(
         calling: Calling, part: CompositionPart, message: Message, share: int
@@ -415,7 +416,9 @@ def quorum(
         kept = attempt.step_result(DECISION)
         if kept is not None:
             chosen = msgspec.json.decode(kept, type=_Decision)
-            await cancel_parts(calling, [part.key for part in placed])  # a crash came between
+            await cancel_parts(
+                calling, [part.key for part in placed]
+            )  # an attempt ended before this
             if chosen.failure:
                 raise Failed(chosen.failure)
             return (await call(calling, placed[chosen.winner], message, 1)).required()
@@ -441,7 +444,7 @@ def quorum(
 
 
 class _Decision(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The position of the part whose answer it is, or why there is none."""
+    """The position of the part whose answer was chosen, or the reason why there is none."""
 
     winner: int = -1
     failure: str = ""
@@ -450,7 +453,7 @@ class _Decision(msgspec.Struct, frozen=True, omit_defaults=True):
 async def _decided(
     works: list[asyncio.Task[Outcome]], parts: tuple[CompositionPart, ...], need: int, agree: Agree
 ) -> _Decision:
-    """Return the decision as soon as there can be no other."""
+    """Return the decision as soon as it is final."""
 
     def ballot(index: int) -> Hashable:
         return agree(works[index].result())
@@ -473,7 +476,7 @@ async def _decided(
 
 
 def _divided(votes: Votes, parts: tuple[CompositionPart, ...], lost: list[str], need: int) -> str:
-    """Say why no answer has enough votes."""
+    """Return the reason why no answer has enough votes."""
     groups = sorted(votes.counted.values(), key=len, reverse=True)
     said = [" and ".join(parts[index].name for index in group) for group in groups]
     told = [f"{' / '.join(said)} answered differently" if len(said) > 1 else ""]

@@ -1,4 +1,4 @@
-"""Pictures of compositions: in the language of Mermaid, and as SVG for pages that load nothing."""
+"""Pictures of compositions, in Mermaid's language and as SVG without external resources."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import NamedTuple
 from parley.compose.parts import CompositionPart
 
 IN, OUT = -1, 1_000_000
-"""The ends of a drawing: where the message comes in, and where the answer goes out."""
+"""The ends of a drawing: the incoming message, and the outgoing answer."""
 
 MOST_NODES = 200
-"""How many parts are drawn; of more, their compositions are drawn closed."""
+"""The maximum number of drawn parts. Beyond it nested compositions are drawn without content."""
 
 
 class Edge(NamedTuple):
     """An arrow of a drawing, from one part to another, by their positions (from 0).
 
-    ``start`` may be ``IN``, ``end`` may be ``OUT``. ``label`` says when, or what.
+    ``start`` may be ``IN``, ``end`` may be ``OUT``. ``label`` is the condition or the content.
     """
 
     start: int
@@ -29,7 +29,7 @@ class Edge(NamedTuple):
 
 
 class Drawable:
-    """What can be drawn: parts, the arrows between them, and the combinator's name."""
+    """An object that can be drawn: parts, the arrows between them, and the combinator's name."""
 
     parts: tuple[CompositionPart, ...]
     edges: tuple[Edge, ...]
@@ -37,13 +37,13 @@ class Drawable:
 
 
 def in_order(count: int, label: str = "") -> tuple[Edge, ...]:
-    """Return the arrows from one part to the next."""
+    """Return the arrows that lead from each part to the next."""
     between = [Edge(index, index + 1, label) for index in range(count - 1)]
     return (Edge(IN, 0), *between, Edge(count - 1, OUT))
 
 
 def side_by_side(count: int, label: str = "") -> tuple[Edge, ...]:
-    """Return the arrows through parts that all get the message."""
+    """Return the arrows through parts that work in parallel."""
     return (
         *[Edge(IN, index, label) for index in range(count)],
         *[Edge(index, OUT) for index in range(count)],
@@ -51,7 +51,8 @@ def side_by_side(count: int, label: str = "") -> tuple[Edge, ...]:
 
 
 def drawn(composition: Drawable) -> str:
-    """Return a flow chart of a composition; nested ones are boxes with their parts in them."""
+    """Return a flow chart of a composition; nested compositions are boxes with their parts
+    inside."""
     lines = ["flowchart LR", '    in(["message"])', '    out(["answer"])']
     lines += _inside(composition, "p", "in", "out", 1, [0])
     return "\n".join(lines) + "\n"
@@ -97,13 +98,13 @@ def _node(id: str, name: str, shape: Sequence[str]) -> str:
 
 
 def line_of(text: str) -> str:
-    """Return a text of any author as one short line that can be shown."""
+    """Return any author's text as one short printable line."""
     line = re.sub(r"\s+", " ", text).strip()[:80]
     return "".join(each if each.isprintable() else "?" for each in line)
 
 
 def _text(text: str) -> str:
-    """Return a text of any author as Mermaid shows it: no mark of the language is left."""
+    """Return any author's text for Mermaid, without characters of its syntax."""
     line = line_of(text)
     return "".join(
         each if each.isalnum() or each in " .,:/-_+'" else f"#{ord(each)};" for each in line
@@ -111,14 +112,14 @@ def _text(text: str) -> str:
 
 
 CHARACTER = 7.2
-"""The width of a character, at most."""
+"""The maximum width of a character."""
 
 HEIGHT, GAP, SPACE, PAD, TITLE, END = 34.0, 14.0, 56.0, 14.0, 22.0, 70.0
 
 
 @dataclass
 class _Box:
-    """A part with its place: a box, with the parts of a composition in it."""
+    """A positioned box for a part. The box of a composition contains its parts."""
 
     label: str
     width: float
@@ -132,7 +133,7 @@ class _Box:
 
 @dataclass
 class _Layout:
-    """The boxes of one composition, beside and below each other, and the arrows between them."""
+    """The boxes of one composition in columns and rows, and the arrows between them."""
 
     width: float
     height: float
@@ -141,7 +142,7 @@ class _Layout:
 
 
 def svg_of(composition: Drawable) -> str:
-    """Return a picture of a composition; nested ones are boxes with their parts in them."""
+    """Return an SVG of a composition; nested compositions are boxes with their parts inside."""
     layout = _laid_out(composition, [0])
     width, height = layout.width + 2 * (END + SPACE + PAD), max(layout.height, HEIGHT) + 2 * PAD
     middle = height / 2
@@ -161,7 +162,7 @@ def svg_of(composition: Drawable) -> str:
 
 
 def _laid_out(composition: Drawable, count: list[int]) -> _Layout:
-    """Return the boxes of a composition in columns: each right of all that lead to it."""
+    """Return the boxes of a composition in columns, each to the right of all that lead to it."""
     boxes = []
     for part in composition.parts:
         count[0] += 1
@@ -191,7 +192,7 @@ def _laid_out(composition: Drawable, count: list[int]) -> _Layout:
 
 
 def _ranks(count: int, edges: tuple[Edge, ...]) -> list[int]:
-    """Return the column of each part: after all that lead to it from before it."""
+    """Return the column of each part, which is after all earlier parts that lead to it."""
     ranks = [1] * count
     for end in range(count):
         before = [edge.start for edge in edges if edge.end == end and 0 <= edge.start < end]
@@ -248,7 +249,7 @@ def _end(x: float, y: float, word: str) -> str:
 def _arrow(start: tuple[float, float], end: tuple[float, float], label: str) -> str:
     (x1, y1), (x2, y2) = start, end
     bend = max(20.0, abs(x2 - x1) / 2)
-    if x2 <= x1:  # back to an earlier part: over the top
+    if x2 <= x1:  # back to an earlier part: an arc above the boxes
         top = min(y1, y2) - HEIGHT
         bends = f"{x1 + 40:.1f} {top:.1f} {x2 - 40:.1f} {top:.1f}"
     else:

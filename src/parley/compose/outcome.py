@@ -1,4 +1,4 @@
-"""The outcome of a call of a part: its answer or a failure, and what may still be spent."""
+"""The outcome of a call of a part: an answer or a failure. The accounting of budgets."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from parley.model.tasks import Task
 FailureReason = Literal[
     "failed", "rejected", "canceled", "refused", "timeout", "unreachable", "asks", "budget"
 ]
-"""Why a part has no answer.
+"""The reason why a part has no answer.
 
-``failed``, ``rejected``, ``canceled``: its task ended so. ``refused``: it took no message.
-``timeout``: its seconds were over. ``unreachable``: the call itself failed. ``asks``: it asks, and
-nobody may be asked. ``budget``: nothing was left to spend.
+``failed``, ``rejected``, ``canceled``: its task ended in this state. ``refused``: it rejected the
+message. ``timeout``: its time was over. ``unreachable``: the call itself failed. ``asks``: it asks
+a question, and there is no caller to ask. ``budget``: the budget was used up.
 """
 
 
 class PartFailure(A2AStruct, frozen=True, kw_only=True):
-    """Why a part has no answer. ``code`` is the code of the A2A error, if there was one.
+    """The failure of a part. ``code`` is the code of the A2A error, if there was one.
 
-    ``spent`` is the cost of the call nevertheless, as far as its agent says so.
+    ``spent`` is the cost of the failed call, if its agent reports it.
     """
 
     part: str
@@ -41,7 +41,7 @@ class PartFailure(A2AStruct, frozen=True, kw_only=True):
 
 
 class PartFailed(Failed):
-    """A part of a composition has no answer, and the composition none without it."""
+    """A part of a composition has no answer, and the composition has none without it."""
 
     def __init__(self, *failures: PartFailure) -> None:
         self.failures = failures
@@ -49,7 +49,7 @@ class PartFailed(Failed):
 
 
 class HandsOver(Exception):
-    """A function that is a part hands the composition's conversation over."""
+    """Raised when a function that is a part hands over the composition's conversation."""
 
     def __init__(self, handoff: Handoff) -> None:
         self.handoff = handoff
@@ -57,10 +57,11 @@ class HandsOver(Exception):
 
 
 class Outcome(A2AStruct, frozen=True, kw_only=True):
-    """What became of a call of a part: an ``answer`` or a ``failure``.
+    """The outcome of a call of a part: an ``answer`` or a ``failure``.
 
-    ``address`` is the part's agent's, empty for a function. ``spent`` is the cost of the answer,
-    the call included. ``is_shown``: its artifacts are in the composition's own task already.
+    ``address`` is the address of the part's agent, empty for a function. ``spent`` is the cost of
+    the answer, including the call. ``is_shown``: its artifacts are already in the composition's own
+    task.
     """
 
     part: str
@@ -72,17 +73,17 @@ class Outcome(A2AStruct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether there is an answer."""
+        """True if there is an answer."""
         return self.failure is None
 
     @property
     def artifacts(self) -> tuple[Artifact, ...]:
-        """The artifacts of the answer, none of a direct message."""
+        """The artifacts of the answer; empty for a direct message."""
         return self.answer.artifacts if isinstance(self.answer, Task) else ()
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The parts of the answer: the parts of its artifacts, else of its last message."""
+        """The parts of the answer: of its artifacts, or of its last message if there are none."""
         answer = self.answer
         if answer is None:
             return ()
@@ -102,12 +103,12 @@ class Outcome(A2AStruct, frozen=True, kw_only=True):
 
     @property
     def data(self) -> Any:
-        """The value of the only data part, a list of the values of several, else ``None``."""
+        """The value of the only data part, a list of values if there are several, else ``None``."""
         values = [part.data for part in self.parts if part.has_data]
         return None if not values else values[0] if len(values) == 1 else values
 
     def required(self) -> Outcome:
-        """Return the outcome itself. Raises ``PartFailed`` without an answer."""
+        """Return this outcome. Raises ``PartFailed`` without an answer."""
         if self.failure is not None:
             raise PartFailed(self.failure)
         return self
@@ -115,8 +116,8 @@ class Outcome(A2AStruct, frozen=True, kw_only=True):
     def message(self) -> Message:
         """Return the answer as a message for another part.
 
-        It refers to the task that the answer is of, which a part of the same agent may read.
-        Raises ``PartFailed`` without an answer.
+        It refers to the task of the answer, which another part of the same agent may read. Raises
+        ``PartFailed`` without an answer.
         """
         task = self.required().answer
         return Message(
@@ -128,31 +129,31 @@ class Outcome(A2AStruct, frozen=True, kw_only=True):
 
 
 def answered(part: str, answer: Task | Message, address: str = "", **known: Any) -> Outcome:
-    """Return the outcome of a call that was answered."""
+    """Return the outcome of an answered call."""
     spent = spent_on(answer) + Spent(calls=1 if address else 0)
     return Outcome(part=part, answer=answer, address=address, spent=spent, **known)
 
 
 _WORDS: dict[str, str] = {
     "failed": "it failed",
-    "rejected": "it refused the request",
+    "rejected": "it rejected the request",
     "canceled": "its task was canceled",
-    "refused": "it refused the message",
+    "refused": "it rejected the message",
     "timeout": "it did not answer in time",
     "unreachable": "it could not be reached",
-    "asks": "it asks something, and there is nobody to ask",
+    "asks": "it asks a question, and there is no caller to ask",
     "budget": "there is nothing left to spend on it",
 }
 
 
 Budget = ChainBudget
-"""What one message may spend, as a composition sets it: ``Budget(calls=20, tokens=50_000)``."""
+"""The maximum cost of one message, set by a composition: ``Budget(calls=20, tokens=50_000)``."""
 
 
 class Spending:
-    """Counts what the calls of one attempt spend. Answers from the log count as they did before.
+    """Sums the cost of the calls in one attempt. Answers from the log count as before.
 
-    ``budgets`` are the budgets in force: the composition's own, and its caller's.
+    ``budgets`` are the active budgets: the composition's own, and its caller's.
     """
 
     def __init__(self, *budgets: Budget | None) -> None:
@@ -167,7 +168,7 @@ class Spending:
 
     @property
     def left(self) -> Budget:
-        """The budget that is neither spent nor set aside for calls under way."""
+        """The budget that is neither spent nor reserved for running calls."""
         gone, budget = self.spent + self._reserved, self.budget
         return Budget(
             calls=None if budget.calls is None else max(0, budget.calls - gone.calls),
@@ -177,7 +178,7 @@ class Spending:
 
     @property
     def exhausted(self) -> str:
-        """What of the budget is used up, as words; empty while a call may be made."""
+        """A description of the used-up budget; empty while a call may be made."""
         left, budget = self.left, self.budget
         if left.calls is not None and left.calls < 1:
             return f"the budget of {budget.calls} calls is spent"
@@ -188,10 +189,10 @@ class Spending:
         return ""
 
     def set_aside(self, share: int) -> Budget:
-        """Set aside the budget of one call among ``share`` concurrent calls, and return it.
+        """Reserve the budget of one call among ``share`` concurrent calls, and return it.
 
-        The call itself is part of it. Give it back with ``account``. One call alone sets nothing
-        aside but itself.
+        The call itself is included. ``account`` returns the reserve. With a single call, only the
+        call itself is reserved.
         """
         left = self.left
         given = Budget(
@@ -203,7 +204,7 @@ class Spending:
         return given
 
     def account(self, given: Budget, share: int, outcome: Outcome) -> None:
-        """Count the cost of a call, and give back the budget that was set aside for it."""
+        """Add the cost of a call, and return the budget that was reserved for it."""
         aside = _reserved(given, share)
         self._reserved = Spent(
             calls=self._reserved.calls - aside.calls,
@@ -213,12 +214,12 @@ class Spending:
         self.add(outcome)
 
     def add(self, outcome: Outcome) -> None:
-        """Count the cost of a call that set nothing aside."""
+        """Add the cost of a call without a reserved budget."""
         self.spent += outcome.spent
 
 
 def for_the_agent(given: Budget) -> Budget | None:
-    """Return the budget of the agent of a call: the call itself is paid."""
+    """Return the budget to send to the agent of a call, without the call itself."""
     if not given:
         return None
     calls = None if given.calls is None else given.calls - 1

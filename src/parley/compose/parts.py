@@ -1,4 +1,4 @@
-"""The parts of compositions: agents of this process or elsewhere, and functions."""
+"""The parts of compositions: local agents, remote agents, and functions."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ Function = Callable[..., Any]
 class CompositionPart(Connectable):
     """A part of a composition. ``part`` makes it.
 
-    ``target`` is the agent to call; without one, ``function`` is called with the message's text, as
-    a step of the composing turn. ``timeout`` is how many seconds the part has, ``connection`` are
-    options of ``parley.connect`` for an agent elsewhere. ``key`` names its calls in the log: the
-    position and the name, so that a further attempt finds them.
+    ``target`` is the agent to call. Without it, ``function`` is called with the message's text, as
+    a step of the composing turn. ``timeout`` is the time limit in seconds, ``connection`` are
+    options of ``parley.connect`` for a remote agent. ``key`` identifies its calls in the log: it is
+    made of position and name, so that a later attempt finds them.
     """
 
     name: str
@@ -43,20 +43,20 @@ class CompositionPart(Connectable):
 
     @property
     def agent(self) -> Agent | None:
-        """The agent of this process that the part is, ``None`` for any other part."""
+        """The local agent that the part calls, ``None`` for any other part."""
         return self.target if isinstance(self.target, Agent) else None
 
     @property
     def address(self) -> str:
-        """The name under which the log knows the part's agent; empty for a function."""
+        """The name of the part's agent in the log; empty for a function."""
         return "" if self.target is None else address_of(referred(self.target)[0])
 
 
 _AGENTS: WeakValueDictionary[tuple[Any, str], Agent] = WeakValueDictionary()
-"""The agents of functions, by the function and the agent's name: a part may be given twice."""
+"""The agents of functions, by function and agent name, since a part may be given twice."""
 
 PartLike = Callee | Function | CompositionPart
-"""The forms in which a part may be given."""
+"""The accepted forms of a part."""
 
 
 def part(
@@ -67,18 +67,19 @@ def part(
     pass_questions: bool = True,
     **connection: Any,
 ) -> CompositionPart:
-    """Return a part of a composition, where its agent or function alone does not say enough.
+    """Return a part of a composition with options that its agent or function lacks.
 
-    ``given`` is an ``Agent``, an address, a card, an agent that ``parley.find`` returned, or a
-    function. A function that takes a text is a step of the composition; one that takes a ``Turn``
-    or typed values, or yields, is run as a skill of an agent of its own. A single parameter without
-    a type is the text, as in a ``lambda``, unless its name is ``turn``.
+    ``given`` is an ``Agent``, an address, a card, a result of ``parley.find``, or a function. A
+    function of a text is a step of the composition; a function of a ``Turn`` or of typed values, or
+    a generator, becomes a skill of a separate agent. A single parameter without a type is the text,
+    as in a ``lambda``, unless its name is ``turn``.
 
-    ``name`` is how questions, progress, failures and the drawing call it. ``timeout`` is how many
-    seconds it has for each call. ``connection`` are options of ``parley.connect`` for an agent
-    elsewhere, such as ``bearer=``.
+    ``name`` is used in questions, progress, failures and the drawing. ``timeout`` is the time limit
+    of each call in seconds. ``connection`` are options of ``parley.connect`` for a remote agent,
+    such as ``bearer=``.
 
-    Raises ``TypeError`` for what can be no part, and ``ValueError`` for options of no use to it.
+    Raises ``TypeError`` for an object that cannot be a part, and ``ValueError`` for options that do
+    not apply to it.
     """
     if isinstance(given, CompositionPart):
         made = given
@@ -95,8 +96,8 @@ def part(
         made = CompositionPart(_name_of(given), target=given)
     else:
         raise TypeError(
-            "a part of a composition is an Agent, an address, a card, an agent that parley.find "
-            f"returned, or a function, not {given!r}"
+            "a part of a composition is an Agent, an address, a card, a result of parley.find, or "
+            f"a function, not {given!r}"
         )
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout is a positive number of seconds, not {timeout!r}")
@@ -115,9 +116,9 @@ def part(
 
 
 def parts_of(given: Sequence[PartLike]) -> tuple[CompositionPart, ...]:
-    """Return the parts of a composition, with the keys of their places.
+    """Return the parts of a composition, with keys made of their positions and names.
 
-    Of several with one name, the later ones get a number. Raises as ``part`` does.
+    Parts with equal names get numbers, except the first. Raises the errors of ``part``.
     """
     found: list[CompositionPart] = []
     names: set[str] = set()
@@ -142,7 +143,7 @@ def _of_function(function: Any, name: str) -> CompositionPart:
     if takes in ("text", "nothing") and inputs is None and not form_of(function).streams:
         if takes == "nothing":
             raise TypeError(
-                f"the function {plain!r} takes nothing, and a part gets a message: "
+                f"the function {plain!r} has no parameter, and a part gets a message: "
                 f"def {plain}(text: str)"
             )
         return CompositionPart(title, function=function)
@@ -155,7 +156,7 @@ def _of_function(function: Any, name: str) -> CompositionPart:
 
 
 def _is_of_text(function: Any) -> bool:
-    """Return whether a function has one parameter, without a type, that is no turn by its name."""
+    """Return whether a function has a single untyped parameter that is not named ``turn``."""
     parameters = [*signature_of(function).parameters.values()]
     return len(parameters) == 1 and (
         parameters[0].annotation is inspect.Parameter.empty and parameters[0].name != "turn"

@@ -19,11 +19,12 @@ from parley.model.parts import Message
 def sequence(*parts: PartLike, name: str = "", **options: Any) -> Composition:
     """Return an agent that calls its parts one after another.
 
-    The first gets the caller's message, each other part the answer of the part before it: text,
-    data and files. The last answer is the answer, and its artifacts arrive as they come. A part
-    that fails ends the composition: it fails too, and says which part and why.
+    The first part gets the caller's message, each later part the answer of the part before it:
+    text, data and files. The last answer is the answer of the composition, and its artifacts are
+    sent as they arrive. A failed part fails the composition, with the name of the part and the
+    reason.
 
-    ``Composition`` and ``Agent`` have the ``options``.
+    See ``Composition`` and ``Agent`` for the ``options``.
     """
     placed = parts_of(parts)
 
@@ -41,10 +42,10 @@ def sequence(*parts: PartLike, name: str = "", **options: Any) -> Composition:
 
 
 Choose = PartLike
-"""What chooses: a function of the message's text that returns a part's name, or an agent."""
+"""Chooses a part: a function of the message's text that returns a part's name, or an agent."""
 
 CHOSEN_FIELDS = ("part", "route", "name", "intent")
-"""The fields of an answer that is data in which the name of the chosen part may be."""
+"""The fields that may have the name of the chosen part, in an answer with data."""
 
 
 def route(
@@ -55,18 +56,18 @@ def route(
     name: str = "",
     **options: Any,
 ) -> Composition:
-    """Return an agent that passes each message to one of its parts, whose answer is the answer.
+    """Return an agent that passes each message to a part, and returns the part's answer.
 
-    ``choose`` is asked first: a function of the message's text that returns the name of a part, or
-    an agent that answers with the name (as text, or as data with a ``part``). The names are those
-    on ``part(..., name=...)``, else those of the agents; upper and lower case are the same.
-    ``read`` finds the name in an answer of another form. The choice is in the log: a further
-    attempt does not choose again.
+    ``choose`` is called first: a function of the message's text that returns the name of a part, or
+    an agent that answers with the name (as text, or as data with a ``part``). The names come from
+    ``part(..., name=...)``, or from the agents; upper and lower case are equal. ``read`` extracts
+    the name from an answer in another form. The choice is stored in the log: a later attempt does
+    not choose again.
 
-    ``default`` is the part for messages for which nothing is chosen (``None``, or an empty text). A
-    name that no part has fails the composition, which names the choice and the parts.
+    ``default`` is the part for messages without a choice (``None``, or an empty text). The name of
+    an unknown part fails the composition, with an error that lists the parts.
 
-    ``Composition`` and ``Agent`` have the ``options``. Raises ``ValueError`` for a ``default``
+    See ``Composition`` and ``Agent`` for the ``options``. Raises ``ValueError`` for a ``default``
     that names no part.
     """
     placed = parts_of(parts)
@@ -80,8 +81,8 @@ def route(
         same = by_name.setdefault(_plain(each.name), each)
         if same is not each or not _plain(each.name):
             raise ValueError(
-                f"no choice can tell {each.name!r} from {same.name!r}: a name is words, and marks "
-                "and upper case do not count; give it another one, with part(..., name=...)"
+                f"a choice cannot distinguish {each.name!r} from {same.name!r}: only the words of "
+                "a name count, in any case; give it another name with part(..., name=...)"
             )
     names = ", ".join(each.name for each in placed_parts)
     fallback = by_name.get(_plain(default))
@@ -112,7 +113,7 @@ def route(
 
 
 def _choice_of(outcome: Outcome) -> str:
-    """Return the name of a part that an answer has: a text, or a field of data."""
+    """Return the name of a part in an answer: a text, or a field of data."""
     data = outcome.data
     if isinstance(data, dict):
         return next((str(data[each]) for each in CHOSEN_FIELDS if data.get(each)), "")
@@ -120,28 +121,28 @@ def _choice_of(outcome: Outcome) -> str:
 
 
 def _plain(name: str) -> str:
-    """Return a name as names are compared: words, without marks and upper case."""
+    """Return the normal form of a name: words without punctuation, in lower case."""
     return " ".join(re.findall(r"[^\W_]+", name.casefold()))
 
 
 Backoff = float | timedelta | Sequence[float | timedelta]
-"""How long to wait: before the second call, doubled before each further one; or each time."""
+"""The wait before the second call, doubled before each later one; or a list of all waits."""
 
 When = Callable[[PartFailure], bool]
-"""Whether something is to be done about a failure."""
+"""Returns whether to act on a failure: to retry, or to call the next part."""
 
 MAX_RETRY_WAIT_SECONDS = 3600.0
-"""The longest wait (s) that doubling leads to."""
+"""The maximum wait in seconds that doubling leads to."""
 
 MAY_PASS = frozenset({"OVERLOADED", "TOO_MANY_REQUESTS"})
-"""The codes of refusals that say: later."""
+"""The codes of errors that ask the caller to try again later."""
 
 
 def may_pass(failure: PartFailure) -> bool:
-    """Return whether a failure may be over after a while.
+    """Return whether a failure may be temporary.
 
-    That is an agent that could not be reached, that did not answer in time, or that refused the
-    message because it has too much to do. An agent's answer stays, also a failure.
+    This is true if the agent could not be reached, did not answer in time, or rejected the message
+    because of too much load. An agent's answer is final, even if it is a failure.
     """
     return failure.reason in ("unreachable", "timeout") or failure.code in MAY_PASS
 
@@ -155,17 +156,17 @@ def retry(
     name: str = "",
     **options: Any,
 ) -> Composition:
-    """Return an agent that calls a part, and calls it again if a failure may pass.
+    """Return an agent that calls a part, and calls it again after a temporary failure.
 
-    It is called up to ``attempts`` times, with waits between: ``backoff`` seconds, twice that, and
-    so on, or those of a list. ``when`` is a function of the failure (``PartFailure``) that returns
-    whether to call again; by default ``may_pass``. An answer is never asked for again, and neither
-    is the task of a call that ran out of time left running.
+    There are up to ``attempts`` calls, with waits between them: ``backoff`` seconds, doubled each
+    time, or the waits of a list. ``when`` is a function of the failure (``PartFailure``) that
+    returns whether to call again; the default is ``may_pass``. An answered call is never repeated,
+    and the task of a call that timed out is canceled.
 
-    Attempts and waits are in the log: a crash repeats none of them, and a wait of a day costs a
-    row. ``Composition`` and ``Agent`` have the ``options``.
+    Attempts and waits are stored in the log: a crash repeats none of them, and a wait of a day uses
+    no memory. See ``Composition`` and ``Agent`` for the ``options``.
 
-    Raises ``ValueError`` for ``attempts`` below 2 and for a ``backoff`` that is no duration.
+    Raises ``ValueError`` for ``attempts`` below 2 and for a ``backoff`` that is not a duration.
     """
     check_decides(when, "when", "whether to call again")
     if attempts < 2:
@@ -201,7 +202,7 @@ def _waits(backoff: Backoff, count: int) -> list[float]:
 
 
 def gives_up(failure: PartFailure) -> bool:
-    """Return whether the next part may help: always, unless the budget is spent."""
+    """Return whether the next part may help: always, unless the budget is used up."""
     return failure.reason != "budget"
 
 
@@ -212,16 +213,16 @@ def fallback(
     name: str = "",
     **options: Any,
 ) -> Composition:
-    """Return an agent that calls its first part, and the next one if that gives no answer.
+    """Return an agent that calls its first part, and the next one if the first has no answer.
 
-    A part gives none if it fails, rejects or refuses the message, cannot be reached, or takes
-    longer than its seconds: ``timeout``, or those of ``part(..., timeout=...)``. Its task is
-    canceled then. ``when`` is a function of the failure (``PartFailure``) that returns whether the
-    next part is called; by default always, unless the budget is spent. If the last one gives no
-    answer, the composition fails with what happened to each.
+    A part has no answer if it fails, rejects the message, cannot be reached, or exceeds its time
+    limit: ``timeout``, or that in ``part(..., timeout=...)``. Its task is canceled then. ``when``
+    is a function of the failure (``PartFailure``) that returns whether the next part is called; the
+    default is always, unless the budget is used up. If the last part has no answer, the composition
+    fails with the failures of all parts.
 
-    All parts get the caller's message. Failures are in the log, so a further attempt continues with
-    the part that it was at. ``Composition`` and ``Agent`` have the ``options``.
+    All parts get the caller's message. Failures are stored in the log, so a later attempt continues
+    with the part that was reached. See ``Composition`` and ``Agent`` for the ``options``.
     """
     placed = parts_of(parts)
     if len(placed) < 2:

@@ -1,8 +1,8 @@
 """A database of an application: threads that read, and a thread that writes groups of jobs.
 
-Jobs submitted within one round of the event loop go to the writer together, and it takes all jobs
-that have gathered while it wrote the group before. A group is one transaction, made durable once.
-There is no timer: under load groups grow, and without load a job is a group.
+Jobs submitted within one iteration of the event loop are passed to the writer together, and it
+takes all jobs that have gathered while it wrote the previous group. A group is one transaction,
+made durable once. There is no timer: under load groups grow, and without load each job is a group.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LONGEST_PAUSE = 0.05
 """The longest time between two checks of an idle loop, in seconds."""
 
 PAUSE = 50e-6
-"""How long a busy loop sleeps, in seconds."""
+"""The time in seconds that a busy loop sleeps."""
 
 BUSY_SHARE = 0.1
 """The least share of its time that a busy loop computes."""
@@ -54,9 +54,9 @@ class Job(msgspec.Struct, eq=False):
     """A change to write.
 
     ``future`` gets the result of ``operation`` once it is durable. The engine's writer chooses the
-    argument of operations; they return their result, and records to publish once it is durable. It
-    raises ``StoreError`` to reject the job. ``size`` is about how many bytes it writes.
-    ``submitted_at`` is by ``time.monotonic``.
+    argument of operations; they return their result, and records to publish once it is durable. An
+    operation raises ``StoreError`` to reject the job. ``size`` is the approximate number of bytes
+    that it writes. ``submitted_at`` is by ``time.monotonic``.
     """
 
     future: asyncio.Future[Any]
@@ -68,7 +68,7 @@ class Job(msgspec.Struct, eq=False):
 J = TypeVar("J", bound=Job)
 
 JobResult: TypeAlias = tuple[J, Any, Sequence[Any], BaseException | None]
-"""A job, its result, what to publish, and its error."""
+"""A job, its result, the records to publish, and its error."""
 
 
 class BatchWriter(ABC, Generic[J]):
@@ -81,7 +81,7 @@ class BatchWriter(ABC, Generic[J]):
     def maintain(self) -> float | None:
         """Do housekeeping between groups.
 
-        Return the seconds until it is due again if no group comes before; ``None`` for never.
+        Return the seconds until it is due again if no group comes earlier; ``None`` for never.
         """
         return None
 
@@ -112,10 +112,10 @@ Opened = tuple[BatchWriter[Job], Sequence[ReadConnection[C]]]
 
 
 class Database(ABC, Generic[C]):
-    """Reads on threads, and writes on one: simultaneous writes are one transaction.
+    """Reads on threads, and writes on one thread: simultaneous writes are one transaction.
 
-    ``name`` is its location as shown to people. Functions are called with a connection, on a
-    thread. They raise ``StoreError`` to reject the request; the error reaches the caller.
+    ``name`` is its location for people. Functions are called with a connection, on a thread. They
+    raise ``StoreError`` to reject the request; the caller gets the error.
     """
 
     def __init__(self, name: str) -> None:
@@ -130,12 +130,12 @@ class Database(ABC, Generic[C]):
         """Open the database, its schema up to date. It may block. Raises ``StoreUnavailable``."""
 
     def _release(self) -> None:
-        """Release other resources than the connections, after these are closed."""
+        """Release resources other than the connections, after these are closed."""
         return
 
     @property
     def unavailable_reason(self) -> str:
-        """Why nothing can be written now, if the database can know; empty while it can."""
+        """The reason why nothing can be written now, if known; empty while writing is possible."""
         return ""
 
     async def open(self) -> None:
@@ -164,8 +164,8 @@ class Database(ABC, Generic[C]):
     async def write(self, function: Callable[[C], T], *, size: int = 0) -> T:
         """Call a function that writes; return its result once it is durable. Raises ``StoreError``.
 
-        When it raises, nothing is written. It may be called more than once. ``size`` is about how
-        many bytes it writes: groups are bounded.
+        When it raises, nothing is written. It may be called more than once. ``size`` is the
+        approximate number of bytes that it writes, since groups are bounded.
         """
         if self._writing is None:
             raise self._closed()
@@ -178,13 +178,14 @@ class Database(ABC, Generic[C]):
 
 
 class GroupWriter(Generic[J]):
-    """Does jobs in the order of their submission, and publishes their results on the loop.
+    """Executes jobs in the order of their submission, and publishes their results on the loop.
 
-    ``committed`` is given what each job has to publish, before its future has the result.
-    ``failed`` is given the failed jobs of a group, once their futures have their errors.
+    ``committed`` is called with the records that each job publishes, before its future has the
+    result. ``failed`` is called with the failed jobs of a group, once their futures have their
+    errors.
 
-    The thread is a daemon: a program that did not close the store can end, and loses nothing that
-    was acknowledged.
+    The thread is a daemon: a program that did not close the store can end, and loses no
+    acknowledged write.
     """
 
     def __init__(
@@ -200,7 +201,7 @@ class GroupWriter(Generic[J]):
         self._failed = failed
         self._yielder = yielder
         self._loop = asyncio.get_running_loop()
-        self._context = copy_context()  # the context of ``open``: readers begin tasks in it
+        self._context = copy_context()  # the context of ``open``: readers start tasks in it
         self._is_closing = False
         self._pending: list[J] = []
         self._queue: queue.SimpleQueue[list[J] | None] = queue.SimpleQueue()
@@ -210,7 +211,7 @@ class GroupWriter(Generic[J]):
 
     @property
     def is_busy(self) -> bool:
-        """Whether jobs are under way."""
+        """True while jobs are pending."""
         return bool(self._pending) or self._yielder.is_active
 
     def submit(self, job: J) -> None:
@@ -243,7 +244,7 @@ class GroupWriter(Generic[J]):
         self._call_on_loop(partial(self._ended.set_result, None))
 
     def _write_group(self) -> bool:
-        """Write the next group, and return whether it is the last. Nothing of it is kept."""
+        """Write the next group, and return whether it is the last. No reference to it is kept."""
         group, submissions, is_last = self._next_group(self.batch_writer.maintain())
         if not group:
             return is_last
@@ -299,7 +300,7 @@ class GroupWriter(Generic[J]):
 
 
 def publish(records: R, committed: Callable[[R], object]) -> None:
-    """Tell of a commit, which stands whatever those who hear of it do."""
+    """Notify of a commit, which remains valid even if a subscriber fails."""
     try:
         committed(records)
     except Exception:
@@ -349,9 +350,7 @@ class ReaderPool(Generic[C]):
                     error = failure.with_traceback(None)
                 except Exception:
                     logger.exception("%s: a read failed", connection.name)
-                    error = StoreUnavailable(
-                        f"{connection.name}: the store failed; its log says how"
-                    )
+                    error = StoreUnavailable(f"{connection.name}: the store failed; see its log")
                 self._loop.call_soon_threadsafe(_resolve, future, result, error)
                 del work, function, future, result, error
             connection.close()
@@ -382,9 +381,9 @@ class GilYielder:
     while threads work for it, brings the read to 1.3 ms and the commit to 5 ms, for an eighth of
     its time.
 
-    A loop that is often idle releases the lock by that, and need not yield. It is checked less and
-    less often then: an idle loop with a working thread wakes up 20 times a second, which takes a
-    tenth of checking it every millisecond (0.4 % of a core against 4.5 %, on a busy machine).
+    A loop that is often idle releases the lock anyway, and need not yield. It is checked less and
+    less often then: an idle loop with a working thread wakes up 20 times a second, which costs a
+    tenth of a check every millisecond (0.4 % of a core against 4.5 %, on a busy machine).
     """
 
     __slots__ = ("_active", "_cpu", "_interval", "_loop", "_since", "_timer", "_wait")
@@ -399,11 +398,11 @@ class GilYielder:
 
     @property
     def is_active(self) -> bool:
-        """Whether the loop awaits the end of a thread's work."""
+        """True if the loop waits for a thread's work."""
         return self._active > 0
 
     def begin(self) -> None:
-        """Note that a thread got work whose end the loop awaits."""
+        """Record that a thread got work for which the loop waits."""
         self._active += 1
         if not _IS_NEEDED:
             return
@@ -434,7 +433,8 @@ class GilYielder:
     def _was_idle(self) -> bool:
         """Return whether the loop was mostly idle since the last check.
 
-        A loop that computes little may have been starved by others: its timers are late then.
+        A loop that computes little may have been starved by other processes: then its timers are
+        late.
         """
         passed = time.perf_counter() - self._since
         computed = time.thread_time() - self._cpu

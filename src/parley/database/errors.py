@@ -6,4 +6,5 @@ from parley.model.errors import StoreError as StoreError
 
 
 class StoreUnavailable(StoreError):
-    """The store cannot work now (disk full, locked, damaged, closed). The message says why."""
+    """The store cannot work now (disk full, locked, damaged, closed). The message has the
+    reason."""

@@ -1,9 +1,9 @@
 """The SQL of an application: named statements and numbered migrations, a folder for each database.
 
-A statement stands under a line ``-- name: <its name>``; comments under that describe it. What
-several statements have in common stands under ``-- piece: <its name>``, and they name it in braces.
-The engine fills in other words in braces. A migration is a file ``<number>_<what>.sql``; migrations
-run once, in order, and never change.
+A statement follows a line ``-- name: <its name>``; comments under that describe it. A common part
+of several statements follows ``-- piece: <its name>``, and is inserted where they name it in
+braces. The engine replaces other words in braces. A migration is a file ``<number>_<what>.sql``;
+migrations run once, in order, and never change.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SqlFiles:
         self._package = package
 
     def queries(self, folder: str, *names: str) -> dict[str, str]:
-        """Return the named statements of some files in a folder, with their pieces put in.
+        """Return the named statements of some files in a folder, with their pieces inserted.
 
         The default is ``queries.sql``.
         """

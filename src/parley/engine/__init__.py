@@ -1,1 +1,1 @@
-"""What runs agents: the service of an agent, its executor, and the turns of its tasks."""
+"""The engine that runs agents: the service of an agent, its executor, and the turns of tasks."""

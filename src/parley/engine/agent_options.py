@@ -1,4 +1,4 @@
-"""The options of an agent, as its author groups them (``parley.Agent``), and rules of bindings."""
+"""The grouped options of an agent (``parley.Agent``), and the rules that bindings add."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ ExtendedCard = Changes | Callable[..., Changes | Awaitable[Changes | None] | Non
 
 
 class WorkGate(Protocol):
-    """A rule that refuses new work of an agent."""
+    """A rule that rejects new work of an agent, such as a maintenance window."""
 
     def check(self, skill: str) -> None:
-        """Raise ``A2AError`` for a message to a skill that is refused now.
+        """Raise ``A2AError`` if a message to a skill must be rejected now.
 
-        It is asked twice: with an empty ``skill`` before the skill is known, and with it right
-        before the message is taken.
+        Called twice: with an empty ``skill`` before the skill is known, and with the skill right
+        before the message is accepted.
         """
         ...
 
@@ -47,11 +47,11 @@ class WorkGate(Protocol):
 
 
 class AgentRules(msgspec.Struct, frozen=True, kw_only=True):
-    """Rules of an agent on all bindings, as the settings of one binding declare them.
+    """Rules of an agent for all bindings, declared in the settings of one binding.
 
-    Callers need the ``permissions``, and prove who they are if ``needs_identity``. ``limits`` join
-    those of the agent. ``gates`` makes the rules that refuse new work, from the store's clock (ms).
-    ``agent_type`` is the type of the agent in catalogs.
+    Callers need the ``permissions``, and an identity if ``needs_identity`` is set. ``limits`` are
+    added to the agent's. ``gates`` makes the rules that reject new work, given the store's clock
+    (ms). ``agent_type`` is the type of the agent in catalogs.
     """
 
     permissions: tuple[str, ...] = ()
@@ -65,10 +65,10 @@ NO_RULES = AgentRules()
 
 
 class BindingSettings(Protocol):
-    """What an author declares for an added binding, such as ``EnvelopeSettings``."""
+    """An author's settings for an added binding, such as ``EnvelopeSettings``."""
 
     def check(self) -> None:
-        """Raise ``TypeError`` or ``ValueError`` for settings that make no sense."""
+        """Raise ``TypeError`` or ``ValueError`` for contradictory settings."""
         ...
 
     def check_skills(self, skills: Collection[str]) -> None:
@@ -77,12 +77,13 @@ class BindingSettings(Protocol):
 
     @property
     def rules(self) -> AgentRules:
-        """The rules that hold on all bindings."""
+        """The rules that apply to all bindings."""
         ...
 
 
 def checked_settings(given: BindingSettings | bool) -> BindingSettings | bool:
-    """Return what ``CardDetails(envelope=...)`` takes. Raises ``TypeError`` and ``ValueError``."""
+    """Return the value of ``CardDetails(envelope=...)``. Raises ``TypeError`` and
+    ``ValueError``."""
     if not isinstance(given, bool):
         if not callable(getattr(given, "check_skills", None)):
             raise TypeError(
@@ -94,17 +95,17 @@ def checked_settings(given: BindingSettings | bool) -> BindingSettings | bool:
 
 
 class CardDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """What the card of an agent says beside its name, description, version, skills and security.
+    """The parts of an agent's card other than name, description, version, skills and security.
 
-    ``streaming`` lets callers stream events, ``push_notifications`` lets them name webhooks.
+    ``streaming`` lets callers stream events, ``push_notifications`` lets them register webhooks.
     ``default_extensions`` chooses among the extensions that every agent has: all of them, none
-    (``False``), or a list of their URIs. The others are neither on the card nor offered.
-    ``extended_card`` is a card, a mapping of its differences from the public card, or a function of
-    the caller that returns one of them (see ``Agent.extended_card``). ``listed_interfaces`` says
-    who sees which addresses on the card, by binding, or by binding and version (``{"GRPC":
-    "extended", "JSONRPC 0.3": False}``), as ``listed`` does for skills. It hides an address; it
-    does not close it. ``envelope`` says what the agent declares in the envelope protocol, ``False``
-    that it does not speak it (``docs/guides/envelope/operate.md``).
+    (``False``), or a list of URIs; the others are not on the card and not active. ``extended_card``
+    is a card, a mapping of its differences from the public card, or a function of the caller that
+    returns either (see ``Agent.extended_card``). ``listed_interfaces`` limits who sees an address
+    on the card, by binding, or by binding and version (``{"GRPC": "extended", "JSONRPC 0.3":
+    False}``), as ``listed`` does for skills; it hides an address, but does not close it.
+    ``envelope`` has the agent's settings for the envelope protocol; ``False`` turns the protocol
+    off (``docs/guides/envelope/operate.md``).
     """
 
     provider: AgentProvider | None = None
@@ -119,16 +120,16 @@ class CardDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rights(msgspec.Struct, frozen=True, kw_only=True):
-    """What callers of an agent may do, beside what ``security`` asks of them.
+    """The rights of an agent's callers, in addition to ``security``.
 
     ``policy`` is a function of an ``Access`` that returns whether it is allowed; a plain ``def``
-    runs in a thread. ``operations`` replaces ``security`` for some operations, by their names
-    (``"CancelTask"``); that of ``"SendMessage"`` holds for ``"SendStreamingMessage"`` too, unless
-    that has its own. ``"UploadFile"`` and ``"DownloadFile"`` are requests for files, and methods of
-    extensions have their own names. ``owner`` says to whom tasks, contexts, webhooks, lists and
-    files belong: to each ``"caller"``, to the ``"tenant"``, to callers with the same value of a
-    claim (``claim("org")``), or to whom a function of the caller names. Tasks of before a change of
-    ``owner`` stay with their old owners.
+    runs in a thread. ``operations`` replaces ``security`` for some operations, by name
+    (``"CancelTask"``); the entry of ``"SendMessage"`` also applies to ``"SendStreamingMessage"``,
+    unless that has its own. ``"UploadFile"`` and ``"DownloadFile"`` are requests for files; methods
+    of extensions have their own names. ``owner`` decides who owns tasks, contexts, webhooks, lists
+    and files: each ``"caller"``, the ``"tenant"``, the callers with the same value of a claim
+    (``claim("org")``), or the owner that a function of the caller names. After a change of
+    ``owner`` existing tasks stay with their old owners.
     """
 
     policy: Policy | None = None
@@ -137,11 +138,11 @@ class Rights(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """How long an agent keeps what, and what of it.
+    """The data that an agent keeps, and for how long.
 
-    ``tasks`` is how long a task is kept after its end, ``None`` for ever. ``history`` stores the
-    conversation of each context for ``turn.history()``. ``claims`` names the claims of callers that
-    are stored with messages: ``turn.caller`` has these and no others.
+    ``tasks`` is the time that a task is kept after its end, ``None`` for ever. ``history`` stores
+    the conversation of each context for ``turn.history()``. ``claims`` names the claims of callers
+    that are stored with messages: ``turn.caller`` has only these.
 
     Raises ``ValueError`` for a time that is not positive, and for a claim that is a credential.
     """
@@ -158,13 +159,13 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Execution(msgspec.Struct, frozen=True, kw_only=True):
-    """How the messages and turns of an agent run. Times are in seconds, unless they are timedeltas.
+    """The execution of an agent's messages and turns. Times are in seconds or timedeltas.
 
     - ``direct_reply_timeout``: a function that runs longer gets a task.
     - ``blocking_timeout``: a blocking send that waits longer returns the current task.
-    - ``turn_timeout``: the age at which a turn fails, from its first attempt on.
-    - ``task_timeout``: the age at which a task fails, in whichever state it is.
-    - ``input_timeout``: how long a task waits for its caller before it is canceled.
+    - ``turn_timeout``: the time after its first attempt at which a turn fails.
+    - ``task_timeout``: the age at which a task fails, in any state.
+    - ``input_timeout``: the time that a task waits for its caller before it is canceled.
     - ``cancel_grace``: the time that a function has to end after its cancellation.
     - ``max_running``: the limit of concurrent turns in one process.
     - ``max_queued``: the limit of queued turns in all processes together.
@@ -172,10 +173,10 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
     - ``threads``: the number of threads for plain functions.
     - ``on_crash``: run a turn of a dead process again, or fail it.
     - ``max_attempts``: the limit of attempts at one turn.
-    - ``max_hops``: the limit of agents that called each other before this one is called.
+    - ``max_hops``: the limit of agents that have called each other before this agent.
     - ``stream_until_terminal``: the stream of a message stays open when its task asks for input.
-    - ``push_events``: what a webhook receives that has no choice of its own: ``"all"`` events, or
-      the ``"significant"`` ones, states and complete artifacts.
+    - ``push_events``: the default events for webhooks: ``"all"``, or the ``"significant"`` ones,
+      states and complete artifacts.
 
     Raises ``ValueError`` for a value out of range.
     """
@@ -245,7 +246,7 @@ _CREDENTIALS = frozenset(
         "setcookie",
     }
 )
-"""Claims that are never stored, besides those whose names end like that of a token."""
+"""Claims that are never stored, in addition to claims with names that end like a token's."""
 
 
 def _check_claim(name: object) -> None:
@@ -254,6 +255,6 @@ def _check_claim(name: object) -> None:
     word = re.sub(r"[^a-z]", "", re.split(r"[/:.]", name.lower())[-1])
     if word in _CREDENTIALS or word.endswith(("token", "tokens", "password", "secret")):
         raise ValueError(
-            f"Retention.claims names {name!r}, which is a credential; what is kept is written to "
-            "the log and its exports: name claims that say who the caller is"
+            f"Retention.claims names {name!r}, which is a credential; kept claims are written to "
+            "the log and its exports: name claims that identify the caller"
         )

@@ -1,10 +1,10 @@
-"""What arrives for a task out of band: at callback addresses, and as credentials (§7.6).
+"""Out-of-band input for tasks: callbacks, and posted credentials (§7.6).
 
 A callback address is a signed token that completes one event of an agent, once. The address for a
-credential is its own sealed claim: it names the task, the operation and the caller. Any replica
-reads both, and neither has a row of its own. A credential is sealed for its task, operation and
-caller, and kept as a value of the task's context, never in the log; an event, whose value is the
-name of that value, wakes the turn.
+credential contains a sealed claim: the task, the operation and the caller. Any replica can read
+both; neither needs a database row. A credential is sealed for its task, operation and caller, and
+kept as a value of the task's context, never in the log. An event whose value is the name of that
+context value wakes the turn.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from parley.store.protocols.tables import EventCompleted, check_key
 from parley.store.task_store import TaskStore
 
 MAX_CREDENTIAL = 64 * 1024
-"""The most characters of a credential."""
+"""The maximum length of a credential in characters."""
 
 PREFIX = "auth:"
-"""Begins the keys of the requests for credentials in the log."""
+"""The prefix of the log keys of credential requests."""
 
 CLOSED = b'"closed"'
-"""The value of the event of a request that takes nothing any more."""
+"""The event value of a closed request, which accepts no more answers."""
 
 Kind = Literal["token", "basic", "api_key"]
 
@@ -51,7 +51,7 @@ _CALLBACK, _REDIRECT, _SLOT, _VERIFIER = "callback", "redirect", "credential", "
 
 
 class AuthRecord(msgspec.Struct, frozen=True):
-    """The record of a request in the log: the turn that asks, and its event, without the answer."""
+    """The log record of a request: the turn that asks, and its event, without the answer."""
 
     turn: int
     event: str
@@ -61,8 +61,8 @@ class AuthRecord(msgspec.Struct, frozen=True):
 class CallbackClaim(msgspec.Struct, frozen=True, array_like=True):
     """The purpose of a callback address: one operation of one task, for its caller.
 
-    ``owner`` is the task's, ``caller`` the ``Caller.owner`` of the turn's caller, empty if
-    anybody with the address may use it. ``expires_at`` is in ms.
+    ``owner`` is the owner of the task. ``caller`` is the ``Caller.owner`` of the turn's caller,
+    empty if anyone with the address may use it. ``expires_at`` is in ms.
     """
 
     agent: str
@@ -88,9 +88,9 @@ class CallbackClaim(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Arrived(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What arrived: the members of a token response, or of a redirect.
+    """The received data: the members of a token response or of a redirect.
 
-    ``exchanging`` is true once its code may have been used. ``at`` is in ms.
+    ``exchanging`` is true once the code in it may have been used. ``at`` is in ms.
     """
 
     answer: dict[str, Any]
@@ -103,7 +103,7 @@ class Arrived(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Authorizations:
-    """The requests for credentials of one agent. ``key`` is the operator's, else the store's."""
+    """The requests for credentials of one agent. ``key`` is the operator's or the store's."""
 
     def __init__(self, store: TaskStore, agent: str, key: bytes | None = None) -> None:
         self._store = store
@@ -121,7 +121,7 @@ class Authorizations:
         return await self._token(_REDIRECT, claim)
 
     async def verifier(self, claim: CallbackClaim) -> str:
-        """Return the PKCE verifier of a request: it is derived, and stored nowhere."""
+        """Return the PKCE verifier of a request, which is derived and not stored."""
         sealer = await self._seal()
         return (
             base64.urlsafe_b64encode(sealer.derive(_VERIFIER, claim.binding))
@@ -130,7 +130,7 @@ class Authorizations:
         )
 
     async def claim_of(self, token: str, tenant: str, *, redirected: bool = False) -> CallbackClaim:
-        """Return what an address, or a state, is good for at the address of a tenant.
+        """Return the claim of an address or a ``state``, at the address of a tenant.
 
         Raises ``TokenInvalid``, ``TokenExpired``.
         """
@@ -153,14 +153,14 @@ class Authorizations:
             raise ValueError("the ids of this task are too long for a callback address")
         return token
 
-    # -- what arrives --------------------------------------------------------------------------
+    # -- receiving -----------------------------------------------------------------------------
 
     async def receive(
         self, claim: CallbackClaim, given: object, *, redirected: bool = False
     ) -> None:
-        """Keep the values of a post or a redirect, and wake the turn.
+        """Store the data of a post or a redirect, and wake the turn.
 
-        Raises ``CredentialRefused``, ``EventCompleted`` for a request that has its answer,
+        Raises ``CredentialRefused``, ``EventCompleted`` for an answered request,
         ``NoLongerNeeded``, ``StoreError``.
         """
         store, scope = self._store, claim.scope
@@ -176,12 +176,12 @@ class Authorizations:
         await self._write(claim, slot, arrived)
         try:
             await store.complete_event(self._agent, claim.event, encode(name))
-        except EventCompleted:  # another was faster
+        except EventCompleted:  # a concurrent request was faster
             await store.set_value(scope, claim.context_id, slot, None)
             raise
 
     async def arrived(self, claim: CallbackClaim, value: bytes) -> Arrived | None:
-        """Return what arrived, by the value of its event; ``None`` if it is deleted."""
+        """Return the received data named by the value of its event; ``None`` if it is deleted."""
         slot = slot_of(msgspec.json.decode(value, type=str))
         found = await self._store.get_value(claim.scope, claim.context_id, slot)
         if found is None:
@@ -190,12 +190,12 @@ class Authorizations:
             sealed = msgspec.json.decode(found, type=str)
             content = (await self._seal()).open(_SLOT, sealed, claim.binding)
             return decode(content, Arrived)
-        except (SealBroken, msgspec.DecodeError):  # another key, or another caller's
+        except (SealBroken, msgspec.DecodeError):  # sealed with another key, or for another caller
             await self._store.set_value(claim.scope, claim.context_id, slot, None)
             return None
 
     async def keep(self, claim: CallbackClaim, value: bytes, arrived: Arrived | None) -> None:
-        """Replace what arrived; ``None`` deletes it."""
+        """Replace the received data; ``None`` deletes it."""
         slot = slot_of(msgspec.json.decode(value, type=str))
         if arrived is None:
             await self._store.set_value(claim.scope, claim.context_id, slot, None)
@@ -213,17 +213,17 @@ class Authorizations:
 
 
 def slot_of(name: str) -> str:
-    """Return the key under which a context keeps what arrived."""
+    """Return the context key of the received data."""
     return f"urn:parley:credential:{name}"
 
 
 def taken_by(key: str) -> str:
-    """Return the key in the log under which is what woke the turn: the name of what arrived."""
+    """Return the log key of the value of the event that woke the turn."""
     return f"taken-{key}"
 
 
 def event_of(task_id: str, key: str, number: int) -> str:
-    """Return the event of a request of a task."""
+    """Return the event key of a request of a task."""
     digest = hashlib.sha256(f"{task_id}\n{key}\n{number}".encode()).hexdigest()
     return f"urn:parley:authorization:{digest}"
 
@@ -231,7 +231,7 @@ def event_of(task_id: str, key: str, number: int) -> str:
 async def forget(
     store: TaskStore, scope: Scope, context_id: str, results: Mapping[str, msgspec.Raw]
 ) -> None:
-    """Delete the credentials of a task, and close its requests that have no answer.
+    """Delete the credentials of a task, and close its unanswered requests.
 
     Raises ``StoreError``.
     """
@@ -266,7 +266,7 @@ _FORMS = {
 
 
 def credential_in(given: object, kind: Kind) -> dict[str, Any]:
-    """Return the members that count of a posted credential, or of a refusal.
+    """Return the relevant members of a posted credential, or of a denial.
 
     Raises ``CredentialRefused``.
     """
@@ -276,11 +276,11 @@ def credential_in(given: object, kind: Kind) -> dict[str, Any]:
         raise CredentialRefused(f"a credential is an object: {_FORMS[kind]}")
     found = _texts(given, (*_MEMBERS[kind], *_OPTIONAL), kind, required=_MEMBERS[kind])
     if kind == "token" and found.get("token_type", "Bearer").lower() != "bearer":
-        raise CredentialRefused("token_type is Bearer: no other kind of token can be used")
+        raise CredentialRefused("token_type must be Bearer: no other kind of token can be used")
     if kind == "basic" and ":" in found["username"]:
         raise CredentialRefused("a username of HTTP Basic has no colon")
     life = given.get("expires_in")
-    if isinstance(life, str) and life.isascii() and life.isdigit():  # of a form
+    if isinstance(life, str) and life.isascii() and life.isdigit():  # from a web form
         life = int(life[:12])
     if life is not None:
         if isinstance(life, bool) or not isinstance(life, int | float) or not 0 < life < 10**10:
@@ -298,7 +298,7 @@ def redirect_in(given: object) -> dict[str, Any]:
     names = ("code", "iss", "error", "error_description")
     found = _texts(given, names, "token", required=())
     if not (found.get("code") or found.get("error")):
-        raise CredentialRefused("an authorization server comes back with a code, or an error")
+        raise CredentialRefused("an authorization server must redirect with a code or an error")
     return found
 
 
@@ -321,7 +321,9 @@ def _texts(
         raise CredentialRefused(f"a credential is {_FORMS[kind]}, and none of them is empty")
     token = found.get("access_token") or found.get("api_key") or ""
     if " " in token or not token.isascii():
-        raise CredentialRefused("a token and a key are ASCII without spaces: a header carries them")
+        raise CredentialRefused(
+            "a token or a key must be ASCII without spaces, to fit into a header"
+        )
     return found
 
 
@@ -340,10 +342,10 @@ class Callbacks:
         self._signer: TokenSigner | None = None
 
     async def address(self, base_url: str, key: str, *, tenant: str, expires: timedelta) -> str:
-        """Return the address at which the event ``key`` is completed, below the agent's own.
+        """Return the address that completes the event ``key``, below the agent's own address.
 
-        Raises ``ValueError`` without an address of the agent, for an invalid key, and
-        for an invalid time.
+        Raises ``ValueError`` if the agent has no public address, for an invalid key, and for an
+        invalid time.
         """
         check_key(key)
         if not isinstance(expires, timedelta) or not timedelta(0) < expires <= MAX_EXPIRY:
@@ -362,9 +364,9 @@ class Callbacks:
         return f"{base_url}{CALLBACKS}/{token}"
 
     async def event_of(self, token: str, tenant: str) -> str:
-        """Return the key of the event that a token may complete, at the address of a tenant.
+        """Return the key of the event that a token completes, at the address of a tenant.
 
-        An agent's own address takes the tokens of all its tenants. Raises ``TokenInvalid`` and
+        An agent's own address accepts the tokens of all its tenants. Raises ``TokenInvalid`` and
         ``TokenExpired``.
         """
         claims = (await self._sign()).read(_PURPOSE, token, self._store.now() / 1000)
@@ -374,7 +376,8 @@ class Callbacks:
         return key
 
     async def complete(self, key: str, value: bytes) -> None:
-        """Complete an event with a value (see ``event_value``); the same again changes nothing.
+        """Complete an event with a value (see ``event_value``). The same value again changes
+        nothing.
 
         Raises ``EventCompleted`` for another value, and ``StoreError``.
         """

@@ -1,7 +1,7 @@
-"""The caller of a turn, as the log keeps it, and the chain of calls that the caller stands in.
+"""The stored form of a turn's caller, and the chain of calls that led to the turn.
 
-A chain (``urn:parley:call-chain:v1``) is refused when it is a loop, is too long or comes too late.
-``agent.remote`` uses ``chain_id`` to add this agent to the path of the calls that it makes.
+A chain (``urn:parley:call-chain:v1``) is rejected if it is a loop, is too long or is past its
+deadline. ``agent.remote`` uses ``chain_id`` to add this agent to the path of its calls.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from parley.store.task_store import TaskStore
 log = logging.getLogger("parley.engine")
 
 CLAIM_BYTES = 8192
-"""The limit of the JSON of all stored claims of a caller."""
+"""The limit in bytes of all stored claims of a caller as JSON."""
 
 
 def kept(caller: Caller, names: Collection[str]) -> Caller:
-    """Return a caller with only the named claims, as they are read back.
+    """Return a caller with only the named claims, in the form in which they are read later.
 
-    A claim that is not JSON or too long is dropped with a warning. Of the grants, only the
-    scopes are kept.
+    A claim that is not JSON or is too long is dropped with a warning. Grants are reduced to their
+    scopes.
     """
     if caller.granted:
         caller = replace(caller, granted={})
@@ -47,12 +47,12 @@ def kept(caller: Caller, names: Collection[str]) -> Caller:
             value = msgspec.json.encode(caller.claims[name])
             claim = msgspec.json.decode(value)
         except (TypeError, ValueError, OverflowError, RecursionError):
-            log.warning("the claim %r of a caller is not kept: it has no JSON form", name)
+            log.warning("the claim %r of a caller is dropped: it has no JSON form", name)
             continue
         size = len(name.encode()) + len(value)
         if size > bytes_left:
             log.warning(
-                "the claim %r of a caller is not kept: all claims have %d bytes as JSON at most",
+                "the claim %r of a caller is dropped: all claims have %d bytes as JSON at most",
                 name,
                 CLAIM_BYTES,
             )
@@ -80,8 +80,8 @@ def record_of(caller: Caller) -> StoredCaller | None:
 def caller_in(record: StoredCaller | None, owner: str) -> Caller:
     """Return the caller in a record of a task that belongs to ``owner``.
 
-    Without a record it is the owner, unless that is a group. If an operator has assigned the
-    caller's tasks to an issuer since, the caller has that issuer.
+    Without a record the caller is the owner, unless that is a group. If an operator has assigned
+    the caller's tasks to an issuer since then, the caller gets that issuer.
     """
     task_owner = caller_of(owner)
     if record is None:
@@ -102,13 +102,13 @@ def caller_in(record: StoredCaller | None, owner: str) -> Caller:
 
 
 async def chain_id(store: TaskStore, agent: str) -> str:
-    """Return the id of an agent in paths: the same on all replicas, and opaque."""
+    """Return the opaque id of an agent in paths, which is the same on all replicas."""
     secret = await store.secret("call-chain")
     return hmac.new(secret, agent.encode(), hashlib.sha256).hexdigest()[:32]
 
 
 class ChainCheck:
-    """Refuses messages of chains that are too long, are loops, or are past their deadline."""
+    """Rejects messages of chains that are too long, are loops, or are past their deadline."""
 
     def __init__(self, store: TaskStore, agent: str, max_hops: int) -> None:
         self._store = store
@@ -119,8 +119,8 @@ class ChainCheck:
     async def admit(self, request: SendMessageRequest) -> Chain | None:
         """Return the chain of a message whose caller activates the extension.
 
-        Raises ``UnsupportedOperationError``, whose metadata names the ``problem``: ``hops``,
-        ``loop`` or ``deadline``. Raises ``InvalidParamsError`` for something else than a chain.
+        Raises ``UnsupportedOperationError``, with the ``problem`` in its metadata: ``hops``,
+        ``loop`` or ``deadline``. Raises ``InvalidParamsError`` for an invalid chain.
         """
         chain = CallChain.of(request)
         if chain is None:
@@ -128,7 +128,7 @@ class ChainCheck:
         if chain.hops > self._max_hops:
             raise _refused(
                 "hops",
-                f"{chain.hops} agents have called each other before this one, which takes at most "
+                f"{chain.hops} agents have called each other before this one, which allows at most "
                 f"{self._max_hops}; call it earlier in the chain, or raise its max_hops",
             )
         if chain.path:
@@ -137,7 +137,7 @@ class ChainCheck:
             if self._id in chain.path:
                 raise _refused(
                     "loop",
-                    "this agent is in the chain of calls already: it would wait for itself; "
+                    "this agent is already in the chain of calls: it would wait for itself; "
                     "let it answer, or call another agent",
                 )
         if chain.deadline is not None and chain.deadline.milliseconds <= self._store.now():

@@ -1,6 +1,6 @@
-"""What one process can run: the agent's queued tasks in a fair order, claims, and threads (E6).
+"""The capacity of one process: queued tasks in a fair order, claims, and threads (E6).
 
-The tasks themselves are in the store; a ``FairQueue`` is what one process knows of the queue.
+The tasks themselves are in the store; a ``FairQueue`` is one process's view of the queue.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ CLAIM_BATCH = 100
 
 
 class Claimer:
-    """Claims tasks batch by batch while there are any and the executor has capacity.
+    """Claims tasks in batches while there are any and the executor has capacity.
 
-    ``capacity`` says how many more turns may run; ``claim`` claims so many tasks in the store,
-    ``start`` runs them, ``exhausted`` is called when the store has no more, ``failed`` when the
-    store failed. ``is_wanted``: there may be unclaimed tasks. ``reserved`` is the capacity that a
-    claim in flight may use.
+    ``capacity`` returns the number of further turns that may run; ``claim`` claims up to that many
+    tasks in the store, ``start`` runs them, ``exhausted`` is called when the store has no more,
+    ``failed`` when the store failed. ``is_wanted``: there may be unclaimed tasks. ``reserved`` is
+    the capacity that a running claim may use.
     """
 
     def __init__(
@@ -55,22 +55,23 @@ class Claimer:
 
     @property
     def is_running(self) -> bool:
-        """Whether a claim is in flight: the store may count tasks as held that no runner has."""
+        """True while a claim is running: the store may hold tasks for this replica without a
+        runner."""
         return self._running is not None
 
     def wake(self) -> None:
-        """Claim unclaimed tasks. Call it when there are some."""
+        """Start claiming. Call it when there are unclaimed tasks."""
         self.is_wanted = True
         if self._running is None and self._capacity() > 0:
             self._running = asyncio.create_task(self._run())
 
     async def wait(self, timeout: float) -> None:
-        """Wait until the claim in flight is done, for ``timeout`` seconds at most."""
+        """Wait until the running claim is done, for at most ``timeout`` seconds."""
         if self._running is not None:
             await asyncio.wait({self._running}, timeout=timeout)
 
     async def stop(self) -> None:
-        """Cancel the claim in flight; the store releases its tasks when it is closed."""
+        """Cancel the running claim. The store releases its tasks when it is closed."""
         if self._running is not None:
             await end([self._running])
 
@@ -96,20 +97,21 @@ class Claimer:
 
 
 _MAX_IDLE_KEYS = 1024
-"""How many keys are kept before keys of callers without queued tasks are dropped."""
+"""The number of kept keys above which keys of callers without queued tasks are dropped."""
 
 
 class FairQueue:
-    """Gives queue keys by start-time fair queueing, so a busy caller does not starve the others.
+    """Assigns queue keys by start-time fair queueing, so that a busy caller does not starve others.
 
-    A key is a virtual start time: a caller's first task starts at the queue's present virtual time,
-    each further one after the one before. A caller with a thousand queued tasks delays another by
-    one of them. Callers are told apart by tenant and ``Caller.owner``, also where tasks belong to
-    groups of callers: a busy member delays the others of its group by one task, too. Only tasks
-    that wake up count for the group that owns them, because the store does not know their callers.
+    A key is a virtual start time: a caller's first task starts at the queue's current virtual time,
+    each further task after the caller's previous one. A caller with a thousand queued tasks delays
+    another caller by a single task. Callers are distinguished by tenant and ``Caller.owner``, also
+    if groups of callers own the tasks: a busy member of a group delays the other members by one
+    task too. Tasks that wake up count for their owner, because the store does not know their
+    callers.
 
-    ``backlog`` is the number of queued tasks, as far as it is known; ``enqueuing`` counts those
-    whose append is in flight.
+    ``backlog`` is the number of queued tasks, as far as known; ``enqueuing`` counts tasks whose
+    append is in progress.
     """
 
     def __init__(self) -> None:
@@ -120,11 +122,11 @@ class FairQueue:
 
     @property
     def length(self) -> int:
-        """The number of tasks that are queued or about to be."""
+        """The number of tasks that are queued or being queued."""
         return self.backlog + self.enqueuing
 
     def next_key(self, tenant: str, owner: str) -> int:
-        """Return the key of a further task of a caller; it is 1 or more."""
+        """Return the key of a caller's next task, 1 or more."""
         caller = (tenant, owner)
         key = self._last[caller] = max(self._last.get(caller, 0), self._now) + 1
         if len(self._last) > _MAX_IDLE_KEYS + 2 * self.length:
@@ -132,7 +134,8 @@ class FairQueue:
         return key
 
     def advance(self, key: int) -> None:
-        """Advance the virtual time: the task with ``key`` was claimed; 0 if it was not queued."""
+        """Advance the virtual time after the task with ``key`` was claimed; 0 for an unqueued
+        task."""
         self._now = max(self._now, key)
 
     def restart_at(self, key: int) -> None:
@@ -141,7 +144,7 @@ class FairQueue:
             self._now = key - 1
 
     def clear(self) -> None:
-        """Reset the backlog and the virtual time: no task is queued."""
+        """Reset the backlog and the virtual time, since no task is queued."""
         self.backlog = 0
         if not self.enqueuing:
             self._now = 0
@@ -149,17 +152,16 @@ class FairQueue:
 
 
 YIELD_SECONDS = 0.005
-"""How often a busy event loop yields the GIL to threads; see ``GilYielder``."""
+"""The interval at which a busy event loop yields the GIL to threads; see ``GilYielder``."""
 
 Job = tuple[asyncio.AbstractEventLoop, GilYielder, "asyncio.Future[Any]", Callable[[], Any]] | None
 
 
 class ThreadPool:
-    """Runs plain functions, at most ``limit`` at once; the others wait in a queue.
+    """Runs plain functions, at most ``limit`` at the same time; further calls wait in a queue.
 
-    The threads are daemons, unlike threads of the standard library's pool: a function that does not
-    return cannot be stopped, and must not keep a server from ending. The next process runs its turn
-    again.
+    Unlike the standard library's pool, its threads are daemons: a function that does not return
+    cannot be stopped, and must not keep a server from ending. The next process runs its turn again.
     """
 
     def __init__(self, limit: int, name: str) -> None:
@@ -172,13 +174,13 @@ class ThreadPool:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a function runs, or waits for a thread."""
+        """True if a function is running or waits for a thread."""
         return self._yielder is not None and self._yielder.is_active
 
     async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a function in a thread, in a copy of the caller's context, and return its result.
 
-        A cancelled call stops waiting; a function that has started runs to its end.
+        A cancelled call stops waiting; a function that has started continues to its end.
         """
         loop = asyncio.get_running_loop()
         if self._yielder is None:
@@ -214,7 +216,7 @@ class ThreadPool:
                     error = raised
             with contextlib.suppress(RuntimeError):  # a closed loop: no call waits
                 loop.call_soon_threadsafe(_settle, yielder, future, result, error)
-            del job, future, call, result, error  # an idle thread keeps no values alive
+            del job, future, call, result, error  # an idle thread must not keep values alive
             idle.release()
 
 
@@ -225,7 +227,7 @@ def _settle(
     if future.done():
         return
     if isinstance(error, StopIteration):
-        # A future refuses StopIteration: in a coroutine it would look like a return.
+        # A future rejects StopIteration: in a coroutine it would look like a return.
         error = RuntimeError("the function raised StopIteration")
     if error is None:
         future.set_result(result)

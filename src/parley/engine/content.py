@@ -1,7 +1,7 @@
-"""The values of an author: as parts, and as JSON that reads back with the same type.
+"""The values of an author as parts, and as JSON that reads back with the same type.
 
-Parts are matched with media types. A value of a step or of ``remember`` that would read back as
-another value is refused when it is written.
+Parts are matched with media types. A value of a step or of ``remember`` is rejected if it would
+read back as a different value.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class UnwritableOutput(A2AError):
 
 
 def writable(value: S, *, repairs: bool = True) -> tuple[S, bytes]:
-    """Return a value as it can be written, and its JSON: the same value, or with valid text.
+    """Return a value in a writable form, and its JSON: the same value, or one with valid text.
 
-    It ``repairs`` text: half of a surrogate pair becomes U+FFFD. Raises ``UnwritableOutput``.
+    With ``repairs``, half of a surrogate pair becomes U+FFFD. Raises ``UnwritableOutput``.
     """
     try:
         try:
@@ -59,13 +59,13 @@ def writable(value: S, *, repairs: bool = True) -> tuple[S, bytes]:
             value = valid_text(value)
             return value, encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        reason = "The agent made something that cannot be written as JSON."
+        reason = "The agent returned a value that cannot be written as JSON."
         log.error("%s", reason, exc_info=error)
         raise UnwritableOutput(reason) from error
 
 
 def check_text(**given: object) -> None:
-    """Raise ``TypeError`` for an argument that is no text: it could not be read back."""
+    """Raise ``TypeError`` for an argument that is not text and so could not be read back."""
     for name, value in given.items():
         if not isinstance(value, str):
             raise TypeError(f"{name} is a str, not a {type(value).__name__}")
@@ -75,9 +75,9 @@ def to_part(value: object, *, media_type: str = "", filename: str = "") -> Part:
     """Return ``value`` as one part.
 
     A str becomes a text part, any other structured value a data part. Bytes and a path become a
-    file part, with the name of the path and the media type of its suffix.
+    file part; a path determines its file name and media type.
 
-    Raises ``UnusableValue`` for anything else, ``OSError`` when a path cannot be read.
+    Raises ``UnusableValue`` for any other value, ``OSError`` when a path cannot be read.
     """
     if isinstance(value, str):
         return Part(text=value, media_type=media_type, filename=filename)
@@ -92,7 +92,7 @@ def to_part(value: object, *, media_type: str = "", filename: str = "") -> Part:
 
 
 def to_parts(value: object, *, media_type: str = "", filename: str = "") -> tuple[Part, ...]:
-    """Return ``value`` as parts: the parts of a list, message or artifact, else one part."""
+    """Return ``value`` as parts: the parts of a list, message or artifact, else a single part."""
     if isinstance(value, list | tuple) and value and all(isinstance(item, Part) for item in value):
         return tuple([checked(part) for part in value])
     if isinstance(value, Message | Artifact):
@@ -119,17 +119,17 @@ def to_data(value: object) -> Any:
 
 
 def checked(value: V) -> V:
-    """Return a part, message or artifact as the log will read it back.
+    """Return a part, message or artifact in the form in which the log will return it.
 
-    An author's structs are unchecked, and the log must be readable. Raises ``ValueError``, and
+    Structs of an author are unchecked, and the log must stay readable. Raises ``ValueError``, and
     ``TypeError`` for metadata that is not JSON.
     """
-    # A file of a turn is a part with methods; the part is sent.
+    # A file of a turn is a part with methods; only the part is sent.
     kind: type[Any] = Part if isinstance(value, Part) else type(value)
     check_metadata(value.metadata)
     try:
         sendable: V = decode(encode(value), kind)
-    except UnicodeEncodeError:  # the writer makes its text valid
+    except UnicodeEncodeError:  # repaired when it is written
         sendable = msgspec.convert(msgspec.to_builtins(value), kind)
     except (msgspec.MsgspecError, TypeError, RecursionError) as error:
         raise ValueError(f"this {type(value).__name__} cannot be sent: {error}") from error
@@ -165,7 +165,7 @@ def _guess(filename: str) -> str:
 
 
 KINDS = ("text", "file", "data")
-"""The kinds of parts. Older cards and clients write them instead of media types."""
+"""The kinds of parts. Older cards and clients use them instead of media types."""
 
 _KINDS = {"text": "text/*", "data": "application/json", "file": "*/*", "*": "*/*"}
 _PLAIN_TEXT = Part(text="", media_type="text/plain")
@@ -189,8 +189,8 @@ def takes(modes: Iterable[str], part: Part) -> bool:
 
 
 def not_taken(modes: Sequence[str], parts: Sequence[Part]) -> list[int]:
-    """Return the indexes of the parts that input modes do not take; without modes all are taken."""
-    # mediaType is optional (§4.1.6): a file of an unknown type may be of any.
+    """Return the indexes of parts that input modes do not match; empty modes match all parts."""
+    # mediaType is optional (§4.1.6): a file without a type may have any type.
     return [
         index
         for index, part in enumerate(parts if modes else ())
@@ -226,7 +226,7 @@ def _name(mode: str) -> str:
 def gives(offered: Iterable[str], accepted: Sequence[str]) -> bool:
     """Return whether a caller who accepts ``accepted`` accepts any of the ``offered`` modes.
 
-    Without ``accepted``, everything is accepted. Data can be sent as text.
+    An empty ``accepted`` accepts everything. Data can be sent as text.
     """
     if not accepted:
         return True
@@ -238,16 +238,16 @@ _AS_TEXT = {"application/json": ("text/plain",)}
 
 
 def fitted(parts: tuple[Part, ...], accepted: Sequence[str]) -> tuple[tuple[Part, ...], str]:
-    """Return parts in an accepted form, and the media type of a part that has none.
+    """Return parts in an accepted form, and the media type of a part without such a form.
 
-    Data becomes JSON text for callers who accept text but not JSON. Other parts are unchanged, and
-    so is what programs need of a question.
+    Data becomes JSON text for callers who accept text but not JSON. Other parts, and the data parts
+    of questions that programs read, are unchanged.
     """
     converted: list[Part] = []
     unaccepted = ""
     for part in parts:
         if part.media_type in _OF_QUESTIONS and part.has_data:
-            pass  # it belongs to a question, and its text is another part
+            pass  # a data part of a question, whose text is another part
         elif not takes(accepted, part):
             if part.has_data and takes(accepted, _PLAIN_TEXT):
                 part = msgspec.structs.replace(
@@ -264,7 +264,7 @@ def fitted(parts: tuple[Part, ...], accepted: Sequence[str]) -> tuple[tuple[Part
 
 
 def media_type_of(part: Part) -> str:
-    """Return the part's media type: its own, or the default of its kind."""
+    """Return the part's own media type, or the default of its kind."""
     if part.media_type:
         return part.media_type
     if part.text is not None:
@@ -274,8 +274,8 @@ def media_type_of(part: Part) -> str:
 
 PLAIN = "dict with text for keys, list, str, int, float, bool or None"
 
-SURROGATE = "it holds text with half a surrogate pair, which is none"
-TOO_DEEP = "it is nested too deeply, or holds itself"
+SURROGATE = "it has text with half a surrogate pair, which is invalid"
+TOO_DEEP = "it is nested too deeply, or contains itself"
 
 ADVICE = {
     tuple: "a list",
@@ -287,16 +287,16 @@ ADVICE = {
 
 
 class LossyValue(TypeError):
-    """A value that would not read back as it is."""
+    """A value that would change when it is read back."""
 
 
 def kept(value: object, kind: Any = Any, *, what: str, hint: str = "") -> bytes:
     """Return a value as JSON from which ``read`` makes an equal value of the same type.
 
     ``kind`` is the type to read back; ``Any`` accepts only plain JSON values. An error begins with
-    ``what``, which names the value; ``hint`` ends its advice.
+    ``what``, the name of the value, and ends with ``hint``.
 
-    Raises ``TypeError`` that says where the value would read back as something else.
+    Raises ``TypeError`` with the position of a part that would change.
     """
     try:
         if kind is Any:
@@ -325,9 +325,9 @@ def read(data: bytes | msgspec.Raw, kind: Any = Any) -> Any:
 
 
 def check_metadata(metadata: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return metadata as JSON carries it: tuples as lists.
+    """Return metadata in its JSON form, with lists for tuples.
 
-    Raises ``TypeError`` that says where a value is not JSON.
+    Raises ``TypeError`` with the position of a value that is not JSON.
     """
     if not metadata:
         return metadata
@@ -339,7 +339,7 @@ def check_metadata(metadata: dict[str, Any] | None) -> dict[str, Any] | None:
         raise LossyValue(f"metadata: {error}") from None
     except RecursionError:
         raise LossyValue(f"metadata: {TOO_DEEP}") from None
-    except UnicodeEncodeError:  # the writer makes its text valid
+    except UnicodeEncodeError:  # repaired when it is written
         return metadata
 
 
@@ -347,7 +347,7 @@ _ATOMS = frozenset({str, int, bool, type(None)})
 
 
 def _is_plain(value: object) -> bool:
-    """Return whether ``_check`` would pass. It is faster, as it tracks no path."""
+    """Return whether ``_check`` would pass. Faster, since it tracks no path."""
     kind = type(value)
     if isinstance(value, dict) and kind is dict:
         for key in value:
@@ -364,7 +364,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _check(value: object, path: str, *, tuples: bool = False, hint: str = "") -> None:
-    """Raise ``LossyValue`` unless a value is plain JSON throughout."""
+    """Raise ``LossyValue`` unless a value consists of plain JSON only."""
     kind = type(value)
     if kind is str or kind is int or kind is bool or value is None:
         return
@@ -377,7 +377,7 @@ def _check(value: object, path: str, *, tuples: bool = False, hint: str = "") ->
         for key, item in value.items():
             if type(key) is not str:
                 raise LossyValue(
-                    f"the key {key!r}{_at(path)} is no text, and JSON has no other keys; "
+                    f"the key {key!r}{_at(path)} is not text, and JSON has no other keys; "
                     f"use {str(key)!r}{hint}"
                 )
             _check(item, _member(path, key), tuples=tuples, hint=hint)
@@ -392,9 +392,9 @@ def _check(value: object, path: str, *, tuples: bool = False, hint: str = "") ->
 
 
 def _compare(value: Any, back: Any, path: str) -> None:
-    """Raise ``LossyValue`` unless a value reads back as it was.
+    """Raise ``LossyValue`` unless a value reads back unchanged.
 
-    An ``int`` where a ``float`` is declared is that float.
+    An ``int`` for a declared ``float`` counts as that float.
     """
     kind = type(value)
     if kind is int and type(back) is float and value == back:
@@ -409,7 +409,9 @@ def _compare(value: Any, back: Any, path: str) -> None:
     if isinstance(value, dict):
         keys = {key: type(key) for key in value}
         if keys != {key: type(key) for key in back}:
-            raise LossyValue(f"the keys{_at(path)} read back as others; declare their type")
+            raise LossyValue(
+                f"the keys{_at(path)} change when they are read back; declare their type"
+            )
         for key, item in value.items():
             _compare(item, back[key], _member(path, str(key)))
     elif isinstance(value, list | tuple) and len(value) == len(back):
@@ -446,7 +448,7 @@ def _instead(value: object) -> str:
     for plain in (dict, list, str, bool, int, float):
         if isinstance(value, plain):
             return f"a plain {plain.__name__}"
-    return f"what JSON has: {PLAIN}"
+    return f"a JSON value: {PLAIN}"
 
 
 def _named(kind: Any) -> str:

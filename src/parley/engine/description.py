@@ -1,6 +1,6 @@
-"""An agent as the engine knows it: its options, its skills, and its extended card (§3.1.11, §13.3).
+"""The engine's view of an agent: options, skills, and extended card (§3.1.11, §13.3).
 
-``Agent`` describes itself; ``host/`` hands the value over.
+``Agent`` makes the description, and ``host/`` passes it on.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ from parley.security.owner import PER_CALLER, OwnerPolicy
 class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
     """The key, card, skills and options of one agent.
 
-    ``card`` has no interfaces: a server knows them. The agent's tasks are stored under ``key``.
-    ``authorization`` has the rules of what callers may do, if there are any. ``owner`` decides to
-    whom tasks belong. ``limits`` hold for the agent and for its skills.
-    ``transfers_files`` is false for an agent without files by reference, whatever its server keeps.
-    ``declares_schemas``: the card has the schemas of typed skills. ``interfaces`` says who sees
-    which addresses of the agent. ``envelope`` is its declaration in the envelope protocol, False
-    if it does not speak that; the ``rules`` are what this means for all bindings. ``handoffs`` says
-    whom it may hand conversations to, if anybody.
-    The default skill answers messages that name no skill, unless there is a ``router``.
+    ``card`` has no interfaces, which depend on the server. The agent's tasks are stored under
+    ``key``. ``authorization`` has the rules about callers, if there are any. ``owner`` decides who
+    owns tasks. ``limits`` apply to the agent and to its skills. ``transfers_files`` is false for an
+    agent without files by reference, even if its server stores files. ``declares_schemas``: the
+    card has the schemas of typed skills. ``interfaces`` limits who sees an address of the agent.
+    ``envelope`` has its settings for the envelope protocol, ``False`` if it does not support that;
+    ``rules`` are their effects on all bindings. ``handoffs`` names the agents to which it may hand
+    over conversations. The default skill answers messages that name no skill, unless there is a
+    ``router``.
     """
 
     key: str
@@ -77,7 +77,7 @@ class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
     handoffs: Handoffs | None = None
 
     def card_at(self, interfaces: tuple[AgentInterface, ...]) -> AgentCard:
-        """Return the public card with the server's interfaces that all may see."""
+        """Return the public card with the public interfaces of the server."""
         if self.interfaces is not None:
             interfaces = self.interfaces.public(interfaces)
         return replace(self.card, supported_interfaces=interfaces)
@@ -89,12 +89,12 @@ class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def output_modes(self) -> tuple[str, ...]:
-        """The modes of a skill that declares none."""
+        """The output modes of a skill that declares none."""
         return self.card.default_output_modes
 
     @property
     def push_notifications(self) -> bool:
-        """Return whether callers may name webhooks."""
+        """True if callers may register webhooks."""
         return bool(self.card.capabilities.push_notifications)
 
 
@@ -104,8 +104,8 @@ log = logging.getLogger("parley.engine")
 class ExtendedCards:
     """Makes the extended card of each caller.
 
-    A function takes nothing, the caller, or the caller and the public card. It returns ``None`` if
-    there is no extended card for this caller.
+    A function has no parameters, or takes the caller, or the caller and the public card. It returns
+    ``None`` if this caller gets no extended card.
 
     Raises ``TypeError`` and ``ValueError`` for an invalid card.
     """
@@ -123,7 +123,7 @@ class ExtendedCards:
         else:
             raise TypeError(
                 "an extended card is an AgentCard, a mapping of the card's fields, or a function "
-                f"that returns one of them, not {source!r}"
+                f"that returns either, not {source!r}"
             )
 
     async def of(
@@ -138,7 +138,7 @@ class ExtendedCards:
 
         Differences are applied to ``own``, the card with all skills that the caller sees.
 
-        Raises ``ExtendedAgentCardNotConfiguredError`` if there is none for this caller.
+        Raises ``ExtendedAgentCardNotConfiguredError`` if this caller gets no extended card.
         """
         changes: Any = self._value
         try:
@@ -178,11 +178,11 @@ def extended(card: AgentCard, changes: Changes) -> AgentCard:
     if not card.capabilities.extended_agent_card:
         capabilities = msgspec.structs.replace(card.capabilities, extended_agent_card=True)
         card = msgspec.structs.replace(card, capabilities=capabilities)
-    return decode(encode(card), AgentCard)  # checks the fields, as clients will
+    return decode(encode(card), AgentCard)  # validates the fields, as clients do
 
 
 def check_caller(caller: Caller, *, has_card: bool, authenticates: bool) -> None:
-    """Refuse callers who may not see the extended card.
+    """Reject callers who may not see the extended card.
 
     A server that identifies callers shows it to authenticated ones. Without ``caller=``, everyone
     gets it.
@@ -192,7 +192,7 @@ def check_caller(caller: Caller, *, has_card: bool, authenticates: bool) -> None
     if not has_card:
         raise UnsupportedOperationError("this agent has no extended card")
     if authenticates and not caller.authenticated:
-        raise UnauthenticatedError("the extended card is for callers who say who they are")
+        raise UnauthenticatedError("the extended card is for authenticated callers")
 
 
 def _check(changes: Changes) -> None:

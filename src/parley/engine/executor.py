@@ -1,8 +1,8 @@
 """Runs the turns of one agent in this process.
 
-``AgentService`` submits messages and cancellations; ``Maintenance`` reports unclaimed tasks. How an
-author's function is called is handed in (``invoke``), and how the tasks of other agents are
-canceled (``cancel_calls``): the engine imports nothing of ``agent/``.
+``AgentService`` submits messages and cancellations; ``Maintenance`` reports unclaimed tasks. The
+function that calls the author's function is a parameter (``invoke``), and so is the function that
+cancels tasks at other agents (``cancel_calls``): the engine does not import ``agent/``.
 """
 
 from __future__ import annotations
@@ -43,37 +43,37 @@ log = logging.getLogger("parley.engine")
 T = TypeVar("T")
 
 PARKED_BATCH = 10_000
-"""The largest number of parked tasks that are checked for their deadline at a time."""
+"""The maximum number of suspended tasks whose deadlines are checked at a time."""
 
 CANCEL_SECONDS = 20.0
-"""How long a caller waits for a cancellation, besides the function's grace period: longer than it
-takes to detect a dead replica.
+"""The time that a caller waits for a cancellation, in addition to the function's grace period:
+longer than the detection of a dead replica takes.
 """
 
 REPLY_SECONDS = 0.7
-"""How long callers wait, when the server ends, for another replica to finish their released turns:
+"""The time that callers wait during a shutdown for another replica to finish their released turns:
 the server gives their requests a second.
 """
 
 LAST_SECONDS = 1.0
-"""How long turns have to release their tasks when the shutdown was cancelled, and how long
-background operations have at the end.
+"""The time for turns to release their tasks after a cancelled shutdown, and for background
+operations at the end.
 """
 
 UNANSWERED = "input_timeout"
-"""Why a server cancels a task: its caller never answered."""
+"""The reason of a cancellation by the server: the caller never answered."""
 
 
 class AgentExecutor:
     """Owns every task runner of one agent in this process: starts, wakes, cancels and ends them.
 
-    A message for which there is no capacity becomes an unclaimed task in the store. Any replica
-    with capacity claims it, as it claims the tasks of a dead replica, whose lease has expired.
-    ``runs_turns`` is false for an executor that leaves turns to others, except for turns of skills
-    that cannot have a task. ``notify`` gets the agent's key when there are tasks to claim.
-    ``invoke`` calls the author's function, ``cancel_calls`` cancels a task's calls of other agents:
-    it raises nothing, and takes a bounded time. ``meter`` measures what turns write.
-    ``may_have_orphans``: the replica may hold tasks that no runner runs.
+    A message without capacity becomes an unclaimed task in the store. Any replica with capacity
+    claims it, as it claims the tasks of a dead replica whose lease has expired. ``runs_turns`` is
+    false for an executor that leaves turns to other processes, except for turns of skills that
+    cannot have a task. ``notify`` is called with the agent's key when there are tasks to claim.
+    ``invoke`` calls the author's function; ``cancel_calls`` cancels a task's calls of other agents,
+    raises nothing, and takes a bounded time. ``meter`` measures the output of turns.
+    ``may_have_orphans``: the replica may hold tasks without a runner.
     """
 
     def __init__(
@@ -130,24 +130,24 @@ class AgentExecutor:
 
     @property
     def is_in_threads(self) -> bool:
-        """Whether a plain function runs."""
+        """True while a plain function runs in a thread."""
         return self._threads.is_busy
 
     # -- new messages --------------------------------------------------------------------------
 
     @property
     def running(self) -> int:
-        """The number of turns that run now."""
+        """The number of running turns."""
         return len(self._active)
 
     @property
     def has_capacity(self) -> bool:
-        """Whether a further turn may run."""
+        """True if a further turn may run."""
         return len(self._active) + self.claimer.reserved < self.options.max_running
 
     @property
     def _may_start(self) -> bool:
-        """Whether a further turn starts here at once: there is capacity, and no queue."""
+        """True if a new turn starts at once: there is capacity, and no queue."""
         queue = self.queue
         is_queued = queue.backlog or queue.enqueuing
         return self.runs_turns and not (is_queued or self.closing) and self.has_capacity
@@ -164,13 +164,14 @@ class AgentExecutor:
         push: PushRecord | None = None,
         task_id: str = "",
     ) -> ReplyHandle:
-        """Start the turn of a message that has no task yet, or enqueue it.
+        """Start or enqueue the turn of a message that has no task yet.
 
         ``logged`` makes its task durable before its function runs. ``holds``: the caller waits for
-        the reply, so a task that its function makes and ends in time is appended once, at its end;
-        if the process dies before, the caller's connection breaks, and nobody knew of it.
-        ``push`` is a webhook for the task's events, or for the direct reply. ``task_id`` is the
-        task's id, if it was needed before. Raises ``OverloadedError`` without capacity.
+        the reply, so a task that its function creates and ends in time is appended once, at its
+        end. If the process dies before that, the caller's connection breaks, and no other client
+        knows the task. ``push`` is a webhook for the task's events, or for the direct reply.
+        ``task_id`` is the task's id, if it was needed before. Raises ``OverloadedError`` without
+        capacity.
         """
         if self.closing:
             raise shutting_down()
@@ -233,7 +234,7 @@ class AgentExecutor:
             if isinstance(error, DuplicateReceipt):
                 handle.mark_repeat()
                 return
-            if push is not None:  # also after an error: the log may have the task all the same
+            if push is not None:  # also after an error: the task may have been stored
                 self.push.watch(task_id, scope)
             if error is None:
                 self._enqueued(task_id)
@@ -249,7 +250,7 @@ class AgentExecutor:
         return handle
 
     def _enqueued(self, task_id: str) -> None:
-        """Count a task that is queued now, and wake the claimers."""
+        """Count a newly queued task, and wake the claimers."""
         self.queue.backlog += 1
         deadline = self.deadlines.of_task(task_id)
         if deadline is not None:
@@ -259,7 +260,7 @@ class AgentExecutor:
     # -- messages to existing tasks ------------------------------------------------------------
 
     def check_capacity(self) -> None:
-        """Raise ``OverloadedError`` if a message to an existing task has to be refused."""
+        """Raise ``OverloadedError`` if a message to an existing task must be rejected."""
         self._check_open()
         self._check_queue()
 
@@ -269,7 +270,7 @@ class AgentExecutor:
 
     def _check_queue(self) -> None:
         if self.queue.length >= self.options.max_queued:
-            raise OverloadedError(f"{self.queue.length} turns wait already", retry_after=1)
+            raise OverloadedError(f"{self.queue.length} turns are waiting already", retry_after=1)
 
     def queue_key(self, record: TaskRecord, caller: Caller) -> int:
         """Return the queue key of a caller's message to a task; 0 if its turn is not queued."""
@@ -278,7 +279,7 @@ class AgentExecutor:
         return self.queue.next_key(record.scope.tenant, caller.owner)
 
     def expect(self, task_id: str, entry: str) -> ReplyHandle:
-        """Return the handle of a message that is about to be appended to a task's log.
+        """Return a handle for a message that will be appended to a task's log.
 
         Call ``deliver`` after the append; remove the handle from ``arriving`` if it fails.
         """
@@ -287,15 +288,15 @@ class AgentExecutor:
         return handle
 
     def deliver(self, handle: ReplyHandle) -> None:
-        """Hand an appended message to the task's runner, or start or queue one."""
+        """Deliver an appended message to the task's runner, or start or queue a runner."""
         if self.arriving.pop(handle.entry, None) is None:
-            return  # a turn has taken it already
+            return  # a turn has already received it
         runner = self._runners.get(handle.task_id)
         if runner is None and handle.found is not None and handle.found.wakes_at is not None:
             handle.delegate_to(
                 self.remote_replies
             )  # it waits until the turn has woken up and ended
-            self.notify_work()  # unless that has happened just now
+            self.notify_work()  # unless the turn has woken up just now
             return
         if runner is None and self._may_start:
             runner = self._start(handle.task_id)
@@ -309,13 +310,13 @@ class AgentExecutor:
     # -- claimed and recovered tasks -----------------------------------------------------------
 
     def _capacity(self) -> int:
-        """Return how many tasks may be claimed."""
+        """Return the number of tasks that may be claimed."""
         if self.closing or not self.runs_turns:
             return 0
         return self.options.max_running - len(self._active)
 
     async def update_backlog(self, count: int) -> None:
-        """Set the number of unclaimed tasks, as the store has it, and claim them."""
+        """Set the number of unclaimed tasks in the store, and claim them."""
         if not count:
             if not self.queue.enqueuing:
                 self.queue.clear()
@@ -331,7 +332,7 @@ class AgentExecutor:
                 self.queue.advance(task.queue_key)
             runner = self._runners.get(task.task_id)
             if runner is not None:
-                runner.successor_epoch = task.epoch  # the store fences it; another follows
+                runner.successor_epoch = task.epoch  # the store fences this runner; another follows
             else:
                 self._start(task.task_id, task.epoch)
 
@@ -363,11 +364,11 @@ class AgentExecutor:
         return woken
 
     def is_running(self, task_id: str) -> bool:
-        """Whether a runner has the task."""
+        """Return whether a runner has the task."""
         return task_id in self._runners
 
     def recover(self, task_id: str) -> None:
-        """Start a runner for an orphan: a task that this replica holds and no runner has.
+        """Start a runner for an orphan: a task that this replica holds without a runner.
 
         Without capacity the task is released.
         """
@@ -375,14 +376,14 @@ class AgentExecutor:
             return
         keeps = self.runs_turns and self.has_capacity
         runner = self._start(task_id)
-        self.push.watch(task_id)  # its webhooks may be orphans too
+        self.push.watch(task_id)  # its webhooks may have no delivering replica either
         if not keeps:
             runner.release()
 
     async def expire_overdue(self) -> None:
         """Start idle tasks whose deadline has passed, so that they fail. Raises ``StoreError``.
 
-        The replica that queued a task knows its deadline; the store knows the parked tasks.
+        The replica that queued a task knows its deadline; the store knows the suspended tasks.
         """
         now = self.store.now()
         overdue = []
@@ -406,14 +407,14 @@ class AgentExecutor:
                 if self.has_capacity and not self.closing:
                     self._start(task_id)
 
-    # -- what runners call -------------------------------------------------------
+    # -- callbacks of runners ------------------------------------------------------------------
 
     def register(self, runner: TaskRunner) -> None:
-        """Make a runner known by its task."""
+        """Register a runner under its task."""
         self._runners[runner.task_id] = runner
 
     def remove(self, runner: TaskRunner) -> None:
-        """Forget a runner that has ended, and use its capacity."""
+        """Remove a runner that has ended, and use its capacity."""
         self._active.discard(runner)
         if runner.abandoned:
             self._abandoned.discard(runner)
@@ -440,7 +441,7 @@ class AgentExecutor:
         successor.cancel_requested = runner.cancel_requested
 
     def unavailable(self, error: StoreError) -> A2AError:
-        """Return a caller's error for a store that failed."""
+        """Return the caller's error for a failed store."""
         self.may_have_orphans = True
         return OverloadedError(
             "the server's task log does not work now; try again later", retry_after=5
@@ -449,7 +450,7 @@ class AgentExecutor:
     # -- background operations, cancellation ---------------------------------------------------
 
     async def in_background(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a background operation: it completes even if the caller goes away."""
+        """Run a background operation, which completes even if the caller leaves."""
         return await asyncio.shield(self._keep_in_background(asyncio.create_task(work)))
 
     def _keep_in_background(self, work: asyncio.Future[T]) -> asyncio.Future[T]:
@@ -460,23 +461,22 @@ class AgentExecutor:
     def _background_done(self, work: asyncio.Future[Any]) -> None:
         self._background.discard(work)
         if not work.cancelled():
-            work.exception()  # the caller, who would look at it, may be gone
+            work.exception()  # retrieve it, as the caller may have left
 
     async def cancel(
         self, task_id: str, *, turn: int = 0, caller: Caller = ANONYMOUS, reason: str = ""
     ) -> None:
-        """Log a cancellation, and wait a while until the task has ended (E4).
+        """Log a cancellation, and wait for some time until the task has ended (E4).
 
-        A ``reason`` says why it is the server that cancels, and not a caller.
-        The runner of the task cancels it, on whichever replica; one is started if there is none.
-        Raises ``TaskEnded``, ``UnknownTask``.
+        ``reason`` is set if the server cancels, not a caller. The runner of the task cancels it, on
+        any replica; one is started if there is none. Raises ``TaskEnded``, ``UnknownTask``.
         """
         self._check_open()
         await self.in_background(self._request_cancel(task_id, turn, caller, reason))
         await self.remote_replies.wait_ended(task_id, self.options.cancel_grace + CANCEL_SECONDS)
 
     async def note_cancel(self, task_id: str, caller: Caller) -> None:
-        """Log a cancellation, also while the server ends: the task's process cancels it.
+        """Log a cancellation, also during a shutdown. The task's process cancels the task.
 
         Raises ``StoreError``.
         """
@@ -495,7 +495,7 @@ class AgentExecutor:
         if runner is not None:
             runner.cancel()
         elif not self.closing:
-            self._start(task_id)  # it needs no capacity: no function is run
+            self._start(task_id)  # regardless of capacity: no function will run
         else:
             self.notify_work()
 
@@ -512,10 +512,10 @@ class AgentExecutor:
         self.remote_replies.open()
 
     def drain(self, grace: float) -> Coroutine[Any, Any, None]:
-        """Accept nothing more; give turns ``grace`` seconds to end; release the others (E3).
+        """Reject new work; give turns ``grace`` seconds to end; release the remaining turns (E3).
 
-        Callers that wait for turns of other replicas get the task as it is: at once if the store
-        has no other replica, else after ``grace``.
+        Callers that wait for turns of other replicas get the current task: at once if the store has
+        no other replica, else after ``grace``.
         """
         self.closing = True
         return self._drain(grace)
@@ -555,7 +555,7 @@ class AgentExecutor:
                 for runner in list(self._active):
                     runner.release()
         if self._active:
-            log.warning("%d turns did not end when told to", len(self._active))
+            log.warning("%d turns did not end when they were stopped", len(self._active))
             stuck = [runner.release_stuck() for runner in self._active]
             for failure in await asyncio.gather(*stuck, return_exceptions=True):
                 if failure is not None:

@@ -1,4 +1,4 @@
-"""Handoffs of conversations: an author's values, the state of a context, the record in a log."""
+"""Handoffs of conversations: an author's values, the state of a context, and the log records."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from parley.store.events import Scope
 from parley.store.task_store import TaskStore
 
 HANDOFF_KEY = "urn:parley:handoff:v1"
-"""Names handoffs in the metadata of messages and statuses, and in the state of a context."""
+"""The key of handoffs in the metadata of messages and statuses, and in the state of a context."""
 
 MAX_NOTE_CHARACTERS = 10_000
-"""How many characters a note may have."""
+"""The maximum number of characters in a note."""
 
 MAX_HISTORY_MESSAGES = 20
-"""How many messages of a conversation go to the other agent, at most."""
+"""The maximum number of a conversation's messages that are sent to the other agent."""
 
 MAX_HISTORY_BYTES = 64 * 1024
-"""How large these messages may be together; the oldest are left out."""
+"""The maximum size of these messages together; the oldest are left out."""
 
 
 class Handoff:
-    """A conversation is another agent's from now on, or goes back: ``handoff`` makes it."""
+    """A handoff of a conversation to another agent, or back. Made by ``handoff``."""
 
     __slots__ = ("answer", "back", "history", "note", "say", "skill", "to")
 
@@ -61,24 +61,24 @@ def handoff(
     back: bool = False,
     answer: Any = None,
 ) -> Handoff:
-    """Return a value that gives the conversation to another agent when a skill returns it.
+    """Return a value that hands the conversation over when a skill returns it.
 
-    ``to`` is an agent that ``Agent(handoffs=[...])`` declares. It answers this message,
-    and all later messages of this context, until it hands the conversation back. ``note`` is for
-    that agent, ``say`` for the caller (by default a sentence that names the agent, ``""`` for
-    none), ``skill`` the skill that the first message goes to. With ``history=False`` the
-    conversation so far, which ``Retention(history=True)`` keeps, does not go along.
+    ``to`` is an agent that ``Agent(handoffs=[...])`` declares. It answers this message, and all
+    later messages of this context, until it hands the conversation back. ``note`` is for that
+    agent, ``say`` for the caller (by default a sentence that names the agent; ``""`` for none),
+    ``skill`` is the skill for the first message. With ``history=False`` the conversation so far,
+    which ``Retention(history=True)`` keeps, is not sent.
 
     ``handoff(back=True)`` returns the conversation to the agent that handed it over. With
-    ``answer`` the caller gets that, and the other agent the next message; without, the other agent
-    answers this message.
+    ``answer`` the caller gets this answer, and the other agent gets the next message; otherwise the
+    other agent answers this message.
 
     Raises ``ValueError`` unless there is either ``to`` or ``back``.
     """
     if (to is None) != back:
         raise ValueError(
             "handoff(to=agent) gives the conversation to an agent, handoff(back=True) returns it: "
-            "give one of them"
+            "give either"
         )
     if back and (skill or say is not None):
         raise ValueError("handoff(back=True) takes answer= and note=; say= and skill= go with to=")
@@ -95,11 +95,11 @@ def handoff(
 
 
 class HandedConversation(msgspec.Struct, frozen=True, kw_only=True):
-    """How a conversation reached this agent (``turn.handoff``).
+    """The way in which a conversation reached this agent (``turn.handoff``).
 
-    ``sender`` is the name of the agent that handed it over, or back (``is_back``). ``note`` is what
-    it said, ``history`` the conversation so far if that agent keeps it, the oldest first. It is as
-    trustworthy as the caller of the turn, who sent it.
+    ``sender`` is the name of the agent that handed it over, or back (``is_back``). ``note`` is that
+    agent's note, ``history`` the conversation so far if that agent keeps it, the oldest message
+    first. All of this is as trustworthy as the caller of the turn, who sent it.
     """
 
     sender: str = ""
@@ -109,7 +109,8 @@ class HandedConversation(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, message: Message) -> HandedConversation | None:
-        """Return a message's facts of its handoff; ``None`` without readable ones."""
+        """Return the handoff in a message's metadata; ``None`` if there is none or it is
+        malformed."""
         value = (message.metadata or {}).get(HANDOFF_KEY)
         if not isinstance(value, Mapping):
             return None
@@ -126,25 +127,26 @@ class HandedConversation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def back_in(metadata: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Return the marker by which an answer hands the conversation back, if it has one."""
+    """Return the marker in an answer that hands the conversation back, if there is one."""
     value = (metadata or {}).get(HANDOFF_KEY)
     return value if isinstance(value, Mapping) and value.get("back") is True else None
 
 
 MAX_TASKS = 20
-"""How many tasks of a conversation are remembered by the ids that the other agent has for them."""
+"""The number of a conversation's tasks that are mapped to the other agent's tasks."""
 
 MAX_CONTEXTS = 20
-"""How many agents' contexts a conversation remembers."""
+"""The number of other agents whose contexts a conversation remembers."""
 
 
 class Handoffs(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom an agent may hand conversations to, and within which limits (``Agent(handoffs=...)``).
+    """The agents to which an agent may hand conversations over, and limits
+    (``Agent(handoffs=...)``).
 
     ``to`` are agents of this process, addresses and cards, or ``part(address, bearer=...)``.
     ``any_address`` allows every address that the server's egress policy allows. After ``lasts`` a
-    conversation returns by itself; ``None`` is never. ``most`` is how often one message may change
-    hands. ``timeout`` is how long (s) the other agent may take for an answer.
+    conversation returns automatically; ``None`` is never. ``most`` is the maximum number of
+    handoffs of one message. ``timeout`` is the time (s) for an answer of the other agent.
     """
 
     to: tuple[object, ...] = ()
@@ -162,13 +164,13 @@ class Handoffs(msgspec.Struct, frozen=True, kw_only=True):
         if self.lasts is not None and self.lasts <= timedelta(0):
             raise ValueError("lasts is a positive timedelta, or None for ever")
         if self.most < 1:
-            raise ValueError("most is 1 or more: how often one message may change hands")
+            raise ValueError("most is 1 or more: the maximum number of handoffs of one message")
         if self.timeout is not None and self.timeout <= 0:
             raise ValueError("timeout is a positive number of seconds, or None")
 
 
 def declared(handoffs: Iterable[object] | Handoffs) -> Handoffs | None:
-    """Return what ``Agent(handoffs=...)`` says, ``None`` for an agent that hands nothing over.
+    """Return the handoffs of ``Agent(handoffs=...)``, ``None`` for an agent without handoffs.
 
     Raises ``TypeError`` for a single agent or address.
     """
@@ -181,11 +183,10 @@ def declared(handoffs: Iterable[object] | Handoffs) -> Handoffs | None:
 
 
 class Holding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who answers a conversation: the state of a context, one value under ``HANDOFF_KEY``.
+    """The agent that answers a conversation: one value of the context, under ``HANDOFF_KEY``.
 
-    ``to`` is the other agent's key or address, empty when the conversation is this agent's own.
-    ``revision`` counts the changes. ``contexts`` are the other agents' contexts, ``tasks`` their
-    tasks by ours.
+    ``to`` is the other agent's key or address, empty if this agent answers. ``revision`` counts the
+    changes. ``contexts`` are the other agents' contexts, ``tasks`` their tasks by this agent's.
     """
 
     to: str = ""
@@ -197,10 +198,10 @@ class Holding(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class HandedOver(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The log's record of a message that goes to another agent. ``to`` is empty if it does not.
+    """The log record of a message for another agent. ``to`` is empty if this agent answers.
 
-    ``revision`` is the context's once the conversation is the other agent's. ``is_new``: this
-    message handed it over, with ``note``, ``say``, ``skill`` and, if asked for, ``history``.
+    ``revision`` is the context's after the handoff. ``is_new``: this message caused the handoff,
+    with ``note``, ``say``, ``skill`` and, if requested, ``history``.
     """
 
     to: str = ""
@@ -214,7 +215,7 @@ class HandedOver(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 async def holding(store: TaskStore, scope: Scope, context_id: str) -> Holding:
-    """Return who answers a conversation. Raises ``StoreError``."""
+    """Return the state of a conversation's handoff. Raises ``StoreError``."""
     return _read(await store.get_value(scope, context_id, HANDOFF_KEY))
 
 
@@ -226,7 +227,7 @@ async def is_handed_over(store: TaskStore, scope: Scope, context_id: str) -> boo
 async def change(
     store: TaskStore, scope: Scope, context_id: str, function: Callable[[Holding], Holding | None]
 ) -> None:
-    """Change who answers a conversation, atomically. ``None`` changes nothing.
+    """Change the agent that answers a conversation, atomically. ``None`` changes nothing.
 
     Raises ``StoreError``.
     """

@@ -1,6 +1,6 @@
 """Periodic work: on tasks without a runner, on sleeping tasks, and on the event loop.
 
-``Maintenance`` claims, recovers, expires, cancels and prunes tasks; ``Alarm`` wakes sleeping ones;
+``Maintenance`` claims, recovers, expires, cancels and prunes tasks; ``Alarm`` wakes sleeping tasks;
 ``LoopWatchdog`` warns when a function blocks the event loop (E6).
 """
 
@@ -38,7 +38,7 @@ PRUNE_BATCH = 500
 
 
 class Maintenance:
-    """Polls the store, because hints may be lost.
+    """Polls the store, because wake-up notifications may be lost.
 
     - ``POLL_SECONDS``: unclaimed tasks, in one query for all agents, and webhooks without a
       delivering replica. An embedded store is polled only while tasks are queued or after an error.
@@ -76,9 +76,9 @@ class Maintenance:
         self._running = [asyncio.create_task(work) for work in works]
 
     def wake(self) -> None:
-        """Do all of it now: the store's clock has jumped.
+        """Do all periodic work now, because the store's clock has jumped.
 
-        Tests that move the clock of a store (``MemoryTaskStore(clock=...)``) call this afterwards:
+        Tests that set the clock of a store (``MemoryTaskStore(clock=...)``) call this afterwards:
         sleeping tasks that are due wake up, overdue tasks fail, tasks whose caller never answered
         are canceled, and old tasks are pruned, without waiting for the next poll.
         """
@@ -88,7 +88,8 @@ class Maintenance:
                 pause.set_result(None)
 
     async def _pause(self, seconds: float) -> bool:
-        """Wait, with jitter: replicas do not poll at the same time. Return whether woken early."""
+        """Wait, with jitter so that replicas poll at different times. Return whether woken
+        early."""
         pause = asyncio.get_running_loop().create_future()
         self._pauses.add(pause)
         try:
@@ -131,20 +132,21 @@ class Maintenance:
             pause = PRUNE_SECONDS
             for agent in self._agents:
                 await self._try(self._cancel_unanswered(agent))
-            # Batch by batch, so that an agent with many old tasks does not delay the others.
+            # In batches, so that an agent with many old tasks does not delay other agents.
             left = list(self._agents)
             while left:
                 left = [agent for agent in left if await self._try(self._prune(agent))]
 
     async def _try(self, work: Awaitable[T]) -> T | None:
-        """Log a failure of ``work``; a failure of the store once, until the store works again."""
+        """Await ``work`` and log its failure; store failures are logged once until the store
+        works."""
         try:
             return await work
         except PrunedElsewhere:
-            pass  # another replica prunes now
+            pass  # another replica is pruning
         except StoreError as error:
             if not self._fails:
-                log.error("the store does not work, tasks at rest wait until it does: %s", error)
+                log.error("the store does not work, idle tasks wait until it does: %s", error)
             self._fails = True
         except Exception:
             log.exception("the maintenance of tasks failed")
@@ -164,13 +166,13 @@ class Maintenance:
             await executor.update_backlog(counts.get(agent, 0))
 
     async def _recover_orphans(self) -> None:
-        """Start runners for tasks that this replica holds and no runner has."""
+        """Start runners for tasks that this replica holds without a runner."""
         executors = self._executors.values()
         if not (self._store.is_shared or any(executor.may_have_orphans for executor in executors)):
             return
         held = await self._store.held_tasks()
         if any(executor.claimer.is_running for executor in executors):
-            return  # its tasks may be held already, and get their runners soon
+            return  # claimed tasks may not have their runners yet
         for executor in executors:
             executor.may_have_orphans = False
         try:
@@ -204,21 +206,21 @@ class Maintenance:
 
 
 LONGEST_WAIT = 5.0
-"""How often a store that other processes use is asked while no task sleeps. Also the longest time
-between two looks at the clock of an embedded store while a task sleeps: the clock may be set, and a
-machine may be suspended.
+"""The interval of polls for sleeping tasks in a shared store while none is known. Also the maximum
+time between two looks at the clock of an embedded store while a task sleeps: the clock may be set,
+and a machine may be suspended.
 """
 
 WAKE_BATCH = 500
-"""How many tasks of an agent are woken at a time."""
+"""The number of tasks of an agent that are woken at a time."""
 
 
 class Alarm:
-    """Waits for the next due time, and makes the tasks that are due claimable.
+    """Waits for the next due time, and makes the due tasks claimable.
 
-    An embedded store is asked nothing while no task sleeps. What this process puts to sleep, and
-    events that are completed in it, are heard of at once (``listen_timers``); what other processes
-    do is polled for. ``attempt`` awaits work, and returns ``None`` if it failed.
+    An embedded store is not queried while no task sleeps. Sleeps that begin in this process, and
+    events that are completed in it, are noticed at once (``listen_timers``); changes by other
+    processes are found by polling. ``attempt`` awaits work, and returns ``None`` if it failed.
     """
 
     def __init__(
@@ -235,12 +237,12 @@ class Alarm:
         self._rung = asyncio.Event()
 
     def ring(self) -> None:
-        """Look at the store's clock and at the store now."""
+        """Check the store's clock and the store now."""
         self._next = 0
         self._rung.set()
 
     def changed(self, wakes_at: int) -> None:
-        """Take note that a task of this process sleeps until a time (ms)."""
+        """Record that a task of this process sleeps until a time (ms)."""
         if self._next is None or wakes_at < self._next:
             self._next = wakes_at
             self._rung.set()
@@ -258,11 +260,11 @@ class Alarm:
             if is_due or self._store.is_shared:
                 is_known = bool(await self._try(self._wake_due()))
                 if not is_known:
-                    self._next = 0  # look again, whatever was heard of meanwhile
+                    self._next = 0  # check again, whatever was noticed meanwhile
             await self._wait(is_known=is_known)
 
     async def _wait(self, *, is_known: bool) -> None:
-        """Wait until the next time to look, or until it rings."""
+        """Wait until the next check, or until ``ring``."""
         longest = LONGEST_WAIT
         if not is_known or (self._store.is_shared and self._next is not None):
             longest = POLL_SECONDS * backoff.uniform(0.8, 1.2)
@@ -289,7 +291,7 @@ class Alarm:
                 woken = [await self._executors[a].wake_due(now, WAKE_BATCH) for a in self._agents]
                 if not any(woken):
                     return False  # another replica is waking them
-            elif heard > now:  # it did not ring meanwhile
+            elif heard > now:  # not rung meanwhile
                 next_wake = min(heard, NEVER if found is None else found)
                 self._next = None if found is None and heard == NEVER else next_wake
                 return True
@@ -304,8 +306,8 @@ _looking = threading.Lock()
 class LoopWatchdog:
     """Watches the event loop's heartbeat from a thread.
 
-    Logs one warning for each time that the loop is blocked for ``threshold`` seconds, with the
-    stack of the loop's thread.
+    Logs one warning each time that the loop is blocked for ``threshold`` seconds, with the stack of
+    the loop's thread.
     """
 
     def __init__(self, threshold: float = BLOCKED_SECONDS) -> None:
@@ -362,7 +364,7 @@ class LoopWatchdog:
             return
         log.warning(
             "the event loop has been blocked for %.1f s, and with it every task and stream; "
-            "an `async def` must await what takes time, where a plain `def` runs in a thread; "
+            "an `async def` must await slow work, where a plain `def` runs in a thread; "
             "`send` and `ask` of an extension must return at once. It is stuck here:\n%s",
             late,
             "".join(traceback.format_stack(frame)[-8:]),
@@ -370,11 +372,11 @@ class LoopWatchdog:
 
 
 def frame_of(thread_id: int) -> FrameType | None:
-    """Return the place of a thread in its code, ``None`` if it has ended.
+    """Return the current frame of a thread, ``None`` if it has ended.
 
-    CPython holds its lock on threads meanwhile. If garbage were collected there, a finalizer could
-    pass the GIL to a thread that needs that lock, and the process would stand still for ever. So
-    none is collected, and threads look one after another.
+    CPython holds its lock on threads during the call. If garbage were collected there, a finalizer
+    could pass the GIL to a thread that needs that lock, and the process would hang for ever. So
+    garbage collection is disabled, and only one thread at a time does this.
     """
     with _looking:
         collects = gc.isenabled()

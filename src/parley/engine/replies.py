@@ -1,7 +1,7 @@
-"""The reply to a message: its caller's handle, the handles of a task, and replies from the log.
+"""Replies to messages: the caller's handle, the handles of a task, and replies from the log.
 
-A caller gets the reply of the turn that takes its message (E2). ``RemoteReplies`` follows the log
-where that turn is queued, or runs on another replica.
+A caller gets the reply of the turn that receives its message (E2). If that turn is queued or runs
+on another replica, ``RemoteReplies`` follows the log.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class TaskReference(msgspec.Struct, frozen=True):
-    """A task that no runner of this process has: only its id is known."""
+    """A task without a runner in this process: only its id is known."""
 
     task_id: str
 
@@ -55,13 +55,13 @@ class TaskReference(msgspec.Struct, frozen=True):
 class ReplyHandle:
     """Waits for the reply to one message: a direct message, the task after its turn, or an error.
 
-    ``is_logged``: a new task for the message is in the log. ``entry`` identifies the message among
-    the messages that a task received, and ``found`` is the task before. ``turn`` is the number
-    of the turn that took the message, 0 until the log has that; ``received_at`` is the number of
-    the event after which the log has the message. ``awaits_task``: a caller waits for the task, to
-    show it before the turn ends. ``is_repeat``: another replica received the message before.
-    ``delegate`` finds the reply, if no runner of this process will give it. Several senders of one
-    repeated message may share a handle; a sender that disconnects does not affect the others.
+    ``is_logged``: the message's new task is in the log. ``entry`` identifies the message among the
+    messages to a task, and ``found`` is the task before. ``turn`` is the number of the turn that
+    received the message, 0 until the log has it; ``received_at`` is the event number after which
+    the log has the message. ``awaits_task``: a caller waits for the task, to show it before the
+    turn ends. ``is_repeat``: another replica received the message before. ``delegate`` finds the
+    reply, if no runner of this process will give it. Several senders of one repeated message may
+    share a handle; a sender that disconnects does not affect the others.
     """
 
     __slots__ = (
@@ -86,36 +86,37 @@ class ReplyHandle:
 
     @property
     def task_id(self) -> str:
-        """The id of the message's task, or the id it would get."""
+        """The id of the message's task, or the id that a new task would get."""
         return self._task.task_id
 
     def resolve(self, reply: Task | StoredTask | Message) -> None:
-        """Give the reply, unless there is one."""
+        """Set the reply, unless there is one."""
         if not self.done:
             self._reply = reply
             self.done = True
             self._wake()
 
     def refuse(self, error: A2AError) -> None:
-        """Give an error for a reply, unless there is one."""
+        """Set an error as the reply, unless there is one."""
         if not self.done:
             self._error = error
             self.done = True
             self._wake()
 
     def mark_repeat(self) -> None:
-        """Refuse: another replica received the message first, so the store has its reply."""
+        """Reject the message, because another replica received it first and the store has its
+        reply."""
         self.is_repeat = True
-        self.refuse(OverloadedError("the message is being taken in by another", retry_after=1))
+        self.refuse(OverloadedError("the message is being processed elsewhere", retry_after=1))
 
     def delegate_to(self, source: RemoteReplies) -> None:
-        """Have ``source`` find the reply: no runner of this process will give it."""
+        """Let ``source`` find the reply, since no runner of this process will give it."""
         if not self.done:
             self.delegate = source
             self._wake()
 
     def mark_logged(self) -> None:
-        """Note that the message's task is in the log."""
+        """Record that the message's task is in the log."""
         self.is_logged = True
         self._wake()
 
@@ -125,7 +126,7 @@ class ReplyHandle:
             watcher()
 
     def on_change(self, watcher: Callable[[], object]) -> None:
-        """Call ``watcher`` once, from within the next change. It must not raise."""
+        """Call ``watcher`` once, during the next change. It must not raise."""
         self._watchers += (watcher,)
 
     def on_settled(self, watcher: Callable[[], object]) -> None:
@@ -141,21 +142,21 @@ class ReplyHandle:
 
     @property
     def is_settled(self) -> bool:
-        """Whether there is a reply, or a delegate that finds it."""
+        """True if there is a reply, or a delegate that finds it."""
         return self.done or self.delegate is not None
 
     @property
     def reply(self) -> Task | Message:
-        """The reply. Raises the error if the message was refused."""
+        """The reply. Raises the error of a rejected message."""
         reply = self.stored_reply
         return reply.task() if isinstance(reply, StoredTask) else reply
 
     @property
     def stored_reply(self) -> Task | StoredTask | Message:
-        """The reply; a task that was read from the store as it was read."""
+        """The reply; a task from the store in its stored form."""
         if self._error is not None:
             raise self._error
-        assert self._reply is not None, "the reply is not there yet"
+        assert self._reply is not None, "there is no reply yet"
         return self._reply
 
     async def logged(self) -> None:
@@ -166,12 +167,12 @@ class ReplyHandle:
 
 
 class ReplyWait:
-    """A caller's wait for a reply. ``over`` is called once: the reply is there, or ``find`` has it.
+    """A caller's wait for a reply. ``over`` is called once: there is a reply, or ``find`` gets it.
 
-    The timeout begins once the message's task is in the log: before, the caller could not look for
-    the task later. ``timer`` is shared by all callers that wait as long as the agent lets them;
-    others have a ``timeout`` of their own (seconds). For ``over``: the caller asked for
-    ``history_length`` messages of a task's history, and ``done`` takes the reply.
+    The timeout begins once the message's task is in the log: before that, the caller could not look
+    up the task later. ``timer`` is shared by all callers with the agent's own timeout; others have
+    a ``timeout`` of their own (seconds). For ``over``: the caller requested ``history_length``
+    messages of a task's history, and ``done`` receives the reply.
     """
 
     __slots__ = (
@@ -202,7 +203,7 @@ class ReplyWait:
             handle.on_change(self._look)
 
     def _look(self) -> None:
-        """Look at the handle, now and after each of its changes."""
+        """Check the handle, now and after each of its changes."""
         handle = self.handle
         if handle.done:
             self.end()
@@ -233,7 +234,7 @@ class ReplyWait:
             over(self)
 
     async def find(self) -> bool:
-        """Have the delegate find the reply in the time that is left; return whether it is there."""
+        """Let the delegate find the reply in the remaining time. Return whether there is one."""
         handle = self.handle
         if handle.delegate is not None and not handle.done and self._ends_at is not None:
             left = self._ends_at - asyncio.get_running_loop().time()
@@ -245,15 +246,15 @@ class ReplyWait:
 log = logging.getLogger("parley.engine")
 
 CLAIM_LOST = (Fenced, LeaseHeld, TaskEnded, UnknownTask, Conflict)
-"""The store's errors when another executor has claimed the task, or has ended it."""
+"""The store's errors if another executor has claimed or ended the task."""
 
 
 class Waiters:
     """The reply handles of one task.
 
-    ``current`` waits for the turn that runs, ``pending`` for a turn that takes the message,
-    by the message's entry in the log. ``arriving`` are the handles of messages, to any task, that
-    are being appended: a turn may find one in the log before the append returns.
+    ``current`` waits for the running turn, ``pending`` for a turn that receives the message, by the
+    message's entry in the log. ``arriving`` are the handles of messages, to any task, that are
+    being appended: a turn may find one in the log before the append returns.
     """
 
     __slots__ = ("_arriving", "_taken", "current", "pending")
@@ -266,13 +267,14 @@ class Waiters:
 
     @property
     def are_left(self) -> bool:
-        """Whether any caller waits."""
+        """True if any caller waits."""
         return bool(self.current or self.pending)
 
     def take(self, received: MessageReceived) -> None:
-        """Have the current turn take a message: its sender gets that turn's reply.
+        """Assign a message to the current turn: its sender gets that turn's reply.
 
-        The log does not have that yet, and may never: then a turn of another replica takes it.
+        The log does not have this yet, and may never have it: then a turn of another replica
+        receives the message.
         """
         self._taken.add(received.entry)
         handle = self.pending.pop(received.entry, None) or self._arriving.pop(received.entry, None)
@@ -280,40 +282,41 @@ class Waiters:
             self.current.append(handle)
 
     async def oldest_message(self, store: TaskStore, task_id: str) -> MessageReceived | None:
-        """Return the oldest message in the task's log that no turn has taken."""
+        """Return the oldest message in the task's log that no turn has received."""
         skip = 0
         while found := await store.waiting_messages(task_id, skip=skip):
             received = found[0].event
             assert isinstance(received, MessageReceived)
             if received.entry not in self._taken:
                 return received
-            skip += 1  # a turn has taken it, and the log does not have that yet
+            skip += 1  # a turn has received it, but the log does not have that yet
         return None
 
     def resolve(self, reply: Task | Message) -> None:
-        """Give the current turn's reply."""
+        """Set the current turn's reply."""
         handles, self.current = self.current, []
         for handle in handles:
             handle.resolve(reply)
 
     def refuse(self, error: A2AError) -> None:
-        """Refuse the messages of the current turn."""
+        """Reject the messages of the current turn."""
         handles, self.current = self.current, []
         for handle in handles:
             handle.refuse(error)
 
     def delegate_pending(self, source: RemoteReplies) -> None:
-        """Delegate the messages that no turn of this runner took: the task has ended, and the log
-        says whether a turn on another replica took one before.
+        """Delegate the messages that no turn of this runner received.
+
+        The task has ended, and the log shows whether a turn on another replica received one before.
         """
         pending, self.pending = self.pending, {}
         for handle in pending.values():
             handle.delegate_to(source)
 
     def delegate(self, source: RemoteReplies) -> None:
-        """Delegate everyone: ``source`` finds the replies in the log.
+        """Delegate all handles: ``source`` finds the replies in the log.
 
-        Messages that are not in the log are refused: their senders may retry.
+        Messages that are not in the log are rejected: their senders may retry.
         """
         handles = [*self.current, *self.pending.values()]
         self.current, self.pending = [], {}
@@ -326,13 +329,13 @@ class Waiters:
     def store_failed(
         self, error: StoreError, task_id: str, unavailable: Callable[[StoreError], A2AError]
     ) -> None:
-        """Refuse everyone, unless the store or another executor will have their replies."""
+        """Reject all messages, unless the store or another executor will have their replies."""
         if isinstance(error, DuplicateReceipt):
             for handle in self.current:
                 handle.mark_repeat()
             self.current = []
         elif isinstance(error, CLAIM_LOST):
-            log.debug("task %s is another's by now: %s", task_id, error)
+            log.debug("task %s belongs to another executor: %s", task_id, error)
         else:
             log.error("task %s: the log could not be written: %s", task_id, error)
             refusal = unavailable(error)
@@ -341,7 +344,7 @@ class Waiters:
             self.current, self.pending = [], {}
 
     def inherit(self, others: Waiters) -> None:
-        """Take the handles of a runner that this one replaces."""
+        """Adopt the handles of a runner that this one replaces."""
         self.current, others.current = others.current, []
         self.pending, others.pending = others.pending, {}
 
@@ -349,7 +352,7 @@ class Waiters:
 def ended(task_id: str) -> UnsupportedOperationError:
     """Return the error for a message to a task that has ended."""
     return UnsupportedOperationError(
-        "the task has ended and takes no more messages; start a new one in the same context",
+        "the task has ended and accepts no more messages; start a new one in the same context",
         metadata={"taskId": task_id},
     )
 
@@ -357,7 +360,7 @@ def ended(task_id: str) -> UnsupportedOperationError:
 class RemoteReplies:
     """Finds the replies of turns in the log, for callers that wait in this process.
 
-    ``unavailable`` makes the error for a store that failed.
+    ``unavailable`` makes the error for a failed store.
     """
 
     def __init__(
@@ -372,19 +375,19 @@ class RemoteReplies:
 
     @property
     def waiting(self) -> int:
-        """The number of callers that wait for a turn of another replica, or a queued one."""
+        """The number of callers that wait for a queued turn or a turn of another replica."""
         return len(self._waits)
 
     def open(self) -> None:
-        """Let callers wait."""
+        """Allow callers to wait."""
         self._is_closed = False
 
     def close(self) -> None:
-        """End all waits: every caller gets the task as it is."""
+        """End all waits: every caller gets the current task."""
         self._is_closed = True
         now = asyncio.get_running_loop().time()
         for wait in self._waits:
-            if not wait.expired():  # one that has just expired cannot be made to end sooner
+            if not wait.expired():  # an expired timeout cannot be rescheduled
                 wait.reschedule(now)
 
     async def wait_idle(self) -> None:
@@ -394,10 +397,10 @@ class RemoteReplies:
             await self._idle.wait()
 
     async def find_reply(self, handle: ReplyHandle, timeout: float) -> None:
-        """Resolve a handle with the task as the turn that took its message left it (E2).
+        """Resolve a handle with the task after the turn that received its message (E2).
 
-        Refuses it when the task ended before a turn took the message; leaves it unchanged after
-        ``timeout`` seconds.
+        Rejects the message if the task ended before a turn received it; leaves the handle unchanged
+        after ``timeout`` seconds.
         """
         try:
             async with asyncio.timeout(0 if self._is_closed else timeout) as wait:
@@ -416,11 +419,11 @@ class RemoteReplies:
             handle.refuse(self._unavailable(error))
 
     async def current_task(self, handle: ReplyHandle, history: int | None) -> StoredTask:
-        """Return the task as it is, as the reply to a caller whose wait timed out.
+        """Return the current task, as the reply to a caller whose wait timed out.
 
         It has ``history`` of its last messages, or all.
 
-        Raises ``OverloadedError`` when no turn has taken the message, and the task asks for input:
+        Raises ``OverloadedError`` if no turn has received the message and the task asks for input:
         as a reply, the question that the message answers would look like a new one.
         """
         try:
@@ -432,7 +435,8 @@ class RemoteReplies:
             raise _not_kept(handle.task_id)
         if not turn and record.state is TaskState.INPUT_REQUIRED:
             raise OverloadedError(
-                "the message is kept, and waits for its turn; look at the task later", retry_after=1
+                "the message is stored, and waits for its turn; look at the task later",
+                retry_after=1,
             )
         return record.stored
 
@@ -471,7 +475,7 @@ class RemoteReplies:
         return follow(self._store, self._hints, record.stored.task_id, record.seq, live=live)
 
     async def turn_of(self, handle: ReplyHandle) -> int:
-        """Return the number of the turn that took a handle's message, 0 if none has."""
+        """Return the number of the turn that received a handle's message, 0 if there is none."""
         if not handle.turn:
             after = (handle.received_at, 0)
             for record in await self._store.private_records(
@@ -484,7 +488,7 @@ class RemoteReplies:
         return handle.turn
 
     async def handle_for(self, task_id: str, message_id: str = "") -> ReplyHandle:
-        """Return a handle for a message that a task received, or for its first message."""
+        """Return a handle for a message that a task received, by default its first message."""
         handle = ReplyHandle(TaskReference(task_id))
         handle.is_logged = True
         if not message_id:
@@ -503,7 +507,7 @@ class RemoteReplies:
     async def _task_after(
         self, turn: int, task_id: str, seq: int | None = None
     ) -> Task | StoredTask:
-        """Return a task exactly as a turn left it; ``seq`` is that turn's last event."""
+        """Return a task exactly as it was after a turn; ``seq`` is that turn's last event."""
         record = await self._store.load(task_id)
         if record is None:
             raise _not_kept(task_id)
@@ -539,7 +543,7 @@ _INTERRUPTED = (TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED)
 
 
 def _reply_state(record: LoggedEvent) -> TaskState | None:
-    """Return the event's state if it ends the wait for its turn's reply."""
+    """Return the event's state if it completes the reply of its turn."""
     event = record.event
     if not isinstance(event, TaskStatusUpdateEvent):
         return None
@@ -548,7 +552,7 @@ def _reply_state(record: LoggedEvent) -> TaskState | None:
 
 
 def _has_reply(record: TaskRecord, turn: int) -> bool:
-    """Whether a turn has its reply, as far as the record tells."""
+    """Return whether a turn has its reply, as far as the record shows."""
     if record.turn != turn:
         return record.turn > turn
     return not record.turn_open or record.state is TaskState.AUTH_REQUIRED
@@ -564,9 +568,9 @@ T = TypeVar("T")
 class SharedTimer(Generic[T]):
     """Calls ``fire`` with each of many objects ``seconds`` after it was added.
 
-    Nearly all are discarded soon, as quick functions reply in time: an event-loop timer for each
-    would cost more than some of these functions do. The objects stand in the order of their times,
-    and nothing is kept of a discarded one.
+    Nearly all objects are discarded early, as quick functions reply in time: a timer of the event
+    loop for each would cost more than some of these functions do. The objects are kept in the order
+    of their times, and a discarded object is dropped.
     """
 
     def __init__(self, seconds: float, fire: Callable[[T], None]) -> None:
@@ -576,9 +580,9 @@ class SharedTimer(Generic[T]):
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, each: T, loop: asyncio.AbstractEventLoop) -> float:
-        """Fire with an object after the timeout; ``loop`` is the running event loop.
+        """Schedule an object; ``loop`` is the running event loop.
 
-        Return the time of that, by the clock of the loop.
+        Returns the time of its timeout, by the clock of the loop.
         """
         when = self._times[each] = loop.time() + self._seconds
         if self._timer is None:
@@ -586,7 +590,7 @@ class SharedTimer(Generic[T]):
         return when
 
     def discard(self, each: T) -> None:
-        """Do not fire with an object. Idempotent."""
+        """Cancel an object. Idempotent."""
         self._times.pop(each, None)
 
     def close(self) -> None:

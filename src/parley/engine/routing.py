@@ -1,4 +1,4 @@
-"""Choose the skill of a message, among the skills that its caller may see and use."""
+"""The choice of a message's skill, among the skills that its caller may see and use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from parley.security.schemes.scheme import Security
 
 
 class RoutedMessage(msgspec.Struct, frozen=True):
-    """The message that a router chooses a skill for. ``caller`` has all claims."""
+    """The message for which a router chooses a skill. ``caller`` has all claims."""
 
     message: Message
     metadata: dict[str, Any]
@@ -47,7 +47,7 @@ def skill_of(
 ) -> Skill | None:
     """Return the skill that a message names, else the default; ``None`` if the router chooses.
 
-    If no skill was declared the default, it is the only skill that the message fits; ``unclear`` is
+    If no default skill was declared, it is the only skill that fits the message; ``unclear`` is
     called if there is no such skill. A skill that is ``hidden`` from the caller is unknown. Raises
     ``InvalidParamsError`` for an unknown skill.
     """
@@ -76,7 +76,7 @@ def skill_of(
 def _fitting(
     agent: AgentDescription, message: Message, hidden: HiddenSkills | None, caller: Caller
 ) -> list[Skill]:
-    """Return the skills that a message fits; typed ones alone, if data fits any of them."""
+    """Return the skills that fit a message; only typed skills if data fits any of them."""
     skills = agent.skills.values()
     seen = [each for each in skills if hidden is None or hidden.may_use(each, caller)]
     fitting = [skill for skill in seen if fits(message, skill, agent.input_modes)]
@@ -85,9 +85,9 @@ def _fitting(
 
 
 def fits(message: Message, skill: Skill, modes: Sequence[str]) -> bool:
-    """Return whether a skill takes the parts of a message, and they have its inputs.
+    """Return whether a skill accepts the parts of a message, and they match its inputs.
 
-    ``modes`` are the agent's, for a skill without any.
+    ``modes`` are the agent's, for a skill that declares none.
     """
     try:
         if skill.inputs is not None:
@@ -104,9 +104,9 @@ def skill_elsewhere(
     hidden: HiddenSkills | None = None,
     caller: Caller = ANONYMOUS,
 ) -> Skill:
-    """Return the skill of a message that another agent answers: the conversation was handed to it.
+    """Return the skill of a message in a conversation that was handed over to another agent.
 
-    A skill that this agent does not have is the other agent's, and no router is asked.
+    An unknown skill belongs to the other agent. No router is called.
     """
     named = named_skill(message, metadata)
     skill = agent.skills.get(named) if isinstance(named, str) else None
@@ -120,7 +120,7 @@ def skill_elsewhere(
 async def route(
     agent: AgentDescription, routed: RoutedMessage, in_thread: Callable[..., Awaitable[Any]]
 ) -> Skill:
-    """Return the skill that the agent's router chooses; ``in_thread`` calls a blocking router."""
+    """Return the skill that the agent's router chooses; ``in_thread`` calls a plain router."""
     assert agent.router is not None
     if form_of(agent.router).in_thread:
         chosen = await in_thread(agent.router, routed)
@@ -140,10 +140,10 @@ async def route(
 class HiddenSkills:
     """The skills of an agent that the public card leaves out.
 
-    A skill with ``listed="extended"``, or a function, is there for callers who get the extended
-    card, meet the skill's own requirement, and are allowed by the function. One with
-    ``listed=False`` is on no card, and there for those who meet its requirement. To all others they
-    do not exist. ``authenticates``: the server identifies callers.
+    A skill with ``listed="extended"``, or a function, exists for callers who get the extended card,
+    meet the skill's own requirement, and are accepted by the function. A skill with
+    ``listed=False`` is on no card, and exists for callers who meet its requirement. To all other
+    callers they do not exist. ``authenticates``: the server identifies callers.
     """
 
     def __init__(self, agent: AgentDescription, *, authenticates: bool) -> None:
@@ -152,13 +152,13 @@ class HiddenSkills:
 
     @classmethod
     def of(cls, agent: AgentDescription, *, authenticates: bool) -> Self | None:
-        """Return the hidden skills of an agent, ``None`` if all see all."""
+        """Return the hidden skills of an agent, ``None`` if all skills are public."""
         if all(skill.listing.is_public for skill in agent.skills.values()):
             return None
         return cls(agent, authenticates=authenticates)
 
     def may_use(self, skill: Skill, caller: Caller) -> bool:
-        """Return whether a skill is there for a caller."""
+        """Return whether a skill exists for a caller."""
         listing = skill.listing
         if listing.is_public:
             return True
@@ -167,7 +167,7 @@ class HiddenSkills:
         return listing.allows is None or self._is_shown(skill, caller)
 
     def check(self, skill: Skill, caller: Caller) -> None:
-        """Refuse a skill that the caller did not name, without naming it.
+        """Reject a message for a hidden skill that the caller did not name, without naming it.
 
         Raises ``InvalidParamsError``.
         """
@@ -175,15 +175,15 @@ class HiddenSkills:
             raise InvalidParamsError("this agent has no skill for this message")
 
     def check_joined(self, skill: Skill, caller: Caller) -> None:
-        """Refuse a message to a task of a skill, without naming it.
+        """Reject a message to a task of a hidden skill, without naming the skill.
 
         The caller owns the task, alone or with others. Raises ``PermissionDeniedError``.
         """
         if not self.may_use(skill, caller):
-            raise PermissionDeniedError("the skill of this task is not there for this caller")
+            raise PermissionDeniedError("the skill of this task does not exist for this caller")
 
     def known_to(self, caller: Caller) -> list[str]:
-        """Return the ids of the skills on the card of a caller."""
+        """Return the ids of the skills on a caller's card."""
         return [skill.id for skill in self._shown(caller)]
 
     def card_for(self, caller: Caller) -> AgentCard:
@@ -201,8 +201,8 @@ class HiddenSkills:
         return replace(card, skills=tuple(skills), capabilities=capabilities)
 
     def _described(self, skill: Skill) -> AgentSkill:
-        """Return a hidden skill as the extended card has it."""
-        if self._security_of(skill) is not None:  # a server may require something else
+        """Return a hidden skill in the form of the extended card."""
+        if self._security_of(skill) is not None:  # the server may replace the requirement
             return skill.described
         return replace(skill.described, security_requirements=())
 

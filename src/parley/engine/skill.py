@@ -38,7 +38,7 @@ class Form(Enum):
 
     @property
     def in_thread(self) -> bool:
-        """True if the function would block the event loop."""
+        """True if the function would block the event loop, so it runs in a thread."""
         return self is Form.PLAIN or self is Form.GENERATOR
 
 
@@ -46,10 +46,10 @@ class Skill(msgspec.Struct, frozen=True, kw_only=True):
     """A function with its description.
 
     ``takes`` is the function's argument: the turn, the message's text, nothing, or ``inputs``.
-    ``result`` is what its return annotation promises, if that is data. ``security`` is what a
-    caller has to prove for this skill. ``listing`` says who sees it on a card, and ``limits`` how
-    much of it callers may take. With ``runs_on_cancel`` the function is called, with
-    ``Attempt.is_canceling``, for the cancellation of a task of which no turn runs.
+    ``result`` is the type in its return annotation, if that is data. ``security`` is the
+    requirement for callers of this skill. ``listing`` limits who sees it on a card, and ``limits``
+    bounds its usage by callers. With ``runs_on_cancel`` the function is called, with
+    ``Attempt.is_canceling``, if its task is canceled while no turn runs.
     """
 
     id: str
@@ -88,8 +88,9 @@ class Skill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def default_skill(skills: Mapping[str, Skill]) -> Skill:
-    """Return the skill of messages that name none: the one declared so, else the first that all
-    see, else the first.
+    """Return the skill of messages that name none.
+
+    It is the declared default, else the first public skill, else the first skill.
     """
     first = next(iter(skills.values()))
     first = next((skill for skill in skills.values() if skill.listing.is_public), first)

@@ -131,10 +131,10 @@ class EnvelopeBinding(msgspec.Struct, frozen=True, kw_only=True):
     """The envelope protocol of a server: ``parley.asgi(agent, bindings=[EnvelopeBinding(...)])``.
 
     ``keys`` are the keys of the agents that sign messages: a file (``parley keys share``), by
-    default the file in ``PARLEY_ENVELOPE_KEYS``, or a list (``docs/guides/envelope/operate.md``); the same
-    for all replicas. ``handler`` is an async function of a message and its context, for messages
-    without another handler (``docs/guides/envelope/operate.md``); its calls are limited to
-    ``handler_timeout`` seconds. ``heartbeats`` are the settings of connection checks,
+    default the file in ``PARLEY_ENVELOPE_KEYS``, or a list; the same for all replicas. ``handler``
+    is an async function of a message and its context, for messages without another handler; its
+    calls are limited to ``handler_timeout`` seconds. ``docs/guides/envelope/operate.md`` describes
+    both. ``heartbeats`` are the settings of connection checks,
     ``registration`` the permissions to register over a socket, ``routing`` the limits of forwarding
     (``docs/guides/envelope/routing.md``).
 

@@ -1,4 +1,4 @@
-"""Extensions of the protocol: how to make an extension, and Parley's own extensions.
+"""Extensions of the protocol: Parley's own extensions, and the base for others.
 
 from parley.extensions import Extension, TaskSearch, method
 """

@@ -1,6 +1,7 @@
-"""The chain of calls that a message belongs to (``docs/reference/extensions/call-chain.md``).
+"""The chain of agents that called each other for a message.
 
-This reads and writes the value: ``engine.caller`` checks it, and ``agent.remote`` extends it.
+This module reads and writes the chain. ``engine.caller`` checks it, and ``agent.remote`` extends
+it. ``docs/reference/extensions/call-chain.md`` describes the extension.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ from parley.model.operations import SendMessageRequest
 from parley.model.struct import A2AStruct, Timestamp
 
 MAX_PATH = 64
-"""How many agents a path may hold."""
+"""The maximum number of agents in a path."""
 
 MAX_SPENT = 2**53
-"""The most that a budget names of anything."""
+"""The maximum of each amount in a budget."""
 
 MAX_ID = 128
-"""How many characters the id of an agent in a path may have."""
+"""The maximum number of characters in the id of an agent in a path."""
 
 
 class ChainBudget(A2AStruct, frozen=True, kw_only=True):
-    """How much may be spent on a message, by its agent and all that this calls: ``None`` is no
-    limit.
+    """The maximum cost of a message, for its agent and all agents called for it.
 
-    ``calls`` counts calls of other agents. ``tokens`` and ``cost`` are what agents report
-    (``parley.extensions.usage.Spent``); whoever set the budget chose the unit of ``cost``.
+    ``None`` is unlimited. ``calls`` counts calls of other agents. ``tokens`` and ``cost`` are
+    summed from the reports of agents (``parley.extensions.usage.Spent``). The creator of the budget
+    chooses the unit of ``cost``.
     """
 
     calls: int | None = None
@@ -53,9 +54,9 @@ class ChainBudget(A2AStruct, frozen=True, kw_only=True):
 class Chain(A2AStruct, frozen=True, kw_only=True):
     """The chain of calls that led to a message.
 
-    ``hops`` is the number of agents that called each other so far, ``path`` their opaque ids, the
-    first caller first. ``deadline`` is when the answer is of no more use. ``budget`` is what may be
-    spent on it.
+    ``hops`` is the number of agents that have called each other so far. ``path`` has their opaque
+    ids, the first caller first. ``deadline`` is the time after which the answer is useless.
+    ``budget`` is the maximum cost of the answer.
     """
 
     hops: int = 0
@@ -65,7 +66,7 @@ class Chain(A2AStruct, frozen=True, kw_only=True):
 
 
 class CallChain(Extension):
-    """A message says how many agents called each other before, which, and until when."""
+    """A message carries the number of agents that called each other, their ids, and a deadline."""
 
     uri = CALL_CHAIN
     description = "Deadline and hop count of a chain of agents that call each other."
@@ -104,9 +105,9 @@ class CallChain(Extension):
 
 
 def with_deadline(request: SendMessageRequest, deadline: Timestamp) -> SendMessageRequest:
-    """Return a request whose chain has a deadline: this one, or its own if that is earlier.
+    """Return a request whose chain has this deadline, or its own if that is earlier.
 
-    Raises ``InvalidParamsError`` for something else than a chain.
+    Raises ``InvalidParamsError`` if the request has an invalid chain.
     """
     chain = CallChain.of(request) or Chain()
     if chain.deadline is None or deadline < chain.deadline:
@@ -115,7 +116,7 @@ def with_deadline(request: SendMessageRequest, deadline: Timestamp) -> SendMessa
 
 
 def _hops(value: object) -> int:
-    # A number in metadata may have gone through a double.
+    # A number in metadata may have been converted to a double.
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1_000_000:
@@ -156,7 +157,7 @@ def _budget(value: object) -> ChainBudget | None:
         is_number = isinstance(given, int | float) and not isinstance(given, bool)
         if not is_number or not 0 <= given <= MAX_SPENT:
             raise _invalid(f".budget.{name}", "expected a number, 0 or more")
-        # A number in metadata may have gone through a double.
+        # A number in metadata may have been converted to a double.
         if name != "cost" and given != int(given):
             raise _invalid(f".budget.{name}", "expected a whole number")
         found[name] = float(given) if name == "cost" else int(given)

@@ -1,7 +1,7 @@
-"""Extensions that are data on the card: their behaviour is elsewhere.
+"""Extensions that are only data on the card. Other modules implement their behaviour.
 
-``server.http.files`` takes files in and hands them out, ``engine.service`` detects repeated
-messages, and ``engine.typed`` reads inputs and checks results. See ``docs/reference/extensions/``.
+``server.http.files`` receives and serves files, ``engine.service`` detects repeated messages, and
+``engine.typed`` reads inputs and checks results. See ``docs/extensions/``.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ COMPOSITION = "urn:parley:composition:v1"
 
 
 class CompositionPicture(Extension):
-    """The card has a picture of the agents that this one is made of. Compositions declare it.
+    """A picture on the card of the parts of a composition. Compositions declare it.
 
-    ``svg`` is the same picture for pages.
+    ``svg`` is the same picture for web pages.
     """
 
     uri = COMPOSITION
-    description = "A picture of what this agent is made of, in the language of Mermaid."
+    description = "A picture of the parts of this agent, in the language of Mermaid."
 
     def __init__(self, mermaid: str, svg: str) -> None:
         super().__init__(params={"mermaid": mermaid})
@@ -36,8 +36,8 @@ class CompositionPicture(Extension):
 class FileTransfer(Extension):
     """Files are uploaded to and downloaded from the server of the agent.
 
-    ``upload_url`` is where uploads begin, ``max_bytes`` the size of the largest file, and
-    ``inline_bytes`` the size up to which a file should be sent in a message.
+    ``upload_url`` is the address that begins an upload, ``max_bytes`` the size of the largest file,
+    and ``inline_bytes`` the size up to which a file should be sent in a message.
     """
 
     uri = FILE_TRANSFER
@@ -53,11 +53,11 @@ class FileTransfer(Extension):
 
 
 class IdempotentSend(Extension):
-    """A repeated message gets the first answer again, for callers that ask for it."""
+    """A repeated message gets the first answer again, for callers that request it."""
 
     uri = IDEMPOTENT_SEND
     description = (
-        "A message that is sent again with the same messageId is answered as it was before."
+        "A message that is sent again with the same messageId gets the same answer as before."
     )
 
 
@@ -72,25 +72,25 @@ class SkillSchema(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SkillSchemas(Extension):
-    """The card has the JSON Schemas of typed skills.
+    """The JSON Schemas of typed skills, on the card.
 
-    Agents with typed skills declare it by themselves.
+    Agents with typed skills declare it automatically.
     """
 
     uri = SKILL_SCHEMAS
     description = (
-        "The card has the JSON Schema of what skills take and return; the input goes into the "
+        "The card has the JSON Schemas of what skills take and return; the input goes into the "
         "first data part of a message."
     )
 
     @classmethod
     def of_skills(cls, schemas: Mapping[str, SkillSchema]) -> SkillSchemas:
-        """Return the declaration of schemas, by the ids of their skills."""
+        """Return the declaration for schemas by skill id."""
         return cls(params={"skills": msgspec.to_builtins(dict(schemas))})
 
 
 def schemas_on(card: AgentCard) -> dict[str, SkillSchema]:
-    """Return the schemas on a card, by the ids of their skills. Malformed schemas are left out."""
+    """Return the schemas on a card by skill id. Malformed schemas are left out."""
     found: dict[str, SkillSchema] = {}
     for extension in card.capabilities.extensions:
         if extension.uri != SKILL_SCHEMAS:

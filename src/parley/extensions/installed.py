@@ -1,7 +1,7 @@
-"""Extensions of installed packages, found by their names.
+"""Extensions of installed packages, found by name.
 
-A package names its extensions in the entry-point group ``parley.extensions``: a class, or a
-function, that is called without arguments.
+A package declares extensions in the entry-point group ``parley.extensions``. An entry point is a
+class or function that is called without arguments.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GROUP = "parley.extensions"
 
 def installed_extensions() -> dict[str, EntryPoint]:
     """Return the entry points of all installed extensions, by name."""
-    from importlib.metadata import entry_points  # loads much, which most processes do not need
+    from importlib.metadata import entry_points  # slow, and rarely needed
 
     return {point.name: point for point in entry_points(group=GROUP)}
 
@@ -29,15 +29,15 @@ def installed_extensions() -> dict[str, EntryPoint]:
 def installed_extension(name: str) -> Extension:
     """Return a new object of an installed extension, with its defaults.
 
-    Raises ``ValueError`` for a name that no installed package has, and ``TypeError`` if the package
-    gives no ``Extension``.
+    Raises ``ValueError`` for a name that no installed package declares, and ``TypeError`` if the
+    entry point does not return an ``Extension``.
     """
     points = installed_extensions()
     if name not in points:
         known = ", ".join(sorted(points)) or "none"
         raise ValueError(
             f"no installed package has an extension named {name!r}; installed are: {known}. "
-            "An extension without a package is named by its URI, which has a colon"
+            "An extension without a package is identified by its URI, which has a colon"
         )
     made = points[name].load()()
     if not isinstance(made, Extension):
@@ -50,9 +50,9 @@ def installed_extension(name: str) -> Extension:
 def with_installed(
     given: Iterable[Extension | AgentExtension | str],
 ) -> list[Extension | AgentExtension | str]:
-    """Return extensions; names without a colon become objects.
+    """Return extensions, with names (texts without a colon) replaced by their objects.
 
-    Raises ``ValueError`` and ``TypeError`` as ``installed_extension``.
+    Raises ``ValueError`` and ``TypeError`` as ``installed_extension`` does.
     """
     return [
         installed_extension(each) if isinstance(each, str) and ":" not in each and each else each

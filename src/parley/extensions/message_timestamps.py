@@ -30,7 +30,7 @@ class MessageTimestamps(Extension):
     """
 
     uri = MESSAGE_TIMESTAMPS
-    description = "Messages and artifacts carry the moment that they were made at."
+    description = "Messages and artifacts carry their creation time."
 
     def __init__(
         self, *, clock: Callable[[], Timestamp] = Timestamp.now, required: bool = False
@@ -65,7 +65,7 @@ class MessageTimestamps(Extension):
     async def receive(
         self, request: SendMessageRequest, context: CallContext
     ) -> SendMessageRequest:
-        """Check the creation time of a caller's message, or set it."""
+        """Check the creation time of a caller's message, or set it if it is missing."""
         return self.ask(request)
 
     def ask(self, request: SendMessageRequest) -> SendMessageRequest:
@@ -78,7 +78,7 @@ class MessageTimestamps(Extension):
             return self._timestamped(event)
         if isinstance(event, TaskArtifactUpdateEvent):
             if event.append and not event.last_chunk:
-                return event  # the first chunk has the start, the last one the end of the artifact
+                return event  # the first chunk has the time; the last chunk ends the artifact
             return replace(event, artifact=self._timestamped(event.artifact))
         if event.status.message is None:
             return event

@@ -1,7 +1,7 @@
 """The active extensions of a request, applied to messages and events (specification §4.6.2).
 
-Agents and clients share this. Each change by an extension is checked: ids, states and other fields
-of the specification must stay as they are.
+Agents and clients share this module. Each change by an extension is checked: ids, states and other
+fields of the specification must not change.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ E = TypeVar("E", Message, TaskStatusUpdateEvent, TaskArtifactUpdateEvent)
 V = TypeVar("V", Message, Artifact)
 
 InThread = Callable[..., Awaitable[Any]]
-"""Calls a function in a thread, with the further arguments."""
+"""Calls a function in a thread, with the remaining arguments."""
 
 _UNCHANGEABLE: dict[type, tuple[str, ...]] = {
     SendMessageRequest: ("tenant", "configuration"),
@@ -38,14 +38,14 @@ _UNCHANGEABLE: dict[type, tuple[str, ...]] = {
 }
 _MAX_PROFILES = 64
 
-# Logs, streams and admission implement these; messages of an agent carry nothing of them.
+# These are implemented by logs, streams and admission, and have no data in an agent's messages.
 _WITHOUT_HOOKS = frozenset({RESUMABLE_STREAMS, IDEMPOTENT_SEND, CALL_CHAIN})
 
 
 class Profile:
-    """The extensions that are active together, in the order of their hooks.
+    """The combination of active extensions, in the order of their hooks.
 
-    ``in_thread`` runs a ``receive`` that is no ``async def``.
+    ``in_thread`` runs a ``receive`` hook that is not an ``async def``.
     """
 
     def __init__(self, extensions: Iterable[Extension], in_thread: InThread | None = None) -> None:
@@ -57,7 +57,7 @@ class Profile:
 
     @property
     def has_receivers(self) -> bool:
-        """Whether any of them has a ``receive`` hook."""
+        """True if any extension has a ``receive`` hook."""
         return bool(self._receivers)
 
     def _with(self, hook: str) -> tuple[Extension, ...]:
@@ -80,7 +80,7 @@ class Profile:
         return request
 
     def send(self, event: E) -> E:
-        """Apply ``send`` hooks to an event, before it is logged. Raises ``A2AError``."""
+        """Apply ``send`` hooks to an event, before it is stored. Raises ``A2AError``."""
         for extension in self._senders:
             event = self._apply(extension, "send", event)
         return self._declare(event)
@@ -105,7 +105,8 @@ class Profile:
         return made
 
     def _declare(self, event: E) -> E:
-        """Return the event; its content names every extension with data in its metadata."""
+        """Return the event. Its message or artifact names every extension with data in its
+        metadata."""
         content = _content(event)
         if content is None or not content.metadata:
             return event
@@ -128,7 +129,7 @@ class Profile:
 
 
 class Profiles:
-    """The profiles of one agent, by the active extensions of a request."""
+    """The profiles of one agent, by the set of active extensions."""
 
     def __init__(self, extensions: Iterable[Extension], in_thread: InThread | None = None) -> None:
         self._extensions = tuple(extensions)
@@ -136,7 +137,7 @@ class Profiles:
         self._made: dict[frozenset[str], Profile | None] = {}
 
     def of(self, uris: frozenset[str]) -> Profile | None:
-        """Return the profile for active extensions, ``None`` if none of them has a hook."""
+        """Return the profile for active extensions, ``None`` if no extension has a hook."""
         if uris not in self._made:
             if len(self._made) >= _MAX_PROFILES:  # callers choose the combinations
                 self._made.clear()
@@ -146,7 +147,7 @@ class Profiles:
 
 
 def active_uris(extensions: Iterable[Extension], asked: Collection[str]) -> list[str]:
-    """Return the URIs of requested extensions whose dependencies are active too."""
+    """Return the URIs of requested extensions whose dependencies are requested too."""
     active = {e.uri: e.depends_on for e in extensions if e.uri in asked}
     while incomplete := [uri for uri, needs in active.items() if not active.keys() >= set(needs)]:
         for uri in incomplete:
@@ -155,7 +156,7 @@ def active_uris(extensions: Iterable[Extension], asked: Collection[str]) -> list
 
 
 def with_dependencies(uris: Iterable[str], extensions: Iterable[Extension]) -> list[str]:
-    """Return URIs and their dependencies, as far as ``extensions`` are known."""
+    """Return URIs and their dependencies, as far as ``extensions`` declare them."""
     needs = {extension.uri: extension.depends_on for extension in extensions}
     found: dict[str, None] = {}
     pending = [*uris]
@@ -168,7 +169,7 @@ def with_dependencies(uris: Iterable[str], extensions: Iterable[Extension]) -> l
 
 
 def _checked(made: Any, before: Any) -> Any:
-    """Return a value after an extension's hook. Raises if it changed a fixed field."""
+    """Return a value after an extension's hook. Raises if the hook changed a fixed field."""
     if made is before:
         return before
     kind = type(before)
@@ -181,12 +182,12 @@ def _checked(made: Any, before: Any) -> Any:
         _check_same(made.status, before.status, ("state", "timestamp"))
         old, new = before.status.message, made.status.message
         if (old is None) != (new is None):
-            raise ValueError("a status has a message, or none, whatever an extension says")
+            raise ValueError("an extension must not add a status message, or remove it")
         if old is not None:
             _check_same(new, old, _UNCHANGEABLE[Message])
     elif kind is TaskArtifactUpdateEvent:
         _check_same(made.artifact, before.artifact, ("artifact_id",))
-    # Constructing a struct checks no field types, but the log must be able to read it back.
+    # Constructing a struct does not check field types, but the log must be readable later.
     return decode(encode(made), kind)
 
 

@@ -15,7 +15,7 @@ from parley.model.struct import A2AStruct, NonEmpty, Timestamp, freeze
 
 
 class SetPushOptionsRequest(A2AStruct, frozen=True, kw_only=True):
-    """The new options of a configuration of a task."""
+    """A request to set the options of a push configuration of a task."""
 
     tenant: str = ""
     task_id: NonEmpty
@@ -24,7 +24,7 @@ class SetPushOptionsRequest(A2AStruct, frozen=True, kw_only=True):
 
 
 class PushOptionsResponse(A2AStruct, frozen=True, kw_only=True):
-    """The options of a configuration."""
+    """The options of a push configuration."""
 
     task_id: str
     id: str
@@ -32,7 +32,7 @@ class PushOptionsResponse(A2AStruct, frozen=True, kw_only=True):
 
 
 class GetPushHistoryRequest(A2AStruct, frozen=True, kw_only=True):
-    """A request for the deliveries to one configuration of a task, or to all without an id."""
+    """A request for the deliveries of one configuration of a task, or of all without an id."""
 
     tenant: str = ""
     task_id: NonEmpty
@@ -40,9 +40,9 @@ class GetPushHistoryRequest(A2AStruct, frozen=True, kw_only=True):
 
 
 class PushAttempt(A2AStruct, frozen=True, kw_only=True):
-    """An attempt to deliver. ``duration`` is in ms, ``status`` 0 without an answer.
+    """An attempt of a delivery. ``duration`` is in ms; ``status`` is 0 without a response.
 
-    ``error`` is empty for a success, ``next`` is when it is tried again.
+    ``error`` is empty after a success; ``next`` is the time of the next attempt.
     """
 
     number: int
@@ -55,10 +55,10 @@ class PushAttempt(A2AStruct, frozen=True, kw_only=True):
 
 
 class PushHistory(A2AStruct, frozen=True, kw_only=True):
-    """The deliveries to a configuration: its state, and its last attempts, the newest first.
+    """The deliveries of a configuration: its state, and its last attempts, the newest first.
 
-    ``state`` is ``active``, ``suspended`` or ``done``; ``note`` says why it is suspended, or what
-    it waits for. ``delivered`` is the number of the last event that was delivered.
+    ``state`` is ``active``, ``suspended`` or ``done``; ``note`` is the reason of a suspension, or
+    the event that it waits for. ``delivered`` is the number of the last delivered event.
     """
 
     id: str
@@ -96,7 +96,7 @@ async def _get_history(
 
 
 def _method(service: A2AService, name: str) -> Any:
-    """Return a method of the service of an agent with push notifications."""
+    """Return a method of an agent's service, which must have push notifications."""
     method = getattr(service, name, None)
     if method is None:
         raise PushNotificationNotSupportedError
@@ -124,12 +124,12 @@ PUSH_HISTORY = method(
 
 
 class PushDelivery(Extension):
-    """What a webhook receives, and its delivery history. Of every agent with push notifications.
+    """The events that a webhook receives, and their delivery history. All agents with push have it.
 
     In the metadata of a request: ``PushDelivery.says(PushOptions(events="significant"))``.
     """
 
     uri = PUSH_DELIVERY
-    description = "Which events a webhook receives (push/options/set), and what it got."
+    description = "Which events a webhook receives (push/options/set), and past deliveries."
     methods = (SET_PUSH_OPTIONS, PUSH_HISTORY)
     data = PushOptions

@@ -1,4 +1,4 @@
-"""Questions of tasks as data: for answers with a JSON Schema, and for credentials.
+"""Questions of a task as data: questions with a JSON Schema, and requests for credentials.
 
 See ``docs/reference/extensions/typed-questions.md`` and
 ``docs/reference/extensions/in-task-authorization.md``.
@@ -22,13 +22,13 @@ from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent
 TYPED_QUESTIONS = "urn:parley:typed-questions:v1"
 
 SCHEMA_MEDIA_TYPE = "application/schema+json"
-"""The media type of the part of a question that has the schema."""
+"""The media type of the part with the schema of an answer."""
 
 
 class Question(msgspec.Struct, frozen=True):
     """A question whose answer has a JSON Schema.
 
-    ``problems`` are the faults of an earlier answer; ``field`` is a path such as
+    ``problems`` are the faults of an earlier answer. A ``field`` in it is a path such as
     ``stops[0].city``, or ``$`` for the whole answer.
     """
 
@@ -38,7 +38,7 @@ class Question(msgspec.Struct, frozen=True):
 
 
 def schema_part(schema: Mapping[str, Any], problems: Iterable[FieldViolation] = ()) -> Part:
-    """Return the part of a question that has the schema of its answer."""
+    """Return the part of a question with the schema of its answer."""
     data: dict[str, Any] = {"schema": dict(schema)}
     if found := [{"field": each.field, "description": each.description} for each in problems]:
         data["problems"] = found
@@ -46,7 +46,7 @@ def schema_part(schema: Mapping[str, Any], problems: Iterable[FieldViolation] = 
 
 
 def question(asked: Task | Message) -> Question | None:
-    """Return the question that a task waits on, or a message asks, if it has a schema.
+    """Return the question in a task or a message, if the question has a schema.
 
     Answer it with data that fits the schema: ``await remote.send(data=answer, task=task)``.
     """
@@ -65,7 +65,7 @@ def question(asked: Task | Message) -> Question | None:
 
 
 def _is_schema(data: Any) -> bool:
-    """Return whether data has the members of a question: 0.3 has no media types of data."""
+    """Return whether data has the members of a question; 0.3 has no media types for data."""
     return isinstance(data, dict) and "schema" in data and data.keys() <= {"schema", "problems"}
 
 
@@ -78,9 +78,9 @@ def _problems(given: Any) -> tuple[FieldViolation, ...]:
 
 
 class TypedQuestions(Extension):
-    """A question of the agent may have the JSON Schema of its answer.
+    """Questions of an agent may carry the JSON Schema of their answer.
 
-    The schema is always sent; where the extension is active, the message of the question names it.
+    The schema is always sent. If the extension is active, the message of the question names it.
     """
 
     uri = TYPED_QUESTIONS
@@ -94,17 +94,17 @@ class TypedQuestions(Extension):
 IN_TASK_AUTHORIZATION = "urn:parley:in-task-authorization:v1"
 
 AUTH_MEDIA_TYPE = "application/vnd.parley.authorization-request+json"
-"""The media type of the part that names the credential."""
+"""The media type of the part that describes the needed credential."""
 
 _MEMBER = "authorizationRequest"
 
 
 class AuthRequest(A2AStruct, frozen=True, kw_only=True):
-    """The need of a task to continue: a credential, and where it goes.
+    """The credential that a task needs in order to continue, and the address to send it to.
 
-    ``text`` is for people. ``scheme`` is as cards have it. Someone opens ``authorization_url`` and
-    logs in; where it is empty, the credential is posted to ``callback``, before ``expires_at``
-    (``RemoteAgent.authorize``). ``id`` names the operation within its task.
+    ``text`` is for people. ``scheme`` has the form of cards. A person opens ``authorization_url``
+    and logs in; if it is empty, the credential is posted to ``callback`` before ``expires_at``
+    (``RemoteAgent.authorize``). ``id`` identifies the operation within its task.
     """
 
     id: str
@@ -120,13 +120,13 @@ class AuthRequest(A2AStruct, frozen=True, kw_only=True):
 
 
 def request_part(request: AuthRequest) -> Part:
-    """Return the part of a message that has the request."""
+    """Return the message part with this request."""
     data = msgspec.json.decode(encode(replace(request, text="")))
     return Part(data={_MEMBER: data}, media_type=AUTH_MEDIA_TYPE)
 
 
 def auth_request(asked: Task | Message) -> AuthRequest | None:
-    """Return what a task that is AUTH_REQUIRED needs, or a message asks for, if it is structured.
+    """Return the structured request for a credential in an AUTH_REQUIRED task or a message, if any.
 
     Answer it with ``await remote.authorize(task, credential)``, or open its ``authorization_url``.
     """
@@ -150,20 +150,20 @@ def _read(given: Any) -> AuthRequest | None:
     try:
         return msgspec.convert(given, AuthRequest, dec_hook=from_wire)
     except (msgspec.ValidationError, ValueError):
-        scheme = given.get("scheme")  # of a kind that is not known here
+        scheme = given.get("scheme")  # of an unknown kind
         if scheme is None:
             return None
         return _read({name: value for name, value in given.items() if name != "scheme"})
 
 
 class InTaskAuthorization(Extension):
-    """A task that is AUTH_REQUIRED may say as data what it needs, and where that goes.
+    """An AUTH_REQUIRED task may describe as data the needed credential and where to send it.
 
-    The data is always sent; where the extension is active, the message names it.
+    The data is always sent. If the extension is active, the message names it.
     """
 
     uri = IN_TASK_AUTHORIZATION
-    description = "A task says which credential it needs, and takes it at a callback address."
+    description = "A task names the credential that it needs, and accepts it at a callback address."
 
     def send(self, event: Any) -> Any:
         """Name the extension in a message that asks for a credential."""
@@ -173,7 +173,7 @@ class InTaskAuthorization(Extension):
 def named_in_status(event: Any, uri: str, media_type: str) -> Any:
     """Return an event whose message names an extension if it has a part of a media type.
 
-    Other events, and those whose message names it already, are returned as they are.
+    Other events, and events whose message already names it, are returned unchanged.
     """
     if not isinstance(event, TaskStatusUpdateEvent):
         return event

@@ -1,7 +1,7 @@
 """Streams that resume after an interruption (``docs/reference/extensions/resumable-streams.md``).
 
-``store.follow`` replays events by number. This declares the extension, and puts the number of an
-event into its metadata for bindings without event ids.
+``store.follow`` replays events by number. This module declares the extension, and writes the number
+of an event into its metadata for bindings without event ids.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class ResumableStreams(Extension):
     uri = RESUMABLE_STREAMS
     description = (
         "Every event of a stream has a number (SSE id); SubscribeToTask with Last-Event-ID "
-        "goes on after it, also on a task that has ended."
+        "continues after it, also on a task that has ended."
     )
     data = StreamPosition
 
 
 def numbered(item: StreamItem) -> Event:
-    """Return an event with its number in its metadata; a direct message has none.
+    """Return an event with its number in its metadata; a direct message has no number.
 
-    Only for the wire: the log keeps the number beside the event.
+    Only for the wire: the log stores the number separately from the event.
     """
     event = item.event
     if item.seq is None or isinstance(event, Message):

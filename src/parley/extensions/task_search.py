@@ -24,8 +24,8 @@ MOST_TASKS = 500
 MOST_LISTS = 20
 MOST_CHARACTERS = 4_000_000
 MOST_WORDS = 32
-"""The work of one call: it ends with the page of tasks that reaches one of these limits, or, if it
-has found something, with a page that was cut because its tasks are large.
+"""The limits of one call. It ends with the page of tasks that reaches a limit, or, if it has found
+a match, with a page that was cut because its tasks are large.
 """
 
 
@@ -33,10 +33,11 @@ class SearchTasksRequest(A2AStruct, frozen=True, kw_only=True):
     """A request for the tasks that match all given filters.
 
     ``text``: every word occurs, in any case, in the text of messages and artifacts or in the names
-    and descriptions of artifacts. ``states``: the task has one of them. ``status_timestamp_after``
-    and ``status_timestamp_before``, both inclusive, bound the last change of its status.
-    ``metadata``: each member occurs, with the same value, in the metadata of the task, of a message
-    or of an artifact. ``history_length`` and ``include_artifacts`` are those of ListTasks.
+    and descriptions of artifacts. ``states``: the task is in a listed state.
+    ``status_timestamp_after`` and ``status_timestamp_before``, both inclusive, bound the last
+    change of its status. ``metadata``: each member occurs, with the same value, in the metadata of
+    the task, of a message or of an artifact. ``history_length`` and ``include_artifacts`` are as in
+    ListTasks.
     """
 
     tenant: str = ""
@@ -84,13 +85,13 @@ async def search(
         _reject("text", f"at most {MOST_WORDS} words")
     if request.history_length is not None and request.history_length < 0:
         _reject("historyLength", "0 for none, a positive number, or left out for all")
-    # History and artifacts that are neither searched nor returned are not read.
+    # History and artifacts are not read if they are neither searched nor returned.
     reads_content = bool(words or request.metadata)
     found: list[Task] = []
     token, tasks, lists, characters = request.page_token, 0, 0, 0
     while True:
-        # A page is never larger than what is left of the result, so every match on it fits, and
-        # the next call continues after a whole page.
+        # A page is never larger than the remaining room in the result, so every match on it fits,
+        # and the next call continues after a whole page.
         page = await service.list_tasks(
             ListTasksRequest(
                 tenant=request.tenant,
@@ -147,7 +148,7 @@ class TaskSearch(Extension):
 
 
 def _matches(task: Task, request: SearchTasksRequest) -> bool:
-    """Return whether a task matches all filters but the text."""
+    """Return whether a task matches all filters except the text."""
     if request.states and task.state not in request.states:
         return False
     before, at = request.status_timestamp_before, task.status.timestamp

@@ -1,4 +1,4 @@
-"""What is used: ``usage/report``, the cost of an answer, and the progress of a run of a model.
+"""Usage: ``usage/report``, the cost of an answer, and the progress of a run of a model.
 
 See ``docs/reference/extensions/usage.md`` and ``docs/reference/extensions/run-progress.md``.
 """
@@ -23,7 +23,7 @@ MOST_LINES = 5000
 
 
 class UsageRequest(A2AStruct, frozen=True, kw_only=True):
-    """A request for the caller's usage: of the last ``days`` (30), today among them."""
+    """A request for the caller's usage of the last ``days`` (30), including today."""
 
     tenant: str = ""
     days: Int32 | None = None
@@ -32,7 +32,7 @@ class UsageRequest(A2AStruct, frozen=True, kw_only=True):
 class UsageOfDay(A2AStruct, frozen=True, kw_only=True):
     """A caller's usage of a skill on a day of UTC (``2026-11-23``).
 
-    Requests and refusals of other operations than messages have no ``skill``.
+    Rows for requests and rejections of other operations than messages have no ``skill``.
     """
 
     day: str
@@ -46,9 +46,9 @@ class UsageOfDay(A2AStruct, frozen=True, kw_only=True):
 
 
 class LimitState(A2AStruct, frozen=True, kw_only=True):
-    """A limit as it was declared, and what of it is left for the caller.
+    """A limit as declared, and the amount that remains for the caller.
 
-    Without ``remaining`` that is not known here. ``reset_seconds`` is when more is free.
+    ``remaining`` is unset if it is unknown. ``reset_seconds`` is the time until more is free.
     """
 
     limit: str
@@ -59,7 +59,7 @@ class LimitState(A2AStruct, frozen=True, kw_only=True):
 
 
 class UsageResponse(A2AStruct, frozen=True, kw_only=True):
-    """The caller's usage, the latest days first, and the limits that hold for it."""
+    """The caller's usage, the latest days first, and the limits that apply to it."""
 
     usage: tuple[UsageOfDay, ...]
     limits: tuple[LimitState, ...]
@@ -70,7 +70,7 @@ class UsageResponse(A2AStruct, frozen=True, kw_only=True):
 
 
 async def report(service: A2AService, request: UsageRequest, context: CallContext) -> UsageResponse:
-    """Answer ``usage/report``: callers see their own usage, anonymous callers their sum.
+    """Answer ``usage/report``: a caller sees its own usage; anonymous callers see their sum.
 
     Raises ``InvalidParamsError``, ``UnsupportedOperationError``.
     """
@@ -80,7 +80,7 @@ async def report(service: A2AService, request: UsageRequest, context: CallContex
         raise InvalidParamsError(description, violations=(FieldViolation("days", description),))
     usage_of = getattr(service, "usage_of", None)  # of a local agent's service
     if usage_of is None:
-        raise UnsupportedOperationError("nothing counts usage here")
+        raise UnsupportedOperationError("this server does not count usage")
     used: UsageResponse = await usage_of(context, days)
     return used
 
@@ -99,13 +99,13 @@ class Usage(Extension):
 
 
 MAX_SPENT = 2**53
-"""The most that an answer may say of anything: more is taken for no number."""
+"""The maximum of each amount in an answer; larger numbers are ignored."""
 
 
 class Spent(A2AStruct, frozen=True, kw_only=True):
     """The cost of an answer: calls of other agents, tokens, and their price.
 
-    An agent says it in the metadata of an artifact, or of a message that is its answer:
+    An agent states it in the metadata of an artifact, or of a message that is its answer:
     ``turn.artifact(text, metadata=Usage.says(Spent(tokens=812, cost=0.004)))``.
     """
 
@@ -122,9 +122,9 @@ class Spent(A2AStruct, frozen=True, kw_only=True):
 
 
 def spent_on(answer: Task | Message) -> Spent:
-    """Return the cost that an answer states, nothing if it does not say.
+    """Return the cost that an answer states, zero if it states none.
 
-    It is what another agent says: numbers that are none count as nothing.
+    The numbers come from another agent; invalid numbers count as zero.
     """
     carriers: Iterable[Task | Message | Artifact] = [answer]
     if isinstance(answer, Task):
@@ -148,13 +148,13 @@ def _number(value: Any) -> float:
 
 
 RUN_PROGRESS = "urn:parley:run-progress:v1"
-"""The metadata of status updates that tell how a run goes."""
+"""The metadata key of the progress of a run in status updates."""
 
 
 class RunProgress(Extension):
-    """Status updates say which tools a model calls, and what it thinks.
+    """Status updates carry the tool calls and the thinking of a model.
 
-    Agents of ``parley.llm`` and of frameworks declare it by themselves. Nobody has to activate it.
+    Agents of ``parley.llm`` and of frameworks declare it automatically. It needs no activation.
     """
 
     uri = RUN_PROGRESS
@@ -165,6 +165,6 @@ class RunProgress(Extension):
 
 
 def run_progress(event: TaskStatusUpdateEvent) -> dict[str, Any] | None:
-    """Return what a status update tells of a run, ``None`` if it tells nothing."""
+    """Return the run progress in a status update, ``None`` if it has none."""
     said = (event.metadata or {}).get(RUN_PROGRESS)
     return said if isinstance(said, dict) and isinstance(said.get("kind"), str) else None

@@ -41,17 +41,17 @@ DOWNLOAD = "file"
 UPLOAD = "file upload"
 
 ATTACH_GRACE = 10 * 60 * 1000
-"""How long, in ms, a file of a task is kept at least: the task may not be in the log yet."""
+"""The minimum time, in ms, that a file of a task is kept: the task may not be in the log yet."""
 
 SWEPT_FILES = 200
-"""How many files one step of a sweep looks at."""
+"""The number of files that one step of a sweep checks."""
 
 MINUTE = 60_000
 
 log = logging.getLogger("parley.files")
 
 Ended = Callable[[Sequence[str]], Awaitable[Mapping[str, bool]]]
-"""Returns whether tasks have ended, by their ids, without tasks that are gone."""
+"""Returns whether tasks have ended, by id. Removed tasks are left out."""
 
 _MOST = "which is the most that this server takes"
 _LONGEST = 30 * 24 * 60 * 60
@@ -66,10 +66,10 @@ _MEDIA_TYPE = re.compile(
 
 
 class FileStore:
-    """Files with owners, on any object store. Replicas may share it: it keeps no state of its own.
+    """Files with owners, on any object store. Stateless, so replicas may share the object store.
 
     ``clock`` returns ms since 1970. ``secret`` returns the key for signed addresses, which replicas
-    share. ``open`` comes before all else.
+    share. ``open`` must be called first.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class FileStore:
         self._secret = secret
         self._opening = asyncio.Lock()
         self._signer: TokenSigner | None = None
-        # The digests of uploads under way, by file and offset: so most are read once only.
+        # The digests of uploads in progress, by file and offset, so that most are read only once.
         self.hashes: Bounded[tuple[str, int], Any] = Bounded(_MAX_HASHES)
 
     async def open(self) -> None:
-        """Make the store ready, when the first file is used. Idempotent.
+        """Prepare the store, when the first file is used. Idempotent.
 
         Raises ``FilesUnavailable``, and errors of ``secret``.
         """
@@ -109,7 +109,7 @@ class FileStore:
     # -- addresses -----------------------------------------------------------------------------
 
     def sign(self, purpose: str, id: str, expires_at: int | None = None) -> str:
-        """Return a signature that allows to download (``DOWNLOAD``) or to upload a file.
+        """Return a signature that permits downloading (``DOWNLOAD``) or uploading a file.
 
         It expires at a time in ms, by default after ``link_timeout``.
         """
@@ -118,7 +118,7 @@ class FileStore:
         return self._signing.sign(purpose, {"file": id}, expires_at // 1000)
 
     def allows(self, purpose: str, id: str, signature: str) -> bool:
-        """Return whether a signature allows something with this file, now."""
+        """Return whether a signature now permits this use of the file."""
         try:
             claims = self._signing.read(purpose, signature, self.now() // 1000)
         except TokenInvalid:
@@ -179,9 +179,9 @@ class FileStore:
         filename: str = "",
         media_type: str = "",
     ) -> FileRecord:
-        """Begin a file that a task makes: it has it from the beginning (see ``attach``).
+        """Begin a file of a task, to which it is attached from the beginning (see ``attach``).
 
-        Raises ``ValueError`` for a name or a media type that a file cannot have.
+        Raises ``ValueError`` for an invalid name or media type.
         """
         _check_announced(filename, media_type, None, "")
         record = await self._begin(
@@ -203,19 +203,19 @@ class FileStore:
         return record
 
     async def _share_exceeded(self, scope: FileScope) -> str:
-        """Return why an owner has more files without a task than one may have, empty if not."""
+        """Return the reason why an owner may have no more files without a task, empty if it may."""
         limits = self.limits
         held = await self.objects.list(layout.owner(scope), limits.uploads + 1)
         if len(held) > limits.uploads:
             return (
-                f"{limits.uploads} files of yours are in no task yet, and this server keeps no "
-                "more for one caller; send those in messages, or wait until they expire"
+                f"{limits.uploads} files of yours belong to no task yet, and this server keeps no "
+                "more for one caller; send more of them in messages, or wait until these expire"
             )
         if sum(layout.owned_bytes(each.key) for each in held) > limits.upload_bytes:
             return (
-                f"with this file, your files that are in no task yet could exceed the "
-                f"{limits.upload_bytes} bytes that this server keeps for one caller; send those in "
-                "messages, or announce the size of this one"
+                f"with this file, your files that belong to no task yet could exceed the "
+                f"{limits.upload_bytes} bytes that this server keeps for one caller; send the "
+                "files in messages, or announce the size of this one"
             )
         return ""
 
@@ -227,7 +227,7 @@ class FileStore:
         return decode(data)
 
     async def status(self, record: FileRecord) -> UploadStatus:
-        """Return the progress of an upload; complete it if it has all of its bytes."""
+        """Return the progress of an upload; complete it if all bytes have arrived."""
         done = await self.completed(record.id)
         if done is not None:
             return UploadStatus(done.size, True)
@@ -269,7 +269,7 @@ class FileStore:
     async def read(
         self, record: FileRecord, start: int = 0, end: int | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes of a complete file from ``start`` up to ``end``, in small pieces.
+        """Yield the bytes of a complete file from ``start`` up to ``end``, in small chunks.
 
         Raises ``NoSuchFile`` when the file is removed meanwhile.
         """
@@ -291,8 +291,8 @@ class FileStore:
     async def attach(self, record: FileRecord, task_id: str, keep: float | None) -> None:
         """Keep a file as long as a task is kept. Idempotent.
 
-        ``keep`` is how many seconds a task is kept after its end, ``None`` for ever: nothing looks
-        whether the task is still there before. Raises ``NoSuchFile`` for a file that is being
+        ``keep`` is the number of seconds that a task is kept after its end, ``None`` for ever: the
+        existence of the task is not checked earlier. Raises ``NoSuchFile`` for a file that is being
         removed.
         """
         id = record.id
@@ -313,7 +313,7 @@ class FileStore:
         await self.objects.delete(await self._owned(record))
 
     async def _owned(self, record: FileRecord) -> list[str]:
-        """Return the keys by which a file counts among its owner's uploads."""
+        """Return the keys of a file among its owner's uploads."""
         owner = layout.owner(record.scope)
         found = await self.objects.list(owner, 10, f"{owner}/{record.id}")
         return [each.key for each in found if each.key.startswith(f"{owner}/{record.id}.")]
@@ -323,7 +323,8 @@ class FileStore:
         await self.objects.put(layout.due(id, at), b"")
 
     def next_look(self, seconds: float | None) -> int:
-        """Return the time in ms to look at a file again: a time later, within a month."""
+        """Return the time in ms of the next check of a file, this many seconds later, within a
+        month."""
         wait = int(min(seconds or _LONGEST, _LONGEST) * 1000)
         if wait > layout.HOUR:
             return -(-(self.now() + wait) // layout.HOUR) * layout.HOUR
@@ -336,8 +337,8 @@ class FileStore:
     ) -> bool:
         """Remove a file and its objects; return whether it is gone.
 
-        ``unless`` gets the tasks that have it: it stays when that returns true. A call that
-        attaches it meanwhile gets ``NoSuchFile``, or it stays. A call that writes to it meanwhile
+        ``unless`` gets the file's tasks: the file stays if that returns true. A concurrent call
+        that attaches it gets ``NoSuchFile``, or the file stays. A concurrent call that writes to it
         gets ``NoSuchFile``, and its object is removed.
         """
         objects = self.objects
@@ -347,7 +348,8 @@ class FileStore:
             if unless(await self.tasks(id)):
                 await objects.delete([layout.removed(id)])
                 return False
-            # The manifest goes before the chunks: a writer of one looks for it afterwards.
+            # The manifest is removed before the chunks: a writer of a chunk checks for it
+            # afterwards.
             await objects.delete([*await self._owned(decode(data)), layout.manifest(id)])
         await objects.delete([layout.complete(id)])
         for folder in (layout.chunks(id), layout.tasks(id)):
@@ -359,7 +361,7 @@ class FileStore:
     async def check_kept(self, id: str, written: str) -> None:
         """Check that a file was not removed before an object of it was written.
 
-        Raises ``NoSuchFile`` if it was; the object is removed then.
+        Raises ``NoSuchFile`` if it was; then the object is removed.
         """
         if await self.objects.get(layout.manifest(id)) is None:
             await self.objects.delete([written])
@@ -379,7 +381,7 @@ class FileStore:
         return found
 
     async def has_new_task(self, id: str, tasks: Sequence[str]) -> bool:
-        """Return whether one of these tasks got a file so lately that it may not be in the log."""
+        """Return whether a task got a file so recently that the task may not be in the log."""
         for task_id in tasks:
             attached_at = await self.objects.get(layout.task(id, task_id))
             if attached_at and int(attached_at) + ATTACH_GRACE > self.now():
@@ -388,9 +390,9 @@ class FileStore:
 
 
 class UploadWriter:
-    """Appends to one upload. ``offset`` bytes are durable, ``buffered`` ones come after them.
+    """Appends to one upload. ``offset`` bytes are durable, ``buffered`` bytes come after them.
 
-    Of several writers at one offset, one continues; the others get ``OffsetMismatch``.
+    If several writers write at one offset, one continues; the others get ``OffsetMismatch``.
     """
 
     def __init__(self, files: FileStore, record: FileRecord, offset: int, index: int) -> None:
@@ -455,8 +457,8 @@ class UploadWriter:
     async def finish(self) -> FileRecord:
         """Make the file complete, and return it. Idempotent.
 
-        Raises ``OffsetMismatch`` when bytes are missing, and ``DigestMismatch`` when they are not
-        those that were announced: the file is removed then.
+        Raises ``OffsetMismatch`` when bytes are missing, and ``DigestMismatch`` when they differ
+        from the announced ones: then the file is removed.
         """
         await self.flush()
         files, record = self._files, self._record
@@ -490,7 +492,7 @@ class UploadWriter:
             if done.size != record.limit:
                 await objects.put(layout.owned(done.scope, done.id, done.size), b"")
                 await objects.delete([layout.owned(done.scope, done.id, record.limit)])
-                if await files.tasks(done.id):  # a task got it meanwhile
+                if await files.tasks(done.id):  # attached to a task meanwhile
                     await files.release(done)
             if done.expires_at != record.expires_at:
                 await objects.delete([layout.due(record.id, record.expires_at)])
@@ -505,7 +507,7 @@ class UploadWriter:
         return tuple(sizes)
 
     async def _digest(self, chunks: Sequence[int]) -> str:
-        """Return the digest of the whole; read it again if this process did not see all of it."""
+        """Return the digest of the file; read it again if this process did not see all of it."""
         if self._hash is None:
             self._hash = hashlib.sha256()
             whole = replace(self._record, size=self.offset, chunks=tuple(chunks))
@@ -515,7 +517,7 @@ class UploadWriter:
 
 
 def _check_announced(filename: str, media_type: str, size: int | None, sha256: str) -> None:
-    """Raise ``ValueError`` that says what may be announced."""
+    """Raise ``ValueError`` with the valid form of an invalid announcement."""
     if len(filename.encode("utf-8", "replace")) > _MAX_NAME or not filename.isprintable():
         raise ValueError(f"filename: up to {_MAX_NAME} bytes, without control characters")
     if len(media_type) > _MAX_MEDIA_TYPE or not _MEDIA_TYPE.fullmatch(media_type):
@@ -527,11 +529,11 @@ def _check_announced(filename: str, media_type: str, size: int | None, sha256: s
 
 
 class FileSweeper:
-    """Looks at the files that are due, and removes them if they expired or their tasks are gone.
+    """Checks the due files, and removes them if they have expired or their tasks are gone.
 
-    ``ended`` asks the task store. ``keep`` is how many seconds an agent's tasks are kept after
-    their end, ``None`` for ever. A sweep costs no more than the files that are due; a file is
-    due when a task that has it could have been removed, and seldom again while it was not.
+    ``ended`` queries the task store. ``keep`` is the number of seconds that an agent's tasks are
+    kept after their end, ``None`` for ever. A sweep costs no more than the due files; a file is due
+    when its task could have been removed, and rarely again while it was not.
     """
 
     def __init__(self, files: FileStore, ended: Ended, keep: Callable[[str], float | None]) -> None:
@@ -540,10 +542,10 @@ class FileSweeper:
         self._keep = keep
 
     async def sweep(self) -> int:
-        """Look at all files that are due; return how many were removed.
+        """Check all due files; return the number of removed ones.
 
-        Of replicas that share the files, one sweeps at a time. Raises ``FilesUnavailable``, and
-        errors of the task store.
+        Only one of the replicas that share the files sweeps at a time. Raises ``FilesUnavailable``,
+        and errors of the task store.
         """
         if not await self._is_ours():
             return 0
@@ -555,7 +557,7 @@ class FileSweeper:
         return removed
 
     async def _is_ours(self) -> bool:
-        """Return whether this replica sweeps in this minute."""
+        """Return whether this replica does the sweep of this minute."""
         objects = self._files.objects
         if not objects.is_shared:
             return True
@@ -596,13 +598,13 @@ class FileSweeper:
     async def _decide(
         self, record: FileRecord, tasks: Sequence[str], ended: Mapping[str, bool]
     ) -> bool:
-        """Remove a file, or mark it for a later look; return whether it was removed."""
+        """Remove a file, or mark it for a later check; return whether it was removed."""
         files = self._files
         live = [task for task in tasks if task in ended]
         if live:
             keep = self._keep(record.scope.agent)
             if keep is not None and all(ended[task] for task in live):
-                keep /= 4  # they are removed within that time
+                keep /= 4  # tasks are removed within that time
             await files.release(record)
             await self._look_again(record, keep)
             return False

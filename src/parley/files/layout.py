@@ -1,17 +1,17 @@
 """The objects of a file: their keys, and its record.
 
-    files/<id>/manifest                 its announcement; the file exists while this does
-    files/<id>/chunks/<place>           its bytes, the last chunk first in a listing
-    files/<id>/complete                 the manifest again, with the chunks and the digest
-    files/<id>/tasks/<task id>          a task that has it, with the time in ms when it got it
-    files/<id>/removed                  it is being removed
-    due/<hour>/<ms>-<id>                look at it then: it expires, or its tasks may be gone
-    owners/<owner>/<id>.<bytes>         an owner's files that no task has yet
-    sweeps/<minute>                     one replica sweeps in this minute
+ files/<id>/manifest                 its announcement; the file exists as long as this
+ files/<id>/chunks/<place>           its bytes, the last chunk first in a listing
+ files/<id>/complete                 the manifest again, with the chunks and the digest
+ files/<id>/tasks/<task id>          a task of the file, with the time in ms of the attachment
+ files/<id>/removed                  it is being removed
+ due/<hour>/<ms>-<id>                check it then: it expires, or its tasks may be gone
+ owners/<owner>/<id>.<bytes>         an owner's files without a task
+ sweeps/<minute>                     the claim of one replica for the sweep of this minute
 
-A file is looked at when its first due marker is due, so no sweep reads files that have time. All
-markers are written before the objects that they guard, and removed after them: a crash may leave a
-marker without a file, but no file without a marker.
+A file is checked when its first due marker is due, so no sweep reads files early. All markers are
+written before the objects that they guard, and removed after them: a crash may leave a marker
+without a file, but no file without a marker.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from parley.model.ids import new_id
 MIB = 1024 * 1024
 
 CHUNK_BYTES = 4 * MIB
-"""The most bytes of one chunk. An upload holds as many in memory."""
+"""The maximum size of a chunk, which an upload keeps in memory."""
 
 MAX_CHUNKS = 20_000
-"""The most chunks of a file, however small the pieces that it came in."""
+"""The maximum number of chunks of a file."""
 
 HOUR = 3_600_000
 
@@ -53,9 +53,9 @@ class FileLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of files. Times are in seconds.
 
     ``file_bytes`` bounds one file. ``uploads`` and ``upload_bytes`` bound the files of one owner
-    that no task has, unfinished ones among them. ``upload_timeout`` is how long an upload may take;
-    a complete file that no task has is removed after as long. ``link_timeout`` is how long a signed
-    address is valid.
+    without a task, including unfinished ones. ``upload_timeout`` is the time for an upload; a
+    complete file without a task is removed after the same time. ``link_timeout`` is the lifetime of
+    a signed address.
     """
 
     file_bytes: int = 5 * 1024 * MIB
@@ -68,9 +68,9 @@ class FileLimits(msgspec.Struct, frozen=True, kw_only=True):
 class FileRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A file: its announcement, and once it is ``complete``, its final form.
 
-    ``size`` is -1 while it is unknown; ``limit`` is the most that it may have. ``chunks`` are the
-    sizes of the chunks. Times are in ms since 1970. ``expires_at`` is when it is removed if no task
-    has it.
+    ``size`` is -1 while it is unknown; ``limit`` is its maximum. ``chunks`` are the sizes of the
+    chunks. Times are in ms since 1970. ``expires_at`` is the time of the file's removal if it has
+    no task.
     """
 
     id: str
@@ -87,7 +87,7 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class UploadStatus(msgspec.Struct, frozen=True):
-    """How far an upload is: ``offset`` bytes are durable."""
+    """The progress of an upload: ``offset`` bytes are durable."""
 
     offset: int
     complete: bool
@@ -130,9 +130,9 @@ def chunk_place(key: str) -> tuple[int, int]:
 
 
 def task(id: str, task_id: str) -> str:
-    """Return the key of a task that has a file.
+    """Return the key of a task of a file.
 
-    Raises ``ValueError`` for an id that no server of this kind gives to a task.
+    Raises ``ValueError`` for an invalid task id.
     """
     if not _TASK_ID.fullmatch(task_id):
         raise ValueError(f"a file cannot belong to the task {task_id[:100]!r}")
@@ -142,7 +142,7 @@ def task(id: str, task_id: str) -> str:
 def due(id: str, at: int) -> str:
     """Return the key of a marker for a time in ms.
 
-    A time that is more than an hour away is rounded up, so that markers of one file meet.
+    A time more than an hour away is rounded up, so that markers of one file coincide.
     """
     return f"due/{at // HOUR:08x}/{at:012x}-{id}"
 

@@ -1,11 +1,11 @@
-"""An object store: named bytes, written whole, as files of a private directory (or in ``s3``).
+"""An object store: named bytes, written atomically, as files of a private directory (or in ``s3``).
 
 FileError
-├── NoSuchFile          there is none, or it is not the caller's
+├── NoSuchFile          it does not exist, or is not the caller's
 ├── OffsetMismatch      an upload continues at another offset
 ├── TooManyBytes        more bytes than were announced or are allowed
 ├── DigestMismatch      the bytes are not the announced bytes
-├── TooManyUploads      the caller has too many files that no task has
+├── TooManyUploads      the caller has too many files without a task
 └── FilesUnavailable    the object store cannot work now
 """
 
@@ -51,11 +51,11 @@ log = logging.getLogger("parley.files")
 
 
 class FileError(Exception):
-    """The request was not done. The message may be shown to the caller."""
+    """The request was not executed. The message may be shown to the caller."""
 
 
 class NoSuchFile(FileError):
-    """There is no such file, or it is not the caller's."""
+    """The file does not exist, or is not the caller's."""
 
     def __init__(self) -> None:
         super().__init__("there is no such file here, or it is not yours")
@@ -75,7 +75,7 @@ class OffsetMismatch(FileError):
 
 
 class TooManyBytes(FileError):
-    """The file would have more bytes than it may."""
+    """The file would have more bytes than allowed."""
 
     def __init__(self, limit: int, why: str) -> None:
         super().__init__(f"the file may have {limit} bytes, {why}")
@@ -109,19 +109,19 @@ class ObjectEntry(NamedTuple):
 class ObjectStore(Protocol):
     """Stores bytes under keys: segments of ``[a-z0-9.-]`` with slashes between them.
 
-    - Atomic: an object is there whole, or not at all.
-    - Durable: an object that was acknowledged survives a crash.
+    - Atomic: an object is stored completely, or not at all.
+    - Durable: an acknowledged object survives a crash.
     - Consistent: reads and listings see every write that was acknowledged before.
     - All methods raise ``FilesUnavailable`` when the store cannot work.
     """
 
     @property
     def is_shared(self) -> bool:
-        """Whether replicas on other machines use the same objects."""
+        """True if replicas on other machines use the same objects."""
         ...
 
     async def open(self) -> None:
-        """Make the store ready, and check that it can be used."""
+        """Prepare the store, and check that it can be used."""
         ...
 
     async def close(self) -> None:
@@ -129,13 +129,13 @@ class ObjectStore(Protocol):
         ...
 
     async def put(self, key: str, data: bytes | bytearray) -> None:
-        """Write an object, in place of another with its key."""
+        """Write an object, replacing one with the same key."""
         ...
 
     async def create(self, key: str, data: bytes | bytearray) -> bool:
-        """Write an object unless its key is taken; return whether it was written.
+        """Write an object unless its key exists; return whether it was written.
 
-        Of several at once, one writes.
+        If several calls do so at once, one writes.
         """
         ...
 
@@ -144,17 +144,17 @@ class ObjectStore(Protocol):
         ...
 
     def read(self, key: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes from ``start`` up to ``end`` of an object, in pieces of ``READ_BYTES``.
+        """Yield the bytes from ``start`` up to ``end`` of an object, in chunks of ``READ_BYTES``.
 
-        Raises ``NoSuchFile`` when the object is not there, or is shorter.
+        Raises ``NoSuchFile`` when the object does not exist, or is shorter.
         """
         ...
 
     async def list(self, folder: str, limit: int = PAGE, after: str = "") -> Sequence[ObjectEntry]:
         """Return the first objects below a folder, at any depth, in the order of their keys.
 
-        ``after`` is a key: the listing begins with the next one. It costs the ``limit``, not
-        the size of the folder.
+        ``after`` is a key: the listing begins after it. The cost depends on ``limit``, not on the
+        size of the folder.
         """
         ...
 
@@ -164,10 +164,10 @@ class ObjectStore(Protocol):
 
 
 class DiskObjects:
-    """Objects as files below ``root``, readable by this user alone.
+    """Objects as files below ``root``, readable by this user only.
 
-    A write goes to a temporary file, is flushed to the disk, and gets its name then. A store that
-    ``is_lazy`` need not be opened before it is used, and makes its directory when it is. With
+    A write goes to a temporary file, is flushed to the disk, and then renamed. A store that
+    ``is_lazy`` need not be opened before use, and makes its directory on first use. With
     ``is_temporary``, closing removes the directory.
     """
 
@@ -181,7 +181,7 @@ class DiskObjects:
     # -- life ----------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Make the directory, and remove what writers left that did not finish."""
+        """Make the directory, and remove unfinished temporary files."""
         await self._run(self._open)
 
     def _open(self) -> None:
@@ -210,11 +210,11 @@ class DiskObjects:
     # -- objects -------------------------------------------------------------------------------
 
     async def put(self, key: str, data: bytes | bytearray) -> None:
-        """Write an object, in place of another with its key."""
+        """Write an object, replacing one with the same key."""
         await self._run(self._write, key, data, replaces=True)
 
     async def create(self, key: str, data: bytes | bytearray) -> bool:
-        """Write an object unless its key is taken; return whether it was written."""
+        """Write an object unless its key exists; return whether it was written."""
         return await self._run(self._write, key, data, replaces=False)
 
     def _write(self, key: str, data: bytes | bytearray, *, replaces: bool) -> bool:
@@ -236,14 +236,14 @@ class DiskObjects:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
         for folder in changed:
-            with contextlib.suppress(FileNotFoundError):  # it is empty and gone already
+            with contextlib.suppress(FileNotFoundError):  # it was empty, and has been removed
                 _sync(folder)
         return bool(changed)
 
     def _place(self, temporary: Path, path: Path, *, replaces: bool) -> list[Path]:
-        """Give a file its name, and return the folders whose entries have changed.
+        """Rename a file, and return the folders whose entries have changed.
 
-        None have if there is such a file and it may not be replaced. A folder that another call
+        The list is empty if the name exists and must not be replaced. A folder that another call
         removes meanwhile, because it is empty, is made again.
         """
         attempts = 0
@@ -258,7 +258,7 @@ class DiskObjects:
                 except FileExistsError:
                     return []
                 return changed
-            except (FileNotFoundError, FileExistsError):  # the folder went, or came and went
+            except (FileNotFoundError, FileExistsError):  # the folder was removed, or made again
                 attempts += 1
                 if attempts == _ATTEMPTS:
                     raise
@@ -298,7 +298,7 @@ class DiskObjects:
         return await self._run(lambda: [*islice(_below(self._path(folder), folder, after), limit)])
 
     async def delete(self, keys: Iterable[str]) -> None:
-        """Remove objects, and the folders that are empty then."""
+        """Remove objects, and folders that become empty."""
         await self._run(self._delete, list(keys))
 
     def _delete(self, keys: Sequence[str]) -> None:
@@ -333,7 +333,7 @@ class DiskObjects:
 
 
 class _OpenFile:
-    """A file that is open for reading, and is closed when it is not used any more.
+    """A file that is open for reading, and is closed when its last user is done.
 
     A thread that opens or reads it continues when its call is cancelled, so the last thread closes
     it.
@@ -353,7 +353,7 @@ class _OpenFile:
 
 
 def _below(path: Path, key: str, after: str) -> Iterator[ObjectEntry]:
-    """Yield the objects below a folder whose keys come after one, in the order of the keys."""
+    """Yield the objects below a folder with keys after ``after``, in the order of the keys."""
     try:
         names = sorted(os.listdir(path))
     except (FileNotFoundError, NotADirectoryError):
@@ -373,7 +373,7 @@ def _below(path: Path, key: str, after: str) -> Iterator[ObjectEntry]:
 
 
 def _sync(folder: Path) -> None:
-    """Make the entries of a folder durable, where the system can."""
+    """Make the entries of a folder durable, on systems that can."""
     if os.name == "nt":
         return
     descriptor = os.open(folder, os.O_RDONLY)

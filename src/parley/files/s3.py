@@ -26,8 +26,8 @@ class S3Objects:
 
     Credentials, region and endpoint come from the environment (``AWS_ACCESS_KEY_ID``,
     ``AWS_REGION``, ``AWS_ENDPOINT_URL``, ...) or from the machine's role. Creating an object needs
-    a store that answers ``If-None-Match`` on PUT, which S3 and most stores like it do; opening
-    checks that.
+    a store that supports ``If-None-Match`` on PUT, as S3 and most compatible stores do; opening
+    checks this.
     """
 
     is_shared = True
@@ -40,7 +40,7 @@ class S3Objects:
         )
 
     async def open(self) -> None:
-        """Check that objects can be written, and that creating one twice is refused."""
+        """Check that objects can be written, and that creating one twice is rejected."""
         key = "check/created"
         await self.put(key, b"")
         if await self.create(key, b""):
@@ -53,12 +53,12 @@ class S3Objects:
         """Do nothing: connections are closed with the process."""
 
     async def put(self, key: str, data: bytes | bytearray) -> None:
-        """Write an object, in place of another with its key."""
+        """Write an object, replacing one with the same key."""
         with self._explained():
             await obstore.put_async(self._objects, key, data, use_multipart=False)
 
     async def create(self, key: str, data: bytes | bytearray) -> bool:
-        """Write an object unless its key is taken; return whether it was written."""
+        """Write an object unless its key exists; return whether it was written."""
         with self._explained():
             try:
                 await obstore.put_async(
@@ -78,9 +78,9 @@ class S3Objects:
             return bytes(await result.bytes_async())
 
     async def read(self, key: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
-        """Yield bytes of an object, in pieces.
+        """Yield bytes of an object, in chunks.
 
-        When the connection breaks, as it does under a slow reader, the rest is requested again.
+        When the connection breaks, as it does with a slow reader, the rest is requested again.
         """
         failures = 0
         while start < end:

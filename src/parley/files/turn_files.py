@@ -1,4 +1,4 @@
-"""The files of turns and messages: kept when a turn makes them, read when a part names them."""
+"""The files of turns and messages: stored when a turn makes them, read when a part names them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIGNATURE = "signature"
 OCTETS = "application/octet-stream"
 
 _FILE_CONCURRENCY = 16
-"""How many files of one message are kept at a time."""
+"""The number of files of one message that are stored concurrently."""
 
 _PATH = re.compile(r"/files/([0-9a-f]{48})/?")
 
@@ -48,9 +48,10 @@ class StoredFile:
 
 
 class TurnFiles:
-    """The files of one agent, as its turns use them.
+    """The files of one agent, for its turns.
 
-    ``keep`` is how many seconds the agent's tasks are kept after their end, ``None`` for ever.
+    ``keep`` is the number of seconds that the agent's tasks are kept after their end, ``None`` for
+    ever.
     """
 
     def __init__(self, files: FileStore, agent: str, keep: float | None) -> None:
@@ -69,14 +70,14 @@ class TurnFiles:
         task_id: str,
         base_url: str,
     ) -> Part:
-        """Keep a file that a task makes as long as the task; return the part that names it.
+        """Store a file of a task for as long as the task; return a part that refers to it.
 
-        The part has a signed address below ``base_url``, the agent's as the caller sees it. The
-        file is the owner's. A path is read in pieces, in a thread. Without a media type, the
-        filename decides. On failure nothing is kept.
+        The part has a signed address below ``base_url``, the agent's address for the caller. The
+        file belongs to the owner. A path is read in chunks, in a thread. Without a media type, it
+        is derived from the filename. On failure nothing is stored.
 
-        Raises ``TooManyBytes``, ``FilesUnavailable``, ``ValueError`` for a filename or a media type
-        that no file can have and without a ``base_url``, and what reading the source raises.
+        Raises ``TooManyBytes``, ``FilesUnavailable``, ``ValueError`` for an invalid filename or
+        media type and without a ``base_url``, and the errors of reading the source.
         """
         if not base_url:
             raise ValueError(
@@ -108,15 +109,15 @@ class TurnFiles:
         )
 
     def is_own(self, part: Part) -> bool:
-        """Return whether a part has an address as this server gives to files. Costs no look-up."""
+        """Return whether a part has an address of this server's form. Costs no look-up."""
         return id_in(part.url) is not None
 
     async def open(self, part: Part, *, tenant: str = "", owner: str = "") -> StoredFile | None:
-        """Return the file of this server that a part names, ``None`` if it names none.
+        """Return the file of this server that a part names, ``None`` for any other part.
 
-        The owner gets it, and any caller whose address has a valid signature. An address of the
-        same form that names no file here, or none for this caller, may be another server's.
-        Raises ``FilesUnavailable``.
+        It is returned to the owner, and to any caller if the address has a valid signature. An
+        address of the same form without a file for this caller may be another server's. Raises
+        ``FilesUnavailable``.
         """
         id = id_in(part.url)
         if id is None:
@@ -134,7 +135,7 @@ class TurnFiles:
     async def lent(self, part: Part, *, tenant: str = "", owner: str = "") -> Part:
         """Return a part whose file other agents of this server may read, if the owner may.
 
-        Any other part is returned as it is. Raises ``FilesUnavailable``.
+        Any other part is returned unchanged. Raises ``FilesUnavailable``.
         """
         id = id_in(part.url)
         if id is None or _signature_in(part):
@@ -152,7 +153,7 @@ class TurnFiles:
     ) -> None:
         """Keep the owner's files that parts name as long as a task is kept. Idempotent.
 
-        Ignores files of others. Raises ``FilesUnavailable``.
+        Files of others are ignored. Raises ``FilesUnavailable``.
         """
         await self.files.open()
         scope = FileScope(self._agent, tenant, owner)

@@ -1,1 +1,1 @@
-"""Agents, store, bus, push and bindings, put together as an ASGI app or a server."""
+"""Assembly of a server: agents, store, bus, push and bindings become an ASGI app or a process."""

@@ -1,4 +1,4 @@
-"""Serve agents: as an ASGI app (``parley.asgi``), or as a process (``parley.serve``)."""
+"""Serve agents as an ASGI app (``parley.asgi``) or as a process (``parley.serve``)."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from parley.server.endpoint import FileService, Interfaces
 from parley.store.protocols.errors import StoreError
 
 WORKER = (
-    "this process is a worker: it runs turns, and answers nobody but health checks; send requests "
-    "to those of the role both or api"
+    "this process is a worker: it runs turns and answers health checks only; send requests to "
+    "processes with the role both or api"
 )
 
 
@@ -37,19 +37,20 @@ _APP = AppKeywords.__annotations__.keys()
 
 
 def asgi(agents: Agents | None = None, **options: Unpack[AppKeywords]) -> App:
-    """Return one or more agents as an ASGI app. It serves them as they are now.
+    """Return an ASGI app that serves one or more agents.
 
     ``agents`` is one agent (served at the root), a mapping of paths to agents, or a list (each
-    served under the slug of its name); ``tenants`` are agents at the root, by the tenant that
-    requests name. ``store`` keeps tasks: ``memory:`` in this process, until it ends,
-    ``sqlite:///tasks.db`` in a file, ``postgresql://user@host/database`` for many processes.
-    ``url`` is the public address of the app, if requests do not carry it. ``auth`` or ``caller``
-    finds the callers, to whom their tasks belong; ``limits`` are how much they may take.
-    ``docs/reference/server-options.md`` has all options, which are the fields of ``ServerOptions``.
+    agent is served under the slug of its name). The app serves them as they are at the time of
+    this call. ``tenants`` maps tenant names to agents; requests to the root select one by tenant.
+    ``store`` keeps tasks: ``memory:`` in this process until it ends, ``sqlite:///tasks.db`` in a
+    file, ``postgresql://user@host/database`` for many processes. ``url`` is the public address of
+    the app, needed where the ``Host`` of requests does not show it. ``auth`` or ``caller``
+    identifies callers, who own their tasks; ``limits`` bounds the usage of each caller.
+    ``docs/reference/server-options.md`` lists all options: the fields of ``ServerOptions``.
 
-    To mount the app in another, pass ``lifespan=app.lifespan`` to that one: it starts and stops
-    the agents. Raises ``ValueError`` for what cannot be served, and ``TypeError`` for what is no
-    middleware.
+    To mount the app in another one, pass ``lifespan=app.lifespan`` to the outer app: the lifespan
+    starts and stops the agents. Raises ``ValueError`` for agents or options that cannot be served,
+    and ``TypeError`` for a middleware of another type.
     """
     if others := sorted(options.keys() & ServeKeywords.__annotations__.keys() - _APP):
         raise TypeError(
@@ -61,7 +62,7 @@ def asgi(agents: Agents | None = None, **options: Unpack[AppKeywords]) -> App:
 
 
 def open_app(agents: Agents | None, options: ServerOptions) -> App:
-    """Return the app of agents with these options. Raises what ``asgi`` raises."""
+    """Return the app of agents with these options. Raises the errors of ``asgi``."""
     host = Host(
         placed(agents, options.tenants),
         open_store(options.store, options.lease, migrate=options.migrate),
@@ -74,14 +75,14 @@ def open_app(agents: Agents | None, options: ServerOptions) -> App:
 
 
 def _signer_names(keys: SigningKeys | None) -> list[str]:
-    """Return the ids of the keys that sign, so that the audit shows a rotation."""
+    """Return the ids of the signing keys; the audit shows a rotation by them."""
     return [] if keys is None else [f"{key.kid} {key.alg}" for key in keys.signers]
 
 
 def app_of(host: Host, *, caller: Identify | None = None) -> App:
-    """Return the ASGI app that serves a host, starts it and stops it.
+    """Return the ASGI app that serves a host and that starts and stops it.
 
-    ``caller`` identifies callers in place of the option of that name.
+    ``caller`` identifies callers and replaces the option of that name.
     """
     options = host.options
     settings, url, role = options.settings, options.url, options.role
@@ -107,8 +108,8 @@ def app_of(host: Host, *, caller: Identify | None = None) -> App:
     bound = {each.name: each.bind(parts) for each in bindings_of(options.bindings)}
     if (options.publisher or options.registry) and "catalog" not in bound:
         raise ValueError(
-            "publisher= and registry= need the binding catalog, which is none of the entry "
-            "points of the installed package: install it again"
+            "publisher= and registry= need the binding catalog, which the installed package does "
+            "not declare among its entry points: install it again"
         )
     for each in bound.values():
         host.audit.settings |= each.record
@@ -117,8 +118,8 @@ def app_of(host: Host, *, caller: Identify | None = None) -> App:
         endpoints = signed_endpoints(endpoints, ServerCardSigner(host.signing_keys, url))
     if caller is not None and endpoints and all(each.identify for each in endpoints.values()):
         raise ValueError(
-            "caller= would never be asked: all agents declare what callers must prove (security=), "
-            "and that finds the caller; leave out caller=, or use it instead with auth=False"
+            "caller= would never be called: every agent declares the credentials of its callers "
+            "(security=), which identify the caller; leave out caller=, or use it with auth=False"
         )
 
     async def start() -> None:
@@ -127,7 +128,7 @@ def app_of(host: Host, *, caller: Identify | None = None) -> App:
         async with AsyncExitStack() as stack:  # a failure of one keeps no other open
             await host.start()
             stack.push_async_callback(host.stop)
-            for each in bound.values():  # they may tell others of a server that answers
+            for each in bound.values():  # a binding may announce this server, so it must answer
                 stack.push_async_callback(each.close)
                 await each.start()
             running.push_async_exit(stack.pop_all())
@@ -156,7 +157,7 @@ def app_of(host: Host, *, caller: Identify | None = None) -> App:
 def _endpoints(
     host: Host, settings: Settings, bindings: Collection[BoundBinding]
 ) -> dict[str, Endpoint]:
-    """Return the endpoint of each path; the root has the tenants."""
+    """Return the endpoint of each path. The endpoint of the root has the tenants."""
 
     def endpoint(service: AgentService) -> Endpoint:
         agent = service.agent
@@ -170,7 +171,7 @@ def _endpoints(
                 f"{', '.join(sorted(unknown))}, a binding that the agent does not have here"
             )
         if host.files is not None and agent.transfers_files:
-            # In a message, bytes are base64, and there is more in it.
+            # A message carries bytes as base64 (4/3 of their size) next to other fields.
             inline_bytes = min(settings.inline_file_bytes, settings.max_body_bytes * 7 // 10)
             guests = host.receivers[agent.key].guests
             files = FileService(host.files, agent.key, inline_bytes, agent.owner, guests)
@@ -206,7 +207,7 @@ def _card_with_files(
 
 
 def _with_authenticator(endpoint: Endpoint, host: Host) -> Endpoint:
-    """Return an endpoint that verifies the schemes of its own agent and tenants only."""
+    """Return an endpoint that verifies only the schemes of its own agent and tenants."""
     agents = [each for each in (endpoint, *endpoint.tenants.values()) if each.service is not None]
     authenticator = host.authenticator_of(each.authorization for each in agents)
     if authenticator is None:
@@ -222,17 +223,17 @@ def serve(
 ) -> None:
     """Serve agents until SIGINT or SIGTERM. Takes the options of ``asgi`` too.
 
-    By default the server listens on this machine only, and tasks are durable. Once it accepts
-    requests, it prints the addresses of its agents and a command to try; ``on_listening`` is called
-    with the address in place of that.
+    By default the server listens on this machine only, and tasks are durable. When the server
+    accepts requests, it prints the addresses of its agents and a command to try. ``on_listening``
+    replaces this output: it is called with the address.
 
-    With ``tls_cert`` and ``tls_key`` (PEM files) it is HTTPS, and with ``grpc_port`` the agents are
-    served over gRPC too. On a ``host`` that other machines reach, agents require credentials, or
-    ``caller=`` identifies callers, or ``allow_anonymous`` allows that everyone calls them.
-    ``docs/reference/server-options.md`` has all options, which are the fields of ``ServerOptions``.
+    ``tls_cert`` and ``tls_key`` (PEM files) turn on HTTPS; ``grpc_port`` serves the agents over
+    gRPC as well. A ``host`` that other machines can reach needs agents that require credentials,
+    or ``caller=`` to identify callers, or ``allow_anonymous`` to let everyone call.
+    ``docs/reference/server-options.md`` lists all options: the fields of ``ServerOptions``.
 
-    Raises ``ValueError`` for what cannot be served, and ``SystemExit`` with the reason if the
-    address or the store is unavailable.
+    Raises ``ValueError`` for agents or options that cannot be served, and ``SystemExit`` with the
+    reason if the address or the store is unavailable.
     """
     from parley.server.sockets import ListenError
 
@@ -256,9 +257,9 @@ def run_app(
     access_log: bool = False,
     on_listening: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve an app where its options say until SIGINT or SIGTERM.
+    """Serve an app at the address of its options until SIGINT or SIGTERM.
 
-    Raises ``ValueError`` for a worker over gRPC, and what ``parley.server.run.run`` raises.
+    Raises ``ValueError`` for a worker with gRPC, and the errors of ``parley.server.run.run``.
     """
     from parley.server.run import run
 
@@ -268,7 +269,7 @@ def run_app(
         app,
         host=options.host,
         port=options.port,
-        grace=math.ceil(options.drain) + 1,  # answers of released turns need another second
+        grace=math.ceil(options.drain) + 1,  # one more second to send the replies of released turns
         access_log=access_log,
         grpc=options.grpc,
         tls=options.tls,

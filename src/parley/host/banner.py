@@ -1,4 +1,4 @@
-"""The text of a started server: where its agents are, and commands that work as printed."""
+"""The text that a started server prints: addresses of its agents, and commands that work."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from parley.agent.agent import Agent
 
 LINE_WIDTH = 78
-"""The length of a command that is on one line of most terminals."""
+"""The longest command that fits on one line of most terminals."""
 
 _DEEPEST = 8
 _FORMATS = {
@@ -79,27 +79,27 @@ def banner(
 def write_banner(text: str) -> None:
     """Write the text to stdout, with unprintable characters escaped, unless stdout is closed.
 
-    The command has ``cli/output/streams.py`` for it.
+    The command line writes with ``cli/output/streams.py`` instead.
     """
     shown = (
         each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in f"{text}\n"
     )
-    with suppress(OSError, ValueError, AttributeError):  # closed, or it cannot write a name
+    with suppress(OSError, ValueError, AttributeError):  # closed, or no such character
         sys.stdout.write("".join(shown))
         sys.stdout.flush()
 
 
 def _login_line(agent: Agent, base: str) -> list[str]:
-    """Return the line for an agent that requires credentials: how a caller logs in."""
+    """Return the line on how to log in to an agent that requires credentials."""
     if agent.security is None or agent.security.is_open:
         return []
     return [f"  login    {shlex.join(invocation())} auth login {base}"]
 
 
 def try_command(agent: Agent, base: str) -> str:
-    """Return a command that works: one that sends an example or a sample of a skill's input.
+    """Return a command that works: it sends an example of a skill, or a sample of its input.
 
-    It is on one line if possible. Without a message that fits a skill it shows the card.
+    The command is on one line if possible. If no message fits a skill, the command shows the card.
     """
     begin = shlex.join(invocation())
     location = "" if base == DEFAULT_ADDRESS else f" -a {base}"
@@ -121,7 +121,7 @@ def _quoted(text: str) -> str:
 
 
 def _sample_text(skill: Skill) -> str:
-    """Return a message for a skill: its input as JSON if it is typed."""
+    """Return a message for a skill: a sample of its input as JSON if the input is typed."""
     schema = None if skill.inputs is None else skill.inputs.schema
     if schema is None:
         return "Hello"
@@ -129,7 +129,7 @@ def _sample_text(skill: Skill) -> str:
 
 
 def sample_of(schema: Any, defs: Mapping[str, Any], depth: int = 0) -> Any:
-    """Return a small value of a JSON Schema; patterns and combinations of schemas are not read."""
+    """Return a small value of a JSON Schema. Patterns and combinations of schemas are ignored."""
     if not isinstance(schema, Mapping) or depth > _DEEPEST:
         return None
     if isinstance(reference := schema.get("$ref"), str):

@@ -1,4 +1,4 @@
-"""Bindings that a server has beside JSON-RPC, HTTP+JSON and gRPC (docs/guides/extend-parley.md)."""
+"""Bindings of a server besides JSON-RPC, HTTP+JSON and gRPC (docs/guides/extend-parley.md)."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from parley.server.app import App
 
 ENTRY_POINTS = "parley.bindings"
-"""The entry points of packages that add bindings: each is called without arguments."""
+"""The entry point group of packages that add bindings, as functions without arguments."""
 
 
 _PATH = re.compile(r"/[A-Za-z0-9._~-]+")
 
 
 class ServerParts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server has, for a binding that is added to it.
+    """The parts of a server that an added binding can use.
 
-    ``agents`` are by their paths, tenants below ``/``. ``url`` is the public address, if one is
-    configured. ``publisher`` and the three after it are the options about its catalog.
-    ``identifies``: a function of the operator finds callers. ``egress`` returns the policy for
-    requests that callers cause.
+    ``agents`` are by path, tenants below ``/``. ``url`` is the configured public address.
+    ``publisher`` and the three fields after it are the options of the server's catalog.
+    ``identifies`` is true if a function of the operator identifies callers. ``egress`` returns the
+    policy for requests that callers cause.
     """
 
     agents: Mapping[str, AgentDescription]
@@ -54,11 +54,11 @@ class ServerParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BoundBinding(Protocol):
-    """A binding of one server."""
+    """An added binding of one server."""
 
     @property
     def record(self) -> Mapping[str, Any]:
-        """What the audit says about it when the server starts."""
+        """The description of this binding in the audit entry of a server start."""
         ...
 
     def of(self, agent: AgentDescription) -> AgentBinding | None:
@@ -66,35 +66,35 @@ class BoundBinding(Protocol):
         ...
 
     def serve(self, app: App, endpoints: Mapping[str, Endpoint]) -> None:
-        """Take the app that serves it, with its agents by path, before the first request."""
+        """Receive the app of this binding and the agents by path, before the first request."""
         ...
 
     async def start(self) -> None:
-        """Begin. Raises ``ValueError`` for what cannot be served."""
+        """Begin. Raises ``ValueError`` for a configuration that cannot be served."""
         ...
 
     async def close(self) -> None:
-        """End what is under way."""
+        """End the work in progress."""
         ...
 
 
 class ServerBinding(Protocol):
-    """A binding that servers may have: ``parley.asgi(agent, bindings=[...])``."""
+    """A kind of binding for servers: ``parley.asgi(agent, bindings=[...])``."""
 
     @property
     def name(self) -> str:
-        """Its name among the bindings of a server, ``app.bindings[name]``."""
+        """The name of this binding in ``app.bindings[name]``."""
         ...
 
     def bind(self, parts: ServerParts) -> BoundBinding:
-        """Return the binding of one server. Raises ``ValueError`` for what cannot be served."""
+        """Return the binding of one server. Raises ``ValueError`` for a wrong configuration."""
         ...
 
 
 def bindings_of(given: Iterable[ServerBinding]) -> list[ServerBinding]:
-    """Return the bindings of a server: those that are given, and the other installed ones.
+    """Return the bindings of a server: the given ones, and the installed ones without settings.
 
-    Raises ``TypeError`` for what is no binding, and ``ValueError`` for the same one twice.
+    Raises ``TypeError`` for an element that is not a binding, and ``ValueError`` for a duplicate.
     """
     bindings = list(given) if isinstance(given, Iterable) else []
     if not isinstance(given, Iterable) or not all(hasattr(each, "bind") for each in bindings):
@@ -110,17 +110,17 @@ def bindings_of(given: Iterable[ServerBinding]) -> list[ServerBinding]:
 
 @cache
 def _installed() -> tuple[EntryPoint, ...]:
-    """Return what packages add; to find it takes milliseconds."""
+    """Return the bindings that installed packages declare. The search takes milliseconds."""
     return tuple(entry_points(group=ENTRY_POINTS))
 
 
 def check_paths(agent: str, bindings: Iterable[AgentBinding]) -> None:
-    """Raise ``ValueError`` for added bindings of an agent that cannot stand beside each other."""
+    """Raise ``ValueError`` if the paths of an agent's added bindings are invalid or equal."""
     paths: set[str] = set()
     for each in bindings:
         if not _PATH.fullmatch(each.path) or each.path in paths:
             raise ValueError(
                 f"the binding {each.protocol} of the agent {agent!r} has the path {each.path!r}: "
-                "a path of one segment is right, such as /lines, that no other binding has"
+                "a path is one segment, such as /lines, that no other binding has"
             )
         paths.add(each.path)

@@ -17,19 +17,20 @@ from parley.store.task_store import TaskStore
 async def complete(
     key: str, value: Any = None, *, agent: str | Agent, store: str | TaskStore
 ) -> bool:
-    """Complete an event of an agent; tasks that wait for it with ``turn.wait_event`` continue.
+    """Complete an event of an agent. Tasks that wait for it with ``turn.wait_event`` continue.
 
-    Works in any process: ``store`` is the URL of the store that the agent's server uses, or, in the
-    server's own process, the open store. ``agent`` is the agent, or its key. ``value`` is JSON of
-    up to 256 KiB. The event may be completed before a task waits for it. Durable when it returns.
+    Works in any process: ``store`` is the URL of the store that the agent's server uses, or the
+    open store itself in the server's own process. ``agent`` is the agent or its key. ``value`` is
+    JSON of up to 256 KiB. The event may be completed before a task waits for it. The completion is
+    durable when the call returns.
 
-    Returns whether this call completed the event: ``False`` if it was complete with the same value,
-    so a call may be repeated.
+    Returns ``True`` if this call completed the event, and ``False`` if the event was complete with
+    the same value, so a call may be repeated.
 
-    Raises ``EventCompleted`` if the event has another value: to repeat the call is useless. Raises
-    any other ``StoreError`` if there is no such store or it cannot be reached, ``ValueError`` for
-    an invalid key or URL and for a value that is too large, and ``TypeError`` that says where a
-    value is not JSON.
+    Raises ``EventCompleted`` if the event has another value: a repeated call cannot succeed.
+    Raises any other ``StoreError`` if the store does not exist or cannot be reached,
+    ``ValueError`` for an invalid key or URL and for a value that is too large, and ``TypeError``
+    with the position of a value that is not JSON.
     """
     agent_key, data = _checked(key, value, agent)
     if isinstance(store, str):
@@ -40,7 +41,7 @@ async def complete(
 def complete_sync(key: str, value: Any = None, *, agent: str | Agent, store: str) -> bool:
     """Complete an event of an agent, from code that is not ``async``.
 
-    ``store`` is the URL of the store. ``complete`` documents the rest.
+    ``store`` is the URL of the store. See ``complete`` for the other arguments and the errors.
     """
     agent_key, data = _checked(key, value, agent)
     if not isinstance(store, str):
@@ -49,15 +50,16 @@ def complete_sync(key: str, value: Any = None, *, agent: str | Agent, store: str
 
 
 def complete_in(admin: StoreAdmin, agent: str, key: str, value: bytes) -> bool:
-    """Complete an event in a store that exists; return whether it was not complete before.
+    """Complete an event in a store that exists. Return ``False`` if it was complete before.
 
-    Raises ``StoreUnavailable`` without a store, or with one of another version, and
+    Raises ``StoreUnavailable`` if there is no store or its schema has another version, and
     ``EventCompleted``.
     """
     schema = admin.schema()
     if not schema.version:
         raise StoreUnavailable(
-            f"there is no store at {admin.name}: name the one that the agent's server uses"
+            f"there is no store at {admin.name}: give the URL of the store that the agent's "
+            "server uses"
         )
     if schema.missing:
         raise StoreUnavailable(
@@ -68,7 +70,7 @@ def complete_in(admin: StoreAdmin, agent: str, key: str, value: bytes) -> bool:
 
 
 def _checked(key: str, value: Any, agent: str | Agent) -> tuple[str, bytes]:
-    """Return the agent's key, and the value as a store keeps it."""
+    """Return the agent's key, and the value in the encoding of the store."""
     agent_key = agent.key if isinstance(agent, Agent) else agent
     if not isinstance(agent_key, str) or not agent_key:
         raise ValueError(f"agent is an agent or its key, not {agent!r}")

@@ -1,4 +1,4 @@
-"""``parley.connect``: the client, for agents on the network and agents and apps of this process."""
+"""``parley.connect``: a client for agents on the network and for agents of this process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ P = ParamSpec("P")
 C = TypeVar("C", covariant=True)
 
 ADDRESS = "https://agent.test"
-"""The address of an agent of this process: no other can have one below ``.test`` (RFC 6761)."""
+"""The address of an agent of this process: hosts below ``.test`` do not exist (RFC 6761)."""
 
 
 def _connect(agent: Any, /, *, path: str = "", **options: Any) -> Connection:
@@ -32,10 +32,10 @@ def _connect(agent: Any, /, *, path: str = "", **options: Any) -> Connection:
 
 
 def reference_of(agent: Any, options: dict[str, Any]) -> Any:
-    """Return the reference to an agent of any kind, and complete the options of its connection.
+    """Return the reference to an agent of any kind, and add to the options of its connection.
 
-    An agent or an app of this process gets an address, and a transport that leads there. Raises
-    ``TypeError`` for anything else.
+    An agent or an app of this process gets an address, and a transport that calls it. Raises
+    ``TypeError`` for any other object.
     """
     if isinstance(agent, CatalogReference):
         if options.get("egress") is None and options.get("http") is None:
@@ -43,19 +43,19 @@ def reference_of(agent: Any, options: dict[str, Any]) -> Any:
         return agent.reference
     if isinstance(agent, str | bytes | os.PathLike | Mapping | AgentCard | ForeignCard):
         return agent
-    # Calls over the network need no server.
+    # Imported here: calls over the network do not need the server's modules.
     from parley.agent.agent import Agent
     from parley.host.app import asgi
     from parley.host.in_process import InProcessTransport, Site
     from parley.server.app import App
 
     if isinstance(agent, Agent):
-        # What it has in memory ends with it, and nobody calls it but this process.
+        # Its memory store ends with it, and only this process calls it.
         agent = asgi(agent, drain=0, allow_private_agents=True, publisher="")
     if not callable(agent):
         raise TypeError(
-            "connect takes an address, a card, an agent, one that parley.find returned, or an ASGI "
-            f"app such as parley.asgi(agent), not {agent!r}"
+            "connect takes an address, a card, an agent, a result of parley.find, or an ASGI app "
+            f"such as parley.asgi(agent), not {agent!r}"
         )
     refuse_for_local(options)
     address = (agent.url if isinstance(agent, App) else None) or ADDRESS
@@ -67,7 +67,7 @@ def reference_of(agent: Any, options: dict[str, Any]) -> Any:
 
 
 def refuse_for_local(options: Mapping[str, Any]) -> None:
-    """Raise ``ValueError`` for options that an agent of this process cannot be called with."""
+    """Raise ``ValueError`` for options that do not apply to an agent of this process."""
     binding = options.get("binding", ())
     if "GRPC" in map(canonical, [binding] if isinstance(binding, str) else binding):
         raise ValueError(
@@ -75,7 +75,9 @@ def refuse_for_local(options: Mapping[str, Any]) -> None:
             "serve the agent, and connect to its address"
         )
     if options.get("http") is not None:
-        raise ValueError("http= is for agents on the network; leave it out for one of this process")
+        raise ValueError(
+            "http= is for agents on the network; leave it out for an agent or app of this process"
+        )
 
 
 def _connect_sync(*args: Any, **options: Any) -> SyncRemoteAgent:
@@ -85,7 +87,7 @@ def _connect_sync(*args: Any, **options: Any) -> SyncRemoteAgent:
 def _for_all(
     function: Callable[Concatenate[Reference, P], Any], run: Callable[..., C], doc: str | None
 ) -> Callable[Concatenate[Reference | CatalogReference | Agent | ASGIApp, P], C]:
-    """Give ``run`` the options of ``function``."""
+    """Return ``run`` with the signature of ``function``."""
 
     @wraps(function)
     def call(agent: Any, /, *args: Any, **options: Any) -> C:

@@ -1,4 +1,4 @@
-"""The egress policies of a server: from its settings and the environment, one for each use."""
+"""The egress policies of a server, one for each use, from its settings and the environment."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def read_egress(
     only_allowed: bool = False,
     environ: Mapping[str, str] = os.environ,
 ) -> Egress:
-    """Return the policy of options; those that are not given come from the environment.
+    """Return the policy of these options. The environment supplies the missing ones.
 
-    Raises ``ValueError``, which names the variable that is wrong.
+    Raises ``ValueError`` with the name of the variable that is wrong.
     """
     only = environ.get(ONLY_VARIABLE, "").strip().lower()
     if only not in _YES | _NO:
@@ -48,7 +48,7 @@ def read_egress(
 
 
 class EgressPolicies(NamedTuple):
-    """The policies of a host: for all requests that the data of others cause, and by use."""
+    """The policies of a host: one for all requests that foreign data causes, and one per use."""
 
     all: Egress
     webhooks: Egress
@@ -57,7 +57,7 @@ class EgressPolicies(NamedTuple):
 
     @classmethod
     def of(cls, options: ServerOptions) -> EgressPolicies:
-        """Return those of a server. Raises ``TypeError`` and ``ValueError``."""
+        """Return the policies of a server. Raises ``TypeError`` and ``ValueError``."""
         egress = read_egress() if options.egress is None else options.egress
         if not isinstance(egress, Egress):
             raise TypeError(

@@ -1,4 +1,4 @@
-"""Where the files of a server are kept, and the sweeps that remove them with their tasks."""
+"""The file storage of a server, and the sweeps that remove files together with their tasks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from parley.store.task_store import TaskStore
 SWEEP_SECONDS = 60.0
 
 UNKNOWN_AGENT_SECONDS = 24 * 60 * 60
-"""How often to look for the tasks of agents that this server does not have."""
+"""The interval between searches for files of agents that this server does not have."""
 
 PLACES = "a directory, s3://bucket/prefix, or none"
 
@@ -39,11 +39,11 @@ log = logging.getLogger("parley.host")
 def open_files(
     files: str | Path | ObjectStore | None, store: str | TaskStore
 ) -> ObjectStore | None:
-    """Return the place for files, ``None`` for a server without.
+    """Return the storage for files, ``None`` for a server without.
 
-    ``None`` stands for the default: beside the file of a SQLite store, in a temporary directory for
-    ``memory:``, and nowhere for a store that replicas share: they share no disk, as far as is
-    known. Raises ``ValueError``.
+    The default (``None``) is a directory next to the file of a SQLite store, a temporary directory
+    for ``memory:``, and no storage for a store that replicas share, since they may have no common
+    disk. Raises ``ValueError``.
     """
     if files is None:
         return _default(store)
@@ -61,7 +61,7 @@ def open_files(
 
         return S3Objects(text)
     if "://" in text:
-        raise ValueError(f"{text.partition('://')[0]}://... is no place for files; use {PLACES}")
+        raise ValueError(f"{text.partition('://')[0]}://... cannot keep files; use {PLACES}")
     return DiskObjects(Path(files))
 
 
@@ -80,7 +80,7 @@ def _default(store: str | TaskStore) -> ObjectStore | None:
 
 
 def hosted_files(objects: ObjectStore, store: TaskStore, settings: Settings) -> FileStore:
-    """Return the files of a host, by the clock of its store, under the key that replicas share."""
+    """Return the file store of a host: with its store's clock, and the key that replicas share."""
     limits = FileLimits(
         file_bytes=settings.max_file_bytes,
         uploads=settings.max_uploads,
@@ -102,7 +102,7 @@ def hosted_files(objects: ObjectStore, store: TaskStore, settings: Settings) -> 
 
 
 def kept_for(agent: AgentDescription) -> float | None:
-    """Return how many seconds an agent's tasks are kept after their end, ``None`` for ever."""
+    """Return the retention in seconds of an agent's ended tasks, ``None`` for ever."""
     return None if agent.retention.tasks is None else agent.retention.tasks.total_seconds()
 
 
@@ -118,7 +118,7 @@ class FileSweeps:
         self._sweeper = FileSweeper(
             files, self._ended, lambda agent: self._kept.get(agent, UNKNOWN_AGENT_SECONDS)
         )
-        # With jitter: replicas do not sweep at the same time.
+        # Jitter keeps replicas from sweeping at the same time.
         self._sweeps = Periodic(
             "a sweep of the files", self._try, lambda: SWEEP_SECONDS * backoff.uniform(0.8, 1.2),
             log=log, waits_first=True,
@@ -126,7 +126,7 @@ class FileSweeps:
         self._fails = False
 
     async def start(self) -> None:
-        """Check a place that the operator chose, and begin. Raises ``FilesUnavailable``."""
+        """Check the storage if the operator chose it, and begin. Raises ``FilesUnavailable``."""
         if not getattr(self._files.objects, "is_lazy", False):
             await self._files.open()
         self._sweeps.start()
@@ -136,7 +136,7 @@ class FileSweeps:
         await self._sweeps.stop()
 
     async def sweep(self) -> int:
-        """Remove the files that have expired or whose tasks are gone; return how many they were."""
+        """Remove files that have expired or have lost their task. Return their number."""
         return await self._sweeper.sweep()
 
     async def _try(self) -> None:

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 
 # -- startup log ------------------------------------------------------------------------------
 #
-# Log at startup what could surprise an operator later. ``Host.start`` calls it.
+# Warn at startup of settings that an operator may regret later. ``Host.start`` calls it.
 
 
 _WORKERS = re.compile(r"(?:--workers(?:=|$)|-w=?)(\d*)")
@@ -83,11 +83,11 @@ def log_startup(
     *,
     signs: bool = False,
 ) -> None:
-    """Log when ended tasks are pruned, and warn of what is likely a mistake.
+    """Log when ended tasks are pruned, and warn of probable mistakes.
 
-    That is several processes with ``memory:``, a public ``url`` that callers would send credentials
-    to without encryption, and signing keys (``signs``) without an address that may be signed, or
-    with one whose keys no client fetches.
+    The mistakes are: several processes with ``memory:``, a public ``url`` without encryption that
+    credentials would be sent to, and signing keys (``signs``) without a public address, or with a
+    public address over plain HTTP, where clients do not fetch keys.
     """
     secured = [agent.name for agent in agents if requires_credentials(agent)]
     if url is not None and is_plain_public(url) and secured:
@@ -99,8 +99,8 @@ def log_startup(
         )
     if signs and url is None:
         log.warning(
-            "cards are served without signatures: signing keys are there, and only an address that "
-            "the operator names is ever signed, never one of a request; give the public one (url)"
+            "cards are not signed: there are signing keys, and only an address that the operator "
+            "configures is signed, never the address of a request; configure the public one (url)"
         )
     elif signs and url is not None and is_plain_public(url):
         log.warning(
@@ -110,27 +110,27 @@ def log_startup(
         )
     removed = removed_after(agents)
     if removed:
-        log.info("tasks are removed with all that is theirs when they have ended %s", removed)
+        log.info("tasks and their files and webhooks are removed when they have ended %s", removed)
     if (
         isinstance(store, MemoryTaskStore)
         and not store.is_shared
         and (workers := several_workers())
     ):
         log.warning(
-            "this is one of several worker processes (%s), and memory: keeps tasks in each for "
-            "itself: what one began, the others do not know; use one worker, or a store that "
-            "processes share, postgresql://host/database",
+            "this is a worker process among several (%s), and memory: keeps the tasks of each "
+            "process separate: no worker sees the tasks of another; use one worker, or a store "
+            "that processes share, postgresql://host/database",
             workers,
         )
 
 
 def requires_credentials(agent: AgentDescription) -> bool:
-    """Return whether an agent asks for credentials, for some of what it does at least."""
+    """Return whether at least a part of an agent requires credentials."""
     return agent.authorization is not None and bool(agent.authorization.securities)
 
 
 def removed_after(agents: Sequence[AgentDescription]) -> str:
-    """Return a text on when the agents' tasks are pruned, empty if they never are."""
+    """Return a text on when the agents' tasks are pruned, empty if tasks are kept for ever."""
     names: dict[timedelta, list[str]] = {}
     for agent in agents:
         if agent.retention.tasks is not None:
@@ -146,13 +146,14 @@ def removed_after(agents: Sequence[AgentDescription]) -> str:
 
 
 def several_workers(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the evidence that this is one of several processes that serve the same app.
+    """Return the evidence that several processes serve the same app, and this is one.
 
-    Empty if it is the only one, or if that is unknown: a reloader is a second process too.
+    The text is empty for a single process, and if the number is unknown: a reloader is a second
+    process too.
     """
-    processes = sys.modules.get("multiprocessing")  # which has made this one, if it is a child
+    processes = sys.modules.get("multiprocessing")  # loaded if it has started this process
     child = processes and processes.parent_process() and processes.current_process()
-    # uvicorn passes its configuration to the process; there is no other way to read it.
+    # uvicorn passes its configuration to the child process; there is no other way to read it.
     config: Any = (getattr(child, "_kwargs", None) or {}).get("config")
     if type(config).__module__ == "uvicorn.config":
         is_alone = config.should_reload or config.workers < 2
@@ -196,17 +197,17 @@ Agents = Agent | Mapping[str, Agent] | Iterable[Agent]
 PUSH_GRACE = 2.0
 
 SECRET_KEY_VARIABLE = "PARLEY_SECRET_KEY"
-"""The environment variable that has the key to seal credentials with, which tasks wait for."""
+"""The environment variable with the key that encrypts the credentials for waiting tasks."""
 
 CALLER_THREADS = 40
-"""The number of threads that identify callers, if ``caller`` is a plain function."""
+"""The number of threads that identify callers if ``caller`` is a plain function."""
 
 
 def placed(agents: Agents | None, tenants: Mapping[str, Agent] = {}) -> dict[str, Agent]:
-    """Return agents by path: a single one at the root, several each under the slug of its name.
+    """Return agents by path: a single agent at the root, several under the slugs of their names.
 
-    ``tenants`` have no paths; several tenants may share an agent. Raises ``ValueError`` without
-    any agent, and for agents with the same path or key.
+    ``tenants`` have no paths; several tenants may share an agent. Raises ``ValueError`` if there
+    are no agents, and for agents with the same path or key.
     """
     if agents is None:
         paths = {}
@@ -239,20 +240,21 @@ class Host:
     """Runs agents on one store.
 
     ``services`` are by path, ``tenants`` are services by tenant, ``executors`` and ``callbacks``
-    are by the agent's key. An agent with several tenants has one executor, which keeps their tasks
-    apart. ``parts`` are services of agents that others use (``Agent(uses=...)``), by their keys;
-    what is called back at the address of those that use them is for them too (``receivers``).
-    The attribute ``audit`` records acts.
+    are by the agent's key. An agent with several tenants has one executor, which isolates the
+    tasks of the tenants. ``parts`` are the services of agents that other agents use
+    (``Agent(uses=...)``), by key. Their callbacks arrive at the address of the agent that uses
+    them (``receivers``). The attribute ``audit`` records the acts of the server.
 
-    The ``bus`` carries hints between replicas on the same store; polling every ``poll_interval``
-    seconds finds what it loses. ``files`` keeps the bytes of files by reference.
+    The ``bus`` carries wake-up notifications between replicas on the same store; polling every
+    ``poll_interval`` seconds finds the changes whose notification was lost. ``files`` keeps the
+    bytes of files by reference.
 
     With the role ``"api"`` the process accepts messages and leaves turns to workers, except for
     skills that always reply directly. With ``"worker"`` it runs turns and serves no agent.
 
-    ``authenticates`` says that callers are identified though no option says how. ``connect`` makes
-    the connections of turns to other agents; ``webhooks`` carries notifications in place of HTTP;
-    ``authenticator`` verifies credentials. They are for tests.
+    The other parameters are for tests. ``authenticates`` says that callers are identified although
+    no option says how. ``connect`` makes the connections of turns to other agents; ``webhooks``
+    delivers notifications and replaces HTTP; ``authenticator`` verifies credentials.
     """
 
     def __init__(
@@ -417,7 +419,7 @@ class Host:
     # -- start ---------------------------------------------------------------------------------
 
     def allow_calls(self, places: Iterable[str]) -> None:
-        """Let agents call others there too. To be called before the start."""
+        """Let agents call other agents at these addresses too. Must be called before the start."""
         places = tuple(places)
         self.agent_egress = self.agent_egress.adding(places)
         for services in self._services:
@@ -426,7 +428,7 @@ class Host:
     async def start(self) -> None:
         """Open the store, start the executors, and claim unfinished tasks.
 
-        A start that fails or is cancelled closes what it opened.
+        A failed or cancelled start closes everything that it opened.
         """
         self._drains, self._hurries = (), True
         async with AsyncExitStack() as stack:
@@ -487,13 +489,13 @@ class Host:
     def _on_stop(
         self, stack: AsyncExitStack, what: str, stop: Callable[[], Awaitable[None]]
     ) -> None:
-        """Register what ``stop`` calls. A failure is logged, and the rest is stopped too."""
+        """Register the call of ``stop``. An error is logged, and the rest is stopped too."""
 
         async def stopped() -> None:
             try:
                 await stop()
             except Exception as error:
-                log.error("stopping %s failed, the rest is stopped all the same: %r", what, error)
+                log.error("stopping %s failed; the other parts are stopped: %r", what, error)
                 raise
             except asyncio.CancelledError:
                 self._hurries = True
@@ -513,7 +515,7 @@ class Host:
     # -- serve ---------------------------------------------------------------------------------
 
     def identify_with(self, caller: Identify | None) -> Identify | None:
-        """Return ``caller`` as a server calls it: a plain function runs in a thread."""
+        """Return ``caller`` as an async function: a plain function runs in a thread."""
         if caller is None or not form_of(caller).in_thread:
             return caller
 
@@ -524,7 +526,7 @@ class Host:
         return identify
 
     def _with_rights(self, agent: AgentDescription) -> AgentDescription:
-        """Return an agent with the rules of its server beside its own, plain ones in threads."""
+        """Return an agent with the policy of its server added; plain functions run in threads."""
         agent, policy = _with_auth(agent, self.options.auth), self.options.policy
         rights = agent.authorization
         own = None if rights is None else rights.policy
@@ -532,8 +534,9 @@ class Host:
         if not policies:
             if agent.owner is PER_TENANT:
                 log.warning(
-                    "the tasks of %r belong to tenants, and no policy says who may name which: "
-                    "whoever may call the agent may name any tenant; give Rights(policy=...), or "
+                    "the tasks of %r belong to tenants, and no policy limits the choice of a "
+                    "tenant: "
+                    "every caller of the agent may name any tenant; give Rights(policy=...), or "
                     "asgi(policy=...), a function that compares access.tenant with access.caller",
                     agent.name,
                 )
@@ -542,7 +545,7 @@ class Host:
         return replace(agent, authorization=authorization)
 
     def _in_thread(self, policy: Policy) -> Policy:
-        """Return a policy that a plain function decides in a thread."""
+        """Return a policy that calls a plain function in a thread."""
         if not form_of(policy).in_thread:
             return policy
 
@@ -555,17 +558,17 @@ class Host:
         return decided
 
     def wake(self) -> None:
-        """Do now what maintenance does from time to time: the store's clock has jumped."""
+        """Run the periodic maintenance now. For tests that move the store's clock."""
         if self._started is not None:
             self._maintenance.wake()
 
     # -- drain and stop ------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Accept nothing new, give turns the grace period, then release the rest.
+        """Reject new messages, give turns the grace period, then release the remaining turns.
 
-        Requests that wait for a turn are answered when it ends or is released, while the server
-        still accepts their answers.
+        Requests that wait for a turn are answered when the turn ends or is released, while the
+        server still accepts connections.
         """
         if self._started is not None:
             self._drain(self._grace)
@@ -573,9 +576,9 @@ class Host:
     async def stop(self) -> None:
         """Drain, then close everything. Idempotent.
 
-        A failure is logged, the rest is stopped, and the failure is raised at the end. When the
-        caller is cancelled, turns and webhooks get no more time; everything is closed before the
-        cancellation is raised.
+        After a failure the other parts are stopped too; the failure is logged, and raised at the
+        end. If the caller is cancelled, turns and webhooks get no more time; everything is closed
+        before the cancellation is raised.
         """
         self.drain()
         started, self._started = self._started, None
@@ -583,7 +586,7 @@ class Host:
             await started.aclose()
 
     def end_threads(self) -> None:
-        """End what watches and helps the event loop, of a host whose tasks are gone: for tests."""
+        """Stop the threads that watch the event loop of a host whose tasks are gone: for tests."""
         self._watchdog.stop()
         self._threads.close()
 
@@ -595,11 +598,12 @@ class Host:
         self._drains = [asyncio.create_task(drain) for drain in drains]
 
     async def _end_turns(self) -> None:
-        """Wait until the executors have drained; when in a hurry, cut their grace period short."""
-        self._drain(0)  # unless they drain already: the start failed
+        """Wait until the executors have drained. In a hurry, end their grace period early."""
+        self._drain(0)  # unless a drain has begun: the start failed
         drains = self._drains
         try:
-            # Even in a hurry each begins: one that is cancelled before would clean nothing up.
+            # Even in a hurry every drain must begin: a task cancelled before its start cleans
+            # nothing up.
             await asyncio.wait(drains, timeout=0 if self._hurries else None)
         finally:
             for drain in drains:
@@ -615,13 +619,13 @@ class Host:
 
 
 def _operator_key(given: str | None) -> bytes | None:
-    """Return the key that seals credentials, from the option or the environment."""
+    """Return the key that encrypts credentials, from the option or the environment."""
     given = (os.environ.get(SECRET_KEY_VARIABLE) or None) if given is None else given
     return None if given is None else operator_key(given)
 
 
 def _with_auth(agent: AgentDescription, auth: Security | Literal[False] | None) -> AgentDescription:
-    """Return an agent with what its server requires in place of what it requires itself."""
+    """Return an agent with the security requirements of its server in place of its own."""
     if auth is None:
         return agent
     policy = None if agent.authorization is None else agent.authorization.policy
@@ -633,8 +637,8 @@ def _with_auth(agent: AgentDescription, auth: Security | Literal[False] | None) 
         ]
         if dropped:
             log.warning(
-                "auth= replaces everything that %r requires of callers, also what it requires for "
-                "%s: say that in a policy, or leave auth= out",
+                "auth= replaces everything that %r requires of callers, including its requirements "
+                "for %s: put these into a policy, or leave auth= out",
                 agent.name,
                 ", ".join(dropped),
             )
@@ -656,6 +660,6 @@ async def _all_of(tasks: Sequence[asyncio.Task[None]]) -> None:
     results = await asyncio.gather(*tasks, return_exceptions=True)
     failures = [failure for failure in results if isinstance(failure, Exception)]
     if len(failures) > 1:
-        raise ExceptionGroup("several agents did not end as they should", failures)
+        raise ExceptionGroup("several agents failed to stop", failures)
     if failures:
         raise failures[0]

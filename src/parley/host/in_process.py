@@ -1,4 +1,4 @@
-"""The client's HTTP transport for apps in this process: their bytes, without a socket.
+"""An HTTP transport of the client for apps in this process: real requests without a socket.
 
 ``connect`` makes one for an agent or an app; ``parley.testing`` makes one for a whole test.
 """
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 
 class AppNotStarted(ClientError):
-    """The app could not be started, or did not stop as it should. The message is the app's own."""
+    """The app could not be started, or failed to stop. The message comes from the app."""
 
 
 class AppLifespan:
-    """The life of an app on one event loop: it runs until the last of its users has left."""
+    """The lifespan of an app on one event loop. The app runs until its last user leaves."""
 
     def __init__(self, app: ASGIApp, context: Callable[[], Context], key: tuple[int, int]) -> None:
         self.state: dict[str, Any] = {}
@@ -44,7 +44,7 @@ class AppLifespan:
         self._key = key
         self._context = context
         loop = asyncio.get_running_loop()
-        self._loop = loop  # kept, so that its id is of no other loop
+        self._loop = loop  # a reference, so that no later loop gets the same id
         self._events: asyncio.Queue[Message] = asyncio.Queue()
         self._started = loop.create_future()
         self._stopped = loop.create_future()
@@ -52,7 +52,7 @@ class AppLifespan:
         self._running: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start the app, once. Raises ``AppNotStarted``, to every caller."""
+        """Start the app once. Every caller gets ``AppNotStarted`` if this fails."""
         if self._starting is None:
             self._starting = self._spawn(self._start())
         await asyncio.shield(self._starting)
@@ -83,7 +83,7 @@ class AppLifespan:
         await asyncio.wait({self._running, self._started}, return_when=asyncio.FIRST_COMPLETED)
         if self._started.done():
             self._started.result()
-        # Else it raised: an app without a lifespan may, by the protocol.
+        # Otherwise the app raised: the protocol allows this to an app without a lifespan.
 
     async def _live(self) -> None:
         scope: Scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": self.state}
@@ -111,9 +111,10 @@ _running: dict[tuple[int, int], AppLifespan] = {}
 
 
 def join(app: ASGIApp, context: Callable[[], Context]) -> AppLifespan | None:
-    """Return the life of an app on this loop, with one more user.
+    """Return the lifespan of an app on this loop, with one more user.
 
-    ``None`` for an app of agents that runs already. Of another kind of app that cannot be seen.
+    Returns ``None`` for an app of agents that is already running. Other apps do not show whether
+    they run.
     """
     key = (id(asyncio.get_running_loop()), id(app))
     lifespan = _running.get(key)
@@ -128,17 +129,17 @@ def join(app: ASGIApp, context: Callable[[], Context]) -> AppLifespan | None:
 log = logging.getLogger("parley.host")
 
 BUFFER_BYTES = 64 * 1024
-"""The bytes of an answer that the app may be ahead of its reader: then ``send`` waits."""
+"""The number of bytes that a response may be ahead of its reader before ``send`` waits."""
 
 CLOSE_SECONDS = 5.0
-"""How long requests have to end when the transport is closed."""
+"""The time in seconds that open requests get to end when the transport is closed."""
 
 
 class Site:
-    """An app that answers requests, and is started before the first one unless it runs already.
+    """An app that answers requests. It is started before the first one, unless it is running.
 
-    ``context`` returns the context variables that the app's tasks begin with: not those of its
-    callers.
+    ``context`` returns the context variables of the app's tasks, which do not inherit the
+    variables of callers.
     """
 
     def __init__(
@@ -151,25 +152,25 @@ class Site:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What the app's lifespan leaves for its requests."""
+        """The state that the app's lifespan shares with its requests."""
         return {} if self._lifespan is None else dict(self._lifespan.state)
 
     async def start(self) -> None:
-        """Start the app unless it runs. Raises ``AppNotStarted``, to further requests too."""
+        """Start the app unless it runs. Raises ``AppNotStarted``, for later requests too."""
         if self._lifespan is None and self._starts:
             self._lifespan = join(self.app, self.context)
         if self._lifespan is not None:
             await self._lifespan.start()
 
     async def stop(self) -> None:
-        """Stop the app if it was started here and has no other user. Idempotent."""
+        """Stop the app if this object started it and it has no other user. Idempotent."""
         lifespan, self._lifespan = self._lifespan, None
         if lifespan is not None:
             await lifespan.leave()
 
 
 class InProcessExchange:
-    """One request and its answer: the app writes, the reader reads."""
+    """One request and its response: the app writes, the reader reads."""
 
     def __init__(self, body: bytes | AsyncIterable[bytes] | None) -> None:
         self._body = body
@@ -188,13 +189,13 @@ class InProcessExchange:
 
     @property
     def is_over(self) -> bool:
-        """Whether the answer is complete, or its reader has gone."""
+        """True if the response is complete or its reader has left."""
         return self._gone.is_set()
 
     # -- the app's side ------------------------------------------------------------------------
 
     async def receive(self) -> Message:
-        """Return a piece of the request, or ``http.disconnect`` when the reader has gone."""
+        """Return a chunk of the request, or ``http.disconnect`` if the reader has left."""
         if not self._is_sent and not self._gone.is_set():
             if self._body is None or isinstance(self._body, bytes):
                 self._is_sent = True
@@ -203,7 +204,7 @@ class InProcessExchange:
                 self._pieces = aiter(self._body)
             try:
                 piece = await anext(self._pieces, None)
-            except Exception as error:  # the caller's own: its app sees that the client is gone
+            except Exception as error:  # from the caller's body: the app sees a disconnected client
                 failure = Disconnected("the body of the request could not be read to its end")
                 failure.__cause__ = error
                 self.fail(failure)
@@ -214,7 +215,7 @@ class InProcessExchange:
         return {"type": "http.disconnect"}
 
     async def send(self, message: Message) -> None:
-        """Take a piece of the answer, once there is room. Raises ``OSError`` without a reader."""
+        """Accept a chunk of the response once there is room. ``OSError`` without a reader."""
         if self._gone.is_set():
             raise OSError("the client has closed the connection")
         if message["type"] == "http.response.start":
@@ -232,7 +233,7 @@ class InProcessExchange:
             self._size += len(piece)
         self.is_complete = not message.get("more_body", False)
         if self.is_complete:
-            self._gone.set()  # nothing more is asked of the app
+            self._gone.set()  # the app is not asked for more
         self._changed.set()
         while self._size >= BUFFER_BYTES and not self._gone.is_set():
             self._read.clear()
@@ -241,7 +242,7 @@ class InProcessExchange:
     # -- the reader's side ---------------------------------------------------------------------
 
     async def head(self) -> None:
-        """Wait until the answer has begun. Raises what made it fail."""
+        """Wait until the response has begun. Raises the error that made it fail."""
         while not self.status:
             if self.failure is not None:
                 raise self.failure
@@ -249,7 +250,7 @@ class InProcessExchange:
             await self._changed.wait()
 
     async def next(self) -> bytes:
-        """Return what has come of the answer, empty at its end. Raises what made it fail."""
+        """Return the bytes that have arrived, empty at the end. Raises the response's failure."""
         while not self._chunks:
             if self.is_complete:
                 return b""
@@ -264,12 +265,12 @@ class InProcessExchange:
         return data
 
     def close(self) -> None:
-        """Tell the app that the reader has gone."""
+        """Signal the app that the reader has left."""
         self._gone.set()
         self._read.set()
 
     def fail(self, failure: ClientError) -> None:
-        """Break the connection: what has arrived can still be read."""
+        """Break the connection. Bytes that have arrived can still be read."""
         if not self.is_complete and self.failure is None:
             self.failure = failure
         self.close()
@@ -277,7 +278,7 @@ class InProcessExchange:
 
 
 class InProcessResponse(OpenResponse):
-    """The answer of an app in this process."""
+    """The response of an app in this process."""
 
     def __init__(
         self,
@@ -294,18 +295,19 @@ class InProcessResponse(OpenResponse):
         self._idle = idle
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the body as the app sends it; a body that breaks off raises ``Disconnected``."""
+        """Yield the body as the app sends it. An incomplete body raises ``Disconnected``."""
         while chunk := await _within(self._exchange.next(), self._deadline, self._idle, self.url):
             yield chunk
 
 
 class InProcessTransport(HttpTransport):
-    """Carries requests to the apps of ``sites``, by the beginning of their addresses.
+    """Sends requests to the apps of ``sites``, which are found by address prefix.
 
-    Real requests and real answers: an app gets what a server would give it, in a task of its own,
-    and its answer can be read as it comes. An app that is more than 64 KiB ahead of its reader
-    waits. A reader that leaves disconnects, as it would on a socket; the app's task ends as the app
-    decides. An address without a site goes to ``other``, if there is one, else it is unreachable.
+    Requests and responses are real: an app gets the same scope and messages as from a server, in a
+    task of its own, and its response can be read while it is written. An app that is more than 64
+    KiB ahead of its reader waits. A reader that leaves disconnects the app, as on a socket; the
+    app decides when its task ends. An address without a site is sent to ``other`` if there is one,
+    and is unreachable otherwise.
 
     Closing the transport stops the sites that it started.
     """
@@ -330,7 +332,7 @@ class InProcessTransport(HttpTransport):
         self._closing: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
-        """End the requests under way with ``ConnectionClosed``, and stop the apps. Idempotent."""
+        """End open requests with ``ConnectionClosed``, and stop the apps. Idempotent."""
         if self._closing is None:
             self.closed = True
             self._closing = asyncio.create_task(self._close())
@@ -357,7 +359,7 @@ class InProcessTransport(HttpTransport):
         timeout: float | None = None,
         idle: float | None = None,
     ) -> AsyncIterator[OpenResponse]:
-        """Send a request and yield the response as soon as its headers are there."""
+        """Send a request and yield the response as soon as its headers have arrived."""
         if self.closed:
             raise ConnectionClosed("this connection was closed; open a new one")
         loop = asyncio.get_running_loop()
@@ -389,7 +391,7 @@ class InProcessTransport(HttpTransport):
         max_message: int = sys.maxsize,
         **_: Any,
     ) -> InProcessSocket:
-        """Open a WebSocket with the app of an address, as over a network; pings are not needed."""
+        """Open a WebSocket to the app at an address, as over a network. There are no pings."""
         if self.closed:
             raise ConnectionClosed("this connection was closed; open a new one")
         from parley.host.in_process_sockets import InProcessSocket
@@ -426,7 +428,7 @@ class InProcessTransport(HttpTransport):
             socket.ended()
 
     def carries(self, url: str) -> bool:
-        """Return whether an address is that of a site, and not only one that ``other`` answers."""
+        """Return whether an address belongs to a site; addresses of ``other`` do not count."""
         return any(url == address or url.startswith(f"{address}/") for address in self._sites)
 
     def guarded(self, egress: Egress) -> HttpTransport:
@@ -434,10 +436,10 @@ class InProcessTransport(HttpTransport):
         return self
 
     def on_open(self, site: Site, exchange: InProcessExchange | InProcessSocket) -> None:
-        """Note a request, or a socket, that begins."""
+        """Register a request or a socket that begins."""
 
     def forget(self, exchange: InProcessExchange | InProcessSocket) -> None:
-        """Do not wait for a request, or a socket, when the transport is closed: its app is dead."""
+        """Remove a request or a socket whose app has died, so that closing does not wait for it."""
         self._open.discard(exchange)
 
     def _find(self, url: str, parts: SplitResult, port: int | None) -> tuple[Site, str]:
@@ -453,7 +455,7 @@ class InProcessTransport(HttpTransport):
         raise self.unknown(url)
 
     def unknown(self, url: str) -> ClientError:
-        """Return the error for an address that no app answers at."""
+        """Return the error for an address without an app."""
         known = ", ".join(sorted(self._sites)) or "no address"
         return Unreachable(
             f"no app of this process answers at {redacted(url)}; there are apps at {known}"
@@ -465,7 +467,7 @@ class InProcessTransport(HttpTransport):
         try:
             await _run(call, where, lambda: exchange.is_over)
         except asyncio.CancelledError:
-            exchange.fail(Disconnected(f"the app gave up {where}"))
+            exchange.fail(Disconnected(f"the app dropped the request {where}"))
             raise
         finally:
             self._open.discard(exchange)
@@ -475,7 +477,7 @@ class InProcessTransport(HttpTransport):
 
 
 async def _send_failure(exchange: InProcessExchange) -> None:
-    """Answer as servers do for an app that failed before it answered."""
+    """Answer as servers do for an app that failed before its response began."""
     headers = [(b"content-type", b"text/plain; charset=utf-8")]
     with suppress(OSError):
         await exchange.send({"type": "http.response.start", "status": 500, "headers": headers})
@@ -483,7 +485,7 @@ async def _send_failure(exchange: InProcessExchange) -> None:
 
 
 async def _run(call: Callable[[], Any], where: str, is_over: Callable[[], bool]) -> None:
-    """Run the app for a request or a socket. The log has its errors, unless its reader left."""
+    """Run the app for a request or a socket. Its errors are logged, unless its reader has left."""
     try:
         await call()
     except Exception as error:
@@ -492,7 +494,7 @@ async def _run(call: Callable[[], Any], where: str, is_over: Callable[[], bool])
 
 
 async def _within(work: Any, deadline: float | None, idle: float | None, url: str) -> Any:
-    """Wait for ``work``. Raises ``Timeout`` at the deadline, ``Disconnected`` after a silence."""
+    """Wait for ``work``. Raises ``Timeout`` at the deadline, ``Disconnected`` if idle too long."""
     now = asyncio.get_running_loop().time()
     idle_until = None if idle is None else now + idle
     until = min([each for each in (deadline, idle_until) if each is not None], default=None)
@@ -506,7 +508,7 @@ async def _within(work: Any, deadline: float | None, idle: float | None, url: st
 
 
 def _parsed(url: str) -> tuple[SplitResult, int | None]:
-    """Return an address in parts, and its port. Raises ``ClientError``."""
+    """Return the parts of an address, and its port. Raises ``ClientError``."""
     try:
         parts = urlsplit(url)
         return parts, parts.port
@@ -523,7 +525,7 @@ def _scope(
     headers: Mapping[str, str],
     body: bytes | AsyncIterable[bytes] | None,
 ) -> dict[str, Any]:
-    """Return the scope of a request, as a server makes it."""
+    """Return the ASGI scope of a request, as a server makes it."""
     names = {name.lower() for name in headers}
     sent = [
         (name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()

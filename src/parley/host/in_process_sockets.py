@@ -1,4 +1,4 @@
-"""WebSockets to apps of this process: their messages, without a network."""
+"""WebSockets to apps of this process, without a network."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from parley.client.errors import ClientError, Disconnected, ResponseTooLarge
 from parley.model.backoff import seconds_of
 
 WAITING_TEXTS = 64
-"""The messages that one side may be ahead of the other: then it waits."""
+"""The number of messages that one side may be ahead of the other before it waits."""
 
 _GOING_AWAY = 1001
 _ABNORMAL = 1006
 
 
 class TextQueue:
-    """Messages in one direction: bounded, and over at some time."""
+    """A bounded queue of messages in one direction, which ends when either side leaves."""
 
     def __init__(self) -> None:
         self._texts: deque[str] = deque()
@@ -30,7 +30,7 @@ class TextQueue:
         self.is_over = False
 
     async def put(self, text: str) -> bool:
-        """Add a message once there is room. Return whether it will be read."""
+        """Add a message once there is room. Return ``False`` if the queue has ended."""
         while len(self._texts) >= WAITING_TEXTS and not self.is_over:
             await self._next_change()
         if not self.is_over:
@@ -39,7 +39,7 @@ class TextQueue:
         return not self.is_over
 
     async def get(self) -> str | None:
-        """Return the next message; ``None`` once it is over."""
+        """Return the next message; ``None`` after the end."""
         while not self._texts:
             if self.is_over:
                 return None
@@ -48,7 +48,7 @@ class TextQueue:
         return self._texts.popleft()
 
     def end(self) -> None:
-        """Take no more."""
+        """Accept no more messages."""
         self.is_over = True
         self._changed.set()
 
@@ -58,7 +58,7 @@ class TextQueue:
 
 
 class InProcessSocket(OpenSocket):
-    """A WebSocket between a client and an app: the ASGI callables of one, what the other uses."""
+    """A WebSocket between a client and an app: a client socket, and the app's ASGI callables."""
 
     def __init__(self, url: str, *, max_message: int) -> None:
         self.subprotocol = ""
@@ -77,7 +77,7 @@ class InProcessSocket(OpenSocket):
     # -- the app's side ------------------------------------------------------------------------
 
     async def app_receive(self) -> Message:
-        """Return what comes next for the app (ASGI)."""
+        """Return the next ASGI message for the app."""
         if not self._is_connected:
             self._is_connected = True
             return {"type": "websocket.connect"}
@@ -87,7 +87,7 @@ class InProcessSocket(OpenSocket):
         return {"type": "websocket.receive", "text": text}
 
     async def app_send(self, message: Any) -> None:
-        """Take what the app sends (ASGI). Raises ``OSError`` without a client."""
+        """Accept an ASGI message of the app. Raises ``OSError`` if the client has left."""
         kind = message["type"]
         if self._to_client.is_over:
             raise OSError("the client has closed the WebSocket")
@@ -98,7 +98,7 @@ class InProcessSocket(OpenSocket):
         elif kind == "websocket.send":
             text = message.get("text")
             if text is None:
-                self._over(1003, "messages here are texts")
+                self._over(1003, "messages are text")
             elif not await self._to_client.put(text):
                 raise OSError("the client has closed the WebSocket")
         elif kind == "websocket.close" and self._is_open:
@@ -114,7 +114,7 @@ class InProcessSocket(OpenSocket):
                 self._refused(*self.refusal)
 
     def ended(self) -> None:
-        """Note that the app has returned."""
+        """Record that the app has returned."""
         if self._is_open:
             self._over(1000, "")
         elif self.refusal is None:
@@ -126,7 +126,7 @@ class InProcessSocket(OpenSocket):
         self._answered.set()
 
     def _over(self, code: int, reason: str) -> None:
-        """End both directions; what is here can be read."""
+        """End both directions. Messages that have arrived can still be read."""
         if self.close_code is None:
             self.close_code, self.close_reason = code, reason[:200]
         self._code_for_app = code
@@ -136,7 +136,7 @@ class InProcessSocket(OpenSocket):
     # -- the client's side ---------------------------------------------------------------------
 
     async def opened(self, subprotocol: str) -> None:
-        """Wait until the app has accepted. Raises what the handshake over a network would."""
+        """Wait until the app has accepted. Raises the errors of a handshake over a network."""
         await self._answered.wait()
         if self.failure is not None:
             raise self.failure
@@ -145,7 +145,7 @@ class InProcessSocket(OpenSocket):
         if self.subprotocol != subprotocol:
             self.abort()
             raise SocketRefused(
-                f"{self._url} opens WebSockets, but does not speak {subprotocol} over them",
+                f"{self._url} opens WebSockets, but does not support {subprotocol} over them",
                 status=101,
             )
 
@@ -162,7 +162,9 @@ class InProcessSocket(OpenSocket):
             raise self.failure or Disconnected(f"{self._url} closed the socket{said}")
         if len(text.encode()) > self._max_message:
             self._over(1009, "")
-            raise ResponseTooLarge(f"a message of {self._url} is larger than this side takes")
+            raise ResponseTooLarge(
+                f"a message of {self._url} is larger than the limit of this client"
+            )
         return text
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
@@ -174,7 +176,7 @@ class InProcessSocket(OpenSocket):
         self._over(_ABNORMAL, "")
 
     def fail(self, failure: ClientError) -> None:
-        """Break the connection: what has arrived can still be read."""
+        """Break the connection. Messages that have arrived can still be read."""
         if self.close_code is None:
             self.failure = failure
         self._over(_GOING_AWAY, "")
@@ -182,12 +184,12 @@ class InProcessSocket(OpenSocket):
 
 
 def _refusal(url: str, status: int, given: list[tuple[bytes, bytes]], body: bytes) -> ClientError:
-    """Return the error for an app that opens no socket."""
+    """Return the error for an app that rejects the handshake."""
     headers: Mapping[str, str] = {
         name.decode("latin-1").lower(): value.decode("latin-1") for name, value in given
     }
     if status in (401, 403):
-        words = "wants credentials" if status == 401 else "refuses these credentials"
+        words = "wants credentials" if status == 401 else "rejects these credentials"
         challenge = headers.get("www-authenticate", "")
         refused = HandshakeRefused(f"{url} {words}", status=status, challenge=challenge)
         refused.body = body
@@ -195,5 +197,5 @@ def _refusal(url: str, status: int, given: list[tuple[bytes, bytes]], body: byte
     retry_after = None
     with suppress(ValueError):
         retry_after = seconds_of(headers.get("retry-after"))
-    message = f"{url} opens no WebSocket: it answered {status}"
+    message = f"{url} rejects the WebSocket: it answered {status}"
     return SocketRefused(message, status=status, retry_after=retry_after)

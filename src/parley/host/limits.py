@@ -1,4 +1,4 @@
-"""The limits and the usage of a host's agents: what counts them, started and stopped with it."""
+"""The limits and the usage counters of a host's agents, started and stopped with the host."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from parley.store.task_store import TaskStore
 
 
 class HostLimits:
-    """The limits of each agent that has any, by its key.
+    """The limits of each agent that has any, by the agent's key.
 
-    Those of the server (``options.limits``) are for all agents together; a Redis bus counts rates
-    for all replicas, in place of the store. Usage is counted for all agents (``options.usage``),
-    for agents with the extension, and where there is a budget.
+    The limits of the server (``options.limits``) apply to all agents together. A Redis bus counts
+    rates for all replicas; otherwise the store counts. Usage is counted for all agents with
+    ``options.usage``, and otherwise for agents with the usage extension or with a budget.
 
     Raises ``ValueError`` for a limit of a skill that no agent has.
     """
@@ -79,7 +79,7 @@ class HostLimits:
             )
 
     def _counters(self, store: TaskStore, bus: object) -> tuple[Counters, Counters]:
-        """Return what counts rates, and what counts the messages and tasks of a day."""
+        """Return the counters of rates, and the counters of messages and tasks per day."""
         local = LocalCounters(store.now)
         if not (store.is_shared or store.has_operators):
             return local, local
@@ -97,22 +97,21 @@ class HostLimits:
         return shared, daily
 
     def meter(self, agent: str) -> AgentMeter | None:
-        """Return what measures the turns of an agent, ``None`` if nothing asks for it."""
+        """Return the meter for the turns of an agent, ``None`` if nothing needs one."""
         limits = self.by_agent.get(agent)
         return None if limits is None or not limits.measures_turns else AgentMeter(limits)
 
     def start(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
-        """Start what counts; return what stops it, by what it is called in the log."""
+        """Start the counters. Return the functions that stop them, by their names in the log."""
         for begin in self._begins:
             begin()
         return self._closes
 
 
 def redis_for_limits(bus: object) -> tuple[str, str] | None:
-    """Return where a bus lets limits be counted, which is one Redis or Valkey server.
+    """Return the Redis or Valkey server of a bus that can count limits: URL and key prefix.
 
-    That is its URL, without what is the bus's own, and the prefix of keys. Raises ``ValueError``
-    if a package is missing.
+    The URL has no options of the bus. Raises ``ValueError`` if a package is missing.
     """
     if not isinstance(bus, str) or urlsplit(bus).scheme not in ("redis", "rediss"):
         return None

@@ -1,4 +1,4 @@
-"""Agents that others of their process use: they run on the same store, without an address."""
+"""Agents that other agents of the same process use: they share the store and have no address."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 def hosted(agents: Iterable[Agent]) -> list[Agent]:
-    """Return agents and those that they use, each once. Raises ``ValueError``: see ``with_used``.
+    """Return agents and the agents that they use, each once. See ``with_used`` for errors.
 
-    An agent of several tenants is there once.
+    An agent of several tenants is listed once.
     """
     return cast("list[Agent]", with_used(agents))
 
@@ -34,9 +34,10 @@ def hosted(agents: Iterable[Agent]) -> list[Agent]:
 def guests_of(
     agents: Mapping[str, Agent], tenants: Mapping[str, Agent]
 ) -> dict[str, tuple[str, ...]]:
-    """Return whose callbacks arrive at the address of a served agent, by keys.
+    """Return the guests of each served agent: agents whose callbacks arrive at its address, by key.
 
-    These are the agents that it uses, and they in turn, as far as they are not served themselves.
+    The guests are the agents that it uses, directly or through others, and that are not served
+    themselves.
     """
     served = {agent.key: agent for agent in (*agents.values(), *tenants.values())}
     return {
@@ -48,10 +49,10 @@ def guests_of(
 def agent_addresses(
     url: str, agents: Mapping[str, Agent], tenants: Mapping[str, Agent]
 ) -> Callable[[str, str], str]:
-    """Return what gives the public address of an agent, by its key, for a tenant.
+    """Return a function that gives the public address of an agent by its key and a tenant.
 
-    ``url`` is the address of all; ``agents`` are by path, ``tenants`` by the tenant's name.
-    An agent without an address, which others use, has that of the first that uses it.
+    ``url`` is the common base address; ``agents`` are by path, ``tenants`` by tenant name. An
+    agent without an address has the address of the first agent that uses it.
     """
     base = url.rstrip("/")
     guests = guests_of(agents, tenants)
@@ -73,10 +74,10 @@ def agent_addresses(
 
 
 class Receivers:
-    """What takes callbacks and credentials at the address of an agent: for it and its guests.
+    """The receivers of callbacks and credentials at the address of an agent, for it and its guests.
 
-    ``callbacks`` and ``credentials`` are given by the key of their agent; ``keys`` are those at
-    this address, its own first, then its ``guests``.
+    ``callbacks`` and ``credentials`` are by the key of their agent. ``keys`` are the agents at
+    this address: the served agent first, then its ``guests``.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class Receivers:
 
 
 class _CallbacksOfSeveral:
-    """A ``CallbackReceiver``: the key of an event says whose it is."""
+    """A ``CallbackReceiver`` for several agents, selected by the key of the event."""
 
     def __init__(self, receivers: Sequence[Callbacks]) -> None:
         self._receivers = receivers
@@ -116,7 +117,7 @@ class _CallbacksOfSeveral:
 
 
 class _CredentialsOfSeveral:
-    """A ``CredentialReceiver``: a claim says whose task it is about."""
+    """A ``CredentialReceiver`` for several agents, selected by the task of the claim."""
 
     def __init__(self, receivers: Mapping[str, Authorizations]) -> None:
         self._receivers = receivers
@@ -143,7 +144,7 @@ def connect_local(
     executors: Mapping[str, AgentExecutor],
     turns: Sequence[TurnServices],
 ) -> None:
-    """Let the turns of agents call those that they use.
+    """Let the turns of agents call the agents that they use.
 
     ``services`` and ``executors`` are by the agent's key; ``turns`` are in the order of ``agents``.
     """

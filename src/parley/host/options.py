@@ -1,8 +1,9 @@
-"""The options of a server, each once: keyword, flag, environment variable, documentation, audit.
+"""The options of a server: keyword, flag, environment variable, documentation and audit of each.
 
-A field of ``ServerOptions`` is the option: the keyword of ``parley.asgi`` and ``parley.serve`` has
-its type and default. Its ``Option`` is the flag of ``parley serve``, the environment variable, and
-the text of ``docs/reference/server-options.md``; ``record`` is for the audit.
+A field of ``ServerOptions`` is the option: it gives the keyword of ``parley.asgi`` and
+``parley.serve``, its type and its default. Its ``Option`` gives the flag of ``parley serve``, the
+environment variable, and the text of ``docs/reference/server-options.md``; ``record`` gives the
+audit entry.
 """
 
 from __future__ import annotations
@@ -54,13 +55,13 @@ _CATALOG = "Catalog"
 class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of ``parley.asgi`` and ``parley.serve``. Times are in seconds.
 
-    Raises ``ValueError`` and ``TypeError`` for what no server can have.
+    Raises ``ValueError`` and ``TypeError`` for options that no server can have.
     """
 
     host: Annotated[
         str, Option("Address to listen on; 0.0.0.0 for all.", metavar="HOST", variable="")
     ] = "127.0.0.1"
-    # Without a variable: Kubernetes sets PARLEY_PORT for a service of that name.
+    # No environment variable: Kubernetes sets PARLEY_PORT for a service named parley.
     port: Annotated[
         int, Option("Port to listen on; 0 takes a free one.", metavar="PORT", variable="")
     ] = 9999
@@ -79,7 +80,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             "Where to keep files that are too large for messages: a directory, s3://BUCKET/PREFIX, "
             "or none.",
             metavar="PLACE",
-            default="beside a SQLite store; a temporary directory with memory:; none with "
+            default="next to a SQLite store; a temporary directory with memory:; none with "
             "PostgreSQL",
         ),
     ] = None
@@ -89,7 +90,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     tenants: Annotated[
         Mapping[str, Agent],
-        Option("Agents that answer at the root, by the tenant of requests.", flag=None),
+        Option("Agents that answer at the root, selected by the tenant of requests.", flag=None),
     ] = {}
     drain: Annotated[
         float,
@@ -106,14 +107,14 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         tuple[AnyMiddleware, ...],
         Option(
             "Starlette's Middleware(cls, ...), or functions that take an ASGI app and return one, "
-            "the first outermost: around every HTTP request, and not around gRPC.",
+            "the first outermost: around every HTTP request, but not around gRPC.",
             flag=None,
         ),
     ] = ()
     bindings: Annotated[
         tuple[ServerBinding, ...],
         Option(
-            "Bindings with settings of their own beside JSON-RPC, HTTP+JSON and gRPC; other "
+            "Bindings with settings of their own next to JSON-RPC, HTTP+JSON and gRPC; other "
             "installed ones have their defaults (docs/guides/extend-parley.md).",
             flag=None,
         ),
@@ -121,13 +122,11 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     grpc_port: Annotated[
         int | None,
-        Option(
-            "Port for gRPC, which is not served without one; 0 takes a free one.", "PORT", kind=int
-        ),
+        Option("Port for gRPC; without it gRPC is off; 0 takes a free port.", "PORT", kind=int),
     ] = None
     grpc_host: Annotated[
         str | None,
-        Option("Address to listen on for gRPC.", metavar="HOST", default="that of --host"),
+        Option("Address to listen on for gRPC.", metavar="HOST", default="the address of --host"),
     ] = None
     grpc_cert: Annotated[
         str | Path | None,
@@ -137,15 +136,16 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     grpc_client_ca: Annotated[
         str | Path | None,
         Option(
-            "Authorities of callers' certificates; others are not let in (PEM).", metavar="FILE"
+            "Authorities of callers' certificates; other callers are rejected (PEM).",
+            metavar="FILE",
         ),
     ] = None
 
     bus: Annotated[
         str | Bus | None,
         Option(
-            "How processes that share a store tell one another what happens: redis://HOST, "
-            "postgresql://..., or none (they look four times a second).",
+            "How processes that share a store notify one another of changes: redis://HOST, "
+            "postgresql://..., or none (they poll four times a second).",
             metavar="URL",
             panel=_PROCESSES,
             default="the PostgreSQL store's own",
@@ -163,8 +163,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     lease: Annotated[
         float | None,
         Option(
-            "How long a process may be silent before others have gone on with its tasks, such as "
-            "15s.",
+            "How long a process may be silent before other processes claim its tasks, such as 15s.",
             metavar="TIME",
             panel=_PROCESSES,
             default="15s",
@@ -174,8 +173,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     migrate: Annotated[
         bool,
         Option(
-            "Do not bring the store's schema up to date, but refuse an older one; see parley store "
-            "migrate.",
+            "Do not migrate the store's schema, and fail if it is older; see parley store migrate.",
             flag="--no-migrate",
             panel=_PROCESSES,
             sets=False,
@@ -186,29 +184,29 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         Identify | None,
         Option(
             "A function of the ASGI scope that returns the Caller of a request, for agents without "
-            "security; a plain def runs in a thread, an async def that awaits nothing is fastest.",
+            "security; a plain def runs in a thread; an async def without await is fastest.",
             flag=None,
         ),
     ] = None
     auth: Annotated[
         Security | Literal[False] | None,
         Option(
-            "What callers must prove to every agent of the server, in place of what the agents "
-            "declare (Agent(security=...)); False verifies nothing.",
+            "The credentials that every agent of the server requires, in place of "
+            "Agent(security=...); False verifies nothing.",
             flag=None,
         ),
     ] = None
     policy: Annotated[
         Policy | None,
         Option(
-            "A function of an Access, asked before the policies of the agents: all must allow.",
+            "A function of an Access, called before the policies of the agents: all must allow.",
             flag=None,
         ),
     ] = None
     tls_cert: Annotated[
         str | Path | None,
         Option(
-            "Certificate for HTTPS, with its chain (PEM); read again when it changes. gRPC has it "
+            "Certificate for HTTPS, with its chain (PEM); read again when it changes. gRPC uses it "
             "too, unless it has its own.",
             metavar="FILE",
             panel=_CALLERS,
@@ -217,7 +215,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     tls_key: Annotated[
         str | Path | None,
         Option(
-            "Its private key (PEM). The passphrase of an encrypted one is in "
+            "Its private key (PEM). The passphrase of an encrypted key is in "
             "PARLEY_TLS_KEY_PASSWORD.",
             metavar="FILE",
             panel=_CALLERS,
@@ -243,8 +241,8 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         Option(
             "Encrypts the credentials that tasks wait for and the secrets of webhooks; the same "
-            "for all replicas. Without it the store keeps a key for the former, and the latter are "
-            "not encrypted.",
+            "key for all replicas. Without it the store keeps a key for the credentials, and the "
+            "secrets are not encrypted.",
             variable="PARLEY_SECRET_KEY",
             secret=True,
             flag=None,
@@ -254,8 +252,8 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         SigningKeys | str | Path | None,
         Option(
             "The private keys that sign cards and webhooks (parley keys generate); read again when "
-            "they change. Without it PARLEY_SIGNING_KEYS_FILE names the file, or "
-            "PARLEY_SIGNING_KEYS has the keys, as JSON.",
+            "they change. The default is the file that PARLEY_SIGNING_KEYS_FILE names, or the "
+            "JSON in PARLEY_SIGNING_KEYS.",
             metavar="FILE",
             panel=_CALLERS,
             variable="PARLEY_SIGNING_KEYS_FILE",
@@ -266,18 +264,21 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     webhook_certificate: Annotated[
         WebhookCertificate | CertificateFiles | None,
         Option(
-            "The certificate for webhooks that ask for mutual TLS: its file and its key's.",
+            "The client certificate for webhooks that ask for mutual TLS: its file and its key's.",
             flag=None,
         ),
     ] = None
     webhook_challenge: Annotated[
         bool,
-        Option("Send a webhook nothing before its receiver has answered a challenge.", panel=_SENT),
+        Option(
+            "Send no notification to a webhook before its receiver has answered a challenge.",
+            panel=_SENT,
+        ),
     ] = False
     allow_private_webhooks: Annotated[
         Allowed,
         Option(
-            "Send push notifications to private networks and this machine too.",
+            "Send push notifications to private networks and to this machine too.",
             panel=_SENT,
             sets=True,
         ),
@@ -295,14 +296,14 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "Let agents call others in private networks and on this machine.",
             panel=_SENT,
-            default="on this machine, if nobody else reaches the server",
+            default="on this machine, if only this machine reaches the server",
             sets=True,
         ),
     ] = None
     egress: Annotated[
         Egress | None,
         Option(
-            "The policy for all requests that the data of others cause, to which the options "
+            "The policy for all requests that foreign data causes, to which the options "
             "allow_private_... add (Egress.of(allow=[...], deny=[...])).",
             default="PARLEY_EGRESS_ALLOW, PARLEY_EGRESS_DENY, PARLEY_EGRESS_ONLY_ALLOWED",
             flag=None,
@@ -312,7 +313,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     limits: Annotated[
         tuple[str, ...],
         Option(
-            'How much callers may take of all agents together, such as "60/minute per caller", '
+            'The most that callers may use of all agents together, such as "60/minute per caller", '
             '"20 streams per caller" (in each process) or "artifact 10 MB"; repeat it.',
             flag="--limit",
             metavar="LIMIT",
@@ -320,13 +321,13 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             separator=";",
         ),
     ] = ()
-    usage: Annotated[bool, Option("Count what callers use, for parley usage.", panel=_AMOUNTS)] = (
-        False
-    )
+    usage: Annotated[
+        bool, Option("Count the usage of callers, for parley usage.", panel=_AMOUNTS)
+    ] = False
     audit_retention: Annotated[
         timedelta | None,
         Option(
-            "How long lines of the audit are kept, such as 400d.",
+            "How long entries of the audit are kept, such as 400d.",
             metavar="SPAN",
             default="for ever",
             kind=timedelta,
@@ -345,7 +346,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     namespace: Annotated[
         str | None,
         Option(
-            "What is between the publisher and the name in identifiers.",
+            "The part between the publisher and the name in identifiers.",
             metavar="NAME",
             panel=_CATALOG,
             default="agent",
@@ -366,7 +367,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             "credentials are PARLEY_TOKEN or PARLEY_API_KEY with PARLEY_AUTH_ORIGIN.",
             metavar="URL",
             panel=_CATALOG,
-            variable="",  # PARLEY_REGISTRY names the one that commands search
+            variable="",  # PARLEY_REGISTRY is another option: the registry that commands search
         ),
     ] = None
 
@@ -375,10 +376,12 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         from parley.security.schemes.scheme import security_of
 
         if self.caller is not None and self.auth:
-            raise ValueError("give auth=, whose schemes find the caller, or caller=, but not both")
+            raise ValueError(
+                "give auth=, whose schemes identify the caller, or caller=, but not both"
+            )
         if self.role not in ("both", "api", "worker"):
             raise ValueError(f"role is 'both', 'api' or 'worker', not {self.role!r}")
-        _ = self.tls, self.grpc  # which raise for what makes no sense together
+        _ = self.tls, self.grpc  # these raise for options that contradict each other
         for name in _LISTS:
             force_setattr(self, name, _listed(getattr(self, name)))
         force_setattr(self, "tenants", dict(self.tenants or {}))
@@ -390,14 +393,14 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tls(self) -> TlsOptions | None:
-        """The certificate of HTTPS. Raises ``ValueError`` for files that make no sense together."""
+        """The certificate of HTTPS. Raises ``ValueError`` for files that do not fit together."""
         from parley.server.settings import tls_options
 
         return tls_options(self.tls_cert, self.tls_key, self.tls_client_ca)
 
     @property
     def grpc(self) -> GrpcOptions | None:
-        """The place of gRPC. Raises ``ValueError`` for its options without a port."""
+        """The address and certificate of gRPC. Raises ``ValueError`` for these without a port."""
         from parley.server.settings import grpc_options
 
         return grpc_options(
@@ -410,7 +413,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def calls_machine(self) -> bool:
-        """Whether agents may call others of this machine, if the server listens there alone."""
+        """True if agents may call other agents on this machine: the server listens there only."""
         from parley.security.networks import is_loopback
 
         here = not self.grpc_host or is_loopback(self.grpc_host)
@@ -421,7 +424,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def record(self) -> dict[str, Any]:
-        """Return what the audit keeps of an app: of secrets and objects that they are there."""
+        """Return the options for the audit. Secrets and objects are recorded as present only."""
         options = options_of(type(self))
         return {
             name: _recorded(getattr(self, name), options[name])
@@ -491,23 +494,23 @@ _LISTS = (
 
 
 def _listed(value: Any) -> Any:
-    """Return an iterable as a tuple, so that it is read once; other values are checked later."""
+    """Return an iterable as a tuple, so it is read only once. Other values are checked later."""
     is_one = isinstance(value, str) or not isinstance(value, Iterable)
     return value if is_one else tuple(value)
 
 
 class _Names(dict[str, Any]):
-    """The names in annotations: what only type checkers import is ``Any``."""
+    """The names in annotations. Names that only type checkers import become ``Any``."""
 
     def __missing__(self, name: str) -> Any:
         return getattr(builtins, name, Any)
 
 
 def is_of_this_machine(settings: Settings, url: str | None) -> bool:
-    """Return whether a server that listens on this machine alone has its callers here too.
+    """Return whether all callers of a server that listens on this machine are on this machine.
 
-    Its agents may call others of this machine: whoever calls them reaches those as well. A server
-    with a public address, or with a proxy in front, has callers from elsewhere.
+    If they are, agents may call other agents of this machine, since the callers can do so as well.
+    A server with a public address, or behind a proxy, has callers on other machines.
     """
     from parley.security.networks import is_loopback
 

@@ -1,4 +1,4 @@
-"""The words that started this command, for the commands that it prints to be copied."""
+"""The words that started this command, for printed commands that a user can copy."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ NAME = "parley"
 """The name of the command in usage and errors, however it was started."""
 
 DEFAULT_ADDRESS = "http://127.0.0.1:9999"
-"""The default address of a server, which commands call by default."""
+"""The default address of a server, and of commands that call one."""
 
 
 def invocation() -> list[str]:
     """Return the first words of a command that works in another terminal, in this directory.
 
     This is ``parley`` if the shell finds this program by that name. Otherwise it is the path that
-    started it (``.venv/bin/parley``), or the interpreter (``python -m parley``); ``uvx --from ...``
-    for an environment that uvx made. A program that serves agents has the ``parley`` of its
+    started it (``.venv/bin/parley``), or the interpreter (``python -m parley``), or ``uvx --from
+    ...`` for an environment of uvx. A program that serves agents uses the ``parley`` of its
     interpreter.
     """
-    by_uv = "UV" in os.environ  # `uv run` and `uvx` set PATH for this process alone
+    by_uv = "UV" in os.environ  # `uv run` and `uvx` set PATH for this process only
     if by_uv and Path(sys.prefix).parent.name.startswith("archive-v"):
         return ["uvx", "--from", _requirement(), NAME]
     program = Path(sys.argv[0])
@@ -44,7 +44,7 @@ def invocation() -> list[str]:
 
 
 def _requirement() -> str:
-    """Return what pip and uv call the distribution that runs, with the extra of the command."""
+    """Return the requirement for pip and uv of this distribution, with the extra of the command."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     name = f"{DISTRIBUTION}[cli]"

@@ -35,30 +35,30 @@ KEYS_RELOADED = "signing_key.reloaded"
 PRUNE_SECONDS = 3600.0
 
 STARTS_READ = 50
-"""Among so many last starts of any server is searched for the last one of this kind."""
+"""The number of most recent server starts that are searched for one of the same role."""
 
 MAX_SETTINGS = 5000
-"""The length limit of settings in an entry, as JSON; of more, only the digest is recorded."""
+"""The length limit of the settings in an entry, as JSON. Longer settings are recorded by digest."""
 
 MAX_SETTING = 200
 """The length limit of one setting."""
 
 MAX_CHANGES = 2500
-"""The length limit of what changed, as JSON: with the settings it fits into an entry."""
+"""The length limit of the changes, as JSON: they fit into an entry together with the settings."""
 
 
 class ServerAudit:
     """Records the acts of a server in its store's audit, and prunes it.
 
-    ``record`` records an act of somebody else; it never waits. ``retention`` is how long lines are
-    kept, ``None`` for ever.
+    ``record`` records an act of another part of the server, and never waits. ``retention`` is how
+    long entries are kept, ``None`` for ever.
     """
 
     def __init__(
         self, store: TaskStore, failures: Failures, *, retention: timedelta | None = None
     ) -> None:
         if retention is not None and retention <= timedelta(0):
-            raise ValueError(f"audit_retention is longer than nothing, not {retention}")
+            raise ValueError(f"audit_retention must be longer than zero, not {retention}")
         self.settings: dict[str, Any] = {}
         self._store = store
         self._retention = retention
@@ -69,9 +69,9 @@ class ServerAudit:
         self._pruning: Periodic | None = None
 
     async def start(self, role: str, agents: Sequence[AgentDescription]) -> None:
-        """Record the start, with what changed since the last one. Raises ``StoreError``.
+        """Record the start, with the changes since the last one. Raises ``StoreError``.
 
-        A start that fails or is cancelled closes what it began, and leaves no start without a stop.
+        A failed or cancelled start records its stop as well, and closes everything that it opened.
         """
         self._role = role
         settings = flat(self.settings | {"agents": _agents(agents)})
@@ -93,9 +93,9 @@ class ServerAudit:
             stack.pop_all()
 
     async def stop(self) -> None:
-        """Record the stop and what is left.
+        """Record the stop and the remaining acts.
 
-        A cancellation is raised when everything is closed.
+        A cancellation is raised after everything is closed.
         """
         pruning, self._pruning = self._pruning, None
         self._record_stop()
@@ -109,7 +109,7 @@ class ServerAudit:
         self.record(self._entry(STOPPED, {"role": self._role}))
 
     def watch(self, keys: SigningKeys) -> Callable[[], None]:
-        """Record each time that changed signing keys are read; return what ends it."""
+        """Record each reload of changed signing keys. Return a function that ends this."""
         loop = asyncio.get_running_loop()
 
         def note(reload: Reload) -> None:
@@ -170,7 +170,7 @@ class ServerAudit:
         return user_act(kind, client=f"parley/{VERSION}", details=details)
 
     async def prune(self, retention: timedelta) -> int:
-        """Remove lines that are old; return how many. Raises ``StoreError``."""
+        """Remove old entries. Return their number. Raises ``StoreError``."""
         before = self._store.now() - retention // timedelta(milliseconds=1)
         by = AuditEntry(kind="", issuer="parley", actor="server", client=f"parley/{VERSION}")
         prune = AuditPrune(before=before, by=by)
@@ -185,7 +185,7 @@ def _prune_pause() -> float:
 
 
 def changes(last: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what differs between the details of two starts: the value before and that now."""
+    """Return the differences between the details of two starts: the value before and after."""
     changed: dict[str, Any] = {}
     if last.get("version") != now["version"]:
         changed["version"] = [last.get("version"), now["version"]]
@@ -199,7 +199,7 @@ def changes(last: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return settings by dotted names, each value as text or a number."""
+    """Return settings by dotted names. Each value is text or a number."""
     found: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):
@@ -216,7 +216,7 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _shown(text: str) -> str:
     """Return a setting without the credentials and options of the URLs in it.
 
-    A long one is cut, and ends with its digest.
+    A long setting is cut, and ends with its digest.
     """
     text = re.sub(r"//[^/\s,]*@|\?[^\s,]*", lambda m: "//" if m[0][0] == "/" else "", text)
     if len(text) <= MAX_SETTING:
@@ -226,7 +226,7 @@ def _shown(text: str) -> str:
 
 
 def _agents(agents: Sequence[AgentDescription]) -> dict[str, Any]:
-    """Return of each agent what an operator would want to see changed."""
+    """Return the properties of each agent whose changes matter to an operator."""
     return {agent.key: _agent(agent) for agent in agents}
 
 

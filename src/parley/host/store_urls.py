@@ -1,6 +1,6 @@
 """Open the store, the bus or the store administration that a URL names.
 
-No error shows a password.
+No error contains a password.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ def sqlite_path(url: str) -> Path | None:
 def open_store(
     url: str | TaskStore, lease: float | None = None, *, migrate: bool = True
 ) -> TaskStore:
-    """Return the store that a URL names: ``memory:``, ``sqlite:///path/to/tasks.db``, or
+    """Return the store of a URL: ``memory:``, ``sqlite:///path/to/tasks.db``, or
     ``postgresql://host/database``, which many replicas can share.
 
     After ``sqlite:///`` a path is relative to the working directory; a fourth slash makes it
-    absolute. ``lease`` is how many seconds a replica without a heartbeat keeps its tasks.
-    Without ``migrate``, opening a PostgreSQL store with an older schema fails.
-    A store is returned as it is. Raises ``ValueError`` for anything else.
+    absolute. ``lease`` is the number of seconds that a replica without a heartbeat keeps its
+    tasks. Without ``migrate``, opening a PostgreSQL store with an older schema fails. An open
+    store is returned unchanged. Raises ``ValueError`` for anything else.
     """
     is_postgres = isinstance(url, str) and scheme_of(url) in POSTGRES
     if lease is not None and not is_postgres:
-        what = shown(url) if isinstance(url, str) else "a store that was made before"
+        what = shown(url) if isinstance(url, str) else "an open store"
         raise ValueError(
             f"lease={lease:g} needs a store that many replicas use, postgresql://..., not {what}"
         )
     if not migrate and not is_postgres:
-        raise ValueError("only a postgresql:// store can be opened without bringing it up to date")
+        raise ValueError("only a postgresql:// store can be opened without migrating it")
     if not isinstance(url, str):
         return url
     if is_postgres:
@@ -81,10 +81,10 @@ def open_store(
 
 
 def open_bus(url: str | Bus | None, store: str | TaskStore) -> Bus | None:
-    """Return the bus that a URL names, for a store that a URL names. A bus is returned as it is.
+    """Return the bus of a URL, for a store of a URL. An open bus is returned unchanged.
 
-    ``None`` is the database of a PostgreSQL store. ``"none"`` is no bus: replicas then poll the
-    store. Raises ``ValueError``.
+    ``None`` stands for the database of a PostgreSQL store, and ``"none"`` for no bus: replicas
+    then poll the store. Raises ``ValueError``.
     """
     if url is not None and not isinstance(url, str):
         return url
@@ -97,7 +97,7 @@ def open_bus(url: str | Bus | None, store: str | TaskStore) -> Bus | None:
         url = store if isinstance(store, str) and is_shared else "none"
     elif not is_shared:
         raise ValueError(
-            f"a bus is between replicas that share a store, and {what} is for one process alone; "
+            f"a bus connects replicas that share a store, and {what} is for one process alone; "
             "use a postgresql:// store, or leave the bus out"
         )
     if url == "none":

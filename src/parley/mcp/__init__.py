@@ -1,5 +1,6 @@
-"""MCP in both directions (``docs/guides/mcp.md``): MCP servers' tools for turns, and agents for MCP hosts.
+"""MCP in both directions: MCP servers' tools for turns, and agents for MCP hosts.
 
+``docs/guides/mcp.md`` is the guide.
 ``McpServer`` (``tool_server``) is a source of tools. ``McpBridge`` (``bridge``) serves agents to
 hosts, and ``parley mcp serve`` runs it.
 """

@@ -1,4 +1,4 @@
-"""The delay before the next try: by the failures in a row, or by a ``Retry-After`` header."""
+"""The delay before the next attempt, from the number of failures or a ``Retry-After`` header."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import msgspec
 
 _chance = random.Random()
 if hasattr(os, "register_at_fork"):
-    # Workers of one process would all wait for the same time.
+    # Without a new seed, all workers of one process would wait for the same times.
     os.register_at_fork(after_in_child=_chance.seed)
 
 uniform = _chance.uniform
-"""Draw a number between two others, so that replicas and callers spread out.
+"""Return a random number between two others, so that replicas and callers spread their requests.
 
-Its generator is not Python's own, which an agent may seed. Simulations replace it.
+The generator is not Python's own, which an agent may seed. Simulations replace it.
 """
 
 
 class Backoff(msgspec.Struct, frozen=True):
     """Delays that grow from ``first`` seconds by ``factor`` up to ``longest``.
 
-    Each is multiplied by a random number between the two of ``jitter``.
+    Each delay is multiplied by a random number between the two of ``jitter``.
     """
 
     first: float
@@ -32,7 +32,7 @@ class Backoff(msgspec.Struct, frozen=True):
     jitter: tuple[float, float] = (1.0, 1.0)
 
     def delay(self, failures: int) -> float:
-        """Return the delay after so many failures in a row (1 or more), in seconds."""
+        """Return the delay in seconds after this number of consecutive failures (1 or more)."""
         full = min(self.longest, self.first * self.factor ** min(failures - 1, 32))
         return full * uniform(*self.jitter)
 
@@ -43,7 +43,7 @@ def seconds_of(retry_after: str | None, now: datetime | None = None) -> float | 
         return None
     value = retry_after.strip()
     if value.isascii() and value.isdigit():
-        return float(value[:10])  # longer numbers mean for ever, too
+        return float(value[:10])  # a longer number means for ever too
     from email.utils import parsedate_to_datetime  # slow to import, rarely needed
 
     try:

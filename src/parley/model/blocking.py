@@ -1,4 +1,5 @@
-"""Blocking methods for threads, made of the async methods of an object (see ``client/sync.py``)."""
+"""Blocking methods for threads, made from the async methods of an object (see
+``client/sync.py``)."""
 
 from __future__ import annotations
 
@@ -16,11 +17,11 @@ class CallThread(Protocol):
     """Runs coroutines on a loop, for another thread."""
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Return what ``coroutine`` returns."""
+        """Run ``coroutine`` and return its result."""
 
 
 class SyncProxy(Generic[A]):
-    """An async object, and what runs its methods on its loop."""
+    """An async object, and the thread that runs its methods on its loop."""
 
     def __init__(self, target: A, thread: CallThread) -> None:
         self._target = target
@@ -33,7 +34,7 @@ class SyncProxy(Generic[A]):
 def blocking(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Any, P], T]:
-    """Return a coroutine method as a method of a ``SyncProxy``, which waits for its result."""
+    """Return a method of a ``SyncProxy`` that runs a coroutine method and waits for its result."""
 
     @wraps(method)
     def call(self: SyncProxy[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -46,7 +47,7 @@ def blocking(
 def wrapping(
     method: Callable[Concatenate[Any, P], A], proxy: Callable[[Any, A], T]
 ) -> Callable[Concatenate[Any, P], T]:
-    """Return a method whose result is async as a method that returns a blocking ``proxy`` of it."""
+    """Return a method of a ``SyncProxy`` whose async result is wrapped in a blocking ``proxy``."""
 
     @wraps(method)
     def call(self: SyncProxy[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,4 +1,4 @@
-"""A map with room for a number of entries."""
+"""A map with a maximum number of entries."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ V = TypeVar("V")
 
 
 class Bounded(dict[K, V]):
-    """A map of at most ``most`` entries: beyond that, the entry that was set longest ago goes.
+    """A map of at most ``most`` entries: a further entry replaces the one that was set longest ago.
 
-    ``bounded[key] = value`` makes an entry the newest, and so does ``use(key)``: with it, the entry
-    that was used longest ago goes. Entries enter by ``bounded[key] = value`` or ``setdefault``.
+    ``bounded[key] = value`` and ``use(key)`` make an entry the newest; with ``use`` the least
+    recently used entry is replaced. Entries are added by ``bounded[key] = value`` or
+    ``setdefault``.
     """
 
     def __init__(self, most: int) -> None:
@@ -26,13 +27,13 @@ class Bounded(dict[K, V]):
             del self[next(iter(self))]
 
     def setdefault(self, key: K, default: V) -> V:
-        """Return the value of a key; a missing one is set first."""
+        """Return the value of a key. A missing key gets the default first."""
         if key not in self:
             self[key] = default
         return self[key]
 
     def use(self, key: K) -> V | None:
-        """Return the value of a key, and make it the newest entry; None if it is missing."""
+        """Return the value of a key, and make it the newest entry; ``None`` if it is missing."""
         value = self.get(key)
         if value is not None:
             self[key] = value

@@ -7,7 +7,7 @@ from typing import Any
 from parley.model.struct import A2AStruct, NonEmpty, freeze
 
 LOCATIONS = ("header", "query", "cookie")
-"""Where an API key is sent."""
+"""The places of an API key in a request."""
 
 
 class StringList(A2AStruct, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class APIKeySecurityScheme(A2AStruct, frozen=True, kw_only=True):
 
     @property
     def is_known(self) -> bool:
-        """Whether it says where a key goes."""
+        """True if the location of the key is known."""
         return bool(self.name) and self.location in LOCATIONS
 
 
@@ -197,7 +197,7 @@ class AgentCapabilities(A2AStruct, frozen=True, kw_only=True):
 
 
 class AgentSkill(A2AStruct, frozen=True, kw_only=True):
-    """One thing that the agent can do (§4.4.5)."""
+    """A capability of the agent that callers can use (§4.4.5)."""
 
     id: NonEmpty
     name: str

@@ -1,4 +1,4 @@
-"""Work of a process that repeats, that is shared, or that excludes other work."""
+"""Concurrency primitives: a periodic task, shared work, and locks by key."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ T = TypeVar("T")
 
 
 class Periodic:
-    """Calls ``step`` again and again, from ``start`` until ``stop``.
+    """Calls ``step`` repeatedly, from ``start`` until ``stop``.
 
-    ``seconds`` is the pause between two calls, or a function that returns it (for jitter). A call
-    that returns True is followed by the next without a pause. What is ``expected`` to fail (a
-    store that is away) is a warning in the log, one until a call works again; any other error is
-    logged with its traceback. Neither ends the calls.
+    ``seconds`` is the pause between two calls, or a function that returns it (for jitter). If a
+    call returns ``True``, the next one follows without a pause. ``expected`` errors (such as an
+    unavailable store) are logged as one warning until a call succeeds again; any other error is
+    logged with its traceback. No error ends the calls.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Periodic:
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started, and not stopped."""
+        """True after ``start`` and before ``stop``."""
         return self._task is not None
 
     def start(self) -> None:
@@ -51,7 +51,7 @@ class Periodic:
             self._task = asyncio.create_task(self._run(), name=f"parley {self._name}")
 
     async def stop(self, seconds: float | None = None) -> None:
-        """Cancel a call that runs, and wait for its end. Idempotent.
+        """Cancel a running call, and wait for its end. Idempotent.
 
         Raises ``TimeoutError`` after ``seconds``.
         """
@@ -95,9 +95,10 @@ class KeyedLocks:
 
 
 class SingleFlight:
-    """Runs ``do`` once for all who ask meanwhile. ``do`` raises nothing, and outlives who asked.
+    """Runs ``do`` once for all callers that wait at the same time.
 
-    Each event loop has a run of its own.
+    ``do`` must not raise, and continues if its callers are cancelled. Each event loop has its own
+    run.
     """
 
     def __init__(self, do: Callable[[], Awaitable[None]]) -> None:
@@ -106,12 +107,12 @@ class SingleFlight:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether somebody waits already."""
+        """True while ``do`` is running."""
         task = self._tasks.get(asyncio.get_running_loop())
         return task is not None and not task.done()
 
     def begin(self) -> asyncio.Task[None]:
-        """Begin, unless it is under way."""
+        """Start ``do``, unless it is running."""
         loop = asyncio.get_running_loop()
         task = self._tasks.get(loop)
         if task is None or task.done():
@@ -119,7 +120,7 @@ class SingleFlight:
         return task
 
     async def join(self) -> None:
-        """Begin, or join the run under way, and return at its end, also if ``close`` cancels it."""
+        """Start or join ``do``, and return at its end, or when ``close`` cancels it."""
         task = self.begin()
         try:
             await asyncio.shield(task)
@@ -129,7 +130,7 @@ class SingleFlight:
                 raise
 
     async def close(self) -> None:
-        """Cancel the run under way in this event loop."""
+        """Cancel the run on this event loop."""
         task = self._tasks.pop(asyncio.get_running_loop(), None)
         if task is not None and not task.done():
             task.cancel()
@@ -145,10 +146,10 @@ class SingleFlight:
 
 
 async def end(tasks: Iterable[asyncio.Future[Any]], *, grace: float = 0.0) -> None:
-    """Give tasks ``grace`` seconds to end, then cancel them until they have ended.
+    """Give tasks ``grace`` seconds to end, then cancel them repeatedly until they have ended.
 
-    One cancellation is not always enough: ``asyncio.wait_for``, which drivers use, drops one that
-    arrives together with the result (Python before 3.12).
+    A single cancellation is not always enough: ``asyncio.wait_for``, which drivers use, drops a
+    cancellation that arrives together with the result (Python before 3.12).
     """
     left = [task for task in tasks if not task.done()]
     if left and grace > 0:
@@ -162,10 +163,10 @@ async def end(tasks: Iterable[asyncio.Future[Any]], *, grace: float = 0.0) -> No
 
 
 async def see_through(work: Coroutine[Any, Any, T]) -> T:
-    """Run ``work`` to its end, even if the caller is cancelled meanwhile; return its result.
+    """Run ``work`` to its end even if the caller is cancelled meanwhile, and return its result.
 
-    Use it to open and close: nothing could close what is half open. Raises the cancellation after
-    the work has ended.
+    For opening and closing resources: a half-opened resource could never be closed. The
+    cancellation is raised after ``work`` has ended.
     """
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
@@ -180,9 +181,9 @@ async def see_through(work: Coroutine[Any, Any, T]) -> T:
 
 
 def check_cancelled() -> None:
-    """Raise ``CancelledError`` if this task was canceled and a driver dropped it.
+    """Raise ``CancelledError`` if this task was cancelled and a driver dropped the cancellation.
 
-    The tasks of a group call this: the group cancels each once.
+    Tasks of a task group call this, because the group cancels each task only once.
     """
     task = asyncio.current_task()
     if task is not None and task.cancelling():
@@ -190,11 +191,11 @@ def check_cancelled() -> None:
 
 
 Done = Callable[[Any], object]
-"""Takes the outcome of work, once: its result, its exception, or the coroutine that returns it."""
+"""Called once with the outcome of work: its result, its exception, or a coroutine for it."""
 
 
 async def outcome_of(begin: Callable[[Done], object]) -> Any:
-    """Begin work, and return its result: ``begin`` gets the ``Done`` that it calls, now or later.
+    """Start work and wait for its outcome. ``begin`` gets a ``Done``, to be called now or later.
 
     Raises the exception of the work.
     """
@@ -207,11 +208,11 @@ async def outcome_of(begin: Callable[[Done], object]) -> Any:
             answered.set_result(outcome)
 
     begin(done)
-    del begin  # it may hold a large request, and the outcome take hours
+    del begin  # it may hold a large request, and the outcome may take hours
     try:
         outcome = await answered
     except asyncio.CancelledError:
-        if not answered.cancelled():  # the outcome came in the same pass of the event loop
+        if not answered.cancelled():  # the outcome came in the same iteration of the loop
             _end_alone(answered.result())
         raise
     if type(outcome) is CoroutineType:
@@ -222,7 +223,7 @@ async def outcome_of(begin: Callable[[Done], object]) -> Any:
 
 
 def _end_alone(outcome: Any) -> None:
-    """Run an outcome that is a coroutine to its end: its caller has gone, what it holds has not."""
+    """Run the coroutine of an outcome whose caller has left, so that it releases its resources."""
     if type(outcome) is CoroutineType:
         left = asyncio.gather(outcome, return_exceptions=True)
         _left.add(left)

@@ -1,4 +1,4 @@
-"""The distribution: its name, its version, how to install its extras, and how packages load."""
+"""The distribution: its name, its version, the command for its extras, and lazy imports."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 DISTRIBUTION = "parley-a2a"
-"""The name on the package index, where ``parley`` is another project."""
+"""The name on the package index, where ``parley`` is a different project."""
 
 VERSION = "0.1.0"
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra, quoted for every shell."""
+    """Return the command that installs an extra, quoted for all shells."""
     return f'pip install "{DISTRIBUTION}[{extra}]"'
 
 
 def loaded_when_used(
     package: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the ``__getattr__`` and ``__dir__`` of a package.
+    """Return the ``__getattr__`` and ``__dir__`` of a package with lazy imports.
 
-    It loads a public name when that is first used: an import of one of its modules loads no other.
-    ``homes`` has the names in each module, with spaces between them.
+    A public name is imported on first use, so that importing one module does not import the others.
+    ``homes`` has the names in each module, separated by spaces.
     """
     home_of = {name: home for home, names in homes.items() for name in names.split()}
     here = vars(sys.modules[package])

@@ -1,4 +1,4 @@
-"""Everything that can go wrong in A2A, with the code that each binding uses for it.
+"""The errors of A2A, with their code in each binding.
 
     A2AError
     ├── JSONParseError                       -32700
@@ -6,10 +6,10 @@
     ├── MethodNotFoundError                  -32601
     ├── InvalidParamsError                   -32602
     ├── InternalError                        -32603
-    ├── UnauthenticatedError                 -32010   credentials missing or refused
+    ├── UnauthenticatedError                 -32010   credentials missing or rejected
     ├── PermissionDeniedError                -32011   known caller, not allowed
-    ├── OverloadedError                      -32012   try again later
-    ├── TooManyRequestsError                 -32013   this caller: try again later
+    ├── OverloadedError                      -32012   the server is busy: try again later
+    ├── TooManyRequestsError                 -32013   the caller is over its limit: try again later
     ├── TaskNotFoundError                    -32001
     ├── TaskNotCancelableError               -32002
     ├── PushNotificationNotSupportedError    -32003
@@ -21,10 +21,10 @@
     ├── VersionNotSupportedError             -32009
     └── PeerError                            any      a peer's own code, unknown to A2A
 
-The table is from specification 1.0.1 §5.4. ``google.rpc.ErrorInfo`` carries ``reason``;
-several errors share a status, so peers tell them apart by it.
+The table is from specification 1.0.1 §5.4. ``google.rpc.ErrorInfo`` carries ``reason``: several
+errors share a status, and peers distinguish them by the reason.
 
-``StoreError`` is no error of A2A: a peer never sees it.
+``StoreError`` is not an error of A2A: a peer never sees it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _AN = re.compile(r"[aeio]|hour|u(?!ni[^nm]|[rs][a-z]|ui|rl)", re.IGNORECASE)
 
 
 def an(noun: str) -> str:
-    """Return a noun with its indefinite article, by its first sound: an EVENT, a URL, an hour."""
+    """Return a noun with its indefinite article, chosen by sound: an EVENT, a URL, an hour."""
     return f"{'an' if _AN.match(noun) else 'a'} {noun}"
 
 
@@ -49,19 +49,19 @@ ERROR_DOMAIN = "a2a-protocol.org"
 
 
 class FieldViolation(NamedTuple):
-    """One field of a request that is wrong: its path in wire names, and what would be right."""
+    """A wrong field of a request: its path in wire names, and a description of a right value."""
 
     field: str
     description: str
 
 
 class A2AError(Exception):
-    """An error that a peer may see.
+    """An error that is sent to peers.
 
-    ``message`` says what was wrong and what would be right, and never holds internals.
-    ``metadata`` goes into the ErrorInfo detail (ids, supported values); ``details`` holds further
-    typed details as received from a peer. ``retry_after`` is in seconds. ``challenges`` are values
-    of ``WWW-Authenticate``: the credentials that would do.
+    ``message`` says what was wrong and what would be right, and never has internals. ``metadata``
+    becomes part of the ErrorInfo detail (ids, supported values); ``details`` has further typed
+    details of a received error. ``retry_after`` is in seconds. ``challenges`` are values of
+    ``WWW-Authenticate`` that name sufficient credentials.
     """
 
     code: int = -32603
@@ -69,7 +69,7 @@ class A2AError(Exception):
     grpc_status: ClassVar[str] = "INTERNAL"
     reason: ClassVar[str] = "INTERNAL_ERROR"
     is_remote = False
-    """Whether another agent answered with it: then it says nothing about a request to this one."""
+    """True if another agent answered with this error, so it is not about the current request."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class JSONParseError(A2AError):
 
 
 class InvalidRequestError(A2AError):
-    """The body is JSON but not a request."""
+    """The body is JSON but not a valid request."""
 
     code = -32600
     http_status = 400
@@ -109,7 +109,7 @@ class InvalidRequestError(A2AError):
 
 
 class MethodNotFoundError(A2AError):
-    """There is no such method."""
+    """The method does not exist."""
 
     code = -32601
     http_status = 404
@@ -136,7 +136,7 @@ class InternalError(A2AError):
 
 
 class UnauthenticatedError(A2AError):
-    """Credentials are missing or were refused."""
+    """Credentials are missing or were rejected."""
 
     code = -32010
     http_status = 401
@@ -154,7 +154,7 @@ class PermissionDeniedError(A2AError):
 
 
 class OverloadedError(A2AError):
-    """The server has no room for this now; try again later."""
+    """The server is too busy now; try again later."""
 
     code = -32012
     http_status = 503
@@ -163,7 +163,7 @@ class OverloadedError(A2AError):
 
 
 class TooManyRequestsError(A2AError):
-    """The caller asks for more than it may have; others are not affected."""
+    """The caller is over its limit; other callers are not affected."""
 
     code = -32013
     http_status = 429
@@ -172,7 +172,7 @@ class TooManyRequestsError(A2AError):
 
 
 class TaskNotFoundError(A2AError):
-    """There is no such task, or it is not the caller's."""
+    """The task does not exist, or does not belong to the caller."""
 
     code = -32001
     http_status = 404
@@ -208,7 +208,7 @@ class UnsupportedOperationError(A2AError):
 
 
 class ContentTypeNotSupportedError(A2AError):
-    """The agent does not take this media type."""
+    """The agent does not accept this media type."""
 
     code = -32005
     http_status = 400
@@ -217,7 +217,7 @@ class ContentTypeNotSupportedError(A2AError):
 
 
 class InvalidAgentResponseError(A2AError):
-    """The agent answered with something that the specification does not allow."""
+    """The agent's answer violates the specification."""
 
     code = -32006
     http_status = 500
@@ -235,7 +235,7 @@ class ExtendedAgentCardNotConfiguredError(A2AError):
 
 
 class ExtensionSupportRequiredError(A2AError):
-    """The agent requires an extension that the caller did not ask for."""
+    """The agent requires an extension that the caller did not activate."""
 
     code = -32008
     http_status = 400
@@ -244,7 +244,7 @@ class ExtensionSupportRequiredError(A2AError):
 
 
 class VersionNotSupportedError(A2AError):
-    """The agent does not speak this version of the protocol."""
+    """The agent does not support this version of the protocol."""
 
     code = -32009
     http_status = 400
@@ -262,9 +262,9 @@ ERRORS_BY_REASON: dict[str, type[A2AError]] = {error.reason: error for error in 
 
 
 class PeerError(A2AError):
-    """A peer answered with a code that A2A does not define; ``code`` is the peer's.
+    """A peer answered with a code that A2A does not define; ``code`` has that code.
 
-    It stands outside the tables above: nothing is ever looked up as one.
+    The tables above do not contain this class: no code is mapped to it by table.
     """
 
     http_status = 502
@@ -279,13 +279,15 @@ class PeerError(A2AError):
 
 
 def shutting_down() -> OverloadedError:
-    """Return the error for a caller whom another replica, or the next process, will serve."""
+    """Return the error for a caller that another replica, or the next process, can serve."""
     return OverloadedError("the server is shutting down", retry_after=1)
 
 
 class StoreError(Exception):
-    """The store did nothing of the request, unless the message says that this is unknown
-    (``StoreUnavailable`` of a database that did not answer in time).
+    """The store did not execute the request.
+
+    ``StoreUnavailable`` of a database that did not answer in time may leave this unknown; its
+    message says so.
     """
 
 
@@ -296,10 +298,10 @@ def author_code(
     words: str,
     passes: type[Exception] | tuple[type[Exception], ...] = A2AError,
 ) -> Iterator[None]:
-    """Contain code of an agent's or an extension's author.
+    """Run code of an agent's or extension's author, and contain its errors.
 
-    The log has the failure of ``what`` with its traceback; the caller gets an ``InternalError`` of
-    ``words`` and the reference. Errors that ``passes`` names pass.
+    A failure of ``what`` is logged with its traceback; the caller gets an ``InternalError`` with
+    ``words`` and a reference. Errors of the types in ``passes`` are raised unchanged.
     """
     try:
         yield

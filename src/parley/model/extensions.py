@@ -1,4 +1,4 @@
-"""The base of extensions of the protocol, for agents and clients (specification §4.6).
+"""The base class of protocol extensions, for agents and clients (specification §4.6).
 
 An extension may declare data on the card, check and enrich messages (a profile), and add methods.
 It adds no fields to the types of the specification and no values to its enums: its data is in
@@ -42,7 +42,7 @@ Carrier = (
     | TaskArtifactUpdateEvent
     | SendMessageRequest
 )
-"""Anything with metadata, which can carry the data of an extension."""
+"""The objects with metadata, which can carry the data of an extension."""
 
 C = TypeVar("C", bound=Carrier)
 
@@ -51,8 +51,9 @@ class ExtensionMethod(msgspec.Struct, Generic[Q, A], frozen=True):
     """A method that an extension adds. Make it with ``method``.
 
     Callers that activate the extension call it like core methods, with the same authentication,
-    validation and errors. ``operation.name`` is its JSON-RPC name, and ``operation.extension`` the
-    URI. ``handle`` gets the agent's service, which authorizes, the request and its context.
+    validation and errors.
+    ``operation.name`` is its JSON-RPC name, and ``operation.extension`` the URI. ``handle`` gets
+    the agent's service (which authorizes), the request and its context.
     """
 
     operation: Operation
@@ -72,18 +73,17 @@ def method(
 ) -> ExtensionMethod[Q, A]:
     """Return a method of the extension ``uri``.
 
-    ``name`` is its name over JSON-RPC; over HTTP+JSON it has ``verb`` and ``path``, relative to
-    the agent's address and with fields of the request in braces. A ``safe`` method changes
-    nothing, so that clients may repeat it. A request with a field ``tenant`` can be sent to an
-    agent behind a tenant.
+    ``name`` is its name over JSON-RPC. Over HTTP+JSON it has ``verb`` and ``path``, relative to the
+    agent's address, with fields of the request in braces. A ``safe`` method changes nothing, so
+    clients may repeat it. A request with a field ``tenant`` can be sent to a tenant of an agent.
 
-    Raises ``ValueError`` for a name or a path of the specification, ``TypeError`` for a ``handle``
-    that is no ``async def``: it runs on the event loop.
+    Raises ``ValueError`` for a name or a path of the specification, and ``TypeError`` for a
+    ``handle`` that is not an ``async def``, since it runs on the event loop.
     """
     if not _is_async(handle):
         raise TypeError(
-            f"{name} is handled by an async def, which is called on the event loop and awaits what "
-            f"takes time, not by {handle!r}"
+            f"{name} needs an async def, which is called on the event loop and awaits slow work, "
+            f"not {handle!r}"
         )
     if name in BY_NAME:
         raise ValueError(f"{name} is an operation of the specification; choose another name")
@@ -108,8 +108,8 @@ class Extension:
     """An extension, for an agent or a client. Subclass it for behaviour.
 
     The version is part of ``uri``: another version is another extension, without fallback.
-    ``depends_on`` are URIs of extensions that callers must activate too. ``params`` go onto the
-    card. ``data`` is the type of its data in metadata; reading rejects anything else.
+    ``depends_on`` are URIs of extensions that callers must activate too. ``params`` are written to
+    the card. ``data`` is the type of its data in metadata; data of another type is rejected.
     """
 
     uri: str = ""
@@ -127,7 +127,7 @@ class Extension:
 
     @property
     def is_declaration_only(self) -> bool:
-        """Whether it is only data on the card, without behaviour."""
+        """True if the extension is only data on the card, without behaviour."""
         kind = type(self)
         acts = kind.receive is not Extension.receive or kind.send is not Extension.send
         return not acts and not self.methods and kind.data is Any
@@ -144,7 +144,7 @@ class Extension:
     def of(cls, carrier: Carrier) -> Any:
         """Return the data under the URI in the metadata of ``carrier``, ``None`` if there is none.
 
-        Raises ``InvalidParamsError`` if it does not have the type ``data``.
+        Raises ``InvalidParamsError`` if the data does not have the type ``data``.
         """
         value = (carrier.metadata or {}).get(cls.uri)
         if value is None or cls.data is Any:
@@ -174,21 +174,20 @@ class Extension:
     def receive(
         self, request: SendMessageRequest, context: CallContext
     ) -> SendMessageRequest | Awaitable[SendMessageRequest]:
-        """Check an incoming message, and return it as the agent gets it.
+        """Check an incoming message, and return it in the form that the agent gets.
 
-        It may be an ``async def``; a plain ``def`` runs in a thread. It is called before anything
-        is logged.
-        Raises ``A2AError`` for a message that the extension does not allow.
+        May be an ``async def``; a plain ``def`` runs in a thread. It is called before anything is
+        stored. Raises ``A2AError`` for a message that the extension does not allow.
         """
         return request
 
     def send(self, event: E) -> E:
-        """Enrich what the agent sends: a direct message, a status, an artifact update.
+        """Enrich an event of the agent: a direct message, a status, or an artifact update.
 
-        It is called before the event is logged, so stream, task and push agree. It must not change
-        ids and states. It is a plain ``def`` that the event loop calls for every event and chunk,
-        so it must return at once: slow work belongs in ``receive`` or in the skill.
-        Raises ``A2AError`` for a value that the extension does not allow the agent to send.
+        Called before the event is stored, so that stream, task and push notifications agree. Ids
+        and states must not change. It is a plain ``def`` that the event loop calls for every event
+        and chunk, so it must return at once: slow work belongs in ``receive`` or in the skill.
+        Raises ``A2AError`` for an event that the extension does not allow.
         """
         return event
 
@@ -197,20 +196,20 @@ class Extension:
     def for_agent(self, card: AgentCard) -> Extension:
         """Return the extension for calls of the agent with this card, by default itself.
 
-        It is called once for each connection, whether the card declares the extension or not. It
-        may return an object that knows the card's declaration (``declared_on``), and raise an
-        ``A2AError`` or a ``ValueError`` for an agent that must not be called.
+        Called once per connection, also if the card does not declare the extension. It may return
+        an object that knows the card's declaration (``declared_on``), and raise an ``A2AError`` or
+        a ``ValueError`` for an agent that must not be called.
         """
         return self
 
     @classmethod
     def declared_on(cls, card: AgentCard) -> AgentExtension | None:
-        """Return a card's declaration of this extension, ``None`` if it does not declare it."""
+        """Return the declaration of this extension on a card, ``None`` if there is none."""
         declared = card.capabilities.extensions
         return next((extension for extension in declared if extension.uri == cls.uri), None)
 
     def ask(self, request: SendMessageRequest) -> SendMessageRequest:
-        """Enrich an outgoing message. It is called once for each message.
+        """Enrich an outgoing message. Called once per message.
 
         It is a plain ``def`` that the event loop calls, so it must return at once.
         """
@@ -227,17 +226,17 @@ class Declared(Extension):
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    """Return whether a function, or the call of an object, is an ``async def``."""
+    """Return whether a function, or the ``__call__`` of an object, is an ``async def``."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004
     )
 
 
 def collect_extensions(given: Iterable[Extension | AgentExtension | str]) -> tuple[Extension, ...]:
-    """Return extensions as objects; a later extension replaces an earlier one with its URI.
+    """Return extensions as objects; a later extension replaces an earlier one with the same URI.
 
-    Raises ``TypeError`` and ``ValueError`` for what is no extension, has a URI that cannot be sent
-    in a header, or has an ``async def`` for ``send`` or ``ask``.
+    Raises ``TypeError`` and ``ValueError`` for an object that is not an extension, for a URI that
+    cannot be sent in a header, and for an ``async def`` as ``send`` or ``ask``.
     """
     found: dict[str, Extension] = {}
     for item in given:
@@ -254,8 +253,8 @@ def collect_extensions(given: Iterable[Extension | AgentExtension | str]) -> tup
         for hook in ("send", "ask"):
             if _is_async(getattr(item, hook)):
                 raise TypeError(
-                    f"{hook} of {item!r} is a plain def, which returns at once: nobody can await "
-                    "it where an event is written; receive may be an async def"
+                    f"{hook} of {item!r} must be a plain def, which returns at once: it cannot be "
+                    "awaited where an event is written; receive may be an async def"
                 )
         found.pop(item.uri, None)
         found[item.uri] = item

@@ -1,8 +1,8 @@
 """New identifiers (UUIDs of version 7), the limits on ids, and the references of incidents.
 
-The limits hold for ids of tasks, contexts, messages, tenants and callers. The specification has
-none, but every store does: within these, all stores keep the same ids, and several ids fit into one
-key. The details of an incident stay in the log, under the reference that the caller gets.
+The limits apply to ids of tasks, contexts, messages, tenants and callers. The specification has no
+limits, but every store has: within these, all stores keep the same ids, and several ids fit into
+one key. The details of an incident stay in the log, under the reference that the caller gets.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import threading
 import time
 
 MAX_CLOCK_STEP = 60_000
-"""The backward step of a clock, in ms, after which ids follow the clock again."""
+"""The backward step of the clock, in ms, from which ids follow the clock again."""
 
 
 class _Series:
-    """Monotonic ids by one clock."""
+    """The state of monotonic ids by one clock."""
 
     def __init__(self) -> None:
         self.milliseconds = 0
@@ -26,7 +26,7 @@ class _Series:
         self.counter = 0
 
 
-# The counter's digits with the version's after them, for most of the ids of a millisecond.
+# The digits of the counter, followed by the version's, for most of the ids of a millisecond.
 _COUNTERS = tuple([f"{counter:03x}8" for counter in range(256)])
 
 _lock = threading.Lock()
@@ -35,11 +35,11 @@ _here, _at_store = _Series(), _Series()
 
 
 def new_id(at: int | None = None) -> str:
-    """Return a fresh UUID of version 7, in 32 hexadecimal digits.
+    """Return a new UUID of version 7 in 32 hexadecimal digits.
 
     It cannot be guessed (60 of its bits are random). Later ids of the process sort after it, even
     within a millisecond, unless the clock is set back far. ``at`` is the time by the store's clock,
-    for ids from which it is read: the clocks of replicas differ.
+    for ids whose time is read later: the clocks of replicas differ.
     """
     if at is None:
         milliseconds, series = time.time_ns() // 1_000_000, _here
@@ -66,7 +66,7 @@ def _draw() -> None:
 
 
 def milliseconds_of(id: str) -> int:
-    """Return the time in an id, in ms since 1970; a task's id has the time of the store's clock."""
+    """Return the time in an id, in ms since 1970. A task's id has the time of the store's clock."""
     return int(id[:12], 16)
 
 
@@ -80,7 +80,7 @@ if hasattr(os, "register_at_fork"):
 
 
 INCIDENT_KEY = "urn:parley:incident:v1"
-"""The metadata key of a failed task's message that has the ``reference`` and the ``skill``."""
+"""The metadata key for the ``reference`` and the ``skill`` in the message of a failed task."""
 
 
 def log_incident(log: logging.Logger, what: str, error: BaseException | None = None) -> str:
@@ -107,7 +107,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def may_be_id(text: str) -> bool:
-    """Return whether a text can be an id. Nothing has an id that cannot be one."""
+    """Return whether a text can be an id. A text that cannot is the id of no object."""
     if len(text) > LONGEST_ID or "\0" in text:
         return False
     if text.isascii():

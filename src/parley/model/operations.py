@@ -1,7 +1,7 @@
 """The operations of A2A 1.0: push configurations, requests, responses, and their table (§3.1-§5.3).
 
-Bindings, client, metrics and documentation are driven by the table; nothing else names an
-operation's types or path.
+Bindings, client, metrics and documentation are driven by the table. No other place names the types
+or the path of an operation.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from parley.model.tasks import (
 )
 
 PushEvents = Literal["all", "significant"]
-"""The events that a webhook receives of a task: all, or its states and complete artifacts."""
+"""The events of a task that a webhook receives: all, or its states and complete artifacts."""
 
 
 class PushOptions(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """The events that a webhook receives. Without ``events`` its agent chooses."""
+    """The events that a webhook receives. Without ``events`` the agent chooses."""
 
     events: PushEvents | Literal[""] = ""
 
@@ -45,7 +45,7 @@ class PushOptions(
 class AuthenticationInfo(A2AStruct, frozen=True, kw_only=True):
     """The agent's authentication at a webhook: an HTTP scheme and its credentials.
 
-    Shows no credentials where it is printed.
+    Credentials are not shown by ``repr``.
     """
 
     scheme: str
@@ -59,7 +59,7 @@ class AuthenticationInfo(A2AStruct, frozen=True, kw_only=True):
 class TaskPushNotificationConfig(A2AStruct, frozen=True, kw_only=True):
     """A webhook for the events of a task.
 
-    Shows no secrets where it is printed.
+    Secrets are not shown by ``repr``.
     """
 
     tenant: str = ""
@@ -78,7 +78,7 @@ class TaskPushNotificationConfig(A2AStruct, frozen=True, kw_only=True):
 
 
 def server_of(url: str) -> str:
-    """Return the scheme and host of a webhook's URL: the rest of it is often a secret."""
+    """Return the scheme and host of a webhook's URL, whose path is often a secret."""
     try:
         address = urlsplit(url)
     except ValueError:
@@ -87,13 +87,13 @@ def server_of(url: str) -> str:
 
 
 SKILL_KEY = "skill"
-"""The metadata key by which a message names its skill, by the skill's id."""
+"""The metadata key for the id of the skill that a message is for."""
 
 
 class SendMessageConfiguration(A2AStruct, frozen=True, kw_only=True):
     """Options for the answer to a message (specification §3.2.2).
 
-    ``history_length``: ``None`` for all of it, 0 for none, n for the last n messages (§3.2.4).
+    ``history_length``: ``None`` for all messages, 0 for none, n for the last n messages (§3.2.4).
     """
 
     accepted_output_modes: tuple[str, ...] = ()
@@ -115,7 +115,7 @@ class SendMessageRequest(A2AStruct, frozen=True, kw_only=True):
 
 
 class GetTaskRequest(A2AStruct, frozen=True, kw_only=True):
-    """Ask for one task."""
+    """A request for one task."""
 
     tenant: str = ""
     id: NonEmpty
@@ -123,9 +123,9 @@ class GetTaskRequest(A2AStruct, frozen=True, kw_only=True):
 
 
 class ListTasksRequest(A2AStruct, frozen=True, kw_only=True):
-    """Ask for a page of tasks, the last updated first (specification §3.1.4).
+    """A request for a page of tasks, the last updated first (specification §3.1.4).
 
-    ``status_timestamp_after`` is inclusive. ``status`` UNSPECIFIED filters nothing.
+    ``status_timestamp_after`` is inclusive. ``status`` UNSPECIFIED does not filter.
     """
 
     tenant: str = ""
@@ -151,7 +151,7 @@ class ListTasksResponse(A2AStruct, frozen=True, kw_only=True):
 
 
 class CancelTaskRequest(A2AStruct, frozen=True, kw_only=True):
-    """Ask for a task to be canceled."""
+    """A request to cancel a task."""
 
     tenant: str = ""
     id: NonEmpty
@@ -159,14 +159,14 @@ class CancelTaskRequest(A2AStruct, frozen=True, kw_only=True):
 
 
 class SubscribeToTaskRequest(A2AStruct, frozen=True, kw_only=True):
-    """Ask for the events of a task from now on."""
+    """A request for the events of a task from now on."""
 
     tenant: str = ""
     id: NonEmpty
 
 
 class GetTaskPushNotificationConfigRequest(A2AStruct, frozen=True, kw_only=True):
-    """Ask for one push notification configuration."""
+    """A request for one push notification configuration."""
 
     tenant: str = ""
     task_id: NonEmpty
@@ -174,7 +174,7 @@ class GetTaskPushNotificationConfigRequest(A2AStruct, frozen=True, kw_only=True)
 
 
 class DeleteTaskPushNotificationConfigRequest(A2AStruct, frozen=True, kw_only=True):
-    """Ask for a push notification configuration to be removed."""
+    """A request to remove a push notification configuration."""
 
     tenant: str = ""
     task_id: NonEmpty
@@ -182,7 +182,7 @@ class DeleteTaskPushNotificationConfigRequest(A2AStruct, frozen=True, kw_only=Tr
 
 
 class ListTaskPushNotificationConfigsRequest(A2AStruct, frozen=True, kw_only=True):
-    """Ask for a task's push notification configurations."""
+    """A request for a task's push notification configurations."""
 
     tenant: str = ""
     task_id: NonEmpty
@@ -201,17 +201,17 @@ class ListTaskPushNotificationConfigsResponse(A2AStruct, frozen=True, kw_only=Tr
 
 
 class GetExtendedAgentCardRequest(A2AStruct, frozen=True, kw_only=True):
-    """Ask for the card that authenticated callers may see."""
+    """A request for the card of authenticated callers."""
 
     tenant: str = ""
 
 
 class Empty(A2AStruct, frozen=True, kw_only=True):
-    """Nothing to say (``google.protobuf.Empty``)."""
+    """An empty response (``google.protobuf.Empty``)."""
 
 
 class SendMessageResponse(A2AStruct, frozen=True, kw_only=True):
-    """Either the task that works on the message, or a direct reply."""
+    """The task that works on a message, or a direct reply."""
 
     task: Task | None = None
     message: Message | None = None
@@ -222,12 +222,12 @@ class SendMessageResponse(A2AStruct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, payload: Task | Message) -> SendMessageResponse:
-        """Wrap ``payload`` under the name that the specification gives it."""
+        """Wrap ``payload`` under its name in the specification."""
         return cls(task=payload) if isinstance(payload, Task) else cls(message=payload)
 
     @property
     def payload(self) -> Task | Message:
-        """The one that is set."""
+        """The task or the message."""
         return self.task if self.task is not None else self.message  # type: ignore[return-value]
 
 
@@ -253,7 +253,7 @@ class StreamResponse(A2AStruct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, payload: Event) -> StreamResponse:
-        """Wrap ``payload`` under the name that the specification gives it."""
+        """Wrap ``payload`` under its name in the specification."""
         if isinstance(payload, TaskArtifactUpdateEvent):
             return cls(artifact_update=payload)
         if isinstance(payload, TaskStatusUpdateEvent):
@@ -262,14 +262,14 @@ class StreamResponse(A2AStruct, frozen=True, kw_only=True):
 
     @property
     def payload(self) -> Event:
-        """The one that is set."""
+        """The event that is set."""
         event = self.artifact_update or self.status_update or self.task or self.message
         assert event is not None  # __post_init__ ensures it
         return event
 
 
 def named_skill(message: Message, metadata: Mapping[str, Any] | None) -> Any:
-    """Return what a message, or its request by ``metadata``, names as its skill, if anything."""
+    """Return the skill that a message, or the ``metadata`` of its request, names, if any."""
     named = message.metadata.get(SKILL_KEY) if message.metadata else None
     return metadata.get(SKILL_KEY) if named is None and metadata else named
 
@@ -293,13 +293,13 @@ _REFUSALS: dict[Capability, type[A2AError]] = {
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """One operation.
+    """An operation of the protocol.
 
-    ``name`` is its JSON-RPC method and gRPC name, ``method`` the method of ``A2AService``.
-    ``verb`` and ``path`` belong to the HTTP+JSON binding, with fields of the request in
-    braces. ``aliases`` are legacy names for it. ``safe`` operations change nothing and may be
-    repeated. ``extension`` is the URI of the extension that adds the operation,
-    which then is no method of ``A2AService``; empty for methods of the specification.
+    ``name`` is its JSON-RPC method and gRPC name, ``method`` the method of ``A2AService``. ``verb``
+    and ``path`` are for the HTTP+JSON binding, with fields of the request in braces. ``aliases``
+    are its legacy names. ``safe`` operations change nothing and may be repeated. ``extension`` is
+    the URI of the extension that adds the operation, empty for operations of the specification;
+    ``A2AService`` has no method for an operation of an extension.
     """
 
     name: str

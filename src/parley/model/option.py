@@ -1,4 +1,4 @@
-"""An option of a program, as its command line and its environment give it."""
+"""The declaration of a program's option for its command line and its environment."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import msgspec
 
 
 class Option(msgspec.Struct, frozen=True):
-    """How the command line and the environment give an option, and the text that documents it.
+    """The command-line flag and environment variable of an option, and its documentation.
 
-    ``flag`` is the flag, by default that of the field's name; ``None`` for an option that only
-    Python code gives. A flag with ``sets`` takes no value, and sets that one. ``kind`` is the type
-    of a value whose default is ``None``. ``variable`` is the environment variable, by default
-    ``PARLEY_`` and the field's name, or that of a flag without a value; empty for none. There a
-    list is split at its ``separator``. With ``reads_itself`` the owner of the option reads the
-    variable, and no command does. ``default`` says in words what holds without the option.
+    ``flag`` is the flag; the default is made from the field's name, and ``None`` means no flag. A
+    flag with ``sets`` takes no value, and sets the value of ``sets``. ``kind`` is the type of a
+    value whose default is ``None``. ``variable`` is the environment variable; the default is
+    ``PARLEY_`` with the name of the field or of a flag without a value, and an empty text means no
+    variable. In the variable, a list is split at its ``separator``. With ``reads_itself`` the owner
+    of the option reads the variable, and commands do not. ``default`` describes the behaviour
+    without the option.
     """
 
     help: str

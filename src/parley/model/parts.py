@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta
 from parley.model.struct import A2AStruct, InvalidField, NonEmpty, freeze
 
 MAX_READ = 64 * 1024 * 1024
-"""The bytes of a file that a ``read`` holds in memory, unless its caller says otherwise."""
+"""The default limit in bytes for files that ``read`` holds in memory."""
 
 
 class Role(Enum):
@@ -26,20 +26,20 @@ class Role(Enum):
         return self.value
 
 
-# Checks run for every part and message that is read, so they avoid lookups of names.
+# These checks run for every part and message that is read, so they avoid lookups of names.
 _USER, _AGENT = Role.USER, Role.AGENT
 _NONE: tuple[str, ...] = ()
 
 
 class Part(A2AStruct, frozen=True, kw_only=True):
-    """One piece of content: exactly one of ``text``, ``raw``, ``url`` or ``data`` (§4.1.6).
+    """A piece of content: ``text``, ``raw``, ``url`` or ``data``, exactly one (§4.1.6).
 
-    The others are ``None``. ``data`` may be any JSON value, null included, which is ``None`` too:
-    ``has_data`` tells that from a part without data.
-    ``raw`` holds a file's bytes, ``url`` their address.
+    The other fields are ``None``. ``data`` may be any JSON value, including null, which is ``None``
+    too: ``has_data`` distinguishes it from a part without data. ``raw`` has a file's bytes, ``url``
+    a file's address.
 
-    Raises ``ValueError`` when none or several of the four are given, ``TypeError`` when text is
-    not a string or bytes are not bytes.
+    Raises ``ValueError`` when none or several of the four are given, ``TypeError`` when text is not
+    a string or bytes are not bytes.
     """
 
     text: str | None = None
@@ -50,10 +50,10 @@ class Part(A2AStruct, frozen=True, kw_only=True):
     filename: str = ""
     media_type: str = ""
     kept_data: ClassVar[Any]
-    """The data as codecs keep it: ``UNSET`` in a part without data."""
+    """The data in the form of codecs: ``UNSET`` in a part without data."""
 
     def __post_init__(self) -> None:
-        # Nearly every part is text: this runs for each part that is read.
+        # Nearly every part is text, and this runs for each part that is read.
         if (
             isinstance(self.text, str)
             and self.raw is None
@@ -78,12 +78,12 @@ class Part(A2AStruct, frozen=True, kw_only=True):
 
     @property
     def has_data(self) -> bool:
-        """Whether the part is data."""
+        """True if the part has data."""
         return self.kept_data is not UNSET
 
     @property
     def is_file(self) -> bool:
-        """Whether the part is a file, by its bytes or by its address."""
+        """True if the part is a file, as bytes or as an address."""
         return self.raw is not None or self.url is not None
 
 
@@ -97,7 +97,7 @@ setattr(Part, "data", property(_data, doc="The data, ``None`` in a part without 
 
 
 def text_of(parts: Sequence[Part]) -> str:
-    """Return the text of all text parts, joined as they stand."""
+    """Return the text of all text parts, joined without a separator."""
     return "".join([part.text for part in parts if part.text is not None])
 
 
@@ -132,7 +132,7 @@ class Message(A2AStruct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The text of all text parts, joined as they stand."""
+        """The text of all text parts, joined without a separator."""
         return text_of(self.parts)
 
     def __str__(self) -> str:
@@ -140,10 +140,10 @@ class Message(A2AStruct, frozen=True, kw_only=True):
 
 
 class Artifact(A2AStruct, frozen=True, kw_only=True):
-    """One result of a task (specification §4.1.7). Its id is unique within the task.
+    """A result of a task (specification §4.1.7). Its id is unique within the task.
 
     Raises ``InvalidField`` (a ``ValueError``) without an id. It may have no parts: a last chunk can
-    close an artifact without adding to it.
+    complete an artifact without adding to it.
     """
 
     artifact_id: NonEmpty
@@ -161,7 +161,7 @@ class Artifact(A2AStruct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The text of all text parts, joined as they stand."""
+        """The text of all text parts, joined without a separator."""
         return text_of(self.parts)
 
     def __str__(self) -> str:
@@ -170,11 +170,11 @@ class Artifact(A2AStruct, frozen=True, kw_only=True):
 
 TASK_KEY = "taskId"
 ARTIFACT_KEY = "artifactId"
-"""The members of a part's metadata that name an artifact and its task."""
+"""The members of a part's metadata that refer to an artifact and its task."""
 
 
 class ArtifactReference(msgspec.Struct, frozen=True):
-    """A reference to an artifact; without ``task_id`` to one of a referenced or current task."""
+    """A reference to an artifact. Without ``task_id`` it is in a referenced or the current task."""
 
     artifact_id: str
     task_id: str = ""

@@ -28,25 +28,25 @@ from parley.model.struct import A2AStruct, Timestamp
 from parley.model.tasks import Event, Task
 
 _SEPARATOR = "\x1f"
-"""Separates issuer and id, neither of which can contain it (``ids.may_be_name``)."""
+"""The separator between issuer and id, which cannot contain it (``ids.may_be_name``)."""
 
 _GROUP = _SEPARATOR * 2
-"""Begins the keys of owners that are groups of callers."""
+"""The prefix of the owner keys of groups of callers."""
 
 
 class Caller(msgspec.Struct, frozen=True):
     """The identity of a caller.
 
-    ``id`` and ``issuer`` identify a caller: the "bob" of two issuers is two callers. ``issuer`` is
-    the issuer or the security scheme that authenticated the id; a server with one scheme needs
-    none. ``authenticated`` is false for an id without proof: an unauthenticated "bob" is another
-    caller. ``claims`` are the further claims of the credential.
+    ``id`` and ``issuer`` together identify a caller: "bob" from two issuers is two callers.
+    ``issuer`` is the issuer or the security scheme that authenticated the id; it may be empty on a
+    server with one scheme. ``authenticated`` is false for an unproved id: an unauthenticated "bob"
+    is yet another caller. ``claims`` are the further claims of the credential.
 
-    ``id`` is the user, or the client application where no user is involved. ``client`` is the id of
-    the application that sends the request, if it is known (``azp``, ``client_id``), and ``actors``
-    are the parties that act for the user, the current first (``act``, RFC 8693 §4.1).
-    ``scopes`` are the scopes of the caller's credentials; ``granted`` has them by security
-    scheme, with the scopes of its application.
+    ``id`` is the user, or the client application if there is no user. ``client`` is the id of the
+    application that sends the request, if known (``azp``, ``client_id``), and ``actors`` are the
+    parties that act for the user, the current one first (``act``, RFC 8693 §4.1). ``scopes`` are
+    the scopes of the caller's credentials; ``granted`` has them by security scheme, together with
+    the scopes of the application.
     """
 
     id: str = ""
@@ -60,15 +60,15 @@ class Caller(msgspec.Struct, frozen=True):
 
     @property
     def is_application(self) -> bool:
-        """Whether the caller is an application that calls for itself."""
+        """True if the caller is an application that acts for itself."""
         return bool(self.client) and self.client == self.id
 
     @property
     def owner(self) -> str:
-        """The key of all that the caller owns in the store: tasks, contexts, receipts.
+        """The owner key of the caller's objects in the store: tasks, contexts, receipts.
 
-        Different callers have different ones, an application and the user with its id too; callers
-        without an id have none.
+        Different callers have different keys, and so have an application and a user with the same
+        id. A caller without an id has an empty key.
         """
         if not self.id:
             return ""
@@ -82,21 +82,21 @@ ANONYMOUS = Caller()
 
 
 def owned_by(issuer: str) -> str:
-    """Return the prefix of the ``owner`` of an issuer's authenticated callers."""
+    """Return the prefix of the owner keys of an issuer's authenticated callers."""
     return issuer + _SEPARATOR
 
 
 def group_key(*parts: str) -> str:
-    """Return the key of an owner that is no single caller. Its first part is the kind of owner.
+    """Return the owner key of a group of callers. Its first part is the kind of group.
 
-    Parts contain no control characters (``ids.may_be_name``). No caller's ``owner`` begins so: what
-    follows the first separator there is an issuer or an id, and neither is empty.
+    Parts contain no control characters (``ids.may_be_name``). The key differs from the ``owner`` of
+    every single caller, in which a non-empty issuer or id follows the first separator.
     """
     return _GROUP + _SEPARATOR.join(parts)
 
 
 def caller_of(owner: str) -> Caller:
-    """Return the caller with this ``owner``, without claims; anonymous for a group's key."""
+    """Return the caller with this ``owner``, without claims; the anonymous caller for a group."""
     if not owner or owner.startswith(_GROUP):
         return ANONYMOUS
     name = owner.removesuffix(_SEPARATOR)
@@ -112,7 +112,7 @@ def caller_of(owner: str) -> Caller:
 class TraceContext(A2AStruct, frozen=True, kw_only=True):
     """The position in a trace: ``traceparent`` and ``tracestate``, as in the headers.
 
-    Without a trace both are empty, and the value is false.
+    Without a trace both are empty, and the object is falsy.
     """
 
     traceparent: str = ""
@@ -128,7 +128,7 @@ class TraceContext(A2AStruct, frozen=True, kw_only=True):
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers of a request that belongs to the trace; none without a trace."""
+        """The headers for a request of the trace; empty without a trace."""
         headers = {"traceparent": self.traceparent, "tracestate": self.tracestate}
         return {name: value for name, value in headers.items() if value}
 
@@ -137,30 +137,30 @@ NO_TRACE = TraceContext()
 
 
 class Once(Protocol):
-    """Names that are each taken once, by all replicas of an agent and over restarts."""
+    """Names that can each be claimed once, over all replicas of an agent and over restarts."""
 
     async def take(self, extension: str, name: str, until: int) -> bool:
-        """Take a name of an extension (its URI), and return whether it was free.
+        """Claim a name of an extension (its URI). Return ``False`` if it was claimed already.
 
-        It is taken until a time (ms since 1970), and a minute longer. Raises ``OverloadedError``
-        while that cannot be told.
+        The claim lasts until a time (ms since 1970), and a minute longer. Raises
+        ``OverloadedError`` while the store is unavailable.
         """
         ...
 
 
 class CallContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The context of a request: who sent it, and how.
+    """The context of a request: its sender, its extensions, and its limits.
 
-    ``extensions`` are the URIs of the active extensions: requested, and supported by the agent.
-    ``last_event_id`` is the number of the last event that the caller has. ``trace`` is the trace
-    that the request belongs to: a server has the received trace, if it is valid; a client sends it.
-    ``reply_timeout`` is how many seconds the caller waits for the end of a task, if the binding has
-    a deadline. ``address`` is the sender's, where limits ask for it. ``base_url`` is the
-    agent's address as the sender of a message sees it, without a trailing slash; empty if the
-    request carries none (gRPC). ``deadline`` is when the answer is of no more use, where the
-    binding itself has one: it joins the chain's deadline. ``sender`` is how a caller without
-    an id names itself: ids of its messages are its own, and no other such caller repeats them.
-    ``once`` is for the ``receive`` hooks of extensions, elsewhere ``None``.
+    ``extensions`` are the URIs of the active extensions: requested by the caller, and supported by
+    the agent. ``last_event_id`` is the number of the last event that the caller has received.
+    ``trace`` is the trace of the request: on a server the received trace if it is valid, on a
+    client the trace to send. ``reply_timeout`` is the number of seconds that the caller waits for
+    the end of a task, if the binding has a deadline. ``address`` is the sender's address, if limits
+    need it. ``base_url`` is the agent's address as the sender sees it, without a trailing slash;
+    empty if the request carries none (gRPC). ``deadline`` is the time after which the answer is
+    useless, if the binding has one: it is combined with the chain's deadline. ``sender`` is the
+    name that a caller without an id gives itself: its message ids are separate from those ids of
+    other such callers. ``once`` is for the ``receive`` hooks of extensions, elsewhere ``None``.
     """
 
     caller: Caller = ANONYMOUS
@@ -178,10 +178,10 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamItem(NamedTuple):
-    """One event of a stream.
+    """An event of a stream.
 
     ``seq`` is its number in the task's log; ``None`` if the agent has no numbers, and for a direct
-    message. ``json`` is the event's canonical JSON, if it is already known.
+    message. ``json`` is the event's canonical JSON, if known.
     """
 
     event: Event
@@ -190,14 +190,14 @@ class StreamItem(NamedTuple):
 
 
 Batches = AsyncGenerator[Sequence[StreamItem], None]
-"""The items that a stream has at a time. No batch is empty."""
+"""The items of a stream in batches, which are never empty."""
 
 
 class ItemStream:
     """The items of a stream, one by one: an async iterator, to be closed like a generator.
 
-    They come in ``batches``, and a reader that can take a whole batch reads these instead: a step
-    of an async generator for each item would cost more than the item itself.
+    A reader that can use whole ``batches`` reads these instead: one step of an async generator per
+    item would cost more than the item itself.
     """
 
     __slots__ = ("_rest", "batches")
@@ -210,7 +210,7 @@ class ItemStream:
         return self
 
     async def __anext__(self) -> StreamItem:
-        """Return the next item. Raises ``StopAsyncIteration``, and what the batches raise."""
+        """Return the next item. Raises ``StopAsyncIteration``, and the errors of the batches."""
         if not self._rest:
             self._rest = [*reversed(await anext(self.batches))]
         return self._rest.pop()
@@ -224,10 +224,10 @@ class ItemStream:
 class A2AService(Protocol):
     """The eleven operations of A2A 1.0 on the 1.0 data model.
 
-    Local and remote agents, gateways and test doubles implement it; bindings call it. Every
-    method raises only ``A2AError``, and that of a remote agent also ``ClientError``, when the
-    agent cannot be reached. A streaming method is an async generator: its first step raises
-    errors that are known before the first event, and closing it never ends the task.
+    Local and remote agents, gateways and test doubles implement it; bindings call it. Methods raise
+    only ``A2AError``; methods of a remote agent also raise ``ClientError`` if the agent cannot be
+    reached. A streaming method is an async generator: its first step raises errors that are known
+    before the first event, and closing it never ends the task.
     """
 
     async def send_message(

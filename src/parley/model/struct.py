@@ -1,7 +1,7 @@
-"""The base of every A2A value, and the JSON that Parley writes and reads back from its own log.
+"""The base of every A2A value, and the JSON of Parley's own log.
 
-A value is frozen, keyword-only, and camelCase on the wire. The JSON is canonical ProtoJSON;
-``wire.json`` reads what peers write.
+A value is frozen, keyword-only, and camelCase on the wire. The JSON is canonical ProtoJSON.
+``wire.json`` reads the JSON of peers.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from parley.model.errors import an
 NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
 """A required string that must not be empty: an id, an address.
 
-Other required fields may be empty, and ProtoJSON writers then leave them out.
+Other required fields may be empty; ProtoJSON writers then leave them out.
 """
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
-"""An integer as protobuf's int32 holds it."""
+"""An integer in the range of protobuf's int32."""
 
 
 class A2AStruct(
@@ -35,15 +35,15 @@ class A2AStruct(
     """A value of the A2A data model.
 
     Values are immutable; ``msgspec.structs.replace`` makes a changed copy. Two values are equal
-    when their fields are; a value can be hashed when it holds no JSON object (metadata, data).
-    Fields without a default are REQUIRED by the specification and are always written; a field
-    that equals its default is left out of the JSON, as ProtoJSON asks (specification §5.7). Only
-    exact names are accepted here; ``wire.json`` reads unknown and differently spelled ones.
+    when their fields are; a value is hashable if it has no JSON object (metadata, data). Fields
+    without a default are REQUIRED by the specification and are always written; a field that equals
+    its default is left out of the JSON, as ProtoJSON requires (specification §5.7). Only exact
+    field names are accepted here; ``wire.json`` reads unknown names and other spellings.
     """
 
 
 class InvalidField(ValueError):
-    """A value cannot be made because of one of its fields, ``field`` in Python."""
+    """A value cannot be made because a field is wrong. ``field`` is its name in Python."""
 
     def __init__(self, field: str, description: str) -> None:
         self.field = field
@@ -52,7 +52,7 @@ class InvalidField(ValueError):
 
 
 def freeze(value: A2AStruct, *fields: str) -> None:
-    """Replace lists that an author gave for ``fields`` of a new value by tuples.
+    """Convert lists in the ``fields`` of a new value to tuples.
 
     Raises ``TypeError`` for a single string, which would become a tuple of letters.
     """
@@ -103,7 +103,7 @@ class Timestamp(datetime):
 
     @classmethod
     def now(cls, tz: tzinfo | None = None) -> Self:
-        """Return the current time; always in UTC, so ``tz`` makes no difference."""
+        """Return the current time in UTC; ``tz`` is ignored."""
         return cls.of(datetime.now(tz or UTC))
 
     @classmethod
@@ -112,13 +112,13 @@ class Timestamp(datetime):
 
         ``T`` and ``Z`` may be lower case.
 
-        Raises ``ValueError`` when ``text`` is not one.
+        Raises ``ValueError`` when ``text`` is not a timestamp.
         """
         moment = None
         if _RFC_3339.fullmatch(text):
             try:
                 moment = cls.fromisoformat(text.upper())
-            except ValueError:  # the 30th of February, the 61st minute
+            except ValueError:  # such as the 30th of February, or the 61st minute
                 moment = None
         if moment is None:
             raise ValueError(f"{text[:40]!r} is not a timestamp such as 2026-01-31T12:00:00.000Z")
@@ -130,7 +130,7 @@ class Timestamp(datetime):
         global _second
         seconds, rest = divmod(milliseconds, 1000)
         moment = _EPOCH + timedelta(0, seconds, rest * 1000)
-        known = _second  # other threads may be in other seconds
+        known = _second  # a local copy: other threads may replace it
         if known[0] != seconds:
             known = _second = (seconds, moment.isoformat()[:19])
         moment._text = f"{known[1]}.{rest:03d}Z"
@@ -143,21 +143,22 @@ class Timestamp(datetime):
         return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
 
     def __str__(self) -> str:
-        if self._text is None:  # a time is often written twice: in an event and in a reply
+        # Cached, as a time is often written twice: in an event and in a reply.
+        if self._text is None:
             moment = self if self.tzinfo is UTC else self.of(self)
             self._text = f"{moment.isoformat(timespec='milliseconds')[:23]}Z"
         return self._text
 
 
 _EPOCH = Timestamp(1970, 1, 1, tzinfo=UTC)
-_second = (0, "1970-01-01T00:00:00")  # the last second of which there was a time, and its text
+_second = (0, "1970-01-01T00:00:00")  # the second that was written last, and its text
 
 
 T = TypeVar("T")
 
 
 def to_wire(value: Any) -> Any:
-    """Return the JSON form of a value that msgspec does not know by itself."""
+    """Return the JSON form of a value of a type that msgspec does not support."""
     if isinstance(value, Timestamp):
         return value._text or str(value)
     raise TypeError(f"{an(type(value).__name__)} cannot be written as JSON")
@@ -185,13 +186,13 @@ def decode(data: bytes | memoryview | msgspec.Raw, kind: type[T]) -> T:
 
 
 def valid_text(value: Any) -> Any:
-    """Return a value whose text is Unicode: half of a surrogate pair becomes U+FFFD."""
+    """Return a value with valid Unicode text: half of a surrogate pair becomes U+FFFD."""
     if isinstance(value, str):
         if value.isascii():
             return value
         return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if isinstance(value, msgspec.Struct):
-        fields = msgspec.structs.asdict(value)  # of a part without data too, which getattr hides
+        fields = msgspec.structs.asdict(value)  # includes UNSET data, which getattr hides
         return msgspec.structs.replace(
             value, **{name: valid_text(item) for name, item in fields.items()}
         )

@@ -22,19 +22,19 @@ class TaskState(Enum):
     REJECTED = "TASK_STATE_REJECTED"
     AUTH_REQUIRED = "TASK_STATE_AUTH_REQUIRED"
 
-    __hash__ = object.__hash__  # an enum's own is slow
+    __hash__ = object.__hash__  # faster than the hash of Enum
 
     def __str__(self) -> str:
         return self.value
 
     @property
     def is_terminal(self) -> bool:
-        """Whether nothing can follow this state."""
+        """True if no state can follow this one."""
         return self in TERMINAL_STATES
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether the task waits for its caller."""
+        """True if the task waits for its caller."""
         return self in INTERRUPTED_STATES
 
 
@@ -45,10 +45,10 @@ INTERRUPTED_STATES = frozenset({TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRE
 
 
 class TaskStatus(A2AStruct, frozen=True, kw_only=True):
-    """A task's state, when the task entered it, and the agent's message about it.
+    """A task's state, the time when the task entered it, and the agent's message about it.
 
-    A peer may send UNSPECIFIED: an indeterminate state, neither terminal nor interrupted. Our own
-    agents never enter it (``store.fold`` rejects it), but readers must be able to hold it.
+    A peer may send UNSPECIFIED: an indeterminate state, neither terminal nor interrupted. Parley's
+    own agents never enter it (``store.fold`` rejects it), but readers must be able to represent it.
     """
 
     state: TaskState
@@ -72,14 +72,14 @@ class Task(A2AStruct, frozen=True, kw_only=True):
 
     @property
     def state(self) -> TaskState:
-        """The state that the task is in."""
+        """The current state of the task."""
         return self.status.state
 
     @property
     def text(self) -> str:
-        """The text of the task's artifacts, else of its status message.
+        """The text of the task's artifacts, or of its status message if there are none.
 
-        Of an ended task without either, it is the text of the agent's last message.
+        For an ended task without either, it is the text of the agent's last message.
         """
         text = "\n".join([text_of(a.parts) for a in self.artifacts])
         if not text.strip() and self.status.message is not None:
@@ -89,7 +89,8 @@ class Task(A2AStruct, frozen=True, kw_only=True):
 
     @property
     def final_message(self) -> Message | None:
-        """The agent's last message in the turn that ended the task without a status message."""
+        """The agent's last message in the turn that ended the task, if the status has no
+        message."""
         if not self.state.is_terminal or self.status.message is not None:
             return None
         for message in reversed(self.history):
@@ -104,7 +105,8 @@ class Task(A2AStruct, frozen=True, kw_only=True):
 
 
 class TaskStatusUpdateEvent(A2AStruct, frozen=True, kw_only=True):
-    """A task entered a state, or sent a message in its state (specification §4.2.1)."""
+    """A task entered a state, or sent a message without a change of state (specification
+    §4.2.1)."""
 
     task_id: NonEmpty
     context_id: str
@@ -113,7 +115,7 @@ class TaskStatusUpdateEvent(A2AStruct, frozen=True, kw_only=True):
 
 
 class TaskArtifactUpdateEvent(A2AStruct, frozen=True, kw_only=True):
-    """A task made an artifact, or a further chunk of one (specification §4.2.2)."""
+    """A task made an artifact, or a further chunk of an artifact (specification §4.2.2)."""
 
     task_id: NonEmpty
     context_id: str
@@ -124,4 +126,4 @@ class TaskArtifactUpdateEvent(A2AStruct, frozen=True, kw_only=True):
 
 
 Event = Task | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
-"""Anything that a stream can carry."""
+"""The types of events in a stream."""

@@ -1,7 +1,7 @@
-"""Delivers a task's log to one webhook: a batch at a time, at least once, behind a durable cursor.
+"""Delivers a task's log to one webhook: in batches, at least once, with a durable cursor.
 
-The task's log is the outbox and the stored cursor says how far it is delivered. ``PushDispatcher``
-creates the deliveries and ``PushScheduler`` runs them; nothing here decides when.
+The task's log is the outbox, and the stored cursor is the number of the last delivered event.
+``PushDispatcher`` creates the deliveries and ``PushScheduler`` schedules them.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ log = logging.getLogger("parley.push")
 Reader = EventReader | TaskReader | SignificantReader | ReplyReader
 
 STORE_PAUSE = 5.0
-"""How many seconds to wait before the store is asked again after it failed."""
+"""The pause in seconds before the store is queried again after a failure."""
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Timeout, backoff and limits of the attempts to deliver. Times are in seconds.
+    """Timeout, backoff and limits of delivery attempts. Times are in seconds.
 
     An attempt has ``timeout``. After a failure, retries follow with exponential backoff from
-    ``first_delay`` up to ``longest_delay``. After a refusal (a 4xx other than 408, 425 and 429, or
-    a redirect) they follow from ``first_refused_delay`` up to ``longest_refused_delay``. A
-    ``Retry-After`` postpones the next attempt by up to ``max_retry_after``.
-    A webhook whose attempts have failed for ``gives_up_after`` is suspended at the next failure.
-    Direct replies, which are held in memory, are dropped after ``gives_up_replies_after``.
-    A webhook that takes longer than ``quick`` to answer yields to others after each notification.
+    ``first_delay`` up to ``longest_delay``. After a rejection (a 4xx other than 408, 425 and 429,
+    or a redirect) they follow from ``first_refused_delay`` up to ``longest_refused_delay``. A
+    ``Retry-After`` postpones the next attempt by up to ``max_retry_after``. A webhook whose
+    attempts have failed for ``gives_up_after`` is suspended at the next failure. Direct replies,
+    which are kept in memory, are dropped after ``gives_up_replies_after``. A webhook that takes
+    longer than ``quick`` to answer yields to others after each notification.
 
     Raises ``ValueError`` for a time that is out of range.
     """
@@ -73,26 +73,26 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name} is a number of seconds, {least:g} at least, not {value}")
 
     def delay(self, failures: int, failure: DeliveryFailure) -> float:
-        """Return the backoff in seconds after ``failures`` in a row, the last being ``failure``."""
+        """Return the backoff in seconds after this many consecutive failures, the last being
+        ``failure``."""
         first, longest = self.first_delay, self.longest_delay
         if failure.is_refusal:
             first, longest = self.first_refused_delay, self.longest_refused_delay
         delay = backoff.Backoff(first, longest, jitter=(0.75, 1.25)).delay(failures)
-        # Jitter: webhooks that got the same Retry-After do not all return at once.
+        # Jitter, so that webhooks with the same Retry-After are not all retried at once.
         asked = min(failure.retry_after or 0.0, self.max_retry_after) * backoff.uniform(1.0, 1.1)
         return max(delay, asked)
 
 
 class Webhook(DeliveryJob):
-    """The delivery of notifications to one configuration. Holds no events, but for a direct reply.
+    """The delivery of notifications to one configuration. Holds no events, except a direct reply.
 
-    ``is_scheduled``: it is queued, running or in backoff. ``has_more``: the log may hold more
-    than was read. ``is_task_known``: the store was asked whether the task has ended.
-    ``is_claim_known``: the store confirmed since it was loaded that this replica delivers to it.
-    ``is_blocked``: the circuit of its destination is open, and its history says so.
-    ``stored`` is the configuration as the store has it, ``push`` as it is after the last attempt,
-    ``attempt`` the last one until it is stored. A direct reply has no task, and the store nothing
-    of it.
+    ``is_scheduled``: it is queued, running or in backoff. ``has_more``: the log may have more than
+    was read. ``is_task_known``: the store was asked whether the task has ended. ``is_claim_known``:
+    since loading, the store has confirmed that this replica delivers to it. ``is_blocked``: the
+    circuit of its destination is open, and its history shows that. ``stored`` is the configuration
+    in the store, ``push`` the configuration after the last attempt, ``attempt`` the last attempt
+    until it is stored. A direct reply has no task and is not stored.
     """
 
     __slots__ = (
@@ -116,7 +116,7 @@ class Webhook(DeliveryJob):
         self.is_blocked = False
         self.attempt: DeliveryAttempt | None = None
         self.failures = 0
-        self.failed_first = 0.0  # by the loop's clock; the first failure or block in a row
+        self.failed_first = 0.0  # the first of the consecutive failures or blocks, in loop time
 
     def __str__(self) -> str:
         what = f"task {self.task_id}" if self.task_id else "a direct reply"
@@ -124,7 +124,7 @@ class Webhook(DeliveryJob):
 
     @property
     def server(self) -> str:
-        """The server of the webhook, as logs show it."""
+        """The server of the webhook, for logs."""
         return server_of(self.push.config.url)
 
     def id_of(self, notification: Notification) -> str:
@@ -136,7 +136,7 @@ class Webhook(DeliveryJob):
 
 
 class Sent(NamedTuple):
-    """An attempt to send, and how it went. Times are in ms, ``at`` since 1970.
+    """An attempt to send, and its result. Times are in ms, ``at`` since 1970.
 
     ``delivery_id`` is the notification's, empty for a challenge.
     """
@@ -149,13 +149,13 @@ class Sent(NamedTuple):
 
 
 class WebhookDelivery:
-    """Delivers to webhooks, a batch at a time.
+    """Delivers to webhooks in batches.
 
-    Before the first notification, and on a shared store before each batch, it asks the store
-    whether this replica still delivers to the webhook. Each notification waits until the cursor is
-    stored behind the one before. So a replica that stops, dies or loses the store repeats at most
-    one notification; of ``significant`` ones also the unfinished artifacts before a state.
-    With ``challenges`` a receiver has to confirm that it wants notifications.
+    Before the first notification, and on a shared store before each batch, it checks in the store
+    whether this replica still delivers to the webhook. Each notification waits until the cursor of
+    the previous one is stored. So a replica that stops, dies or loses the store repeats at most one
+    notification; for ``significant`` events also the unfinished artifacts before a state. With
+    ``challenges`` a receiver must confirm that it wants notifications.
     """
 
     def __init__(
@@ -186,9 +186,9 @@ class WebhookDelivery:
         return EventReader(self._store, task_id)
 
     async def deliver(self, webhook: Webhook) -> float | None:
-        """Deliver a batch. Return the seconds until the next one, ``None`` if nothing is left.
+        """Deliver a batch. Return the seconds until the next one, ``None`` if nothing remains.
 
-        The webhook is finished when this replica delivers nothing more to it.
+        The webhook is finished when this replica has nothing more to deliver to it.
         """
         try:
             return await self._deliver(webhook)
@@ -204,7 +204,7 @@ class WebhookDelivery:
 
     async def _deliver(self, webhook: Webhook) -> float | None:
         webhook.has_more = False
-        if not await self._save(webhook):  # a cursor that could not be stored before
+        if not await self._save(webhook):  # a cursor that could not be stored earlier
             return None
         if webhook.is_blocked and (wait := self._circuit_wait(webhook)):
             return await self._block(webhook, wait)
@@ -237,9 +237,10 @@ class WebhookDelivery:
         return 0.0
 
     async def _send(self, webhook: Webhook, notification: Notification | None) -> Sent | None:
-        """Send a notification, or a challenge, and judge the destination by how it answers.
+        """Send a notification, or a challenge, and judge the destination by its answer.
 
-        Returns ``None`` if nothing was sent, because the destination gets as much as it may.
+        Returns ``None`` if nothing was sent, because the destination's limit of requests is
+        reached.
         """
         push, clock = webhook.push, get_running_loop().time
         begun, at = clock(), now_ms()
@@ -276,23 +277,23 @@ class WebhookDelivery:
                 destination.has_recovered = True
                 log.warning("the circuit of %s is closed: it answers", webhook.server)
         elif destination.failed(webhook, failure.reason):
-            # A webhook that asks for a day must not hold up the others for that long.
+            # A Retry-After of a day must not delay other webhooks that long.
             asked = min(failure.retry_after or 0.0, self._policy.longest_delay)
             delay = self._policy.delay(destination.opened, failure._replace(retry_after=asked))
             destination.until = get_running_loop().time() + delay
             log.log(
                 logging.WARNING if destination.opened == 1 else logging.INFO,
-                "the circuit of %s is open for %.3g s, after %d failures in a row: %s",
+                "the circuit of %s is open for %.3g s, after %d consecutive failures: %s",
                 webhook.server, delay, destination.failures, failure.reason,
             )  # fmt: skip
 
     def _circuit_wait(self, webhook: Webhook) -> float:
-        """Return how many seconds a webhook has to wait for the circuit of its destination."""
+        """Return the seconds that a webhook must wait for the circuit of its destination."""
         now = get_running_loop().time()
         return webhook.destination.wait(webhook, now, self._policy.timeout)
 
     def _note(self, webhook: Webhook, notification: Notification | None, sent: Sent) -> float:
-        """Note how an attempt went. Return the seconds until the next one."""
+        """Record the result of an attempt. Return the seconds until the next one."""
         if (failure := sent.failure) is not None:
             if failure.is_local:
                 log.warning("%s waits: %s", webhook, failure.reason)
@@ -312,8 +313,8 @@ class WebhookDelivery:
     def _failed(self, webhook: Webhook, sent: Sent, failure: DeliveryFailure) -> float:
         """Count a failure, and suspend the webhook when it gets no retry.
 
-        Return the backoff. It may end early, once in a row of failures, when the destination
-        answers another job: other webhooks there may be well while this one is not.
+        Return the backoff. It may end early, once per series of failures, when the destination
+        answers another job: other webhooks there may work while this one fails.
         """
         now = get_running_loop().time()
         webhook.failures += 1
@@ -334,7 +335,7 @@ class WebhookDelivery:
         return delay
 
     async def _block(self, webhook: Webhook, wait: float) -> float | None:
-        """Have a webhook wait for the circuit of its destination; suspend it in the end."""
+        """Let a webhook wait for the circuit of its destination; suspend it in the end."""
         webhook.may_retry_early = True
         reason = f"the circuit of its destination is open: {webhook.destination.reason}"
         if not webhook.is_blocked:
@@ -376,10 +377,10 @@ class WebhookDelivery:
         )
 
     async def _confirm_claim(self, webhook: Webhook) -> bool:
-        """Return whether this replica still delivers to a webhook, and take over its stored cursor.
+        """Return whether this replica still delivers to a webhook, after reading its stored cursor.
 
-        The configuration may be removed, replaced, or claimed by another replica, which may have
-        delivered more than is known here.
+        The configuration may have been removed, replaced, or claimed by another replica, which may
+        have delivered more.
         """
         for stored in await self._store.pushes(webhook.task_id):
             if stored.revision == webhook.push.revision and stored.state is PushState.ACTIVE:

@@ -1,8 +1,8 @@
-"""Webhook delivery for one server: the task log is the outbox, a durable cursor per configuration
-says how far it is delivered, and every notification arrives at least once.
+"""Webhook delivery for one server, at least once: the task log is the outbox.
 
-The engine and the host call ``PushDispatcher``. The parts: ``TaskReader`` and ``EventReader`` read
-the log, ``WebhookDelivery`` delivers and retries, ``PushScheduler`` decides who is next.
+A durable cursor per configuration is the number of the last delivered event. The engine and the
+host call ``PushDispatcher``. Its parts: ``TaskReader`` and ``EventReader`` read the log,
+``WebhookDelivery`` delivers and retries, ``PushScheduler`` schedules.
 """
 
 from __future__ import annotations
@@ -35,26 +35,27 @@ from parley.store.task_store import TaskStore
 log = logging.getLogger("parley.push")
 
 MAX_REPLIES = 1000
-"""How many direct replies are held for webhooks that do not accept them; no log has these."""
+"""The maximum number of direct replies in memory for webhooks that reject them; no log has
+these."""
 
 CLAIM_BATCH = 1000
-"""How many tasks with webhooks are claimed at once."""
+"""The number of tasks with webhooks in one claim."""
 
 REPLICAS_COUNTED = 10.0
-"""How many seconds pass before the live replicas, which share caps, are counted again."""
+"""The interval in seconds between counts of the live replicas, which share caps."""
 
 RECONCILE_BATCH = 500
-"""How many of the webhooks that the store has for this replica are compared at once."""
+"""The number of this replica's stored webhooks that are compared at once."""
 
 
 class PushDispatcher:
-    """Delivers everything that happens to one server's tasks to their webhooks.
+    """Delivers all events of one server's tasks to their webhooks.
 
     Each configuration gets every event after its cursor, in order and at least once. The cursor is
-    stored after each delivery, so a new process continues where a dead one stopped. A webhook that
-    keeps failing is retried with backoff (``RetryPolicy``) and then suspended, in the store and
-    visibly in the log. Undelivered events wait in the task's log and nowhere else. A slow webhook
-    delays only others of its caller at its origin (``DeliveryLimits``).
+    stored after each delivery, so a new process continues after the last delivered event. A webhook
+    that keeps failing is retried with backoff (``RetryPolicy``) and then suspended, in the store
+    and visibly in the log. Undelivered events wait only in the task's log. A slow webhook delays
+    only other webhooks of its caller at its origin (``DeliveryLimits``).
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class PushDispatcher:
         self._events: dict[str, PushEvents] = {}  # the defaults of agents, by their keys
         self._transport = transport
         self._hints = hints
-        self._follower = self.on_new_events  # one for all tasks: there may be very many
+        self._follower = self.on_new_events  # one bound method for all tasks, to save memory
         self._agents: tuple[str, ...] = ()
         self._store = store
         self._retry_policy = retry_policy or RetryPolicy()
@@ -103,11 +104,11 @@ class PushDispatcher:
         )
         # The webhooks of each task that has undelivered events; None until they are loaded.
         self._tasks: dict[str, tuple[Webhook, ...] | None] = {}
-        self._to_load: dict[str, Scope | None] = {}  # with the task's scope, where it is known
+        self._to_load: dict[str, Scope | None] = {}  # with the task's scope, if known
         self._load_requested = asyncio.Event()
         self._load_lock = asyncio.Lock()
         self._reply_counts: Counter[str] = Counter()  # by caller
-        self._counted = -REPLICAS_COUNTED  # when replicas were counted, by the loop's clock
+        self._counted = -REPLICAS_COUNTED  # the time of the last count of replicas, in loop time
         self._reconciled = 0  # the store's position up to which webhooks were compared
 
     # -- the life of a server --------------------------------------------------------------------
@@ -117,7 +118,7 @@ class PushDispatcher:
     ) -> None:
         """Continue the work of an earlier process. Raises ``StoreError``.
 
-        ``events`` has what webhooks without a choice receive, by agent; ``all`` for the others.
+        ``events`` has the default events of webhooks, by agent; ``all`` for the others.
         """
         self._agents = tuple(agents)
         self._events = dict(events or {})
@@ -128,7 +129,8 @@ class PushDispatcher:
     async def claim_batch(self) -> None:
         """Claim the webhooks that no living replica delivers to. Raises ``StoreError``.
 
-        Another replica may run their tasks, so this one subscribes to hints about them.
+        Other replicas may run their tasks, so this one subscribes to wake-up notifications about
+        them.
         """
         for agent in self._agents:
             while found := await self._store.claim_pushes(agent, CLAIM_BATCH):
@@ -138,10 +140,10 @@ class PushDispatcher:
                         self._request_load(task_id)
 
     async def reconcile(self) -> None:
-        """Find webhooks that get no delivery: of dead replicas, and webhooks that the store has for
-        this replica but that are not loaded here. Raises ``StoreError``.
+        """Find webhooks without delivery: webhooks of dead replicas, and unloaded ones of this
+        replica.
 
-        Asks the store one question of bounded cost: a page of webhooks each time.
+        Sends one bounded query to the store: a page of webhooks each time. Raises ``StoreError``.
         """
         await self._share_cap()
         if not self._agents:
@@ -158,7 +160,7 @@ class PushDispatcher:
             await self.claim_batch()
 
     async def _share_cap(self) -> None:
-        """Take this replica's part of the cap of a destination."""
+        """Set this replica's part of the cap of a destination."""
         now = asyncio.get_running_loop().time()
         if self._store.is_shared and now >= self._counted + REPLICAS_COUNTED:
             self._counted = now
@@ -166,7 +168,7 @@ class PushDispatcher:
             self._scheduler.caps.share(len(alive))
 
     def _is_exempt(self, host: str) -> bool:
-        """Return whether the operator names a host, or its network, as one to call."""
+        """Return whether the operator explicitly allows a host, or its network."""
         if self.egress.trusts(host):
             return True
         try:
@@ -194,17 +196,17 @@ class PushDispatcher:
         for task_id in list(self._tasks):
             self._unfollow(task_id)
 
-    # -- what is undelivered ---------------------------------------------------------------------
+    # -- undelivered events ----------------------------------------------------------------------
 
     def committed(self, records: Sequence[LoggedEvent]) -> None:
-        """Note an append of this process. Costs one look-up for a task without webhooks."""
+        """Process an append of this process. Costs one look-up for a task without webhooks."""
         if not records or (task_id := records[0].task_id) not in self._tasks:
             return
         if any([record.sub == 0 for record in records]):
             self.on_new_events(task_id)
 
     def on_new_events(self, task_id: str) -> None:
-        """Note a hint: the log of a task, which another replica may run, may hold more."""
+        """Process a wake-up notification: the log of a task may have more events."""
         webhooks = self._tasks.get(task_id, ())
         if webhooks is None:
             self._request_load(task_id)
@@ -219,7 +221,7 @@ class PushDispatcher:
     def watch(self, task_id: str, scope: Scope | None = None) -> None:
         """Load a task's configurations, after an addition or a replacement.
 
-        ``scope`` is the task's, where it is known; otherwise the store is asked.
+        ``scope`` is the task's, if known; otherwise the store is asked.
         """
         self._tasks.setdefault(task_id, None)
         self._request_load(task_id, scope)
@@ -231,16 +233,16 @@ class PushDispatcher:
 
     async def forget(self, task_id: str, push_id: str) -> None:
         """Stop delivery for a configuration that was removed from the store."""
-        async with self._load_lock:  # a load that began before must not bring it back
+        async with self._load_lock:  # an earlier load must not bring it back
             for webhook in self._tasks.get(task_id) or ():
                 if webhook.push.id == push_id:
                     self._remove(webhook)
                     await self._scheduler.cancel(webhook)
 
     def deliver_reply(self, push: PushRecord, message: Message, scope: Scope) -> None:
-        """Deliver a direct reply, which no log holds, to a webhook while this process lives.
+        """Deliver a direct reply, which no log has, to a webhook while this process lives.
 
-        A caller has room for as many replies as it leaves to others.
+        A caller may have as many pending replies as there is room left for others.
         """
         destination = self._destination(push, scope)
         caller = destination.caller
@@ -260,7 +262,7 @@ class PushDispatcher:
     async def _load_requests(self) -> bool:
         await self._load_requested.wait()
         self._load_requested.clear()
-        await self._load(*self._to_load)  # which asks for itself again when it fails
+        await self._load(*self._to_load)  # rescheduled by itself when it fails
         return True
 
     async def _load(self, *task_ids: str) -> None:
@@ -288,7 +290,7 @@ class PushDispatcher:
                     scope = await self._store.scope_of(task_id)
                     if scope is None:
                         break  # the task was removed
-                # There may be very many webhooks: they share equal strings.
+                # There may be very many webhooks, so equal strings are shared.
                 version = sys.intern(push.version)
                 push = replace(push, version=version, lease_owner=self._store.replica)
                 events = self._events.get(scope.agent, "all")
@@ -333,7 +335,7 @@ class PushDispatcher:
             self._scheduler.submit(webhook)
 
     async def _run(self, webhook: Webhook) -> float | None:
-        """Deliver a batch. Return the seconds until the next one, ``None`` if nothing is left."""
+        """Deliver a batch. Return the seconds until the next one, ``None`` if nothing remains."""
         delay = await self._delivery.deliver(webhook)
         if webhook.is_finished:
             self._remove(webhook)

@@ -1,6 +1,6 @@
 """One delivery attempt: the HTTP POST of a notification, and its outcome.
 
-``WebhookDelivery`` calls it. It keeps no state but connections, and decides nothing about retries.
+``WebhookDelivery`` calls it. It has no state except connections, and does not decide about retries.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 class WebhookAnswer(NamedTuple):
     """The answer of a webhook. Header names are as the webhook wrote them.
 
-    Only of an answer to a challenge the body is read.
+    The body is only read for an answer to a challenge.
     """
 
     status: int
@@ -69,12 +69,12 @@ WebhookTransport = Callable[[str, Mapping[str, str], bytes], Awaitable[WebhookAn
 
 
 class DeliveryFailure(NamedTuple):
-    """The reason why an attempt failed. Holds no secrets.
+    """The reason why an attempt failed, without secrets.
 
     ``is_final``: no retry will succeed. ``is_refusal``: the webhook answers, and its operator has
-    to change something first. ``is_local``: the fault is here, and nothing was sent.
-    ``is_held_back``: nothing was sent, because the destination gets as many requests as it may.
-    ``retry_after``: the seconds that the webhook asks for, if it does. ``status`` of the answer, 0
+    to change something first. ``is_local``: the fault is in this server, and nothing was sent.
+    ``is_held_back``: nothing was sent, because the destination's limit of requests is reached.
+    ``retry_after``: the seconds that the webhook asks for, if any. ``status`` of the answer, 0
     without one.
     """
 
@@ -90,8 +90,8 @@ class DeliveryFailure(NamedTuple):
 class HttpSender:
     """Sends notifications to addresses that ``egress`` allows, without proxies or redirects.
 
-    ``proofs`` say who sends them. ``transport``, which replaces HTTP, is for tests.
-    A sender belongs to the event loop that uses it first.
+    ``proofs`` authenticate this server. ``transport``, which replaces HTTP, is for tests. A sender
+    belongs to the event loop that uses it first.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class HttpSender:
         notification_id: str,
         requests: DeliveryCall | None = None,
     ) -> WebhookAnswer | DeliveryFailure:
-        """Send a body to a webhook. Return its answer once it accepts (any 2xx)."""
+        """Send a body to a webhook. Return its answer if it accepts (any 2xx)."""
         try:
             push = self.opened(push)
         except ProofFailed as error:
@@ -130,16 +130,16 @@ class HttpSender:
         return _judged(await self._send_proved(attempt, headers))
 
     def opened(self, push: PushRecord) -> PushRecord:
-        """Return a record with its secrets as their owner gave them. Raises ``ProofFailed``."""
+        """Return a record with its secrets decrypted. Raises ``ProofFailed``."""
         return replace(push, config=self.proofs.secrets.opened(push.config))
 
     async def _send_proved(
         self, attempt: WebhookAttempt, headers: Mapping[str, str]
     ) -> WebhookAnswer | DeliveryFailure:
-        """Send with a proof, and once more after a 401 if there may be a better one."""
+        """Send with a proof, and once more after a 401 if there may be a newer proof."""
         config, proofs = attempt.push.config, self.proofs
         if self._transport is None and not self._sessions:
-            await asyncio.to_thread(import_module, "aiohttp")  # the first import takes a while
+            await asyncio.to_thread(import_module, "aiohttp")  # the first import is slow
         try:
             tls = proofs.tls(config.authentication)
             for is_last in (False, True):
@@ -168,7 +168,7 @@ class HttpSender:
         longest: int = 0,
     ) -> WebhookAnswer | DeliveryFailure:
         """Send a body; return the answer, with up to ``longest`` bytes of its body."""
-        if self._transport is None and not self._sessions:  # the first import takes a while
+        if self._transport is None and not self._sessions:  # the first import is slow
             await asyncio.to_thread(import_module, "aiohttp")
         import aiohttp
         import yarl
@@ -193,7 +193,7 @@ class HttpSender:
                 return WebhookAnswer(response.status, response.headers, found)
         except TimeoutError:
             return DeliveryFailure(f"no answer in {self._timeout:g} s")
-        except aiohttp.ClientConnectorCertificateError:  # which is a ValueError too
+        except aiohttp.ClientConnectorCertificateError:  # also a ValueError
             return DeliveryFailure("its certificate is not trusted")
         except (aiohttp.InvalidURL, ValueError):
             return DeliveryFailure("the URL cannot be called", is_final=True)
@@ -202,11 +202,11 @@ class HttpSender:
             if forbidden is not None:
                 return DeliveryFailure(f"it is {forbidden.where}", is_final=True)
             if find_cause(error, DestinationBusy) is not None:
-                return DeliveryFailure("it gets as many requests as it may", is_held_back=True)
+                return DeliveryFailure("its limit of requests is reached", is_held_back=True)
             if isinstance(error, OSError) and error.errno in _OUT_OF_RESOURCES:
                 return DeliveryFailure("this server has no room for a connection", is_local=True)
             if find_cause(error, ResponseLimitExceeded) is not None:
-                return DeliveryFailure("it answers with more than an answer may take")
+                return DeliveryFailure("its answer exceeds the limits")
             return DeliveryFailure(f"it cannot be reached ({type(error).__name__})")
 
     async def close(self) -> None:
@@ -217,7 +217,7 @@ class HttpSender:
             await session.close()
 
     def _session_of(self, host: str) -> aiohttp.ClientSession:
-        """Return the connections to a host: guarded, unless the operator trusts it by name."""
+        """Return the session for a host: guarded, unless the operator trusts the host by name."""
         return self._session(self._egress.trusts(host))
 
     def _session(self, is_trusted: bool) -> aiohttp.ClientSession:
@@ -260,7 +260,7 @@ def notification_id(task_id: str, push_id: str, seq: int | str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return a part of an id, without the full stops that separate what is signed."""
+    """Return a part of an id, without the full stops that separate the signed parts."""
     return quote(text, safe="").replace(".", "%2E")
 
 
@@ -271,7 +271,7 @@ def task_of(notification_id: str) -> str:
 
 
 def _judged(answer: WebhookAnswer | DeliveryFailure) -> WebhookAnswer | DeliveryFailure:
-    """Return an answer that accepts, or why there is none."""
+    """Return an answer that accepts, or the failure."""
     status = answer.status
     if isinstance(answer, DeliveryFailure) or 200 <= status < 300:
         return answer
@@ -296,14 +296,14 @@ CHALLENGE_VERSION = "v1"
 PREFIX = "parley-webhook-challenge:v1:"
 
 LONGEST_RESPONSE = 4096
-"""How many bytes of an answer are read."""
+"""The maximum number of bytes of an answer that are read."""
 
 CONFIRMED_KEPT = 10_000
-"""How many receivers that confirmed are kept in memory; each webhook keeps its own in the store."""
+"""The number of confirmed receivers in memory; the store keeps the confirmation of each webhook."""
 
 
 def response_to(challenge: str, token: str) -> str:
-    """Return the response to a challenge by the receiver of a token, which may be empty."""
+    """Return the response to a challenge by the receiver with a token, which may be empty."""
     digest = hmac.new(token.encode(), f"{PREFIX}{challenge}".encode(), sha256).digest()
     return urlsafe_b64encode(digest).rstrip(b"=").decode()
 
@@ -328,7 +328,7 @@ class Challenges:
         """Challenge a receiver. Return its answer once it has confirmed."""
         try:
             config = self._sender.opened(push).config
-            # A webhook that asks for the server's certificate could not answer otherwise.
+            # A webhook that requires the server's certificate could not answer otherwise.
             tls = self._sender.proofs.tls(config.authentication)
         except ProofFailed as error:
             return DeliveryFailure(str(error), is_refusal=error.is_refusal)
@@ -354,9 +354,9 @@ class Challenges:
 
 
 def _key(caller: str, push: PushRecord) -> bytes:
-    """Return who confirmed what, without the token.
+    """Return the key of a confirmation: the caller and the address, without the token.
 
-    Other addresses of an origin may be another party's: they are asked again.
+    Other addresses at the same origin may belong to another party, and are challenged again.
     """
     config = push.config
     return sha256(json.dumps([caller, config.url, config.token]).encode()).digest()

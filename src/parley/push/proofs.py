@@ -1,5 +1,7 @@
-"""How a webhook knows its sender: one proof for each scheme of a configuration, its checks, and the
-encryption of its secrets. The wire format is ``docs/reference/extensions/push-proofs.md``.
+"""The authentication of this server to webhooks: one proof for each scheme of a configuration.
+
+Also validates configurations and encrypts their secrets. The wire format is
+``docs/reference/extensions/push-proofs.md``.
 """
 
 from __future__ import annotations
@@ -56,15 +58,16 @@ WrongUrl = Callable[[str], str]
 SCHEME, CREDENTIALS = "authentication.scheme", "authentication.credentials"
 
 SENDS_SECRET = ("bearer", "basic", "apikey", "oauth2")
-"""Schemes with which a reader of a delivery could send others, so plain http is refused."""
+"""Schemes with which a reader of a delivery could send others, so plain http is rejected."""
 
 
 class WebhookAttempt(NamedTuple):
     """One attempt to deliver a body to a webhook.
 
     ``id`` is the delivery's, ``at`` the time of this attempt in seconds since 1970.
-    ``task_id`` is empty for a direct reply. ``caller`` owns the configuration. ``session`` returns
-    the guarded connections to a host; ``requests`` counts what the attempt sends.
+    ``id`` is the delivery's, ``at`` the time of this attempt in seconds since 1970. ``task_id`` is
+    empty for a direct reply. ``caller`` owns the configuration. ``session`` returns the guarded
+    session for a host; ``requests`` counts the requests of the attempt.
     """
 
     push: PushRecord
@@ -90,9 +93,9 @@ class WebhookAttempt(NamedTuple):
 
 
 class ProofFailed(Exception):
-    """There is no proof, so nothing is sent. The message says why, and holds no secret.
+    """There is no proof, so nothing is sent. The message has the reason, without secrets.
 
-    ``is_refusal``: somebody has to change something first.
+    ``is_refusal``: a person has to change something first.
     """
 
     def __init__(self, reason: str, *, is_refusal: bool = False) -> None:
@@ -101,10 +104,10 @@ class ProofFailed(Exception):
 
 
 def may_be_plain(host: str, egress: Egress) -> bool:
-    """Return whether secrets may go to a host over plain http: the operator allows this host, by
-    its name or as one of its networks.
+    """Return whether secrets may be sent to a host over plain http.
 
-    Decided by what the URL says. A public name is never meant by "private networks".
+    The operator must allow this host, by its name or as one of its networks. Decided by the URL
+    alone: a public name never counts as a private network.
     """
     if egress.trusts(host):
         return True
@@ -120,7 +123,7 @@ def may_be_plain(host: str, egress: Egress) -> bool:
 
 
 def _is_private(url: str, egress: Egress) -> bool:
-    """Return whether a secret may go to an address."""
+    """Return whether a secret may be sent to an address."""
     address = urlsplit(url)
     return address.scheme == "https" or may_be_plain(address.hostname or "", egress)
 
@@ -138,12 +141,13 @@ RENEWED_BEFORE = 60.0
 """The seconds before its end that a token is renewed; a fifth of its time, if that is less."""
 
 DEFAULT_LIFETIME = 300.0
-"""The seconds that a token is kept whose endpoint does not say how long it is valid."""
+"""The seconds that a token is cached if its endpoint does not state its lifetime."""
 
 MAX_LIFETIME = 24 * 3600.0
 
 PAUSE, PAUSE_AFTER_REFUSAL = 1.0, 10.0
-"""The seconds that an endpoint is left alone after it failed, or refused."""
+"""The pause in seconds before an endpoint is called again after it failed, or rejected a
+request."""
 
 _BEARER_TOKEN = re.compile(r"[\x21-\x7e]+")
 _ERROR_CODE = re.compile(r"[a-z0-9_.-]{1,64}")
@@ -152,7 +156,7 @@ _ERROR_CODE = re.compile(r"[a-z0-9_.-]{1,64}")
 class TokenRequest(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
 ):
-    """What to ask of a token endpoint. Shows no secret where it is printed."""
+    """A request to a token endpoint. ``repr`` shows no secrets."""
 
     token_url: str
     client_id: str
@@ -167,7 +171,7 @@ class TokenRequest(
 
 
 class ClientToken:
-    """A token and how long it is good. One request is under way at a time."""
+    """A token and its lifetime. At most one request runs at a time."""
 
     def __init__(self, request: TokenRequest, monotonic: Callable[[], float]) -> None:
         self._request = request
@@ -182,7 +186,8 @@ class ClientToken:
         return f"ClientToken({self._request!r})"
 
     async def get(self, attempt: WebhookAttempt) -> str:
-        """Return a valid token, for an attempt that may ask for one. Raises ``ProofFailed``."""
+        """Return a valid token, requesting one for the attempt if needed. Raises
+        ``ProofFailed``."""
         now = self._monotonic()
         if self._value and now < self._renew_at:
             return self._value
@@ -198,12 +203,12 @@ class ClientToken:
         )
 
     def drop(self, value: str) -> None:
-        """Forget a token that a webhook refused, unless there is another one by now."""
+        """Drop a token that a webhook rejected, unless it has been replaced."""
         if value and value == self._value:
             self._value, self._next_attempt = "", 0.0
 
     async def close(self) -> None:
-        """End the request that is under way."""
+        """Cancel the request in progress."""
         await self._flight.close()
 
     async def _renew(self) -> None:
@@ -221,7 +226,7 @@ class ClientToken:
         self._renew_at = self._expires_at - min(RENEWED_BEFORE, lifetime / 5)
 
     async def _obtain(self) -> tuple[str, float]:
-        """Return a new token and the seconds that it is valid. Raises ``ProofFailed``."""
+        """Return a new token and its lifetime in seconds. Raises ``ProofFailed``."""
         import aiohttp
 
         where = f"the token endpoint at {server_of(self._request.token_url)}"
@@ -237,9 +242,9 @@ class ClientToken:
             if forbidden is not None:
                 raise ProofFailed(f"{where} is {forbidden.where}", is_refusal=True) from None
             if find_cause(error, DestinationBusy) is not None:
-                raise ProofFailed(f"{where} gets as many requests as it may") from None
+                raise ProofFailed(f"{where}: its limit of requests is reached") from None
             if find_cause(error, ResponseLimitExceeded) is not None:
-                raise ProofFailed(f"{where} answers with more than an answer may take") from None
+                raise ProofFailed(f"{where} sends an answer that exceeds the limits") from None
             reason = type(error).__name__
             raise ProofFailed(f"{where} cannot be reached ({reason})") from None
 
@@ -326,7 +331,7 @@ _NAMED = re.compile(
     r"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}): ([\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)"
 )
 
-# What frames the request, what leads it elsewhere, and what Parley says itself.
+# Headers for framing and routing of the request, and headers that Parley itself sets.
 _RESERVED = frozenset(
     [
         "accept", "accept-encoding", "age", "allow", "alt-svc", "cache-control", "connection",
@@ -358,12 +363,13 @@ def _api_key(attempt: WebhookAttempt) -> Mapping[str, str]:
     """Return the header of the key: ``<header name>: <key>``."""
     named = _NAMED.fullmatch(attempt.credentials)
     if named is None or is_reserved(named[1]):
-        return as_configured(attempt)  # from before keys had names
+        return as_configured(attempt)  # stored before keys had names
     return {named[1]: named[2]}
 
 
 def is_reserved(name: str) -> bool:
-    """Return whether a header has a meaning in the request, so that no key goes there."""
+    """Return whether a header has another meaning in the request, so that no key may be sent in
+    it."""
     name = name.lower()
     return name in _RESERVED or name.startswith(_RESERVED_PREFIXES)
 
@@ -401,11 +407,11 @@ def signature(secret: bytes, signed: bytes) -> str:
 
 
 def secrets_in(credentials: str) -> tuple[bytes, ...]:
-    """Return the secrets that credentials have. Raises ``ValueError``, which repeats none."""
+    """Return the secrets in credentials. Raises ``ValueError``, which does not quote them."""
     given = credentials.split(" ")
     if not credentials or "" in given or len(given) > MAX_SECRETS:
         raise ValueError(
-            f"a secret, such as whsec_<base64>, or up to {MAX_SECRETS} with one space between them"
+            f"a secret, such as whsec_<base64>, or up to {MAX_SECRETS} separated by single spaces"
         )
     secrets = tuple(map(_secret, given))
     if any(len(secret) < MIN_SECRET_BYTES for secret in secrets):
@@ -488,8 +494,8 @@ def default_audience(url: str) -> str:
 def _audience(credentials: str, url: str) -> str:
     """Return the audience of a webhook. Raises ``ValueError``.
 
-    Were any audience accepted, a caller could have a JWT made for somebody else's receiver, at
-    another host or another path, sent to a webhook of its own, and use it there.
+    If any audience were accepted, a caller could have a JWT made for another receiver, at another
+    host or path, sent to a webhook of its own, and use it there.
     """
     if not credentials:
         return default_audience(url)
@@ -516,7 +522,8 @@ def _is_leading(stated: str, url: str) -> bool:
         url.startswith(stated)
         and is_whole
         and len(stated) >= len(f"{address.scheme}://{address.netloc}")
-        # these are resolved before the call: the beginning may be a path that is not called
+        # These segments are resolved before the call, so the beginning may be a path that is not
+        # called.
         and not any(unquote(segment) in (".", "..") for segment in address.path.split("/"))
     )
 
@@ -524,7 +531,7 @@ def _is_leading(stated: str, url: str) -> bool:
 # -- oauth2 -----------------------------------------------------------------------------------
 
 MAX_TOKENS = 4096
-"""How many access tokens are kept; the one unused for longest makes room."""
+"""The maximum number of cached access tokens; the least recently used one is dropped."""
 
 MAX_TOKENS_PER_CALLER = 256
 
@@ -547,7 +554,7 @@ def _oauth2_problems(credentials: str, wrong_url: WrongUrl, egress: Egress) -> I
             yield f"{CREDENTIALS}.{name}", "a text"
     for name, value in asked.items():
         if not value and isinstance(value, str) and name != "authMethod":
-            continue  # a required one was named above
+            continue  # reported above if it is required
         if name not in TokenRequest.__struct_encode_fields__:
             known = ", ".join(TokenRequest.__struct_encode_fields__)
             yield CREDENTIALS, f"no other members than {known}"
@@ -568,7 +575,7 @@ def _wrong_endpoint(url: str, wrong_url: WrongUrl, egress: Egress) -> str:
 
 
 class ClientTokens:
-    """The access tokens of callers. A token is used for one caller's deliveries only.
+    """The access tokens of callers. A token is used for the deliveries of one caller only.
 
     Belongs to the event loop that uses it first.
     """
@@ -587,7 +594,9 @@ class ClientTokens:
             try:
                 asked = msgspec.json.decode(attempt.credentials, type=TokenRequest)
             except (msgspec.DecodeError, ValueError, RecursionError):
-                raise ProofFailed("its configuration does not say how to get a token") from None
+                raise ProofFailed(
+                    "its configuration does not describe how to get a token"
+                ) from None
             if not _is_private(asked.token_url, self._egress):
                 raise ProofFailed("its token endpoint is not at an https address")
             found = ClientToken(asked, self._monotonic)
@@ -598,14 +607,14 @@ class ClientTokens:
         return found
 
     async def close(self) -> None:
-        """End the requests that are under way."""
+        """Cancel the requests in progress."""
         tokens, self._tokens = self._tokens, {}
         for each in tokens.values():
             for token in each.values():
                 await token.close()
 
     def _make_room(self, caller: str) -> None:
-        """Forget the token that its caller did not use for longest."""
+        """Drop the least recently used token."""
         if len(self._tokens.get(caller, ())) < MAX_TOKENS_PER_CALLER:
             if sum(map(len, self._tokens.values())) < MAX_TOKENS:
                 return
@@ -624,10 +633,10 @@ CertificateFiles = tuple[str | Path, str | Path] | tuple[str | Path, str | Path,
 
 
 class WebhookCertificate(msgspec.Struct, frozen=True):
-    """The certificate that this server shows to webhooks, as PEM files.
+    """The certificate that this server presents to webhooks, as PEM files.
 
-    ``cert`` has its chain; ``key`` may be in the same file, and is not encrypted. ``ca`` are the
-    authorities of these webhooks' certificates, in place of the system's.
+    ``cert`` includes its chain; ``key`` may be in the same file, and must not be encrypted. ``ca``
+    are the authorities of these webhooks' certificates, replacing the system's.
     """
 
     cert: str | Path
@@ -648,12 +657,12 @@ class WebhookCertificate(msgspec.Struct, frozen=True):
 
     @property
     def stamp(self) -> object:
-        """The identity of the files' contents; another one after each change."""
+        """The identity of the files' contents, which differs after each change."""
         files = [path for path in (self.cert, self.key, self.ca) if path is not None]
         return [stamp_of(Path(path)) for path in files]
 
     def context(self) -> ssl.SSLContext:
-        """Return what connections are made with. Raises ``ValueError`` for unusable files."""
+        """Return the TLS context for connections. Raises ``ValueError`` for unusable files."""
         import ssl
 
         try:
@@ -677,7 +686,7 @@ class WebhookCertificate(msgspec.Struct, frozen=True):
 def _mutual_tls_problems(
     certificate: WebhookCertificate | None, credentials: str, url: str
 ) -> Iterator[Problem]:
-    """Yield what is missing: the certificate, or TLS."""
+    """Yield missing requirements: the certificate, or TLS."""
     if certificate is None:
         yield (
             SCHEME,
@@ -685,7 +694,7 @@ def _mutual_tls_problems(
             "names one with webhook_certificate=",
         )
     if credentials:
-        yield CREDENTIALS, "nothing: the certificate is that of the server"
+        yield CREDENTIALS, "nothing: the server's certificate is used"
     if urlsplit(url).scheme != "https":
         yield "url", "an https URL: certificates are part of TLS"
 
@@ -710,7 +719,9 @@ class CertificateContext:
                 self._context = self._certificate.context()
                 log.info("the certificate for webhooks was read again")
             except ValueError as error:
-                log.error("the changed certificate cannot be used, the old one goes on: %s", error)
+                log.error(
+                    "the changed certificate cannot be used, the old one stays in use: %s", error
+                )
         return self._context
 
 
@@ -722,7 +733,7 @@ def _reason_of(error: Exception) -> str:
 
 
 class Proofs:
-    """What this server can prove itself with, and the clock of its attempts.
+    """The proofs that this server can make, and the clock of its attempts.
 
     ``issuer`` is its public address; without it, or without ``keys``, it signs no JWTs. Raises
     ``ValueError`` for a certificate that cannot be used. ``secret_key`` encrypts the secrets of
@@ -751,7 +762,7 @@ class Proofs:
 
     @property
     def _missing_for_jwt(self) -> str:
-        """What this server lacks to sign JWTs; empty if it has all."""
+        """The missing settings for signing JWTs; empty if there are none."""
         if self._keys is None:
             return (
                 "this server has no signing keys; its operator makes them with "
@@ -764,7 +775,7 @@ class Proofs:
     def problems(
         self, authentication: AuthenticationInfo, url: str, wrong_url: WrongUrl
     ) -> list[Problem]:
-        """Return the faults of a configuration, whose ``url`` is right."""
+        """Return the faults of a configuration whose ``url`` is valid."""
         scheme, credentials = authentication.scheme.lower(), authentication.credentials
         found = list(self._problems(scheme, credentials, url, wrong_url))
         if scheme in SENDS_SECRET and credentials and not _is_private(url, self.egress):
@@ -793,7 +804,7 @@ class Proofs:
                 return _oauth2_problems(credentials, wrong_url, self.egress)
             case "mutualtls":
                 return _mutual_tls_problems(self._certificate, credentials, url)
-        return iter(())  # a token is opaque, and the webhook alone knows other schemes
+        return iter(())  # a token is opaque, and only the webhook knows other schemes
 
     async def headers(self, attempt: WebhookAttempt) -> Mapping[str, str]:
         """Return the headers that prove the sender. Raises ``ProofFailed``."""
@@ -829,9 +840,9 @@ class Proofs:
         return self._tls.get()
 
     def is_renewed(self, attempt: WebhookAttempt, sent: Mapping[str, str]) -> bool:
-        """Note a 401. Return whether headers other than the sent ones may help.
+        """Process a 401. Return whether other headers than the sent ones may help.
 
-        An access token that was refused is dropped.
+        A rejected access token is dropped.
         """
         if attempt.scheme != "oauth2" or not attempt.credentials.startswith("{"):
             return False
@@ -839,24 +850,24 @@ class Proofs:
         return True
 
     async def close(self) -> None:
-        """End the requests for tokens that are under way."""
+        """Cancel the requests for tokens in progress."""
         await self._tokens.close()
 
 
 # -- secrets at rest --------------------------------------------------------------------------
 
 MARK = "\u00a7"
-"""The beginning of an encrypted secret. No secret of a caller has it: those are ASCII."""
+"""The beginning of an encrypted secret. Secrets of callers are ASCII, so none begins with it."""
 
 _TOKEN, _CREDENTIALS = "token of a webhook", "credentials of a webhook"
 
 
 class WebhookSecrets:
-    """Encrypts the ``token`` and the credentials of configurations with the key of the operator.
+    """Encrypts the ``token`` and the credentials of configurations with the operator's key.
 
-    Each is encrypted for its URL, so that no writer to the database can have it sent to
-    another. Equal configurations have equal forms: a repeated configuration changes nothing.
-    Without a key secrets are kept as they are.
+    Each is encrypted for its URL, so that a writer to the database cannot have it sent to another
+    URL. Equal configurations have equal ciphertexts: a repeated configuration changes nothing.
+    Without a key secrets are stored unencrypted.
     """
 
     def __init__(self, key: bytes | None) -> None:
@@ -867,7 +878,7 @@ class WebhookSecrets:
         return config if self._sealer is None else _changed(config, self._seal)
 
     def opened(self, config: TaskPushNotificationConfig) -> TaskPushNotificationConfig:
-        """Return a stored configuration as its creator gave it. Raises ``ProofFailed``."""
+        """Return a stored configuration with decrypted secrets. Raises ``ProofFailed``."""
         return _changed(config, self._open)
 
     def _seal(self, purpose: str, text: str, url: str) -> str:
@@ -925,9 +936,8 @@ def validated(
     """Return the record to store for a configuration.
 
     ``version`` is the request's; notifications are written in it. ``at`` is the path of the
-    configuration in the request. ``proofs`` are what this server can prove itself with, and
-    encrypt the secrets. Raises ``InvalidParamsError``, which names every violation and repeats no
-    secret.
+    configuration in the request. ``proofs`` are the proofs that this server can make; they encrypt
+    the secrets. Raises ``InvalidParamsError`` with every violation, without quoting secrets.
     """
     wrong = _wrong_url(config.url, egress)
     authentication = config.authentication
@@ -947,7 +957,7 @@ def validated(
         message = "; ".join(f"{each.field}: {each.description}" for each in violations)
         raise InvalidParamsError(message, violations=tuple(violations))
     if authentication is not None and not authentication.scheme:
-        authentication = None  # some clients write "none" so
+        authentication = None  # some clients send this for "none"
     config = replace(config, tenant="", task_id="", authentication=authentication)
     return PushRecord(config=proofs.secrets.sealed(config), version=version, revision=new_id())
 
@@ -963,7 +973,7 @@ def _wrong_url(url: str, egress: Egress) -> str:
         return f"at most {MAX_URL} characters"
     try:
         address = urlsplit(url)
-        host, port = address.hostname or "", address.port  # which has to be a number
+        host, port = address.hostname or "", address.port  # raises if it is not a number
     except ValueError:
         host, port = "", None
     if not host or address.scheme not in ("http", "https") or _NOT_IN_URL.search(url):
@@ -995,7 +1005,7 @@ def _wrong_secret(secret: str) -> str:
 
 
 def _wrong_authentication(given: AuthenticationInfo | None) -> list[tuple[str, str]]:
-    """Return what is malformed."""
+    """Return the malformed members."""
     if given is None or not (given.scheme or given.credentials):
         return []
     scheme = "" if _SCHEME.fullmatch(given.scheme) else "an HTTP authentication scheme, as Bearer"

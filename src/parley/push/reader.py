@@ -20,7 +20,7 @@ from parley.store.fold import CONTINUES, ArtifactFold
 from parley.store.task_store import TaskStore
 
 BATCH = 16
-"""How many events are read at once."""
+"""The number of events that are read at once."""
 
 
 class Notification(NamedTuple):
@@ -58,7 +58,7 @@ class EventReader:
 
 
 class ReplyReader:
-    """Has one notification: a direct reply, which no log holds."""
+    """Yields one notification: a direct reply, which no log has."""
 
     def __init__(self, message: Message) -> None:
         self._message = message
@@ -74,9 +74,9 @@ class ReplyReader:
 class TaskReader:
     """Reads a task as a whole (0.3), once enough has changed.
 
-    A task is due when its status changed, or when its artifacts grew by the size of the last
-    notification. So the bytes sent grow in proportion to the artifacts, however small the chunks.
-    With ``only_states`` it is due at each status only.
+    A task is due when its status has changed, or when its artifacts have grown by the size of the
+    last notification. So the sent bytes grow in proportion to the artifacts, however small the
+    chunks are. With ``only_states`` it is due at each status only.
     """
 
     def __init__(
@@ -110,22 +110,22 @@ class TaskReader:
 
 
 def is_last(record: LoggedEvent) -> bool:
-    """Return whether nothing follows a record of a log."""
+    """Return whether a record is the last one of its log."""
     event = record.event
     return isinstance(event, Task | TaskStatusUpdateEvent) and event.status.state.is_terminal
 
 
 EVENTS_PER_SCAN = 64
-"""How many events are read at once."""
+"""The number of events that are read at once."""
 
 _INTERRUPTED = (TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED)
 
 
 class _Due(NamedTuple):
-    """A notification to build: an event, or the artifact that one event completes.
+    """A notification to build: an event, or the artifact that an event completes.
 
-    ``name`` is the last part of its id, ``cursor`` the webhook's once it is delivered. ``until`` is
-    the number of the last event that belongs to it.
+    ``name`` is the last part of its id, ``cursor`` the webhook's cursor after its delivery.
+    ``until`` is the number of the last event that belongs to it.
     """
 
     name: str
@@ -138,17 +138,17 @@ class _Due(NamedTuple):
 class SignificantReader:
     """Reads a task's states, and each artifact when it is finished, from its log.
 
-    It reads each event once, and events from an artifact's first to its last chunk a second time. A
-    new reader reads the log from its beginning, to know which artifacts are unfinished. It keeps
-    numbers of events and no events.
+    It reads each event once, and the events from an artifact's first to its last chunk a second
+    time. A new reader reads the log from its beginning, to find the unfinished artifacts. It stores
+    numbers of events, not events.
     """
 
     def __init__(self, store: TaskStore, task_id: str) -> None:
         self._store = store
         self._task_id = task_id
         self._read = 0
-        self._began: dict[str, int] = {}  # the first event of each artifact as it is
-        self._unsent: dict[str, int] = {}  # the last event of each that changed since it was sent
+        self._began: dict[str, int] = {}  # the first event of each artifact's current version
+        self._unsent: dict[str, int] = {}  # the last event of each artifact with unsent changes
         self._due: deque[_Due] = deque()
 
     async def after(self, cursor: int) -> list[Notification]:
@@ -158,7 +158,7 @@ class SignificantReader:
                 due = self._due[0]
                 if due.until > cursor and (found := await self._build(due)) is not None:
                     return [found]
-                self._due.popleft()  # another replica delivered it, or the task is gone
+                self._due.popleft()  # delivered by another replica, or the task is gone
             events = await self._store.events(self._task_id, self._read, EVENTS_PER_SCAN)
             if not events:
                 return []
@@ -172,7 +172,7 @@ class SignificantReader:
             self._due.popleft()
 
     def _see(self, record: LoggedEvent, cursor: int) -> None:
-        """Note the changes of an event, and the notifications that are due because of it."""
+        """Record the changes of an event, and the notifications that it makes due."""
         event = record.event
         due: list[_Due] = []
         if isinstance(event, TaskArtifactUpdateEvent):
@@ -216,7 +216,7 @@ class SignificantReader:
         return Notification(due.cursor, update, None, False, due.name)
 
     async def _complete(self, due: _Due) -> TaskArtifactUpdateEvent | None:
-        """Return the update that has an artifact as it was at an event, complete."""
+        """Return an update with the complete artifact at the time of an event."""
         fold, last, read = ArtifactFold(), None, due.began - 1
         while read < due.until:
             records = await self._store.events(self._task_id, read, EVENTS_PER_SCAN)

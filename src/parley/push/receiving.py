@@ -1,7 +1,7 @@
-"""An ASGI app that takes push notifications, verifies them, and has them handled.
+"""An ASGI app that receives push notifications, verifies them, and calls a handler.
 
-A delivery is read within limits, verified, looked up among the ids that were handled, and queued
-behind the others of its task. With ``acknowledge="before"`` it is answered then; with ``"after"``
+A delivery is read within limits, verified, compared with the handled ids, and queued after the
+other notifications of its task. With ``acknowledge="before"`` it is answered then; with ``"after"``
 when the handler has returned.
 """
 
@@ -56,13 +56,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("parley.push.receiver")
 
-# -- ids that were handled ------------------------------------------------------------------------
+# -- handled ids ----------------------------------------------------------------------------------
 
 FirstTime = Callable[[str], Awaitable[bool]]
-"""Notes an id, and returns whether that was the first time."""
+"""Records an id. Returns whether that was the first time."""
 
 IDS_KEPT = 100_000
-"""How many ids a process remembers that were handled."""
+"""The number of handled ids that a process remembers."""
 
 NAMESPACE, HANDLED, LANES = "parley_receiver", "handled", "lanes"
 
@@ -78,10 +78,10 @@ class SeenAnswer(Enum):
 
 
 class HandledIds:
-    """The ids that were handled, and which replica handles which task (its *lane*).
+    """The handled ids, and the replica that handles each task (the task's *lane*).
 
-    They are in memory, and in tables of a store, if there is one: there a lane is held for
-    ``lease`` seconds from its last renewal. Raises ``StoreError``.
+    They are in memory, or in tables of a store: there a lane is held for ``lease`` seconds from its
+    last renewal. Raises ``StoreError``.
     """
 
     def __init__(self, seen: str | SmallTables | FirstTime, limits: ReceiverLimits) -> None:
@@ -107,7 +107,7 @@ class HandledIds:
 
     @property
     def is_of_user(self) -> bool:
-        """Whether a function of the user notes ids, when their notifications arrive."""
+        """True if a function of the user records ids, when their notifications arrive."""
         return self._first_time is not None
 
     async def open(self) -> None:
@@ -116,7 +116,7 @@ class HandledIds:
             await self._own.open(lambda records: None)
 
     async def close(self) -> None:
-        """Release all lanes, else they end by themselves, and close the store."""
+        """Release all lanes, which otherwise expire, and close the store."""
         with suppress(StoreError):
             for lane in list(self._held):
                 await self.release(lane)
@@ -126,7 +126,8 @@ class HandledIds:
                 await self._own.close()
 
     async def admit(self, id: str, lane: str) -> SeenAnswer:
-        """Say whether a notification is new, and hold its lane then; without an id it is."""
+        """Return whether a notification is new, and hold its lane if so; without an id it is
+        new."""
         if id and self._handled.get(id, 0.0) > time.monotonic():
             return SeenAnswer.HANDLED
         if self._first_time is not None:
@@ -135,7 +136,7 @@ class HandledIds:
             return SeenAnswer.HANDLED
         if not await self._hold(lane):
             return SeenAnswer.BUSY
-        # Who held the lane before may have finished this notification in between.
+        # The previous holder of the lane may have finished this notification in between.
         return SeenAnswer.HANDLED if await self._was_handled(id) else SeenAnswer.NEW
 
     async def finish(self, id: str) -> None:
@@ -147,13 +148,13 @@ class HandledIds:
             await self._tables.put(HANDLED, id, b"", expires_at=expires_at)
 
     async def release(self, lane: str) -> None:
-        """Release a lane, unless another replica holds it by now."""
+        """Release a lane, unless another replica holds it now."""
         if lane in self._held and self._tables is not None:
             self._held.discard(lane)
             await self._tables.remove(LANES, lane, expected=self._holder)
 
     async def renew(self) -> None:
-        """Hold the lanes for longer, unless another replica holds them by now."""
+        """Extend the leases of the lanes, unless another replica holds them now."""
         await asyncio.gather(*[self._put_lane(lane, self._holder) for lane in self._held])
 
     async def _was_handled(self, id: str) -> bool:
@@ -181,7 +182,7 @@ class HandledIds:
 
 
 def _store_of(url: str) -> SqliteTaskStore | PostgresTaskStore | None:
-    """Return the store that a URL names, not yet open; ``None`` for memory.
+    """Return the store of a URL, not yet open; ``None`` for memory.
 
     Raises ``ValueError``, without a password.
     """
@@ -194,7 +195,7 @@ def _store_of(url: str) -> SqliteTaskStore | PostgresTaskStore | None:
         return SqliteTaskStore(path)
     if scheme not in ("postgresql", "postgres"):
         raise ValueError(
-            f"there is no store of the kind {scheme!r} for what was seen; use memory:, "
+            f"there is no store of the kind {scheme!r} for seen ids; use memory:, "
             "sqlite:///path/to/seen.db (four slashes for an absolute path) or "
             "postgresql://host/database"
         )
@@ -204,7 +205,7 @@ def _store_of(url: str) -> SqliteTaskStore | PostgresTaskStore | None:
         raise ValueError(
             f"a store at {scheme}:// needs {error.name}: {install_command('postgres')}"
         ) from None
-    if "schema=" not in url:  # the receiver is no replica of the servers in that database
+    if "schema=" not in url:  # the receiver must not share a schema with servers
         url += f"{'&' if '?' in url else '?'}schema={NAMESPACE}"
     return PostgresTaskStore(url)
 
@@ -214,15 +215,15 @@ def _store_of(url: str) -> SqliteTaskStore | PostgresTaskStore | None:
 BUSY_SECONDS = 1
 FULL_SECONDS = 2
 FAILED_SECONDS = 5
-"""The ``Retry-After`` of a refusal for now: the task is at another replica, the queue is
-full, the store fails.
+"""The ``Retry-After`` of a temporary rejection: another replica handles the task, the queue is
+full, or the store fails.
 """
 
 Handler = Callable[[PushNotification], Awaitable[None] | None]
 
 
 class TaskSource(Protocol):
-    """Fetches tasks: a ``RemoteAgent`` is one."""
+    """Fetches tasks, as ``RemoteAgent`` does."""
 
     async def get(self, task_id: str) -> Task:
         """Return a task."""
@@ -235,8 +236,8 @@ AgentOpener = Callable[[], AbstractAsyncContextManager[TaskSource]]
 class Arrival:
     """A notification that waits or is handled.
 
-    ``id`` and ``lane`` are of one length, and others for each sender. ``admission`` is known once
-    the ids that were handled were asked, ``status`` (200, 500, or 503) at the end.
+    ``id`` and ``lane`` have a fixed length, and are different for each sender. ``admission`` is
+    known after the check of handled ids, ``status`` (200, 500, or 503) at the end.
     """
 
     __slots__ = ("admission", "id", "lane", "notification", "number", "prefix", "status")
@@ -258,7 +259,7 @@ def _key(sender: str, name: str) -> str:
 
 
 class Lane:
-    """The notifications of one task. ``lock`` orders the questions about their ids."""
+    """The notifications of one task. ``lock`` orders the checks of their ids."""
 
     __slots__ = ("is_worked", "lock", "pending", "waiting")
 
@@ -269,7 +270,7 @@ class Lane:
         self.lock = asyncio.Lock()
 
     def add(self, arrival: Arrival) -> None:
-        """Put a notification behind the others, but before those that come after it."""
+        """Add a notification after earlier and before later ones of its task."""
         index = len(self.waiting)
         if arrival.number is not None:
             for at, other in enumerate(self.waiting):
@@ -298,7 +299,7 @@ class NotificationHandling:
         self._acknowledges_first = acknowledges_first
         self._limits = limits
         self._renewal = Periodic(
-            "the renewal of what a receiver handles", seen.renew, limits.lease / 3,
+            "the renewal of a receiver's lanes", seen.renew, limits.lease / 3,
             log=log, expected=StoreError, waits_first=True,
         )  # fmt: skip
         self._reset()
@@ -335,7 +336,7 @@ class NotificationHandling:
         if left := len(self._arrivals):
             log.warning("the receiver stops with %d notifications that were not handled", left)
         await end(self._working)
-        if self._admitting:  # else their lanes would be held after this
+        if self._admitting:  # otherwise their lanes would be acquired after this
             await asyncio.wait(self._admitting)
         for arrival in self._arrivals:
             if not arrival.status.done():
@@ -351,10 +352,10 @@ class NotificationHandling:
             raise NotificationRefused(503, "the queue is full", retry_after=FULL_SECONDS)
 
     async def take(self, notification: PushNotification) -> int:
-        """Queue a notification unless it is known, and return the status of the answer."""
+        """Queue a notification unless it was handled, and return the status of the answer."""
         new = Arrival(notification)
         arrival = self._known.get(new.id) if new.id else None
-        if arrival is None:  # else it came again while it waits or is handled
+        if arrival is None:  # not a repeat of one that waits or is handled
             self.check_room()
             arrival = new
             self._arrivals.add(arrival)
@@ -363,7 +364,7 @@ class NotificationHandling:
                 self._known[arrival.id] = arrival
             lane = self._lanes.setdefault(arrival.lane, Lane())
             lane.pending += 1
-            # When the sender hangs up, an admitted notification is handled all the same.
+            # If the sender disconnects, an admitted notification is handled anyway.
             _spawn(self._admit(arrival, lane), self._admitting)
         admission = await asyncio.shield(arrival.admission)
         if admission is SeenAnswer.FAILED:
@@ -385,7 +386,8 @@ class NotificationHandling:
         return status
 
     async def _admit(self, arrival: Arrival, lane: Lane) -> None:
-        """Ask whether a notification is new, after its lane's earlier ones, and queue it then."""
+        """Check whether a notification is new, after its lane's earlier ones, and queue it if
+        so."""
         admission = SeenAnswer.FAILED
         what = f"the look-up of {arrival.notification.id}"
         try:
@@ -404,7 +406,7 @@ class NotificationHandling:
         arrival.admission.set_result(admission)
 
     async def _work(self, lane: Lane) -> None:
-        """Handle the notifications of a lane; other lanes take turns with it."""
+        """Handle the notifications of a lane, taking turns with other lanes."""
         while lane.waiting:
             async with self._slots:
                 await self._handle(lane.waiting.pop(0), lane)
@@ -434,7 +436,7 @@ class NotificationHandling:
         await self._end(arrival, lane, status)
 
     async def _end(self, arrival: Arrival, lane: Lane, status: int) -> None:
-        """Answer for a notification, and release its lane after the last one."""
+        """Answer a notification, and release its lane after the last one."""
         self._known.pop(arrival.id, None)
         self._arrivals.discard(arrival)
         self.bytes -= len(arrival.notification.body)
@@ -450,7 +452,7 @@ class NotificationHandling:
                 self._lanes.pop(arrival.lane, None)
 
     async def _fetch_task(self, task_id: str) -> Task:
-        """Fetch a task from the agent, which is connected to when first asked."""
+        """Fetch a task from the agent, connecting to it on first use."""
         assert self._open_agent is not None
         async with self._lock:
             if self._agent is None:
@@ -474,7 +476,7 @@ def _is_async(handler: Any) -> bool:
 
 
 def failed(reason: str = "the store of handled ids fails") -> NotificationRefused:
-    """Return the refusal while the store does not answer."""
+    """Return the rejection while the store does not answer."""
     return NotificationRefused(503, reason, retry_after=FAILED_SECONDS)
 
 
@@ -482,10 +484,10 @@ def failed(reason: str = "the store of handled ids fails") -> NotificationRefuse
 
 
 class BodyReads:
-    """The bodies that arrive or are verified. With what is ``queued`` they have ``max_bytes``.
+    """The bodies that arrive or are verified. Together with ``queued`` they have ``max_bytes``.
 
-    Nobody is known before the body is there. So when there is no room, the largest incomplete body
-    is refused: slow senders of large bodies do not keep out everybody else.
+    The sender is unknown before the body has arrived. So when there is no room, the largest
+    incomplete body is rejected: slow senders of large bodies do not block others.
     """
 
     def __init__(self, max_bytes: int, queued: Callable[[], int]) -> None:
@@ -524,7 +526,7 @@ class BodyReads:
         return b"".join(chunks)
 
     def done(self, body: bytes) -> None:
-        """Note that a body is queued or refused."""
+        """Record that a body is queued or rejected."""
         self.bytes -= len(body)
 
     def _count(self, reading: asyncio.Timeout, more: int, max_bytes: int) -> None:
@@ -584,7 +586,7 @@ MEDIA_TYPES = ("application/a2a+json", "application/json")
 
 
 class Receiver:
-    """Takes push notifications. Made by ``receiver``.
+    """Receives push notifications. Made by ``receiver``.
 
     It is an ASGI app for any path: serve it, mount it, or use ``route`` (Starlette) or ``router``
     (FastAPI). ``lifespan`` drains its queue when the app stops. It belongs to the event loop that
@@ -628,13 +630,14 @@ class Receiver:
             yield
 
     async def aclose(self) -> None:
-        """Refuse what comes, wait for the queue for ``limits.drain`` seconds, and disconnect."""
+        """Reject new deliveries, wait for the queue for ``limits.drain`` seconds, and
+        disconnect."""
         self._is_closed = True
         await self._handling.aclose()
         if self._verification:
             await self._verification.close()
 
-    # -- where it is put -----------------------------------------------------------------------
+    # -- mounting ------------------------------------------------------------------------------
 
     def route(self, path: str = "/") -> Route:
         """Return a route for Starlette. Give the app ``lifespan=receiver.lifespan`` too."""
@@ -651,7 +654,7 @@ class Receiver:
         async def receive_push_notification(request):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
             return await self.respond(request)
 
-        # FastAPI reads the annotations, which are no strings here.
+        # FastAPI reads the annotations, which must not be strings here.
         receive_push_notification.__annotations__ = {"request": Request, "return": Response}
         router = APIRouter(lifespan=self.lifespan)
         router.add_api_route(
@@ -672,7 +675,7 @@ class Receiver:
             from starlette.routing import Route
 
             route = Route("/{path:path}", self.respond)
-            route.methods = None  # the others are refused here
+            route.methods = None  # other methods are rejected by the receiver
             self._app = Starlette(routes=[route], lifespan=self.lifespan)
         await self._app(scope, receive, send)
 
@@ -726,10 +729,10 @@ class Receiver:
         self._handling.check_room()
         return await self._reads.read(request, self._limits.max_bytes, self._limits.body_timeout)
 
-    # -- refusals ------------------------------------------------------------------------------
+    # -- rejections ----------------------------------------------------------------------------
 
     def _note(self, refused: NotificationRefused) -> None:
-        """Log a refusal: one a second, and how many more there were."""
+        """Log one rejection per second, with the number of further ones."""
         if self._on_refused is not None:
             self._on_refused(refused)
         now = time.monotonic()
@@ -738,11 +741,13 @@ class Receiver:
             return
         more = f" (and {self._unlogged} more since)" if self._unlogged else ""
         self._logged_at, self._unlogged = now, 0
-        log.warning("a notification is refused with %d: %s%s", refused.status, refused.reason, more)
+        log.warning(
+            "a notification is rejected with %d: %s%s", refused.status, refused.reason, more
+        )
 
 
 def _refusal(refused: NotificationRefused) -> Response:
-    """Return the answer to a delivery that is refused: it says no reason."""
+    """Return the answer to a rejected delivery, without the reason."""
     from starlette.responses import Response
 
     headers = {}
@@ -758,12 +763,12 @@ def _refusal(refused: NotificationRefused) -> Response:
 
 _WORDS = {
     400: "the request is malformed",
-    405: "notifications are posted",
+    405: "notifications must be sent with POST",
     408: "the body did not arrive in time",
     413: "the body is too large",
     415: f"the content type is not one of {', '.join(MEDIA_TYPES)}, without a content encoding",
     500: "the notification was not handled",
-    503: "come again later",
+    503: "try again later",
 }
 
 
@@ -777,22 +782,22 @@ def receiver(
     on_refused: Callable[[NotificationRefused], None] | None = None,
     limits: ReceiverLimits = DEFAULT_LIMITS,
 ) -> Receiver:
-    """Return a receiver of push notifications that calls ``handler`` for each.
+    """Return a receiver of push notifications that calls ``handler`` for each notification.
 
     ``handler`` is an ``async def`` or, in a thread, a plain function of a ``PushNotification``.
-    ``verify`` is how senders prove who they are; a list must be proved altogether. ``verify=False``
-    takes notifications from everyone: for tests, or behind something that verifies.
+    ``verify`` is the authentication of senders; for a list, all must succeed. ``verify=False``
+    accepts notifications from everyone: for tests, or behind a component that verifies.
 
-    ``agent`` is what ``await notification.task()`` asks: a connected agent, or a function that
-    connects, such as ``lambda: parley.connect(url, bearer=...)``, called when first needed.
+    ``agent`` is used by ``await notification.task()``: a connected agent, or a function that
+    connects, such as ``lambda: parley.connect(url, bearer=...)``, called on first use.
 
-    ``seen`` is where the ids of what was handled are kept: ``memory:``, ``sqlite:///seen.db``,
+    ``seen`` is the storage of handled ids: ``memory:``, ``sqlite:///seen.db``,
     ``postgresql://...``, which replicas of a receiver share, or an open store. It may also be an
-    ``async def first_time(id) -> bool`` that notes ids when they arrive.
+    ``async def first_time(id) -> bool`` that records ids when they arrive.
 
     ``acknowledge="before"`` answers 202 when a notification is queued: a process that is killed
-    loses its queue. ``"after"`` answers when the handler has returned, and 500 if it raised, so the
-    sender comes again: each notification is handled at least once.
+    loses its queue. ``"after"`` answers when the handler has returned, and 500 if it raised, so
+    that the sender repeats it: each notification is handled at least once.
 
     Raises ``TypeError`` and ``ValueError``.
     """
@@ -802,8 +807,8 @@ def receiver(
     ids = HandledIds(seen, limits)
     if ids.is_of_user and acknowledge == "after":
         raise ValueError(
-            'a function for seen= notes ids before they are handled, and acknowledge="after" has '
-            'what failed come again: use a store, or acknowledge="before"'
+            "a function for seen= records ids before they are handled, but with "
+            'acknowledge="after" failed ones are sent again: use a store, or acknowledge="before"'
         )
     handling = NotificationHandling(
         handler,
@@ -820,12 +825,12 @@ def _check_handler(handler: Any) -> None:
     if not callable(handler):
         raise TypeError(f"a receiver calls a function of a notification, not {handler!r}")
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
-        raise TypeError("a handler returns when it is done; it yields nothing")
+        raise TypeError("a handler returns when it is done; it must not yield")
     try:
         inspect.signature(handler).bind(None)
     except TypeError:
         raise TypeError("a handler takes one argument, the notification") from None
-    except ValueError:  # a builtin without a signature
+    except ValueError:  # a builtin has no signature
         pass
 
 

@@ -1,6 +1,6 @@
-"""Fair scheduling of deliveries: many at once, shared between callers and between their origins.
+"""Fair scheduling of deliveries: concurrent, shared between callers and between their origins.
 
-``PushDispatcher`` submits jobs. A job returns its own delay; nothing here knows the work of a job.
+``PushDispatcher`` submits jobs. A job returns its own delay; the scheduler does not know its work.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from parley.model.bounded import Bounded
 from parley.security.egress import lookup_caller, on_dial, site_of
 
 OPENS_AFTER = 5
-"""How many failures in a row open a circuit."""
+"""The number of consecutive failures that open a circuit."""
 
 HANGS_AFTER = 0.5
-"""The seconds without an answer after which a call hangs, and others need not wait for it."""
+"""The seconds without an answer after which a call counts as hanging, so that others can start."""
 
 
 class DestinationQueue:
-    """Destinations that wait for a slot or a cap: callers take turns, and destinations of each."""
+    """Destinations waiting for a slot or a cap: callers take turns, and destinations of each."""
 
     __slots__ = ("_callers",)
 
@@ -66,7 +66,7 @@ class DestinationQueue:
 class CapGate:
     """The cap of one host or address, and the destinations that wait for it.
 
-    Requests are spaced by a virtual schedule (GCRA): ``due`` is when the next one would be due
+    Requests are spaced by a virtual schedule (GCRA): ``due`` is the time of the next request
     without bursts. It has one ``part``-th of the cap.
     """
 
@@ -81,22 +81,23 @@ class CapGate:
 
 
 class Destination:
-    """The webhooks of one caller at one origin: their queued jobs, and how the origin answers.
+    """The webhooks of one caller at one origin: their queued jobs, and the state of the origin.
 
-    Jobs whose last call hung are queued apart (``queued_hung``), so that they delay no others.
-    Of ``active`` calls, ``hanging`` are theirs, or hang now. ``is_quick``: the last answer was good
-    and quick. ``is_slow``: it was not. Neither holds before the first call. ``waits_in`` is where
-    it waits, ``is_capped`` if that is for a cap.
+    Jobs whose last call hung are queued separately (``queued_hung``), so that they delay no others.
+    Of the ``active`` calls, ``hanging`` are calls of such jobs, or hang now. ``is_quick``: the last
+    answer was good and quick. ``is_slow``: it was not. Both are false before the first call.
+    ``waits_in`` is its queue, ``is_capped`` is true if that waits for a cap.
 
-    It has a circuit breaker. Closed: deliveries go through. Open: none do. After ``failures`` in a
-    row over all of its webhooks it gets one ``probe`` at a time, until it answers (half-open). So
-    no caller's failing webhooks hold up another's. A failure is no answer, or an answer of a server
-    that is unable (5xx, 429). A refusal of one webhook (another 4xx) is an answer. It ``opened`` so
-    often since it closed, ``until`` is when a probe is due, by the loop's clock.
+    It has a circuit breaker. Closed: deliveries are sent. Open: none are. After ``failures``
+    consecutive failures of all its webhooks it sends one ``probe`` at a time, until there is an
+    answer (half-open). So a caller's failing webhooks do not delay another caller's. A failure is a
+    missing answer, or an answer of an overloaded server (5xx, 429). A rejection by one webhook
+    (another 4xx) is an answer. ``opened`` counts the openings since it was closed, ``until`` is the
+    loop time of the next probe.
 
-    Where calls hang (``opened_by_hang``), the fault may be in their webhooks and not in the origin.
-    So a job that has not hung need not wait there: it is the probe at once, also in place of a
-    probe that hangs.
+    If calls hang (``opened_by_hang``), the fault may be in their webhooks and not in the origin. So
+    a job that has not hung need not wait: it becomes the probe at once, replacing a probe that
+    hangs.
     """
 
     __slots__ = (
@@ -115,30 +116,30 @@ class Destination:
         self.until = 0.0
         self.reason = ""
         self.probe: DeliveryJob | None = None
-        # Created on demand: there may be very many idle destinations.
+        # Created on demand, since there may be very many idle destinations.
         self.queued: deque[DeliveryJob] | None = None
         self.queued_hung: deque[DeliveryJob] | None = None
         self.backing_off: dict[DeliveryJob, None] | None = None
 
     def answered(self, *, well: bool) -> None:
-        """Record an answer; ``well`` says that it was good and quick."""
+        """Record an answer; ``well`` is true if it was good and quick."""
         self.has_recovered = self.has_recovered or (well and self.is_slow)
         self.is_quick, self.is_slow = well, not well
 
     @property
     def is_open(self) -> bool:
-        """Whether its circuit is open or half-open."""
+        """True if its circuit is open or half-open."""
         return self.opened > 0
 
     def remaining(self, now: float) -> float:
-        """Return how many seconds until the next probe, 0 if one is due or none is needed."""
+        """Return the seconds until the next probe, 0 if one is due or none is needed."""
         return max(0.0, self.until - now) if self.opened else 0.0
 
     def wait(self, who: DeliveryJob, now: float, patience: float) -> float:
-        """Return how many seconds to wait before asking again, 0 to send now.
+        """Return the seconds to wait before asking again, 0 to send now.
 
-        Who gets 0 from an open circuit is its probe, until ``released``. Others wait for it, for
-        ``patience`` at most.
+        A job that gets 0 from an open circuit is its probe, until ``released``. Others wait for it,
+        for at most ``patience``.
         """
         if not self.opened or self.probe is who:
             return 0.0
@@ -150,21 +151,21 @@ class Destination:
         if self.probe is not None:
             return patience * uniform(0.5, 1.0)
         if now < self.until:
-            # The waiting jobs do not all come back at once.
+            # Spread the waiting jobs, so that they do not all return at once.
             return (self.until - now) * uniform(1.0, 1.1)
         self.probe = who
         return 0.0
 
     def succeeded(self) -> bool:
-        """Note an answer. Return whether it closed the circuit."""
+        """Record an answer. Return whether it closed the circuit."""
         was_open, self.opened = self.opened > 0, 0
         self.failures, self.probe, self.reason = 0, None, ""
         return was_open
 
     def failed(self, who: DeliveryJob, reason: str) -> bool:
-        """Note a failure. Return whether it opens the circuit, again or for the first time.
+        """Record a failure. Return whether it opens the circuit, again or for the first time.
 
-        Jobs that were under way when the circuit opened change nothing.
+        Calls that were running when the circuit opened change nothing.
         """
         self.failures += 1
         if self.failures < OPENS_AFTER or (self.opened and self.probe is not who):
@@ -175,7 +176,7 @@ class Destination:
         return True
 
     def released(self, who: DeliveryJob) -> None:
-        """Note that a job, which may be the probe, sends nothing more."""
+        """Record that a job, which may be the probe, sends nothing more."""
         if self.probe is who:
             self.probe = None
 
@@ -186,8 +187,8 @@ class DeliveryJob:
     ``work`` returns the delay in seconds before the next call, or ``None`` until the job is
     submitted again. It asks its ``delivery`` before each request. With ``may_retry_early`` the
     delay ends as soon as another job finds that the destination answers again, and
-    ``retried_early`` is set. A job that ``is_finished`` never runs again.
-    ``has_hung``: its last call did, or its current one does. ``is_hanging``: it counts so.
+    ``retried_early`` is set. A job that ``is_finished`` never runs again. ``has_hung``: its last or
+    current call hangs. ``is_hanging``: it is counted as hanging.
     """
 
     __slots__ = (
@@ -210,17 +211,18 @@ class DeliveryJob:
 MINUTE = 60.0
 
 ADDRESSES_KEPT = 4
-"""How many of the addresses that were dialled for a host count for its next requests."""
+"""The number of a host's recent addresses that are counted for its next requests."""
 
 GATES_KEPT = 10_000
-"""How many idle destinations are kept in memory, with their last requests."""
+"""The number of idle destinations in memory, with their last requests."""
 
 
 class DestinationCap(msgspec.Struct, frozen=True, kw_only=True):
-    """How many requests one host or address gets from all callers and replicas together.
+    """The maximum number of requests to one host or address, from all callers and replicas.
 
-    ``per_minute`` is held in every minute; a quarter of it may come at once. ``concurrent`` is how
-    many are under way. Live replicas that share a store have equal parts of both, one at least.
+    ``per_minute`` applies to every minute; a quarter of it may be sent at once. ``concurrent`` is
+    the number of simultaneous requests. Live replicas that share a store have equal parts of both,
+    at least one.
 
     Raises ``ValueError`` for less than 1.
     """
@@ -234,7 +236,7 @@ class DestinationCap(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name} is at least 1, not {getattr(self, name)}")
 
     def among(self, replicas: int) -> DestinationCap:
-        """Return the part of each of so many replicas."""
+        """Return the part of each of this many replicas."""
         return DestinationCap(
             per_minute=max(1, self.per_minute // replicas),
             concurrent=max(1, self.concurrent // replicas),
@@ -246,13 +248,13 @@ TOKENS_PART, CALLERS_PART = 4, 16
 
 
 class DestinationBusy(OSError):
-    """A host or an address got as many requests as it may."""
+    """The limit of requests to a host or an address is reached."""
 
 
 class DeliveryCall:
-    """What one call of a job may send to its destination: each request counts at ``gates``.
+    """The permission for one call of a job to its destination: each request counts at ``gates``.
 
-    There are none for an exempt host. ``has_request``: one is taken already, and not made yet.
+    There are none for an exempt host. ``has_request``: a request was acquired, and not sent yet.
     """
 
     __slots__ = ("_caps", "_key", "_kind", "_part", "caller", "gates", "has_request")
@@ -269,7 +271,7 @@ class DeliveryCall:
         self._part = part
 
     def enter(self) -> tuple[CapGate, float] | None:
-        """Take the first request, or return the gate that has none, and for how many seconds."""
+        """Acquire the first request, or return the gate that has none, and the seconds to wait."""
         caps, names = self._caps, [self._key]
         names += [f"{self._kind}={each}" for each in caps.addresses.get(self._key, ())]
         gates = [caps.gate(name, self._part) for name in names]
@@ -281,7 +283,7 @@ class DeliveryCall:
         return None
 
     def permit(self) -> bool:
-        """Take the next request. There is none while others wait."""
+        """Acquire the next request. There is none while others wait."""
         if self.has_request or not self.gates:
             self.has_request = False
             return True
@@ -291,7 +293,7 @@ class DeliveryCall:
         return True
 
     def dial(self, address: str) -> None:
-        """Take a request of an address that is dialled. Raises ``DestinationBusy``."""
+        """Acquire a request for an address to connect to. Raises ``DestinationBusy``."""
         if not self.gates:
             return
         caps, network = self._caps, site_of(address)
@@ -300,16 +302,16 @@ class DeliveryCall:
         if gate in self.gates:
             return
         if gate.waiting or caps.wait(gate, is_new=True) > 0:
-            raise DestinationBusy("the address gets as many requests as it may")
+            raise DestinationBusy("the address's limit of requests is reached")
         caps.take([gate], is_new=True)
         self.gates.append(gate)
 
     def token(self, host: str) -> AbstractContextManager[None]:
-        """Take a request of a token endpoint. Raises ``DestinationBusy``."""
+        """Acquire a request for a token endpoint. Raises ``DestinationBusy``."""
         return self._caps.token_request(self.caller, host)
 
     def end(self) -> None:
-        """Send nothing more. A request that was not made is given back."""
+        """End the call. A request that was not sent is returned."""
         gates, self.gates = self.gates, []
         for gate in gates:
             self._caps.leave(gate, gives_back=self.has_request)
@@ -318,11 +320,11 @@ class DeliveryCall:
 class DestinationCaps:
     """Applies a cap to every host and address, over all callers together.
 
-    A destination is a host, and each address that is dialled for one, so neither many webhooks,
-    many callers nor many names of one machine get more.
+    A destination is a host, and each of its addresses, so neither many webhooks, many callers nor
+    many names of one machine get more.
 
-    ``wake`` is called with a destination that waited and may try again. Hosts that are ``exempt``
-    have no cap.
+    ``wake`` is called with a waiting destination that may try again. Hosts that are ``exempt`` have
+    no cap.
     """
 
     def __init__(
@@ -342,11 +344,11 @@ class DestinationCaps:
         self.addresses: Bounded[str, Bounded[str, None]] = Bounded(GATES_KEPT)
 
     def share(self, replicas: int) -> None:
-        """Apply this replica's part of the cap, of so many that are alive."""
+        """Set this replica's part of the cap, given the number of live replicas."""
         self._cap = self._whole.among(max(1, replicas))
 
     def admit(self, destination: Destination) -> DeliveryCall | None:
-        """Take a request of a destination, or have it wait for its turn."""
+        """Acquire a request for a destination, or let it wait for its turn."""
         delivery = DeliveryCall(self, destination.caller, destination.host)
         if self._exempt(destination.host):
             return delivery
@@ -360,16 +362,16 @@ class DestinationCaps:
 
     @contextmanager
     def token_request(self, caller: str, host: str) -> Generator[None]:
-        """Take a request of a token endpoint, until it is answered. Raises ``DestinationBusy``.
+        """Hold a request for a token endpoint until it is answered. Raises ``DestinationBusy``.
 
-        These are counted apart from webhooks: a caller whose webhooks keep a host busy keeps
-        nobody's tokens from being renewed there, and no token endpoint holds up webhooks.
+        These are counted separately from webhooks: busy webhooks of a caller do not keep other
+        callers' tokens from being renewed, and token endpoints do not delay webhooks.
         """
         request = DeliveryCall(self, caller, host, "token ", TOKENS_PART)
         if not self._exempt(host):
             own = self.gate(f"token {host}\0{caller}", CALLERS_PART)
             if self.wait(own) > 0 or request.enter() is not None:
-                raise DestinationBusy("it gets as many requests as it may")
+                raise DestinationBusy("its limit of requests is reached")
             self.take([own])
             request.has_request = False
         before = on_dial.set(request.dial)
@@ -380,7 +382,7 @@ class DestinationCaps:
             request.end()
 
     def close(self) -> None:
-        """Wake nobody any more."""
+        """Stop waking destinations."""
         for gate in self._gates.values():
             if gate.timer is not None:
                 gate.timer.cancel()
@@ -394,7 +396,7 @@ class DestinationCaps:
         self._gates.move_to_end(key)
         if len(self._gates) > GATES_KEPT:
             now = self._clock()
-            # The gates that were used longest ago, if they have nothing to remember.
+            # The least recently used gates, if they have no state.
             for each in list(self._gates)[: GATES_KEPT // 10]:
                 old = self._gates[each]
                 if not old.active and not old.waiting and old.due <= now:
@@ -402,29 +404,30 @@ class DestinationCaps:
         return gate
 
     def wait(self, gate: CapGate, *, is_new: bool = False) -> float:
-        """Return how many seconds until a gate has a request, infinity until a job ends."""
+        """Return the seconds until a gate has a request, infinity until a job ends."""
         if is_new and gate.active >= max(1, self._cap.concurrent // gate.part):
             return math.inf
         burst, interval = self._pace(gate)
         return gate.due - (burst - 1) * interval - self._clock()
 
     def take(self, gates: Iterable[CapGate], *, is_new: bool = False) -> None:
-        """Take a request of each gate; with ``is_new`` one more is under way there."""
+        """Acquire a request of each gate; with ``is_new`` also a concurrent one."""
         now = self._clock()
         for gate in gates:
             gate.due = max(gate.due, now) + self._pace(gate)[1]
             gate.active += is_new
 
     def leave(self, gate: CapGate, *, gives_back: bool) -> None:
-        """Note the end of a call; with ``gives_back`` its request was not made."""
+        """Record the end of a call; with ``gives_back`` its request was not sent."""
         gate.active -= 1
         if gives_back:
             gate.due -= self._pace(gate)[1]
         self._wake_next(gate)
 
     def _pace(self, gate: CapGate) -> tuple[int, float]:
-        """Return how many requests may come at once, and the seconds between two of them, such
-        that a minute has no more with those that come at once.
+        """Return the burst size, and the seconds between two requests.
+
+        A minute with a burst in it does not exceed the cap.
         """
         most = max(1, self._cap.per_minute // gate.part)
         burst = max(1, most // 4)
@@ -457,14 +460,14 @@ class DestinationCaps:
 
 
 class DeliveryLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How many webhooks are called at once. All are at least 1.
+    """The limits of concurrent calls of webhooks. All are at least 1.
 
     ``slots`` are for origins whose last answer was good and quick, or that were not called yet;
-    origins that failed or were slow share ``slow_slots``. Of both a caller takes at most as many as
-    it leaves free: half when it is alone. An origin takes up to ``per_origin`` for each caller, and
-    up to ``per_quick_origin`` while it answers well; more than one only while its caller takes less
-    than a quarter of the free slots. Calls that hang do not count there, until an origin has
-    ``hanging_per_origin`` of them; jobs that have hung take up to ``per_origin`` of their own.
+    origins that failed or were slow share ``slow_slots``. A caller uses at most as many of each as
+    remain free: half when it is alone. An origin uses up to ``per_origin`` for each caller, and up
+    to ``per_quick_origin`` while it answers well; more than one only while its caller uses less
+    than a quarter of the free slots. Hanging calls do not count there, until an origin has
+    ``hanging_per_origin`` of them; jobs that have hung use up to ``per_origin`` separate slots.
     """
 
     slots: int = 3072
@@ -498,8 +501,7 @@ class _Slots:
     def next(self) -> Destination | None:
         """Return the destination that gets the next slot, if any.
 
-        Each caller that is passed over has at least a quarter as many slots as are free, so there
-        are few of them.
+        Each skipped caller has at least a quarter as many slots as are free, so few are skipped.
         """
         free, active = self.free, self.active
         if free <= 0:
@@ -509,7 +511,7 @@ class _Slots:
         )
 
     def take(self, caller: str, count: int = 1) -> None:
-        """Take a slot for a caller, or return it with a ``count`` of -1."""
+        """Acquire a slot for a caller, or return it with a ``count`` of -1."""
         self.free -= count
         self.active[caller] += count
         if not self.active[caller]:
@@ -558,7 +560,7 @@ class PushScheduler:
         self._requeue(destination)
 
     def _queue_of(self, destination: Destination) -> deque[DeliveryJob] | None:
-        """Return the queue whose next job may start now: who has hung waits behind who has not."""
+        """Return the queue whose next job may start now; jobs that have hung come last."""
         limits, hanging = self._limits, destination.hanging
         most = limits.per_quick_origin if destination.is_quick else limits.per_origin
         is_free = destination.active - hanging < most and hanging < limits.hanging_per_origin
@@ -567,7 +569,7 @@ class PushScheduler:
         return destination.queued_hung if hanging < limits.per_origin else None
 
     def _requeue(self, destination: Destination) -> None:
-        """Queue a destination for a slot where its state puts it now, if it needs one."""
+        """Queue a destination for a slot by its present state, if it needs one."""
         if destination.is_capped:
             return  # until it is woken
         wanted = None
@@ -621,7 +623,7 @@ class PushScheduler:
 
     @contextmanager
     def calling(self, job: DeliveryJob) -> Generator[DeliveryCall]:
-        """Watch a call of a job: its addresses count, and others start while it hangs."""
+        """Watch a call of a job: its addresses count, and other jobs start while it hangs."""
         timer = asyncio.get_running_loop().call_later(HANGS_AFTER, self._hangs, job)
         job.has_hung = False
         dialled, looked_up = on_dial.get(), lookup_caller.get()
@@ -660,7 +662,7 @@ class PushScheduler:
             job.destination.backing_off[job] = None
 
     def _retry_early(self, destination: Destination) -> None:
-        """End the backoff of a destination's jobs: it answers again."""
+        """End the backoff of a destination's jobs, because it answers again."""
         destination.has_recovered = False
         jobs, destination.backing_off = destination.backing_off or {}, None
         for job in jobs:
@@ -681,12 +683,12 @@ class PushScheduler:
             await asyncio.wait({job.task})
 
     async def close(self, grace: float) -> None:
-        """Run jobs for ``grace`` seconds more, then cancel the rest."""
+        """Run jobs for ``grace`` more seconds, then cancel the rest."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + grace
         while self._running and (left := deadline - loop.time()) > 0:
             await asyncio.wait(self._running, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.sleep(0)  # lets the jobs that follow them start
+            await asyncio.sleep(0)  # lets the next jobs start
         self._is_closed = True
         self.caps.close()
         running = list(self._running)

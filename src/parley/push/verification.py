@@ -1,7 +1,7 @@
-"""A delivery as it arrives, and the verification of its sender and of its bytes.
+"""A received delivery, and the verification of its sender and its bytes.
 
 Each ``verify_...`` is one scheme of ``docs/reference/extensions/push-proofs.md``. Secrets are
-compared in constant time, and are in no log, error or repr.
+compared in constant time, and appear in no log, error or repr.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from parley.wire.json.syntax import without_bom
 class ReceiverLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of a receiver. Times are in seconds.
 
-    A body has ``max_bytes`` at most, and arrives within ``body_timeout``. ``queue`` notifications
-    of ``queue_bytes`` together wait or are handled; beyond that the answer is 503. ``concurrency``
-    handlers run at once, each for another task. A delivery may be ``max_age`` old. An id that was
-    handled is known for ``remember``. A task stays with a replica that has died for ``lease``. At
-    the end, ``drain`` is how long the queue may take.
+    A body has at most ``max_bytes``, and arrives within ``body_timeout``. At most ``queue``
+    notifications of ``queue_bytes`` together wait or are handled; beyond that the answer is 503.
+    ``concurrency`` handlers run at once, each for another task. A delivery may be ``max_age`` old.
+    A handled id is remembered for ``remember``. A task stays with a dead replica for ``lease``.
+    ``drain`` is the time for the queue at the end.
 
     Raises ``ValueError`` for a value out of range.
     """
@@ -81,11 +81,10 @@ MAX_ID = 2048
 
 
 class NotificationRefused(Exception):
-    """A delivery is not accepted. ``reason`` is for the log of the receiver, without any secret.
+    """A delivery is rejected. ``reason`` is for the log of the receiver, without secrets.
 
-    ``status`` is the answer's, which does not say the reason: 401 for a proof that is missing or
-    wrong, 403 for a proof that is not for here or now, 400 and others for a request of another
-    form.
+    ``status`` is the answer's, which does not contain the reason: 401 for a missing or wrong proof,
+    403 for a proof for another receiver or time, 400 and others for a malformed request.
     """
 
     def __init__(self, status: int, reason: str, *, retry_after: int = 0) -> None:
@@ -98,7 +97,7 @@ class NotificationRefused(Exception):
 class DeliveredRequest(msgspec.Struct, frozen=True):
     """The headers of a delivery, by names in lower case, and its bytes.
 
-    ``now`` is the time, from which a time that is proved may be ``max_age`` seconds away.
+    ``now`` is the time, from which a proved time may differ by ``max_age`` seconds.
     """
 
     headers: Mapping[str, tuple[str, ...]]
@@ -124,7 +123,7 @@ class DeliveredRequest(msgspec.Struct, frozen=True):
     def header(self, name: str) -> str:
         """Return the value of a header, empty without it.
 
-        Raises ``NotificationRefused`` if it is there twice: another reader may take the other one.
+        Raises ``NotificationRefused`` for a duplicate: another reader could use the other value.
         """
         values = self.headers.get(name, ())
         if len(values) > 1:
@@ -157,16 +156,17 @@ class DeliveredRequest(msgspec.Struct, frozen=True):
 
 
 def checked_id(id: str) -> str:
-    """Return the id of a delivery. Raises ``NotificationRefused`` for one not to be logged."""
+    """Return the id of a delivery. Raises ``NotificationRefused`` for an id that is unsafe to
+    log."""
     if len(id) > MAX_ID or not id.isascii() or not id.isprintable():
         raise NotificationRefused(400, "the id of the delivery is malformed")
     return id
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """What a proof says: which ``scheme`` it is of, and the ids that it covers, if it does.
+    """The result of a proof: its ``scheme``, and the ids that it covers, if any.
 
-    ``sender`` tells senders apart where several are accepted: the ids of one are none of another's.
+    ``sender`` distinguishes several accepted senders, whose ids are independent.
     """
 
     scheme: str
@@ -183,12 +183,12 @@ class PushNotification(msgspec.Struct, kw_only=True, weakref=True, eq=False):
 
     ``event`` is a ``Task``, a ``TaskStatusUpdateEvent``, a ``TaskArtifactUpdateEvent`` or a
     ``Message``; a 0.3 agent sends the whole ``Task`` each time. ``id`` is the id of the delivery,
-    the same when it comes again, or empty if the sender gives none. ``version`` is the
-    protocol's; ``sent_at`` the time of the attempt in seconds since 1970, if the sender says it;
-    ``verified_by`` the scheme that proved the sender, empty with ``verify=False``; ``sender`` tells
-    several accepted senders apart.
+    equal for repeats, or empty if the sender gives none. ``version`` is the protocol's; ``sent_at``
+    the time of the attempt in seconds since 1970, if the sender gives it; ``verified_by`` the
+    scheme that proved the sender, empty with ``verify=False``; ``sender`` distinguishes several
+    accepted senders.
 
-    A receiver sets ``fetch``, and for a handler in a thread the event ``loop`` of it.
+    A receiver sets ``fetch``, and for a handler in a thread its event ``loop``.
     """
 
     event: Event
@@ -216,20 +216,20 @@ class PushNotification(msgspec.Struct, kw_only=True, weakref=True, eq=False):
 
     @property
     def is_final(self) -> bool:
-        """Whether the task has ended with this event."""
+        """True if the task has ended with this event."""
         event = self.event
         return isinstance(event, Task | TaskStatusUpdateEvent) and event.status.state.is_terminal
 
     @property
     def number(self) -> int | None:
-        """The number of the event in the task's log, if the id of the delivery says it."""
+        """The number of the event in the task's log, if the id of the delivery contains it."""
         return number_of(self.id)[1]
 
     async def task(self) -> Task:
-        """Fetch the task from the agent, as it is now.
+        """Fetch the current task from the agent.
 
-        Raises ``ValueError`` for a direct message and for a receiver without ``agent=``; else what
-        ``RemoteAgent.get`` raises.
+        Raises ``ValueError`` for a direct message and for a receiver without ``agent=``, and the
+        errors of ``RemoteAgent.get``.
         """
         if not self.task_id:
             raise ValueError("a direct message has no task")
@@ -253,7 +253,7 @@ def task_id_of(event: Event) -> str:
 
 
 def lane_of(event: Event, id: str) -> str:
-    """Return what notifications are ordered by: their task, else their context."""
+    """Return the lane, in which notifications are ordered: the task, else the context."""
     return task_id_of(event) or event.context_id or id
 
 
@@ -266,7 +266,7 @@ def number_of(id: str) -> tuple[str, int | None]:
 
 
 class _Body(msgspec.Struct):
-    """The members that tell the versions apart."""
+    """The members that distinguish the versions."""
 
     kind: Any = None
     task: Any = None
@@ -286,9 +286,9 @@ class _Body(msgspec.Struct):
 
 
 def read_event(body: bytes) -> tuple[Event, str]:
-    """Return the event in a body, and the version that it is written in.
+    """Return the event in a body, and the protocol version of the body.
 
-    The body decides, as some senders do not say it. Raises ``ValueError``.
+    The version is derived from the body, as some senders do not state it. Raises ``ValueError``.
     """
     from parley.wire import versions
 
@@ -309,9 +309,9 @@ Check = Callable[[DeliveredRequest], Awaitable[Verified]]
 
 
 class WebhookVerification:
-    """How a sender proves to have sent a delivery, made by a ``verify_...`` function.
+    """A verification of senders, made by a ``verify_...`` function.
 
-    ``challenge_token`` answers challenges of ownership, ``close`` ends what is under way.
+    ``challenge_token`` answers challenges of ownership, ``close`` cancels requests in progress.
     """
 
     def __init__(
@@ -326,13 +326,13 @@ class WebhookVerification:
         self._close = close
 
     async def close(self) -> None:
-        """End what is under way."""
+        """Cancel the requests in progress."""
         if self._close is not None:
             await self._close()
 
 
 Verify = WebhookVerification | Check | Sequence["WebhookVerification | Check"]
-"""A verification, an ``async def`` of one's own, or several that must be proved altogether."""
+"""A verification, an ``async def`` of the user, or several that must all succeed."""
 
 
 async def verify(
@@ -343,10 +343,10 @@ async def verify(
     max_age: float = DEFAULT_LIMITS.max_age,
     now: Callable[[], float] = time.time,
 ) -> PushNotification:
-    """Return the notification that a request delivers, with the headers of ASGI.
+    """Return the notification in a request with the headers of ASGI.
 
-    ``by`` is how its sender proves it; ``False`` takes notifications from everyone. Whether it came
-    before, only its ``id`` says. Raises ``NotificationRefused``.
+    ``by`` is the verification of its sender; ``False`` accepts notifications from everyone. Repeats
+    are only recognizable by ``id``. Raises ``NotificationRefused``.
     """
     request = DeliveredRequest.of(headers, body, now(), max_age)
     verified = Verified("") if by is False else await verification_of(by).check(request)
@@ -401,9 +401,9 @@ def _all_of(parts: Sequence[WebhookVerification]) -> WebhookVerification:
 
 
 def any_of(*alternatives: Verify) -> WebhookVerification:
-    """Accept a delivery if any of several verifications does: each is another agent's.
+    """Accept a delivery if any of several verifications does, one for each agent.
 
-    The place of an agent's verification tells its notifications from those by other agents,
+    The position of a verification separates its agent's notifications from those by other agents,
     whatever ids they choose: append new verifications.
     """
     parts = [verification_of(each) for each in alternatives]
@@ -418,7 +418,7 @@ def any_of(*alternatives: Verify) -> WebhookVerification:
                 return replace(verified, sender=f"{place}/{verified.sender}")
             except NotificationRefused as refused:
                 refusals.append(refused)
-        # Keys that cannot be had are a reason to come again; a right proof, too late, says most.
+        # Unavailable keys are a reason to retry; a valid but late proof is the most specific error.
         for status in (503, 403, 400):
             for refusal in refusals:
                 if refusal.status == status:
@@ -505,9 +505,9 @@ def verify_basic(user: str, *passwords: str) -> WebhookVerification:
 def _sent(
     scheme: str, headers: Sequence[str], secrets: Sequence[str], challenge_token: str = ""
 ) -> WebhookVerification:
-    """Return the verification of a secret that is sent as it is, in one header of several names.
+    """Return the verification of a secret that is sent in a header with one of several names.
 
-    It proves no time and no body.
+    It proves neither a time nor a body.
     """
 
     async def check(request: DeliveredRequest) -> Verified:
@@ -547,10 +547,10 @@ def verify_access_token(
 ) -> WebhookVerification:
     """``OAuth2``: the access token that the agent's server got for this webhook.
 
-    ``scheme`` judges it: ``Jwt``, ``OAuth2``, ``OpenIdConnect`` or ``Bearer`` of
-    ``parley.security``. ``subjects`` are the accounts that may send, as their tokens name them;
-    without it, every token that the scheme accepts may. It proves no body, and the time of its own
-    issue only.
+    ``scheme`` verifies it: ``Jwt``, ``OAuth2``, ``OpenIdConnect`` or ``Bearer`` of
+    ``parley.security``. ``subjects`` are the accounts that may send, as named in their tokens;
+    without it, every token that the scheme accepts is sufficient. It proves no body, and only the
+    time of its own issue.
     """
     if not isinstance(scheme, Scheme) or scheme.credential != "bearer":
         raise TypeError(
@@ -601,11 +601,11 @@ def verify_jwt(
 ) -> WebhookVerification:
     """``JWT``: a token that the agent's server signs with its keys, over id, time, task and body.
 
-    ``issuer`` is the server's public address, as its card has it. Its keys are at ``jwks_url``,
-    by default ``/.well-known/jwks.json`` of the issuer; they are fetched, kept, and fetched again
-    when a key is new. ``keys`` gives them instead (JWKs or PEM). Nothing in a token says where keys
-    are. ``audience`` is the address of this webhook, or what its configuration states instead;
-    several are alternatives. ``leeway`` is how far clocks may be apart, in seconds.
+    ``issuer`` is the server's public address, as on its card. Its keys are at ``jwks_url``, by
+    default ``/.well-known/jwks.json`` of the issuer; they are fetched, cached, and fetched again
+    for an unknown key. ``keys`` gives them instead (JWKs or PEM). Addresses of keys in tokens are
+    ignored. ``audience`` is the address of this webhook, or the audience in its configuration;
+    several are alternatives. ``leeway`` is the permitted clock difference, in seconds.
     """
     from parley.security.issuers import IssuerClient, KeysUnavailable
     from parley.security.key_sets import ASYMMETRIC, FixedKeys, keys_of
@@ -652,7 +652,7 @@ def verify_jwt(
         except KeysUnavailable as unavailable:
             raise NotificationRefused(
                 503,
-                f"the keys of {issuer} cannot be had: {unavailable}",
+                f"the keys of {issuer} are unavailable: {unavailable}",
                 retry_after=max(1, round(unavailable.retry_after)),
             ) from None
         if key is None or not key.verifies(jwt.alg, jwt.signing_input, jwt.signature):
@@ -669,14 +669,14 @@ def verify_jwt(
 def _check_claims(
     request: DeliveredRequest, claims: dict[str, Any], audiences: Collection[str], leeway: float
 ) -> Verified:
-    """Return what the claims of a JWT prove: they are about this delivery, for here and now."""
+    """Return the verified claims of a JWT about this delivery, for this receiver and time."""
     named = claims.get("aud")
     if not any(each in audiences for each in (named if isinstance(named, list) else [named])):
         raise NotificationRefused(403, "a JWT for another audience")
     issued, expires = _time_of(claims, "iat"), _time_of(claims, "exp")
     if request.now >= expires + leeway:
         raise NotificationRefused(403, "a JWT that has expired")
-    request.check_age(issued)  # not later: ids are forgotten
+    request.check_age(issued)  # not later, because ids are forgotten
     if issued > request.now + leeway:
         raise NotificationRefused(403, "a JWT of a time to come")
     id, task_id = claims.get("jti"), claims.get("taskId")

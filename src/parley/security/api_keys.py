@@ -1,9 +1,9 @@
 """API keys: their form, and their records in the store.
 
-A key is ``parley_<id>_<secret><checksum>``. The secret has 256 random bits, so a fast hash of the
-whole key is all that is stored. The checksum (CRC-32) tells typing errors and look-alikes apart,
-for us and for scanners that search for leaked keys. The id ends with a tag that only who knows a
-secret of the store can make: an id that nobody issued is refused without a look into the store.
+A key is ``parley_<id>_<secret><checksum>``. The secret has 256 random bits, so the store keeps only
+a fast hash of the whole key. The checksum (CRC-32) detects typing errors and text that only looks
+like a key, for the server and for scanners that search for leaked keys. The id ends with a tag that
+is computed with a secret of the store: an id that was never issued is rejected without a query.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import msgspec
 from parley.model.ids import RIGHT_NAME, may_be_name
 
 STORE_SECRET = "api keys"
-"""The name of the store's secret that ids are tagged with."""
+"""The name of the store's secret for the tags of ids."""
 
 MAX_LABEL = 200
 MAX_SCOPES = 100
@@ -40,9 +40,9 @@ _SCOPE = re.compile(r"[!#-\[\]-~]{1,200}")  # RFC 6749, section 3.3
 
 
 class ApiKeyRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of a key: its hash, and never the key.
+    """The record of a key. It has the hash of the key, and never the key.
 
-    ``owner`` is the id of the callers who prove to have it. Times are in ms; ``None`` is never.
+    ``owner`` is the caller id of whoever presents the key. Times are in ms; ``None`` is never.
     """
 
     id: str
@@ -55,7 +55,7 @@ class ApiKeyRecord(msgspec.Struct, frozen=True, kw_only=True):
     revoked_at: int | None = None
 
     def ended_at(self) -> int | None:
-        """Return when the key stops to be valid, or stopped."""
+        """Return when the key becomes or became invalid."""
         ends = [at for at in (self.expires_at, self.revoked_at) if at is not None]
         return min(ends, default=None)
 
@@ -71,8 +71,7 @@ def new_key(
 ) -> tuple[str, ApiKeyRecord]:
     """Return a new key, and its record.
 
-    ``secret`` is that of the store with the name ``STORE_SECRET``. Times are in ms. Raises
-    ``ValueError``.
+    ``secret`` is the store's secret ``STORE_SECRET``. Times are in ms. Raises ``ValueError``.
     """
     number = _written(secrets.randbelow(36**_NUMBER_LENGTH), 36, _NUMBER_LENGTH)
     id = number + _tag(secret, number)
@@ -110,13 +109,13 @@ def checked(record: ApiKeyRecord) -> ApiKeyRecord:
 
 
 def id_in(key: str) -> str:
-    """Return the id in a text of the form of a key, empty for another; no checksum is tested."""
+    """Return the id in a text of the form of a key, else an empty text. Ignores the checksum."""
     match = _KEY.fullmatch(key)
     return match[2] if match else ""
 
 
 def is_issued(key: str, secret: bytes) -> bool:
-    """Return whether a key has the right checksum and an id of the store with this secret."""
+    """Return whether a key has the right checksum and an id issued with this secret of a store."""
     match = _KEY.fullmatch(key)
     if match is None:
         return False

@@ -1,4 +1,4 @@
-"""Authentication: from the evidence of a request to its caller, before its body is read."""
+"""Authentication: derive the caller of a request from its evidence, before its body is read."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from parley.security.schemes.scheme import (
 
 _Verdicts = dict[Scheme, Proof | CredentialsRefused | OverloadedError]
 
-REFUSED = "the credentials were refused; the server's log says why"
+REFUSED = "the credentials were rejected; the server's log says why"
 
 
 class Authenticator:
     """Verifies the credentials of requests by the schemes of some agents.
 
-    A request without credentials is anonymous, unless each of ``securities`` requires some. All
-    credentials of the schemes must be valid that a request presents. ``resources`` are those of the
-    server.
+    A request without credentials is anonymous, unless every requirement in ``securities`` needs
+    credentials. All credentials that a request presents to these schemes must be valid.
+    ``resources`` are the resources of the server.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class Authenticator:
 
     @property
     def failures(self) -> Failures:
-        """The count of refused credentials; authenticators of one server share it."""
+        """The counter of rejected credentials, which all authenticators of a server share."""
         return self.resources.failures
 
     def __call__(self, scope: Mapping[str, Any]) -> Caller | Awaitable[Caller]:
-        """Return the caller of a request, at once if nothing has to be waited for.
+        """Return the caller of a request, without waiting if no scheme needs I/O.
 
         Raises ``UnauthenticatedError``, ``OverloadedError`` and ``TooManyRequestsError``.
         """
@@ -70,7 +70,7 @@ class Authenticator:
     def _verified(
         self, presented: Sequence[Scheme], verdicts: _Verdicts, evidence: Evidence
     ) -> Caller | Awaitable[Caller]:
-        """Return the caller; ``verdicts`` are those of the first schemes, which are not asked."""
+        """Return the caller. ``verdicts`` are those known so far, of the first schemes."""
         for scheme in presented[len(verdicts) :]:
             try:
                 proof = scheme.verify(evidence)
@@ -90,7 +90,7 @@ class Authenticator:
         verdicts: _Verdicts,
         evidence: Evidence,
     ) -> Caller:
-        """Wait for the verdict of a scheme, and ask the next schemes."""
+        """Wait for the verdict of a scheme, then ask the remaining schemes."""
         try:
             verdicts[scheme] = await verifying
         except (CredentialsRefused, OverloadedError) as failure:
@@ -99,10 +99,11 @@ class Authenticator:
         return caller if isinstance(caller, Caller) else await caller
 
     def _judged(self, verdicts: _Verdicts, evidence: Evidence) -> Caller:
-        """Return the caller whom all schemes prove together. Raises the error of a refusal."""
+        """Return the caller that all schemes prove together. Raises the error of a rejection."""
         proofs = {own: each for own, each in verdicts.items() if isinstance(each, Proof)}
         if len(proofs) < len(verdicts):
-            # Several schemes may read one credential: two issuers, or two agents at one address.
+            # Several schemes may read one credential: two issuers, or two agents at the same
+            # address.
             accepted = {scheme.credential for scheme in proofs}
             failures = [
                 (scheme, failure)
@@ -116,7 +117,9 @@ class Authenticator:
             return caller_proved_by(proofs)
         except UnauthenticatedError as error:
             scheme = " & ".join(each.name for each in proofs)
-            self.failures.note(evidence.scope, scheme=scheme, reason="those of different people")
+            self.failures.note(
+                evidence.scope, scheme=scheme, reason="credentials of different people"
+            )
             challenges = self.challenges(evidence, error="invalid_token")
             raise UnauthenticatedError(error.message, challenges=challenges) from None
 
@@ -129,7 +132,8 @@ class Authenticator:
         for scheme, failure in failures:
             if isinstance(failure, OverloadedError):
                 return failure
-            # One credential is refused once, by the scheme that it is for if there is one.
+            # A credential is counted as rejected once, by the scheme that it is meant for if there
+            # is one.
             credential = scheme.credential or scheme
             known = refusals.get(credential)
             if known is None or (known[1].is_foreign and not failure.is_foreign):
@@ -152,9 +156,9 @@ def authenticator_of(
     resources: SchemeResources | None = None,
     kind: type[Authenticator] = Authenticator,
 ) -> Authenticator | None:
-    """Return what verifies the schemes of some agents, ``None`` if they have none.
+    """Return the authenticator for the schemes of some agents, ``None`` if they have no schemes.
 
-    An agent without rules of its own lets everyone in.
+    An agent without rules accepts everyone.
     """
     securities: list[Security] = []
     for each in authorizations:
@@ -167,6 +171,6 @@ def authenticator_of(
 
 
 def _claims(schemes: Iterable[Scheme], evidence: Evidence) -> list[tuple[str, str]]:
-    """Return the ids that credentials claim, each with the name of its scheme."""
+    """Return the ids that credentials claim, with the names of the schemes."""
     named = ((scheme.name, scheme.claimed(evidence)) for scheme in schemes)
     return [claim for claim in named if claim[1]]

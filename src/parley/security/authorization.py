@@ -1,7 +1,7 @@
-"""Authorisation: the rights of callers, decided once for all bindings.
+"""Authorisation: the rights of callers, decided in one place for all bindings.
 
-The dispatcher asks after it knows tenant and operation, and admission when it knows the skill of a
-message; nothing else decides.
+The dispatcher asks when it knows the tenant and the operation, and admission asks when it knows the
+skill of a message. No other part decides.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ MISSING = "credentials are required; the agent's card says which (securityRequir
 class Access(msgspec.Struct, frozen=True, kw_only=True):
     """A request for access.
 
-    ``operation`` is an operation of the specification, or an extension's method; ``skill`` is
-    known for messages, ``task_id`` where the request names a task. Streaming messages are
-    ``SendMessage`` too, and files are ``UploadFile`` and ``DownloadFile``, with the file's id as
-    ``resource``. Otherwise ``action`` and ``resource`` are an author's own (``turn.authorize``),
-    and ``operation`` is empty then.
+    ``operation`` is an operation of the specification or a method of an extension. ``skill`` is set
+    for messages, ``task_id`` if the request names a task. Streaming messages are ``SendMessage``
+    too. Files are ``UploadFile`` and ``DownloadFile``, with the file's id as ``resource``. For
+    ``turn.authorize``, ``action`` and ``resource`` are the agent author's own, and ``operation`` is
+    empty.
     """
 
     caller: Caller
@@ -45,24 +45,27 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Policy = Callable[[Access], bool | Awaitable[bool]]
-"""Returns whether an access is allowed: ``True`` or ``False``, and nothing else.
+"""Returns ``True`` if an access is allowed, else ``False``.
 
-A plain function runs in a thread of the server's. An exception denies: the caller gets an error
-with a reference, and the log the rest. An ``A2AError`` reaches the caller as it is.
+A plain function runs in a thread of the server. An exception denies the access: the caller gets an
+error with a reference, and the log has the traceback. An ``A2AError`` is sent to the caller
+unchanged.
 """
 
 UPLOAD_FILE = "UploadFile"
 DOWNLOAD_FILE = "DownloadFile"
 FILE_OPERATIONS = (UPLOAD_FILE, DOWNLOAD_FILE)
-"""What requirements and policies call requests for files, which are no operations of A2A."""
+"""The ``operation`` of file requests in policies and requirements. They are no operations of
+A2A."""
 
 
 class Authorization:
-    """The rules of one agent: its own requirement, requirements of skills and operations, a policy.
+    """The rules of one agent: its requirement, requirements of skills and operations, and a policy.
 
-    An operation's requirement replaces the agent's; a skill's counts too. Refusals do not
-    name the skills that are ``hidden``. Whatever the other rules say, every caller needs the
-    ``permissions`` (scopes), and has to prove who it is if ``needs_identity``.
+    The requirement of an operation replaces the requirement of the agent; the requirement of a
+    skill is added. Errors do not name skills that are ``hidden``. Independently of the other rules,
+    every caller needs the ``permissions`` (scopes), and needs an identity if ``needs_identity`` is
+    set.
     """
 
     def __init__(
@@ -93,25 +96,26 @@ class Authorization:
 
     @property
     def listed_securities(self) -> tuple[Security, ...]:
-        """The requirements that all may know: requirements of hidden skills are not among them."""
+        """The requirements that everyone may see: requirements of hidden skills are not
+        included."""
         own = () if self.security is None else (self.security,)
         skills = (each for id, each in self.skills.items() if id not in self.hidden)
         return (*own, *self.operations.values(), *skills)
 
     @property
     def all_scopes(self) -> frozenset[str]:
-        """The scopes that any of the rules asks for."""
+        """All scopes that the rules require."""
         needs = [each for own in self.securities for way in own.alternatives for each in way]
         return self.permissions.union(*[each.scopes for each in needs])
 
     def with_policy(self, policy: Policy | None) -> Authorization:
-        """Return the same rules with another policy."""
+        """Return the same rules with this policy."""
         found = copy(self)
         found.policy = policy
         return found
 
     def with_security(self, security: Security | None) -> Authorization:
-        """Return the rules with this as all that callers have to prove."""
+        """Return rules with this as their only requirement."""
         return Authorization(
             security,
             policy=self.policy,
@@ -120,10 +124,10 @@ class Authorization:
         )
 
     def own_caller(self, caller: Caller) -> Caller:
-        """Return the caller whom the agent's own schemes prove.
+        """Return the caller as far as the agent's own schemes prove it.
 
-        Agents that share an address have all their schemes verified there: credentials for one of
-        them say nothing to another.
+        At an address that agents share, the schemes of all of them are verified. Credentials for
+        one agent prove nothing to another.
         """
         granted = caller.granted
         if not isinstance(granted, Granted) or granted.keys() <= self._schemes:
@@ -132,7 +136,7 @@ class Authorization:
         return caller_proved_by({own: proof for own, proof in proofs if own in self._schemes})
 
     def check(self, operation: str, caller: Caller) -> None:
-        """Refuse an operation whose requirements a caller has not proved.
+        """Reject an operation whose requirements the caller does not meet.
 
         Raises ``UnauthenticatedError``, ``PermissionDeniedError``.
         """
@@ -143,7 +147,7 @@ class Authorization:
             self.check_identity(caller)
 
     def check_identity(self, caller: Caller) -> None:
-        """Refuse a caller who proves nothing, or lacks permissions that every caller needs.
+        """Reject a caller without identity, or without the permissions that every caller needs.
 
         Raises ``UnauthenticatedError``, ``PermissionDeniedError``.
         """
@@ -165,14 +169,14 @@ class Authorization:
         )
 
     def check_skill(self, skill: str, caller: Caller) -> None:
-        """Refuse a skill whose requirements a caller has not proved, as ``check`` does."""
+        """Reject a skill whose requirements the caller does not meet. Raises as ``check`` does."""
         security = self.skills.get(skill)
         if security is not None and not security.is_met(caller):
             what = "this task" if skill in self.hidden else f"the skill {skill!r}"
             raise refusal(security, caller, what)
 
     async def permit(self, access: Access) -> None:
-        """Ask the policy.
+        """Call the policy.
 
         Raises ``PermissionDeniedError``, and ``InternalError`` if the policy fails.
         """
@@ -181,7 +185,7 @@ class Authorization:
 
 
 def checked_policy(policy: Policy) -> Policy:
-    """Return a policy. Raises ``TypeError`` for what is none."""
+    """Return a policy. Raises ``TypeError`` if it is no function or its parameters do not fit."""
     call = policy if inspect.isroutine(policy) else getattr(policy, "__call__", None)  # noqa: B004
     yields = inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call)
     if not callable(policy) or isinstance(policy, type) or yields:
@@ -190,9 +194,10 @@ def checked_policy(policy: Policy) -> Policy:
 
 
 async def decision(policy: Policy, access: Access) -> bool:
-    """Return what a policy decides.
+    """Return the decision of a policy.
 
-    Raises ``InternalError`` if it raises, or returns anything but ``True`` and ``False``.
+    Raises ``InternalError`` if the policy raises, or returns another value than ``True`` or
+    ``False``.
     """
     words = "the server's policy could not decide; its log says why under"
     with author_code(log, "the policy of an agent", words):
@@ -205,7 +210,7 @@ async def decision(policy: Policy, access: Access) -> bool:
 
 
 def all_of(policies: Sequence[Policy]) -> Policy | None:
-    """Return the policy that allows what all of some allow, ``None`` if there are none."""
+    """Return a policy that allows an access if all policies do, ``None`` if there are none."""
     if len(policies) < 2:
         return policies[0] if policies else None
 
@@ -221,7 +226,7 @@ def all_of(policies: Sequence[Policy]) -> Policy | None:
 def refusal(
     security: Security, caller: Caller, what: str
 ) -> UnauthenticatedError | PermissionDeniedError:
-    """Return the error for a requirement that is not met."""
+    """Return the error for an unmet requirement."""
     lacking = security.missing_scopes(caller)
     if lacking is None:
         challenges = (scheme.challenge() for scheme in security.schemes)
@@ -242,7 +247,7 @@ def refusal(
 def access_of(
     operation: str, request: Any, caller: Caller, *, agent: str, tenant: str, skill: str = ""
 ) -> Access:
-    """Return the access that a request asks for."""
+    """Return the access that a request needs."""
     message = getattr(request, "message", None)
     named = message if message is not None else request
     task_id = getattr(named, "task_id", "") or getattr(request, "id", "")

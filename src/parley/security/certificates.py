@@ -1,6 +1,6 @@
-"""Client certificates: their identity, from the handshake or from the header of a proxy.
+"""Client certificates: their identity, from the TLS handshake or from a header of a proxy.
 
-``cryptography`` is imported inside functions: it takes a while, and few servers need it.
+``cryptography`` is imported inside functions: the import is slow, and few servers need it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FINGERPRINT = re.compile(r"(?:sha256:)?((?:[0-9a-f]{2}:?){31}[0-9a-f]{2})", re.
 _SPACE_AFTER_COMMA = re.compile(r"(?<!\\),[ ]+")
 
 MAX_NAMES = 100
-"""The alternative names of a certificate that are read."""
+"""The maximum number of alternative names that are read from a certificate."""
 
 
 class CertificateInvalid(ValueError):
@@ -31,11 +31,11 @@ class CertificateInvalid(ValueError):
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Whom a certificate is for.
+    """The identity in a certificate.
 
-    ``subject`` and ``issuer`` are names as RFC 4514 writes them; ``fingerprint`` is the SHA-256 of
+    ``subject`` and ``issuer`` are names in the form of RFC 4514. ``fingerprint`` is the SHA-256 of
     the certificate in hexadecimal digits. ``not_before`` and ``not_after`` are seconds since the
-    epoch. What is unknown is empty, or ``None``.
+    epoch. Unknown values are empty or ``None``.
     """
 
     uris: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class Identity(msgspec.Struct, frozen=True):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All that can be pinned (see ``pinned``)."""
+        """All names that can be pinned (see ``pinned``)."""
         found = (*self.uris, *self.dns, self.subject, self.fingerprint)
         return tuple(filter(None, found))
 
@@ -79,7 +79,7 @@ def identity_named(
     try:
         subject = canonical_subject(subject) if subject else ""
     except ValueError:
-        raise CertificateInvalid("the subject is not a name as RFC 4514 writes it") from None
+        raise CertificateInvalid("the subject is not a name in the form of RFC 4514") from None
     digest = canonical_fingerprint(fingerprint) if fingerprint else ""
     if digest is None:
         raise CertificateInvalid("the hash of the certificate is not a SHA-256")
@@ -87,7 +87,7 @@ def identity_named(
 
 
 def pinned(name: str) -> str:
-    """Return an identity that an operator named, in the form of ``Identity.names``.
+    """Return an identity from an operator's settings in the form of ``Identity.names``.
 
     It is a SHA-256 fingerprint, a URI, a subject (RFC 4514) or a DNS name. Raises ``ValueError``.
     """
@@ -108,19 +108,19 @@ def pinned(name: str) -> str:
         return name.lower()
     raise ValueError(
         f"{name[:200]!r} names no certificate: give a URI (spiffe://example.org/shop), a DNS name "
-        "(shop.example.org), a subject as RFC 4514 writes it (CN=shop,O=Example), or the SHA-256 "
+        "(shop.example.org), a subject in the form of RFC 4514 (CN=shop,O=Example), or the SHA-256 "
         "fingerprint of a certificate (sha256:4f0a...)"
     )
 
 
 def canonical_fingerprint(text: str) -> str | None:
-    """Return a SHA-256 in lower-case hexadecimal digits, ``None`` for anything else."""
+    """Return a SHA-256 in lower-case hexadecimal digits, ``None`` for any other text."""
     found = _FINGERPRINT.fullmatch(text.strip())
     return None if found is None else found[1].replace(":", "").lower()
 
 
 def canonical_subject(text: str) -> str:
-    """Return a subject as RFC 4514 writes it, in one form. Raises ``ValueError``."""
+    """Return a subject in the canonical form of RFC 4514. Raises ``ValueError``."""
     from cryptography import x509
     from cryptography.x509.oid import NameOID
 
@@ -145,7 +145,7 @@ def _read(load: Callable[[bytes], Any], certificate: bytes) -> Identity:
         return _identity(load(certificate))
     except (
         ValueError,
-        Warning,  # where warnings are errors
+        Warning,  # raised where warnings are errors
         x509.DuplicateExtension,
         x509.InvalidVersion,
         x509.UnsupportedGeneralNameType,
@@ -178,12 +178,14 @@ def _identity(certificate: Any) -> Identity:
 
 
 def _only(form: re.Pattern[str], names: list[str] | tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names that have the form of their kind: no name passes for another kind's."""
+    """Return the names that have the right form, so that a name is not mistaken for another
+    kind."""
     return tuple(name for name in names if form.fullmatch(name))
 
 
 def _dns(names: list[str] | tuple[str, ...]) -> tuple[str, ...]:
-    """Return the DNS names. One of 64 hexadecimal digits would pass for a fingerprint."""
+    """Return the DNS names, without names of 64 hexadecimal digits, which look like
+    fingerprints."""
     found = (name.lower() for name in _only(_DNS, names))
     return tuple(name for name in found if canonical_fingerprint(name) is None)
 
@@ -200,7 +202,7 @@ _BYTES = re.compile(r":([A-Za-z0-9+/]*={0,2}):")
 
 
 def forwarded_identity(header: str, values: Sequence[str]) -> Identity:
-    """Return whom a header of a trusted proxy names. Raises ``CertificateInvalid``."""
+    """Return the identity in a trusted proxy's header. Raises ``CertificateInvalid``."""
     if sum(map(len, values)) > MAX_HEADER:
         raise CertificateInvalid("the header is too long")
     return _in_xfcc(",".join(values)) if header == XFCC else _in_client_cert(values)
@@ -209,7 +211,7 @@ def forwarded_identity(header: str, values: Sequence[str]) -> Identity:
 def _in_client_cert(values: Sequence[str]) -> Identity:
     """Read ``Client-Cert``: one certificate in DER, as a byte sequence (RFC 9440 §2.2)."""
     if len(values) > 1:
-        raise CertificateInvalid("the header is there more than once")
+        raise CertificateInvalid("the request has the header more than once")
     found = _BYTES.fullmatch(values[0].strip())
     if found is None:
         raise CertificateInvalid("the header is not a byte sequence, :base64:")
@@ -220,9 +222,9 @@ def _in_client_cert(values: Sequence[str]) -> Identity:
 
 
 def _in_xfcc(value: str) -> Identity:
-    """Read the header of Envoy: the nearest proxy added the last element.
+    """Read the last element of Envoy's header, which the nearest proxy added.
 
-    Elements before it are what that proxy was sent, which anybody could have written.
+    Earlier elements were in the request to that proxy, and anyone could have written them.
     """
     fields = _last_element(value)
     uris, dns = fields.get("uri", [])[:MAX_NAMES], fields.get("dns", [])[:MAX_NAMES]

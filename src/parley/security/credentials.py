@@ -1,4 +1,4 @@
-"""Verification of secrets: hashes of passwords, kept verdicts, and slots for slow checks."""
+"""Verification of secrets: password hashes, a cache of verdicts, and slots for slow checks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_WAITING = 100
 
 
 class Slots:
-    """``count`` slots for each event loop: a scheme may be used by several servers."""
+    """``count`` slots per event loop, since several servers may use a scheme."""
 
     def __init__(self, count: int, *, waiting: int = MAX_WAITING) -> None:
         self._count = count
@@ -35,7 +35,7 @@ class Slots:
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[None]:
-        """Wait for a slot, and hold it. Raises ``OverloadedError`` if too many wait."""
+        """Wait for a slot and hold it. Raises ``OverloadedError`` if too many requests wait."""
         if self._taken >= self._most:
             raise OverloadedError("too many credentials wait to be verified", retry_after=1)
         loop = asyncio.get_running_loop()
@@ -55,20 +55,20 @@ class Slots:
 T = TypeVar("T")
 
 MAX_VERDICTS = 10_000
-"""How many good verdicts are kept, and how many bad ones."""
+"""The maximum number of cached good verdicts, and of bad ones."""
 
 MAX_SECONDS = 300.0
 
 
 class _Unknown:
-    """There is no verdict yet."""
+    """The type of ``UNKNOWN``: there is no verdict yet."""
 
 
 UNKNOWN: Final = _Unknown()
 
 
 def checked_seconds(value: float) -> float:
-    """Return how long verdicts are kept. Raises ``ValueError``."""
+    """Return the number of seconds to keep verdicts. Raises ``ValueError``."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 <= value <= MAX_SECONDS:
         raise ValueError(f"cache_seconds is 0 (no cache) to {MAX_SECONDS:g}, not {value!r}")
@@ -76,22 +76,22 @@ def checked_seconds(value: float) -> float:
 
 
 class VerdictCache(Generic[T]):
-    """Keeps verdicts about credentials, by a key of theirs; ``None`` is a bad verdict.
+    """A cache of verdicts about credentials. ``None`` is a bad verdict.
 
-    Bad verdicts have room of their own: a flood of wrong credentials pushes out no good ones. Of
-    several requests at once for the same key one asks, and the others get its verdict. Times are
-    in seconds; a verdict counts from the moment when it was asked for.
+    Bad verdicts have a separate limit, so that a flood of wrong credentials cannot evict good
+    verdicts. Concurrent requests with the same key share one verification. Times are in seconds;
+    the age of a verdict counts from the start of its verification.
     """
 
     def __init__(self, seconds: float, size: int = MAX_VERDICTS) -> None:
         self._seconds = seconds
         self._good: Bounded[Hashable, tuple[float, T]] = Bounded(size)
         self._bad: Bounded[Hashable, float] = Bounded(size)
-        # By event loop and key: a scheme may be used by several servers.
+        # By event loop and key, since several servers may use a scheme.
         self._asked: dict[Hashable, asyncio.Future[T | None]] = {}
 
     def get(self, key: Hashable, now: float) -> T | _Unknown | None:
-        """Return the verdict, or ``UNKNOWN`` if there is none that is fresh."""
+        """Return the verdict, or ``UNKNOWN`` if there is no fresh one."""
         found = self._good.get(key)
         if found is not None and 0 <= now - found[0] < self._seconds:
             return found[1]
@@ -103,7 +103,7 @@ class VerdictCache(Generic[T]):
     async def find(
         self, key: Hashable, now: float, ask: Callable[[], Awaitable[T | None]]
     ) -> T | None:
-        """Return the verdict; ``ask`` finds it out if there is none that is fresh."""
+        """Return the verdict. If there is no fresh one, ``ask`` verifies the credentials."""
         while True:
             found = self.get(key, now)
             if not isinstance(found, _Unknown):
@@ -116,7 +116,7 @@ class VerdictCache(Generic[T]):
                 return other.result()
 
     def forget(self, key: Hashable) -> None:
-        """Forget a verdict, also if it is being found out on this event loop."""
+        """Forget a verdict, including a verification that is running on this event loop."""
         self._good.pop(key, None)
         self._bad.pop(key, None)
         self._asked.pop((asyncio.get_running_loop(), key), None)
@@ -135,7 +135,7 @@ class VerdictCache(Generic[T]):
             raise
         except BaseException as error:
             answer.set_exception(error)
-            answer.exception()  # that nobody else waits for it is no warning
+            answer.exception()  # mark it as retrieved: having no other waiter deserves no warning
             raise
         else:
             answer.set_result(verdict)
@@ -166,7 +166,7 @@ MAX_PASSWORD = 1024
 
 
 class PasswordHash(NamedTuple):
-    """The hash of a password, as ``scrypt$<cost>$<block>$<parallel>$<salt>$<hash>`` in text."""
+    """The hash of a password. As text: ``scrypt$<cost>$<block>$<parallel>$<salt>$<hash>``."""
 
     cost: int
     block_size: int
@@ -176,7 +176,7 @@ class PasswordHash(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> PasswordHash:
-        """Return the hash in a text. Raises ``ValueError``, which does not show it."""
+        """Return the hash in a text. Raises ``ValueError`` without quoting the text."""
         try:
             kind, cost, block_size, parallelism, salt, digest = text.split("$")
             found = cls(
@@ -205,7 +205,7 @@ class PasswordHash(NamedTuple):
         return "PasswordHash(...)"
 
     def matches(self, password: str) -> bool:
-        """Return whether this is the hash of a password. It takes long: call it in a thread."""
+        """Return whether this is the hash of a password. Slow: call it in a thread."""
         return hmac.compare_digest(self.digest, _scrypt(password, self, len(self.digest)))
 
 
@@ -224,7 +224,7 @@ def hash_password(password: str) -> str:
 
 
 def normal(text: str) -> str:
-    """Return a text in the form in which passwords and users are compared (RFC 8265)."""
+    """Return the normal form in which passwords and user names are compared (RFC 8265)."""
     return unicodedata.normalize("NFC", text)
 
 

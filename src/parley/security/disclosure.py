@@ -1,4 +1,4 @@
-"""Selective disclosure: who sees a skill or an interface on the cards of an agent."""
+"""Selective disclosure: the callers who see a skill or an interface on the cards of an agent."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from parley.model.service import Caller
 log = logging.getLogger("parley.security")
 
 Listed = bool | Literal["extended"] | Callable[[Caller], bool]
-"""Who sees something: all (``True``), the callers of the extended card (``"extended"``), those of
-them for whom a function returns ``True``, or nobody (``False``)."""
+"""The audience of a part of a card: everyone (``True``), the callers of the extended card
+(``"extended"``), the callers of the extended card for whom a function returns ``True``, or no
+caller (``False``)."""
 
 BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC")
 
@@ -28,10 +29,10 @@ def _everyone(caller: Caller) -> bool:
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """Who sees something.
+    """The audience of a part of a card.
 
-    Public parts are on all cards. The rest is on the extended cards of those whom ``allows``
-    allows, and on none without it.
+    A public part is on all cards. Another part is only on the extended cards of the callers that
+    ``allows`` accepts, and on no card without ``allows``.
     """
 
     is_public: bool = True
@@ -39,14 +40,15 @@ class Listing(msgspec.Struct, frozen=True):
 
     @property
     def is_extended(self) -> bool:
-        """Whether extended cards may show more than the public card does."""
+        """True if extended cards may show more than the public card."""
         return not self.is_public and self.allows is not None
 
     def is_shown_to(self, caller: Caller) -> bool:
-        """Return whether the extended card of a caller shows it. A function that fails hides it."""
+        """Return whether a caller's extended card shows the part. If the function fails, it does
+        not."""
         if self.is_public or self.allows is None:
             return self.is_public
-        what = "a function of listed=, which hides what it was asked about"
+        what = "a function of listed=, so the card does not show the part,"
         with suppress(InternalError), author_code(log, what, "", passes=()):
             allowed: object = self.allows(caller)
             if allowed is not True and allowed is not False:
@@ -61,7 +63,7 @@ PUBLIC = Listing()
 def listing_of(listed: Listed, what: str) -> Listing:
     """Return the listing of an author's setting.
 
-    Raises ``TypeError`` and ``ValueError`` for anything else.
+    Raises ``TypeError`` and ``ValueError`` for an invalid setting.
     """
     if isinstance(listed, bool):
         return PUBLIC if listed else Listing(is_public=False)
@@ -69,8 +71,8 @@ def listing_of(listed: Listed, what: str) -> Listing:
         return Listing(is_public=False, allows=_everyone)
     if isinstance(listed, str):
         raise ValueError(
-            f"{what} is True (all see it), 'extended' (those who get the extended card), False "
-            f"(nobody), or a function of the caller; not {listed!r}"
+            f"{what} is True (all callers see it), 'extended' (callers of the extended card see "
+            f"it), False (no caller sees it), or a function of the caller; not {listed!r}"
         )
     call = listed if inspect.isroutine(listed) else getattr(listed, "__call__", None)  # noqa: B004
     is_slow = inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call)
@@ -83,17 +85,18 @@ def listing_of(listed: Listed, what: str) -> Listing:
 
 
 class InterfaceListings:
-    """Who sees the interfaces of an agent, by binding, or by binding and version.
+    """The audiences of an agent's interfaces, by binding, or by binding and version.
 
-    ``{"GRPC": "extended", "JSONRPC 0.3": False}``: the entry with a version takes precedence. It
-    hides addresses; it closes none. Raises ``TypeError`` and ``ValueError``.
+    For ``{"GRPC": "extended", "JSONRPC 0.3": False}``: an entry with a version takes precedence.
+    The settings hide addresses from cards, but do not close them. Raises ``TypeError`` and
+    ``ValueError``.
     """
 
     @classmethod
     def of(cls, given: Mapping[str, Listed] | None, versions: Iterable[str]) -> Self | None:
         """Return the listings, ``None`` if there are none.
 
-        Raises ``ValueError`` if nobody would see an interface, and as the class does.
+        Raises ``ValueError`` if no interface would be public, and the errors of the class.
         """
         if not given:
             return None
@@ -122,12 +125,12 @@ class InterfaceListings:
 
     @property
     def added(self) -> set[str]:
-        """The bindings that the listings name by their URIs."""
+        """The bindings that the settings name by URI."""
         return {name.partition(" ")[0] for name in self._listings if ":" in name}
 
     @property
     def is_extended(self) -> bool:
-        """Whether extended cards may show more interfaces than the public card does."""
+        """True if extended cards may show more interfaces than the public card."""
         return any(each.is_extended for each in self._listings.values())
 
     def is_public(self, binding: str, version: str) -> bool:

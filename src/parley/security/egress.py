@@ -1,8 +1,9 @@
-"""Egress policy (an SSRF guard): where requests that the data of others cause may go.
+"""Egress policy (an SSRF guard): the allowed destinations of requests that foreign data causes.
 
-A URL that somebody else names may lead into the server's own network: to a database, a cloud's
-metadata, the server itself. So the address is checked when it is dialled, after names were
-resolved, which defeats DNS rebinding. A literal address or a local name is rejected before that.
+A URL from a caller or another server may point into the server's own network: to a database, to a
+cloud's metadata service, to the server itself. Therefore the address is checked when a connection
+is made, after name resolution, which defeats DNS rebinding. Literal addresses and local names are
+rejected earlier.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _LOCAL_NAMES = ("localhost", "local", "localdomain", "internal", "intranet", "la
 
 
 def normalize_host(host: str) -> str:
-    """Return the host of a URL as it is looked up: in ASCII, in lower case.
+    """Return the host of a URL in the form of a DNS query: in ASCII and lower case.
 
     Raises ``ValueError`` for an invalid host, and for addresses in forms that only some programs
     accept (2130706433, 0x7f.1, 127.1).
@@ -73,7 +74,7 @@ def origin_of(url: str) -> str:
 
 
 def bare_name(host: str) -> str:
-    """Return a host as the lists of a policy have it, whatever is wrong with it."""
+    """Return a host in the form of a policy's lists, even if the host is malformed."""
     name = host.strip("[]")
     if not name.isascii():
         try:
@@ -84,20 +85,21 @@ def bare_name(host: str) -> str:
 
 
 def is_local_name(name: str) -> bool:
-    """Return whether a name is known in a local network only."""
+    """Return whether a name exists only in local networks."""
     return "." not in name or any(
         name == each or name.endswith(f".{each}") for each in _LOCAL_NAMES
     )
 
 
 def is_number(host: str) -> bool:
-    """Return whether a name may be taken for an address: its last label is a number."""
+    """Return whether a name could be read as an address: its last label is a number."""
     last = host.removesuffix(".").rpartition(".")[2].lower()
     return last.isdigit() or (last.startswith("0x") and set(last[2:]) <= set("0123456789abcdef"))
 
 
 def literal_of(host: str) -> str | None:
-    """Return the address of a host that is one, in its old forms too (127.1, 0x7f.1)."""
+    """Return the address that a host stands for, ``None`` for a name. Reads 127.1 and 0x7f.1
+    too."""
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:
@@ -111,12 +113,12 @@ def literal_of(host: str) -> str | None:
 
 
 def _in_ascii(host: str) -> str:
-    """Return an internationalized name as it is looked up. Raises ``ValueError``."""
-    import yarl  # which the HTTP client uses
+    """Return the ASCII form of an internationalized name. Raises ``ValueError``."""
+    import yarl  # the URL library of the HTTP client
 
     try:
         url = yarl.URL(f"http://{host}/")
-        return (url.host and url.raw_host) or ""  # the first reads what the second writes
+        return (url.host and url.raw_host) or ""  # reading host fails for an invalid raw_host
     except ValueError:
         raise ValueError("a name that can be written in ASCII (IDNA)") from None
 
@@ -127,8 +129,8 @@ E = TypeVar("E", bound=BaseException)
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-# The registries of special-purpose addresses (RFC 6890 and what followed), spelled out because
-# ``ipaddress`` judges some of them differently from one version of Python to the next.
+# The registries of special-purpose addresses (RFC 6890 and its successors), written out because
+# ``ipaddress`` classifies some of them differently in different Python versions.
 _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("loopback", ("127.0.0.0/8", "::1/128")),
     ("private", ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7", "fec0::/10")),
@@ -152,18 +154,19 @@ _NETWORKS = [
 _GLOBAL = ipaddress.ip_network("2000::/3")
 
 PRIVATE_KINDS = frozenset({"loopback", "private", "shared", "translated"})
-"""The kinds that ``private`` allows; not link-local, where clouds serve credentials."""
+"""The kinds that ``private`` allows. Link-local is not among them: clouds serve credentials
+there."""
 
 DENIED = "denied"
-"""The kind of what a deny-list names."""
+"""The kind of addresses on a deny-list."""
 
 UNLISTED = "disallowed"
-"""The kind of what an allow-list does not name, where nothing else is allowed."""
+"""The kind of addresses outside the allow-list of a policy that allows nothing else."""
 
 PORT = "port"
-"""The kind of an address whose port belongs to another protocol than HTTP."""
+"""The kind of addresses whose port belongs to another protocol than HTTP."""
 
-# IPv6 networks whose addresses contain IPv4 ones, and the offset of those.
+# IPv6 networks whose addresses contain an IPv4 address, and its offset.
 _IPV4_COMPATIBLE = ipaddress.ip_network("::/96")
 _WRAPPING = [
     (ipaddress.ip_network("::ffff:0:0/96"), 12),
@@ -177,8 +180,9 @@ _ISATAP = (b"\x00\x00\x5e\xfe", b"\x02\x00\x5e\xfe")
 class ForbiddenAddress(OSError):
     """The policy forbids an address.
 
-    ``kind`` is the address's, and ``where`` says it in words. ``option`` is the setting that may
-    allow it, empty if none does or none is known, and ``place`` the value for it.
+    ``kind`` is the kind of the address, and ``where`` describes it in words. ``option`` is the
+    setting that would allow the address, empty if there is none, and ``place`` the value for that
+    setting.
     """
 
     def __init__(self, host: str, kind: str, *, port: int = 0, option: str = "") -> None:
@@ -200,7 +204,7 @@ def find_forbidden(error: BaseException) -> ForbiddenAddress | None:
 
 
 def find_cause(error: BaseException, kind: type[E]) -> E | None:
-    """Return the error of a kind among the causes of an error, if any."""
+    """Return the error of this type among the causes of an error, if any."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
@@ -212,7 +216,7 @@ def find_cause(error: BaseException, kind: type[E]) -> E | None:
 
 
 def address_kind(address: Address) -> str:
-    """Return the kind of an address, empty for one of the public internet."""
+    """Return the kind of an address, empty for a public address."""
     for network, kind in _NETWORKS:
         if address.version == network.version and address in network:
             return kind
@@ -222,14 +226,14 @@ def address_kind(address: Address) -> str:
 
 
 def effective_addresses(address: Address) -> list[Address]:
-    """Return the addresses to judge for one: itself, or the IPv4 addresses in it."""
+    """Return the addresses to check for an address: itself, or the IPv4 addresses in it."""
     if isinstance(address, ipaddress.IPv4Address):
         return [address]
     packed = address.packed
     for network, place in _WRAPPING:
         if address in network:
             return [ipaddress.IPv4Address(packed[place : place + 4])]
-    if address in _TEREDO:  # the server's address, and the client's with all bits inverted
+    if address in _TEREDO:  # contains the server's address, and the client's with inverted bits
         client = bytes(byte ^ 0xFF for byte in packed[12:])
         return [ipaddress.IPv4Address(packed[4:8]), ipaddress.IPv4Address(client)]
     is_compatible = address in _IPV4_COMPATIBLE and int(address) > 0xFFFF
@@ -249,10 +253,10 @@ _NAME = re.compile(r"[^\s:/\[\]@?#\\]+")
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where requests may or must not go.
+    """A destination of requests, in an allow-list or a deny-list.
 
     ``name`` is a host in lower case, ``*.domain`` for all hosts below a domain, or ``*`` for all
-    hosts; without one, ``network`` has addresses. ``port`` 0 stands for all ports.
+    hosts. If ``name`` is empty, ``network`` has the addresses. ``port`` 0 stands for all ports.
     """
 
     name: str = ""
@@ -261,7 +265,7 @@ class Place(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Place:
-        """Return the place that an operator wrote. Raises ``ValueError`` with the forms."""
+        """Return the place for an operator's text. Raises ``ValueError`` with the valid forms."""
         host, port = text, "0"
         if match := _IN_BRACKETS.fullmatch(text):
             host, port = match[1], match[2] or "0"
@@ -292,13 +296,13 @@ class Place(msgspec.Struct, frozen=True):
         return cls(name=prefix + normalize_host(rest), port=port)
 
     def has_name(self, host: str) -> bool:
-        """Return whether a host is meant by its name, whatever the port."""
+        """Return whether this place names a host, on any port."""
         if self.name.startswith("*."):
             return host.endswith(self.name[1:])
         return bool(host) and self.name in (host, ANY)
 
     def has(self, host: str, addresses: Iterable[Address], port: int) -> bool:
-        """Return whether a host or one of its addresses is meant, on this port."""
+        """Return whether this place includes a host or one of its addresses, on this port."""
         if self.port not in (0, port):
             return False
         if self.name == ANY:
@@ -306,13 +310,14 @@ class Place(msgspec.Struct, frozen=True):
         return self.has_name(host) if self.network is None else any(map(self.covers, addresses))
 
     def covers(self, address: Address) -> bool:
-        """Return whether an address is in the network, whatever the port."""
+        """Return whether an address is in the network, on any port."""
         network = self.network
         return network is not None and address.version == network.version and address in network
 
 
 def places(given: Iterable[str]) -> tuple[Place, ...]:
-    """Return the places of a list. Raises ``ValueError`` for a malformed one, and for a string."""
+    """Return the places of a list. Raises ``ValueError`` for a malformed place or a single
+    string."""
     if isinstance(given, str):
         raise ValueError(f"give a list of hosts and networks, such as [{given!r}]")
     return tuple(Place.parse(each.strip()) for each in given)
@@ -321,22 +326,22 @@ def places(given: Iterable[str]) -> tuple[Place, ...]:
 # -- dialing ----------------------------------------------------------------------------------
 
 on_dial: ContextVar[Callable[[str], None] | None] = ContextVar("parley_on_dial", default=None)
-"""Called with each address before a connection to it is made. It may raise ``OSError``."""
+"""Called with each address before a connection to it is made. May raise ``OSError``."""
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
 def dialled(address: str) -> None:
-    """Tell the maker of this context's request that an address is dialled."""
+    """Call ``on_dial`` of the current context with an address."""
     told = on_dial.get()
     if told is not None:
         told(address)
 
 
 def site_of(address: str) -> str:
-    """Return what one machine or site has: an IPv4 address, or the first 64 bits of an IPv6 one.
+    """Return the part of an address that identifies a site: all of IPv4, the first 64 bits of IPv6.
 
-    The IPv4 address in an IPv6 one (mapped, NAT64, 6to4) stands for it.
+    An IPv4 address inside an IPv6 one (mapped, NAT64, 6to4) stands for the IPv6 address.
     """
     parsed = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(parsed, ipaddress.IPv4Address):
@@ -353,11 +358,11 @@ MAX_LOOKUPS = 64
 """The number of concurrent DNS look-ups of a connector."""
 
 lookup_caller: ContextVar[str] = ContextVar("parley_looked_up_for", default="")
-"""The caller on whose behalf a call is made: none may use more than half of the look-ups."""
+"""The caller for whom a call is made. No caller may use more than half of the look-ups."""
 
 
 class ThreadedLookup:
-    """Resolves names in its own threads, fairly: slow names of one caller delay no other's.
+    """Resolves names in its own threads, fairly: slow names of one caller do not delay another.
 
     It has the method of aiohttp's resolvers.
     """
@@ -369,7 +374,7 @@ class ThreadedLookup:
         self._waiting: dict[asyncio.Future[None], None] = {}
 
     async def _look_up(self, look_up: Callable[[], list[Any]]) -> list[Any]:
-        """Run a look-up once its caller may have a thread. A cancelled one keeps its thread."""
+        """Run a look-up when its caller may use a thread. A cancelled look-up keeps its thread."""
         loop, caller = asyncio.get_running_loop(), lookup_caller.get()
         while self._used[caller] >= self._free:
             waiter = loop.create_future()
@@ -425,14 +430,14 @@ class ThreadedLookup:
 
 
 Judge = Callable[..., None]
-"""Raises ``ForbiddenAddress`` for an address, a port, and the ``host`` that led there."""
+"""Raises ``ForbiddenAddress`` for an address and port. ``host`` is the name of the address."""
 
 
 class DialGuard:
-    """Resolves names and makes sockets, for a connector: both only for allowed addresses.
+    """Resolves names and makes sockets for a connector, and permits only allowed addresses.
 
-    ``judge`` judges what a name resolves to, ``judge_socket`` what is dialled: of that the name is
-    not known, and literal addresses of a URL are only seen there. ``make`` makes the sockets.
+    ``judge`` checks the addresses of a name. ``judge_socket`` checks the address of a connection,
+    without its name: literal addresses in URLs are seen only there. ``make`` makes the sockets.
     """
 
     def __init__(
@@ -464,11 +469,10 @@ class DialGuard:
 
 # -- ports ------------------------------------------------------------------------------------
 
-# Ports that a request which others cause does not go to, unless the operator names them. The
-# lines of an HTTP request are commands for servers of simple protocols (mail, Redis, memcached),
-# and whoever names a URL chooses some of these lines. So the ports of protocols that take such
-# lines, of databases, and of the control planes of machines are closed; a web server is seldom
-# there.
+# Ports that are closed to requests caused by foreign data, unless the operator names them. Simple
+# protocols (mail, Redis, memcached) read the lines of an HTTP request as commands, and the author
+# of a URL chooses some of these lines. Therefore the ports of such protocols, of databases and of
+# machines' control planes are closed; web servers rarely use them.
 _OF_OTHERS = frozenset(
     {
         7, 13, 17, 19, 20, 21, 22, 23, 25, 37, 42, 43, 53, 69, 79, 87, 95,
@@ -494,16 +498,17 @@ _OF_OTHERS = frozenset(
 # -- policy -----------------------------------------------------------------------------------
 
 LOOPBACK = ("127.0.0.0/8", "::1", "localhost", "*.localhost")
-"""This machine, as a list of places."""
+"""This machine, as entries of a policy."""
 
 
 class Egress(msgspec.Struct, frozen=True):
-    """The allowed addresses: those of the public internet, and what the policy adds.
+    """An egress policy: the public internet by default, with additions and restrictions.
 
     ``private`` allows private networks and this machine. ``allowed`` places are allowed whatever
-    their addresses, ``denied`` ones never. Without ``public`` only ``allowed`` ones are. Ports of
-    other protocols than HTTP are closed but where ``allowed`` names them. ``outer`` is a policy
-    that must allow an address too, ``option`` the setting that adds to this one, for errors.
+    their addresses are, ``denied`` places never. Without ``public`` only ``allowed`` places are
+    allowed. Ports of other protocols than HTTP are closed unless ``allowed`` names them. ``outer``
+    is a second policy that must allow an address too. ``option`` is the setting that extends this
+    policy; errors name it.
     """
 
     private: bool = False
@@ -519,25 +524,26 @@ class Egress(msgspec.Struct, frozen=True):
     ) -> Egress:
         """Return a policy: ``Egress.of(allow=["10.1.0.0/16"], deny=["*.example.net"])``.
 
-        Places are hosts, ``*.domain`` for all hosts below one, addresses and networks; with a port
-        (``hooks.internal:8443``, ``*:8025``) only that port is meant. ``allow`` is added to the
-        public internet; ``True`` adds all private networks and this machine. ``deny`` wins over
-        ``allow``. Without ``public`` nothing but ``allow`` is allowed. A port of another protocol
-        than HTTP has to be named, as in ``hooks.internal:25``; ``*:25`` opens it on every host that
-        is allowed otherwise. Raises ``ValueError``.
+        A place is a host, ``*.domain`` for all hosts below a domain, an address or a network; with
+        a port (``hooks.internal:8443``, ``*:8025``) it covers only that port. ``allow`` is added to
+        the public internet; ``True`` adds all private networks and this machine. ``deny`` takes
+        precedence over ``allow``. Without ``public`` only ``allow`` is allowed. A port of another
+        protocol than HTTP must be named, as in ``hooks.internal:25``; ``*:25`` opens it on every
+        allowed host. Raises ``ValueError``.
         """
         return cls(public=public).adding(allow).denying(deny)
 
     @classmethod
     def allowing(cls, allowed: bool | Iterable[str]) -> Egress:
-        """Return the policy for a setting: all private networks, or hosts, addresses, networks.
+        """Return the policy for a setting: ``True`` for all private networks, or a list of places.
 
-        Raises ``ValueError`` for anything else.
+        Raises ``ValueError`` for any other value.
         """
         return cls().adding(allowed)
 
     def adding(self, allowed: bool | Iterable[str], *, option: str = "") -> Egress:
-        """Return a policy that allows more, by the setting ``option``. Raises ``ValueError``."""
+        """Return a policy that allows these too, by the setting ``option``. Raises
+        ``ValueError``."""
         option = option or self.option
         if isinstance(allowed, bool):
             return msgspec.structs.replace(self, private=self.private or allowed, option=option)
@@ -550,11 +556,11 @@ class Egress(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, allowed=(*self.allowed, *added), option=option)
 
     def denying(self, denied: Iterable[str]) -> Egress:
-        """Return a policy that allows less. Raises ``ValueError``."""
+        """Return a policy that denies these too. Raises ``ValueError``."""
         return msgspec.structs.replace(self, denied=(*self.denied, *places(denied)))
 
     def within(self, outer: Egress | None) -> Egress:
-        """Return a policy that allows what both allow."""
+        """Return a policy that allows the addresses that both policies allow."""
         if outer is None or outer == self or outer == self.outer:
             return self
         if self.outer is not None:
@@ -562,15 +568,16 @@ class Egress(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, outer=outer)
 
     def trusts(self, host: str) -> bool:
-        """Return whether a host is allowed by name, whatever its addresses: see ``connector``."""
+        """Return whether a host is allowed by name, whatever its addresses are. See
+        ``connector``."""
         name = bare_name(host)
         own = any(each.name != ANY and each.has_name(name) for each in self.allowed)
         return own or (self.outer is not None and self.outer.trusts(host))
 
     def check_address(self, address: str, port: int = 0, *, host: str = "") -> None:
-        """Raise ``ForbiddenAddress`` if an address must not be dialled.
+        """Raise ``ForbiddenAddress`` if a connection to an address is forbidden.
 
-        ``host`` is the name that led there, if one did.
+        ``host`` is the name that was resolved to the address, if any.
         """
         if self.outer is not None:
             self.outer.check_address(address, port, host=host)
@@ -616,11 +623,12 @@ class Egress(msgspec.Struct, frozen=True):
         trusted: bool = False,
         **options: Any,
     ) -> aiohttp.TCPConnector:
-        """Return a connector that dials only allowed addresses, with options of ``TCPConnector``.
+        """Return a connector with options of ``TCPConnector`` that connects to allowed addresses
+        only.
 
         A name is resolved once per connection, and rejected if one of its addresses is forbidden:
-        the error has a ``ForbiddenAddress`` for a cause (see ``find_forbidden``). Hosts that the
-        policy ``trusts`` need a connector of their own (``trusted``), which is for names only.
+        the error has a ``ForbiddenAddress`` as its cause (see ``find_forbidden``). Hosts that the
+        policy ``trusts`` need a separate connector (``trusted``), which accepts only names.
         """
         guard = DialGuard(
             resolver or ThreadedLookup(),
@@ -636,7 +644,7 @@ class Egress(msgspec.Struct, frozen=True):
         )
 
     async def resolve(self, host: str, port: int, lookup: ThreadedLookup) -> list[str]:
-        """Return the addresses to dial for a host, for who dials without a connector.
+        """Return the addresses to connect to for a host, for clients without a connector.
 
         Raises ``ForbiddenAddress`` if one of them is forbidden, and ``OSError``.
         """
@@ -655,7 +663,8 @@ class Egress(msgspec.Struct, frozen=True):
         )
 
     def _check_resolved(self, address: str, port: int, *, host: str) -> None:
-        """Raise ``ForbiddenAddress`` for a denied address; the rest was judged with its name."""
+        """Raise ``ForbiddenAddress`` for a denied address. Other rules were checked with its
+        name."""
         if self.outer is not None:
             self.outer._check_resolved(address, port, host=host)
         self._check_denied(address, "", _read(address, "")[2], port)
@@ -674,7 +683,7 @@ class Egress(msgspec.Struct, frozen=True):
 
 
 def _read(address: str, host: str) -> tuple[str, list[Address], tuple[Address, ...]]:
-    """Return a name, the addresses to judge, and those with the address itself.
+    """Return the name, the addresses to check, and these together with the address itself.
 
     Raises ``ForbiddenAddress``.
     """
@@ -687,4 +696,4 @@ def _read(address: str, host: str) -> tuple[str, list[Address], tuple[Address, .
 
 
 turn_egress: ContextVar[Egress | None] = ContextVar("parley_turn_egress", default=None)
-"""The policy of the agent whose function runs: it holds for all that the client does there."""
+"""The policy of the agent whose turn runs. It applies to all client calls in that turn."""

@@ -1,4 +1,4 @@
-"""Evidence: a request's facts about its sender, whatever binding it came over."""
+"""Evidence: the facts of a request about its sender, in the same form for every binding."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from parley.security.networks import connection_address
 class SchemeResources(msgspec.Struct, frozen=True, kw_only=True):
     """The server's resources for the schemes of its agents.
 
-    ``store`` is the server's store, for kept data. ``egress`` restricts where keys and
-    metadata are fetched from; an issuer that the operator names may be on any host. ``now`` returns
-    the time in seconds since the epoch. ``failures`` counts refused credentials: a scheme that
-    makes requests wait before it verifies them asks it again then.
+    ``store`` is the server's store, for kept data. ``egress`` restricts the addresses from which
+    keys and metadata are fetched; an issuer that the operator names may be on any host. ``now``
+    returns the time in seconds since the epoch. ``failures`` counts rejected credentials; a scheme
+    that delays requests before verification checks it again after the delay.
     """
 
     store: SecurityStore | None = None
@@ -34,17 +34,17 @@ class SchemeResources(msgspec.Struct, frozen=True, kw_only=True):
 MAX_COOKIES = 100
 
 JUDGED_AGAIN = "parley.judged_again"
-"""The key in the scope of a request that was let in, and whose credentials are judged again: others
-that failed from its address do not count.
+"""The key in the ASGI scope that marks a repeated check of an open request. Failures of other
+requests from its address do not count against it.
 """
 
 
 class Evidence:
-    """The credentials of a request, as they were sent; nothing is verified.
+    """The credentials of a request as they were sent. Nothing is verified.
 
-    ``scope`` is the request's ASGI scope: HTTP and gRPC requests have the same form. Header names
-    are in lower case. ``resources`` are those of the server that the request came to: one scheme
-    may serve several.
+    ``scope`` is the ASGI scope of the request; HTTP and gRPC requests have the same form. Header
+    names are in lower case. ``resources`` belong to the server that received the request, since
+    several servers may use a scheme.
     """
 
     def __init__(self, scope: Mapping[str, Any], resources: SchemeResources | None = None) -> None:
@@ -56,14 +56,15 @@ class Evidence:
         return time.time() if self.resources is None else self.resources.now()
 
     def check_failures(self) -> None:
-        """Refuse a request that waited while others from its address failed.
+        """Reject a delayed request if its address has failed too often in the meantime.
 
         Raises ``TooManyRequestsError``.
         """
         self.check_claims(())
 
     def check_claims(self, claims: Iterable[Hashable]) -> None:
-        """Refuse a request with credentials that claim ids, as ``Failures.check`` does."""
+        """Reject credentials whose claimed ids have failed too often, as ``Failures.check``
+        does."""
         if self.resources is not None and JUDGED_AGAIN not in self.scope:
             self.resources.failures.check(self.scope, claims)
 
@@ -73,7 +74,7 @@ class Evidence:
 
     @cached_property
     def authorization(self) -> list[tuple[str, str]]:
-        """The ``Authorization`` headers, each as its scheme in lower case and its credentials."""
+        """The ``Authorization`` headers: scheme in lower case, and credentials, of each."""
         found = []
         for value in self.headers(b"authorization"):
             scheme, _, credentials = value.strip().partition(" ")
@@ -94,29 +95,29 @@ class Evidence:
 
     @property
     def address(self) -> str:
-        """The IP address of the connection's other end; empty if it has none.
+        """The IP address of the peer, empty if it has none.
 
-        Where proxy headers are believed (``trust_proxy``), it may be the one that they name.
+        With ``trust_proxy``, this may be an address from a proxy header.
         """
         client = self.scope.get("client")
         return client[0] if client else ""
 
     @property
     def connection_address(self) -> str:
-        """The IP address of the connection itself, whatever proxy headers say.
+        """The IP address of the connection itself, independent of proxy headers.
 
-        Another server than this package's may have put a forwarded address in its place.
+        A server other than Parley's may have replaced it with a forwarded address.
         """
         return connection_address(self.scope)
 
     @property
     def certificate_error(self) -> str:
-        """Why the handshake did not verify the certificate; empty if it did."""
+        """The reason why the handshake did not verify the certificate; empty if it did."""
         return self._tls.get("client_cert_error") or ""
 
     @property
     def certificate_chain(self) -> tuple[str, ...]:
-        """The certificates (PEM) that the other end proved to have, its own first."""
+        """The certificates (PEM) that the peer proved to own, its own certificate first."""
         return tuple(self._tls.get("client_cert_chain") or ())
 
     @property

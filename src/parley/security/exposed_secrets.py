@@ -1,4 +1,4 @@
-"""Secrets in text that others read: found in cards, hidden in logged addresses."""
+"""Detection of secrets in cards, and redaction of secrets in logged addresses."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _hidden: set[str] = set()
 
 
 def hide_parameter(name: str) -> None:
-    """Hide the values of a query parameter from now on, whatever case its name is in."""
+    """Redact the values of a query parameter from now on. The name ignores case."""
     _hidden.add(name.lower())
 
 
 def without_credentials(target: str) -> str:
-    """Return a path or URL without the values of query parameters that may be credentials.
+    """Return a path or URL with the values of credential parameters removed.
 
-    These are the parameters that schemes take keys from, and all whose names sound like one.
+    These are the parameters from which schemes read keys, and all with names of credentials.
     """
     path, mark, query = target.partition("?")
     if not mark:
@@ -54,7 +54,7 @@ _KINDS = (
     (
         "a credential in the query of a URL",
         r"[?&](?:access_token|api[_-]?key|auth|client_secret|key|password|secret|sig|token)="
-        # What says whether, or how, a caller proves itself is none.
+        # Words that describe authentication (none, required, bearer ...) are not secrets.
         r"(?!(?:none|null|no|off|false|true|yes|on|required|optional|basic|bearer|oauth2?)(?:[&\s#]|$))"
         r"[^&\s#]",
     ),
@@ -89,19 +89,19 @@ _HEX_BITS = 3.2
 _MAX_DEPTH = 100
 
 _FREE_TEXT = frozenset(("description", "examples", "params"))
-"""Members of a card that authors fill with anything: what looks random there may be a secret."""
+"""Card members with free text, where random characters may be a secret."""
 
 _FOR_PEOPLE = frozenset(("params", "provider", "documentationUrl", "iconUrl"))
-"""Members of a card with URLs that no client calls."""
+"""Card members whose URLs are for people, not for clients."""
 
 _PUBLIC = frozenset(("signatures",))
-"""Members of a card that look random and are for everyone."""
+"""Card members that look random but are public."""
 
 
 def exposed(value: Any) -> Iterator[tuple[str, str]]:
-    """Yield the secrets in a JSON value: their paths and kinds.
+    """Yield the path and the kind of each secret in a JSON value, never the secret itself.
 
-    The secrets themselves are never part of it. Places are as in ``skills[0].description``.
+    Paths have the form ``skills[0].description``.
     """
     for path, names, text in _texts(value):
         if not text or not _PUBLIC.isdisjoint(names):
@@ -114,10 +114,11 @@ def exposed(value: Any) -> Iterator[tuple[str, str]]:
 
 
 def plain_urls(value: Any) -> Iterator[tuple[str, str]]:
-    """Yield where a card sends credentials to plain http that is not this machine's, and the URL.
+    """Yield the path and the URL of each place where a card sends credentials over plain http.
 
-    URLs are the members ``url`` and those that end with ``Url``; a URI that only names something is
-    none. Those of the provider, the documentation and the icon are for people.
+    URLs of this machine do not count. URLs are the members ``url`` and members that end with
+    ``Url``. Identifier URIs, and the URLs of the provider, the documentation and the icon, are
+    ignored.
     """
     for path, names, text in _texts(value):
         is_member = names and not path.endswith("]") and _FOR_PEOPLE.isdisjoint(names)
@@ -130,9 +131,9 @@ def plain_urls(value: Any) -> Iterator[tuple[str, str]]:
 
 
 def kind_of(text: str, *, is_free: bool = False) -> str:
-    """Return the kind of secret in a text, empty if there seems to be none.
+    """Return the kind of secret in a text, empty if the text seems to have none.
 
-    ``is_free``: random characters count too.
+    With ``is_free``, random characters count as a secret.
     """
     for kind, pattern in _PATTERNS:
         if pattern.search(text):
@@ -143,7 +144,7 @@ def kind_of(text: str, *, is_free: bool = False) -> str:
 def _texts(
     value: Any, path: str = "", names: tuple[str, ...] = (), depth: int = 0
 ) -> Iterator[tuple[str, tuple[str, ...], str]]:
-    """Yield the texts in a JSON value: their paths, and the names of the members around them."""
+    """Yield the texts in a JSON value, with their paths and the names of enclosing members."""
     if depth > _MAX_DEPTH:
         return
     if isinstance(value, dict):
@@ -158,7 +159,7 @@ def _texts(
 
 
 def _is_random(text: str) -> bool:
-    """Return whether a text has a long run of characters that no language has."""
+    """Return whether a text has a long run of characters as in no language."""
     text = _URL.sub(lambda url: url[0].replace("/", " "), _UUID.sub("", text))
     for found in _RANDOM.findall(text):
         if _HEX.fullmatch(found):

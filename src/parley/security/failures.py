@@ -1,10 +1,10 @@
-"""Failed authentications: counted, and slowed down for each address and each claimed id.
+"""Failed authentications: counted and slowed down per address and per claimed id.
 
-Every failure takes one from the allowance of the client's address, and one from that of the id
-that the credentials claim (a user, a key). Both are restored evenly over a minute. An address
-without allowance is refused before anything is verified. An id without allowance is refused to
-addresses that failed within the last minute: its owner, who calls from elsewhere, is not affected.
-Successes restore nothing.
+Every failure uses up one unit of the allowance of the client's address, and one of the allowance of
+the id in the credentials (a user, a key). Both allowances refill evenly within a minute. Requests
+from an address without allowance are rejected before verification. For an id without allowance,
+only addresses that failed within the last minute are rejected: the owner of the id, who calls from
+another address, is not affected. Successes refill nothing.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from parley.security.networks import client_address, network_of
 log = logging.getLogger("parley.security")
 
 PER_MINUTE = 30
-"""How many failures a minute an address may have."""
+"""The number of failures per minute that an address may have."""
 
 WINDOW = 60.0
 
 MAX_TRACKED = 10_000
-"""How many addresses, and how many ids, are tracked: the last that failed."""
+"""The number of addresses, and of ids, that are tracked: the latest failures."""
 
 FailureListener = Callable[[str, str, str], None]
-"""Called with the network, the scheme and the reason of refused credentials. The reason is empty
-for a request that was refused because of failures before it.
+"""Called with the network, the scheme and the reason of rejected credentials. The reason is empty
+for a request that was rejected because of earlier failures.
 """
 
 LINES_PER_MINUTE = 10
-"""How many refused credentials of a minute get a line in the log; the others are counted."""
+"""The number of rejected credentials per minute that are logged; further ones are counted."""
 
 
 class Failures:
-    """Counts refused credentials, and refuses further ones for a while.
+    """Counts rejected credentials, and rejects further requests for a while.
 
-    ``per_minute`` is the allowance of an address and of an id; 0 refuses nothing, but counts.
-    ``trust_proxy`` takes addresses from ``X-Forwarded-For``. ``now`` returns seconds that never
-    go back. ``refused`` is how many credentials were refused so far, ``throttled`` how many
-    requests were refused because of failures before them. ``listener`` hears of each.
+    ``per_minute`` is the allowance of an address and of an id; 0 rejects nothing, but counts.
+    ``trust_proxy`` reads addresses from ``X-Forwarded-For``. ``now`` returns monotonic seconds.
+    ``refused`` is the number of rejected credentials so far, ``throttled`` the number of requests
+    rejected because of earlier failures. ``listener`` is called for each of them.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class Failures:
 
     @property
     def any_recent(self) -> bool:
-        """Whether a request may have to be refused: if not, nothing needs to be checked."""
+        """True if requests may have to be rejected. If false, no request needs a check."""
         return self._limits and bool(self._addresses)
 
     def check(self, scope: Mapping[str, Any], claims: Iterable[Hashable] = ()) -> None:
-        """Refuse a request with credentials while its address has failed too often.
+        """Reject a request with credentials while its address has failed too often.
 
-        ``claims`` are the ids that its credentials claim. Raises ``TooManyRequestsError``.
+        ``claims`` are the ids in its credentials. Raises ``TooManyRequestsError``.
         """
         if not self.any_recent:
             return
@@ -92,7 +92,7 @@ class Failures:
                 self.listener(network, "", "")
             seconds = math.ceil(wait)
             raise TooManyRequestsError(
-                "too many credentials from your address were refused lately; wait "
+                "too many credentials from your address were rejected recently; wait "
                 f"{seconds} second{'' if seconds == 1 else 's'}, and send valid ones",
                 retry_after=seconds,
             )
@@ -105,7 +105,8 @@ class Failures:
         scheme: str = "",
         reason: str = "",
     ) -> None:
-        """Count refused credentials, and log them. ``reason`` has no part of the credentials."""
+        """Count rejected credentials and log them. ``reason`` contains no part of the
+        credentials."""
         now = self._now()
         network = self._network(scope)
         self.refused += 1
@@ -119,11 +120,11 @@ class Failures:
         if self._lines < LINES_PER_MINUTE:
             self._lines += 1
             log.warning(
-                "credentials refused from %s: %s (%s)", network or "no address", reason, scheme
+                "credentials rejected from %s: %s (%s)", network or "no address", reason, scheme
             )
 
     def report(self) -> None:
-        """Log how much was refused since the last report, if anything was."""
+        """Log the number of rejections since the last report, if there were any."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._begun, lines = None, None, self._lines
@@ -134,7 +135,7 @@ class Failures:
         self._ids.forget_old(now)
         if throttled or refused > lines:
             log.warning(
-                "within a minute %d credentials were refused, and %d requests of addresses that "
+                "within a minute %d credentials were rejected, and %d requests from addresses that "
                 "had failed too often%s",
                 refused,
                 throttled,
@@ -149,7 +150,7 @@ class Failures:
         return network_of(client_address(scope, trust_proxy=self._trust_proxy))
 
     def _begin_report(self) -> None:
-        """Have this minute reported at its end."""
+        """Schedule the report for this minute."""
         now = self._now()
         if self._begun is not None and now - self._begun >= WINDOW:
             self.report()
@@ -163,24 +164,24 @@ class Failures:
 
 
 class _Allowances:
-    """What each key may still do: ``limit`` at once, restored evenly over the window."""
+    """The remaining allowance of each key: ``limit`` at once, refilled evenly over the window."""
 
     def __init__(self, limit: int) -> None:
         self._step = WINDOW / limit if limit else 0.0
         self._full = WINDOW - self._step
-        # When a key's allowance is whole again, and when it was last taken from.
+        # The time when a key's allowance is full again, and the time of its last failure.
         self._taken: Bounded[Hashable, tuple[float, float]] = Bounded(MAX_TRACKED)
 
     def __len__(self) -> int:
         return len(self._taken)
 
     def wait(self, key: Hashable, now: float) -> float:
-        """Return how many seconds pass until a key may do one more thing."""
+        """Return the seconds until a key has allowance again."""
         found = self._taken.get(key)
         return 0.0 if found is None else max(0.0, found[0] - now - self._full)
 
     def has_failed(self, key: Hashable, now: float) -> bool:
-        """Return whether a key was taken from within the window."""
+        """Return whether a key has failed within the window."""
         found = self._taken.get(key)
         return found is not None and now - found[1] < WINDOW
 
@@ -190,7 +191,8 @@ class _Allowances:
             del self._taken[key]
 
     def take(self, key: Hashable, now: float) -> None:
-        """Take one from a key. The key that failed longest ago makes room."""
+        """Use up one unit of a key. If there is no room, the key that failed longest ago is
+        dropped."""
         whole_at, _ = self._taken.get(key, (now, now))
-        # No more is owed than a window: after a pause of a minute all is forgiven.
+        # The debt is at most one window: after a minute without failures it is gone.
         self._taken[key] = (min(max(whole_at, now) + self._step, now + WINDOW), now)

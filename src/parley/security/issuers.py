@@ -1,4 +1,4 @@
-"""Issuers of tokens: their metadata (OpenID Connect, RFC 8414), their keys, their introspection."""
+"""Token issuers: metadata (OpenID Connect, RFC 8414), keys, and token introspection."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ OPENID = "/.well-known/openid-configuration"
 OAUTH = "/.well-known/oauth-authorization-server"
 
 METADATA_AGES = Ages(minimum=300.0, default=3600.0)
-"""How long metadata is fresh."""
+"""The time during which metadata is fresh."""
 
 _MAX_MISSING = 1000
 
 
 class KeysUnavailable(Exception):
-    """The keys cannot be had now. ``retry_after`` is in seconds."""
+    """The keys are unavailable now. ``retry_after`` is in seconds."""
 
     def __init__(self, message: str, retry_after: float) -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class KeysUnavailable(Exception):
 
 
 class Metadata(msgspec.Struct, frozen=True):
-    """The metadata of an issuer; ``url`` is where it was found."""
+    """The metadata of an issuer. ``url`` is the address from which it was fetched."""
 
     issuer: str
     url: str
@@ -49,7 +49,7 @@ class Metadata(msgspec.Struct, frozen=True):
 
 
 def openid_url(issuer: str) -> str:
-    """Return the address of an issuer's discovery document; that address itself is one too."""
+    """Return the address of an issuer's discovery document. Accepts that address too."""
     if issuer.endswith(OPENID):
         return issuer
     return issuer.rstrip("/") + OPENID
@@ -65,7 +65,7 @@ MAX_LIFE = 10 * 365 * 86400.0
 
 
 def lifetime_of(answer: Mapping[str, Any]) -> float | None:
-    """Return the seconds that a token in an issuer's answer lives, if it says so."""
+    """Return the lifetime in seconds of the token in an issuer's answer, if it states one."""
     try:
         seconds = float(answer.get("expires_in", -1))
     except (TypeError, ValueError, OverflowError):
@@ -74,7 +74,8 @@ def lifetime_of(answer: Mapping[str, Any]) -> float | None:
 
 
 class ClientIdentity(msgspec.Struct, frozen=True):
-    """How a client authenticates to an issuer (RFC 6749 §2.3): a public one has no secret."""
+    """The authentication of a client to an issuer (RFC 6749 §2.3). A public client has no
+    secret."""
 
     id: str
     secret: str = ""
@@ -88,7 +89,7 @@ class ClientIdentity(msgspec.Struct, frozen=True):
     ) -> tuple[dict[str, str], dict[str, str]]:
         """Return the headers and the form of a request that authenticates this client.
 
-        ``methods`` are the issuer's, empty if it does not say.
+        ``methods`` are the methods that the issuer supports, empty if unknown.
         """
         method = self.method
         if not method and self.secret:
@@ -105,15 +106,15 @@ class ClientIdentity(msgspec.Struct, frozen=True):
 
 
 class IssuerClient:
-    """Asks one issuer for its metadata and keys, which are kept, and about tokens.
+    """Fetches and caches the metadata and keys of one issuer, and introspects tokens.
 
-    Metadata is at the first of ``metadata_urls`` that has it, and names itself as one of ``names``,
-    exactly. Keys are at ``jwks_url``, tokens are introspected at ``introspection_url``, else at the
-    addresses in the metadata. ``named_by`` is the address whose document names ``jwks_url``;
-    without it, the operator does.
+    The metadata is at the first of ``metadata_urls`` that has it, and its issuer must equal one of
+    ``names``. Keys are fetched from ``jwks_url``, tokens are introspected at ``introspection_url``;
+    the default for both is the address in the metadata. ``named_by`` is the address of the document
+    that names ``jwks_url``, empty if the operator names it.
 
-    A key that is unknown is looked for once more, by one request for all who wait, and within
-    limits. Beyond them nothing is known about a token: it may be of a new key.
+    For an unknown key id the keys are fetched again, by one request for all waiting callers, and
+    within limits. Beyond the limits a token is neither valid nor invalid: its key may be new.
     """
 
     def __init__(
@@ -141,7 +142,7 @@ class IssuerClient:
         self._keys_flight = SingleFlight(lambda: self._keys.refresh(self._fetch_keys))
 
     async def close(self) -> None:
-        """End what is under way."""
+        """Cancel the requests in progress."""
         await self._keys_flight.close()
         await self._metadata_flight.close()
 
@@ -149,7 +150,7 @@ class IssuerClient:
 
     @property
     def known(self) -> Metadata | None:
-        """The metadata, if it was fetched before."""
+        """The metadata, if it has been fetched."""
         return self._metadata.known
 
     async def metadata(self) -> Metadata:
@@ -181,12 +182,12 @@ class IssuerClient:
             jwks_uri = content.get("jwks_uri") or ""
             introspection = content.get("introspection_endpoint") or ""
             if not isinstance(jwks_uri, str) or not isinstance(introspection, str):
-                raise FetchFailed(f"{url} has an address that is not a text")
+                raise FetchFailed(f"{url} has an address that is not text")
             return Metadata(content["issuer"], url, jwks_uri, introspection), document.max_age
         raise failure or FetchFailed("no address of metadata is known")
 
     async def _endpoint(self, name: str, given: str) -> tuple[str, str]:
-        """Return an address, and what names it: the operator, or the metadata.
+        """Return an address, and the address of the document that names it (empty: the operator).
 
         Raises ``FetchFailed``.
         """
@@ -207,7 +208,7 @@ class IssuerClient:
     # -- keys ----------------------------------------------------------------------------------
 
     def find_now(self, kid: str | None, alg: str) -> VerificationKey | None:
-        """Return a key if it is known and fresh."""
+        """Return a key if it is known and fresh, without I/O."""
         keys = self._keys.fresh
         return None if keys is None else keys.find(kid, alg)
 
@@ -218,7 +219,7 @@ class IssuerClient:
             if kept.may_fetch:
                 await self._keys_flight.join()
         elif kept.fresh is None and kept.may_fetch:
-            self._keys_flight.begin()  # the old keys count meanwhile
+            self._keys_flight.begin()  # the old keys stay in use meanwhile
         keys = kept.usable
         if keys is None:
             raise KeysUnavailable(kept.failure, max(kept.next_attempt - self._now(), 1.0))
@@ -228,12 +229,12 @@ class IssuerClient:
         return found
 
     async def _look_again(self, kid: str | None, alg: str) -> VerificationKey | None:
-        """Fetch the keys for the sake of an unknown key. Raises ``KeysUnavailable``."""
+        """Fetch the keys again because a key is unknown. Raises ``KeysUnavailable``."""
         kept = self._keys
         if self._now() < self._missing.get((kid, alg), 0.0):
             return None
         if not self._keys_flight.is_under_way and not kept.may_refetch():
-            raise KeysUnavailable("too many unknown keys were looked for", REFETCH_SECONDS)
+            raise KeysUnavailable("too many unknown keys were requested", REFETCH_SECONDS)
         await self._keys_flight.join()
         if kept.next_attempt:
             raise KeysUnavailable(kept.failure, RETRY_SECONDS)

@@ -16,13 +16,13 @@ SYMMETRIC = ("HS256", "HS384", "HS512")
 ASYMMETRIC = (*RSA_ALGORITHMS, "ES256", "ES384", "ES512", "EdDSA", "Ed25519", "Ed448")
 
 MAX_KEYS = 100
-"""The keys of a set. A longer one is refused as a whole."""
+"""The maximum number of keys in a set. A longer set is rejected as a whole."""
 
 MIN_RSA_BITS, MAX_RSA_BITS = 2048, 8200
 MIN_SECRET_BYTES = 32
 
 KEY_AGES = Ages(minimum=60.0, default=600.0)
-"""How long keys are fresh."""
+"""The time during which keys are fresh."""
 
 _MAX_KEPT = 64
 
@@ -37,7 +37,7 @@ _PUBLIC = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
 
 
 class VerificationKey(msgspec.Struct, frozen=True):
-    """A key, and the algorithms that it may verify: never algorithms of another kind."""
+    """A key, and the algorithms that it may verify, all of the same kind."""
 
     kid: str
     algorithms: frozenset[str]
@@ -47,7 +47,7 @@ class VerificationKey(msgspec.Struct, frozen=True):
         return f"VerificationKey({self.kid!r}, {sorted(self.algorithms)})"
 
     def verifies(self, alg: str, signing_input: bytes, signature: bytes) -> bool:
-        """Return whether a signature is this key's, by an algorithm of its own."""
+        """Return whether this key made a signature, with an algorithm of this key."""
         from joserfc.jws import JWSRegistry
 
         try:
@@ -63,7 +63,8 @@ class KeySet:
         self.keys = tuple(keys)
 
     def find(self, kid: str | None, alg: str) -> VerificationKey | None:
-        """Return the key of a token; without a key id, the only fitting key."""
+        """Return the key with this id. Without an id, return the only key that fits, if there is
+        one."""
         fitting = [key for key in self.keys if alg in key.algorithms]
         if kid is None:
             return fitting[0] if len(fitting) == 1 else None
@@ -72,12 +73,12 @@ class KeySet:
         return named[0] if len(named) == 1 else None
 
     def has(self, kid: str | None) -> bool:
-        """Return whether there is a key with an id, whatever it verifies."""
+        """Return whether there is a key with this id, for any algorithm."""
         return kid is not None and any(key.kid == kid for key in self.keys)
 
 
 class FixedKeys:
-    """The keys that an operator names."""
+    """The keys in an operator's settings."""
 
     def __init__(self, keys: Iterable[VerificationKey]) -> None:
         self._keys = KeySet(keys)
@@ -95,7 +96,7 @@ class FixedKeys:
 
 
 class KeySetCache:
-    """The last key sets by address, for all who verify signatures by them."""
+    """A cache of key sets by address, shared by all that verify signatures."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -109,7 +110,7 @@ class KeySetCache:
         *,
         looks_again: bool = True,
     ) -> KeySet:
-        """Return the keys at an address; with ``looks_again`` they are fetched again if one lacks.
+        """Return the keys at an address. With ``looks_again``, a missing key causes one new fetch.
 
         Raises ``FetchFailed``.
         """
@@ -129,8 +130,8 @@ class KeySetCache:
 def read_keys(content: Mapping[str, Any]) -> list[VerificationKey]:
     """Return the usable keys of a published set. Raises ``FetchFailed``.
 
-    A key that is not understood is left out (RFC 7517 §5), like a key for encryption, a weak
-    key, and a secret: a published key is no secret.
+    Keys of an unknown type are left out (RFC 7517 §5), and so are encryption keys, weak keys and
+    secrets: a published secret is no secret.
     """
     keys = content.get("keys")
     if not isinstance(keys, list):
@@ -178,15 +179,15 @@ def _read_key(jwk: Mapping[str, Any]) -> VerificationKey | None:
 
 
 def _bits(value: str) -> int:
-    """Return about how many bits a number in base64 has."""
+    """Return the approximate number of bits of a number in base64."""
     return len(value.lstrip("A").rstrip("=")) * 6
 
 
 def keys_of(given: Any) -> list[VerificationKey]:
-    """Return the keys that an operator names, all of one kind: public keys, or one secret.
+    """Return an operator's keys, all of one kind: public keys or secrets.
 
-    They are JWKs, a key set, PEM, or the bytes of a secret, alone or in a list. Raises
-    ``ValueError``, without the keys in it.
+    Accepts JWKs, a key set, PEM, or the bytes of a secret, alone or in a list. Raises
+    ``ValueError`` without quoting the keys.
     """
     each = given if isinstance(given, (list, tuple)) else [given]
     found: list[VerificationKey] = []
@@ -201,7 +202,9 @@ def keys_of(given: Any) -> list[VerificationKey]:
     if not found:
         raise ValueError("keys= has no key that verifies signatures")
     if len({key.algorithms <= frozenset(SYMMETRIC) for key in found}) > 1:
-        raise ValueError("keys= are public keys or secrets: who reads both can be confused")
+        raise ValueError(
+            "keys= are public keys or secrets, not both: a verifier of both can be confused"
+        )
     return found
 
 
@@ -249,7 +252,7 @@ def _pem_key(pem: bytes) -> VerificationKey:
 
     for kind in (RSAKey, ECKey, OKPKey):
         try:
-            with warnings.catch_warnings():  # of weak keys, which are refused below
+            with warnings.catch_warnings():  # about weak keys, which are rejected below
                 warnings.simplefilter("ignore")
                 jwk = kind.import_key(pem).as_dict(private=False)
         except (ValueError, TypeError, KeyError, JoseError, AttributeError):

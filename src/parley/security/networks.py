@@ -17,21 +17,21 @@ from typing import Any
 from urllib.parse import urlsplit
 
 CONNECTION = "parley.connection"
-"""The extension of a scope with the address of its connection, where proxy headers are believed."""
+"""The extension of a scope with the address of its connection, if proxy headers are trusted."""
 
 KNOWN_PROXIES = "FORWARDED_ALLOW_IPS"
-"""The variable with the addresses of known proxies, for our connections as for uvicorn's."""
+"""The environment variable with the addresses of known proxies, as for uvicorn."""
 
 _FORWARDED_FOR = b"x-forwarded-for"
 
 
 def client_address(scope: Mapping[str, Any], *, trust_proxy: bool = False) -> str:
-    """Return the IP address of the sender of a request; empty if it has none (unix sockets).
+    """Return the IP address of the sender of a request; empty if there is none (unix sockets).
 
-    With ``trust_proxy`` it is the last one of ``X-Forwarded-For``, which the nearest proxy added:
-    callers can write what they like before it. Where the server of this package knows further
-    proxies (``FORWARDED_ALLOW_IPS``), it is the last one that is none of them. It is that of the
-    connection without the header, and if the proxy wrote no address.
+    With ``trust_proxy`` it is the last address in ``X-Forwarded-For``, which the nearest proxy
+    added; callers can forge the addresses before it. If further proxies are known
+    (``FORWARDED_ALLOW_IPS``), it is the last address that is not a known proxy. Without the header,
+    or without an address in it, it is the address of the connection.
     """
     client = scope.get("client")
     address: str = client[0] or "" if client else ""
@@ -49,9 +49,9 @@ def client_address(scope: Mapping[str, Any], *, trust_proxy: bool = False) -> st
 
 
 def connection_address(scope: Mapping[str, Any]) -> str:
-    """Return the IP address of the connection itself, whatever proxy headers say.
+    """Return the IP address of the connection itself, independent of proxy headers.
 
-    Another server than this package's may have put a forwarded address in its place.
+    A server other than Parley's may have replaced it with a forwarded address.
     """
     own = (scope.get("extensions") or {}).get(CONNECTION)
     client = own["client"] if own else scope.get("client")
@@ -66,7 +66,7 @@ def _bare(address: str) -> str:
 
 
 def network_of(address: str) -> str:
-    """Return what counts as one client: an IPv4 address, or the network (/64) of an IPv6 one."""
+    """Return the unit that counts as one client: an IPv4 address, or the /64 of an IPv6 address."""
     if ":" not in address:
         return address
     try:
@@ -88,7 +88,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_plain_public(url: str) -> bool:
-    """Return whether a URL is plain http to another machine: nothing secret may go there."""
+    """Return whether a URL is plain http to another machine, where secrets must not be sent."""
     try:
         parts = urlsplit(url)
         return parts.scheme.lower() == "http" and not is_loopback(parts.hostname or "")
@@ -97,9 +97,9 @@ def is_plain_public(url: str) -> bool:
 
 
 def literal_address(host: str) -> IPv4Address | IPv6Address | None:
-    """Return the address that a host is, ``None`` for a name.
+    """Return the address if a host is one, ``None`` for a name.
 
-    An IPv4 address that is mapped into IPv6, as dual-stack sockets report it, is that one.
+    An IPv4 address that is mapped into IPv6, as dual-stack sockets report it, becomes IPv4.
     """
     try:
         address = ip_address(host)
@@ -110,9 +110,9 @@ def literal_address(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def networks(given: Iterable[str], *, what: str) -> tuple[Network, ...]:
-    """Return networks such as ``10.0.0.0/8``; an address is the network of itself.
+    """Return networks such as ``10.0.0.0/8``; a single address is a network of one.
 
-    Raises ``ValueError`` for anything else, which begins with ``what``.
+    Raises ``ValueError``, beginning with ``what``, for anything else.
     """
     if isinstance(given, str):
         raise ValueError(f'{what} takes a list of networks, such as ["{given}"]')

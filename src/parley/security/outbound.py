@@ -1,8 +1,8 @@
 """Outbound HTTP: guarded sessions, small JSON documents, and a cache for documents.
 
-An address that the operator names may be on any host. An address in a document is on the
-document's own origin, or it is https and passes the egress policy: an issuer must not lead the
-server into its own network.
+An address in the operator's settings may be on any host. An address in a fetched document must be
+on the document's own origin, or be https and allowed by the egress policy: an issuer must not lead
+the server into its own network.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def guarded_session(
     options: Mapping[str, Any] | None = None,
     **connector: Any,
 ) -> aiohttp.ClientSession:
-    """Return a session that dials what ``egress`` allows, without one any address.
+    """Return a session that connects to addresses that ``egress`` allows, or to all without it.
 
-    It bounds responses, keeps no cookie, and takes no proxy and no password from the environment.
-    ``trusted`` and ``resolver`` are those of ``Egress.connector``, ``options`` of
-    ``ClientSession``, the rest of ``TCPConnector``.
+    It bounds responses, keeps no cookies, and ignores proxies and passwords in the environment.
+    ``trusted`` and ``resolver`` are passed to ``Egress.connector``, ``options`` to
+    ``ClientSession``, and the remaining arguments to ``TCPConnector``.
     """
     import aiohttp
 
@@ -50,7 +50,7 @@ def guarded_session(
     return aiohttp.ClientSession(
         connector=made,
         cookie_jar=aiohttp.DummyCookieJar(),
-        trust_env=False,  # passwords from ~/.netrc would go to any port of their hosts
+        trust_env=False,  # passwords from ~/.netrc would be sent to any port of their hosts
         **(options or {}),
     )
 
@@ -64,7 +64,7 @@ async def read_start(content: aiohttp.StreamReader, most: int) -> bytes:
 
 
 def max_age(control: str) -> float | None:
-    """Return the seconds that a ``Cache-Control`` allows, ``None`` if it does not say."""
+    """Return the ``max-age`` of a ``Cache-Control`` in seconds, ``None`` if it has none."""
     found = None
     for directive in control.lower().split(","):
         name, _, value = directive.strip().partition("=")
@@ -79,21 +79,21 @@ def max_age(control: str) -> float | None:
 # -- small JSON documents ---------------------------------------------------------------------
 
 MAX_BYTES = 512 * 1024
-"""The size of a document."""
+"""The maximum size of a document."""
 
 TIMEOUT = 5.0
-"""Seconds for a request and its answer."""
+"""The time in seconds for a request and its response."""
 
 _MAX_CONNECTIONS = 32
 
 _Route = tuple[asyncio.AbstractEventLoop, Egress | None, bool]
-"""A loop, the policy for its connections, and whether they go to hosts that it trusts."""
+"""A loop, the egress policy of its connections, and whether these go to trusted hosts."""
 
 
 class FetchFailed(Exception):
-    """A document could not be had. The message says why, for the server's log.
+    """A document could not be fetched. The message says why, for the server's log.
 
-    ``status`` is the answer's, 0 without an answer.
+    ``status`` is the HTTP status, 0 without a response.
     """
 
     def __init__(self, message: str, status: int = 0) -> None:
@@ -102,14 +102,14 @@ class FetchFailed(Exception):
 
 
 class Document(msgspec.Struct, frozen=True):
-    """A JSON object, and the seconds that it may be kept; ``None`` if nothing was said of that."""
+    """A JSON object, and the seconds for which it may be kept; ``None`` if the server gave none."""
 
     content: dict[str, Any]
     max_age: float | None = None
 
 
 def checked_url(url: str, what: str) -> str:
-    """Return an address that an operator names: https, or http on this machine.
+    """Return an address from an operator's settings: https, or http on this machine.
 
     Raises ``ValueError``.
     """
@@ -120,12 +120,12 @@ def checked_url(url: str, what: str) -> str:
 
 
 def is_url(text: str) -> bool:
-    """Return whether a text is an address that could be fetched."""
+    """Return whether a text is an address from which a document can be fetched."""
     return not _unfit(text)
 
 
 def _unfit(url: str) -> str:
-    """Return the fault of an address, empty for a right one."""
+    """Return the problem of an address, empty if it is valid."""
     if not isinstance(url, str) or not url.isascii() or not url.isprintable() or " " in url:
         return f"not {url!r:.200}"
     try:
@@ -143,9 +143,9 @@ def _unfit(url: str) -> str:
 
 
 class Fetcher:
-    """Fetches documents for one scheme. It follows no redirect, and keeps no cookie.
+    """Fetches documents for one scheme. Follows no redirects and keeps no cookies.
 
-    It may be used in several event loops: each has its own connections.
+    It may be used in several event loops; each has its own connections.
     """
 
     def __init__(self, egress: Egress | None = None) -> None:
@@ -155,7 +155,8 @@ class Fetcher:
     async def get(self, url: str, *, named_by: str = "") -> Document:
         """Return the JSON object at an address. Raises ``FetchFailed``.
 
-        ``named_by`` is the address whose document names this one; without it, the operator does.
+        ``named_by`` is the address of the document that names this address, empty if the operator
+        does.
         """
         return await self._request("GET", url, named_by=named_by)
 
@@ -167,7 +168,7 @@ class Fetcher:
         headers: Mapping[str, str] | None = None,
         named_by: str = "",
     ) -> Document:
-        """Post a form, and return the JSON object of the answer. Raises ``FetchFailed``."""
+        """Post a form, and return the JSON object of the response. Raises ``FetchFailed``."""
         return await self._request("POST", url, named_by=named_by, data=form, headers=headers)
 
     async def close(self) -> None:
@@ -223,13 +224,13 @@ class Fetcher:
         try:
             content = msgspec.json.decode(body)
         except (ValueError, msgspec.DecodeError, RecursionError):
-            raise FetchFailed(f"{shown} answered with something else than JSON") from None
+            raise FetchFailed(f"{shown} did not answer with JSON") from None
         if not isinstance(content, dict):
-            raise FetchFailed(f"{shown} answered with something else than a JSON object")
+            raise FetchFailed(f"{shown} did not answer with a JSON object")
         return Document(content, age)
 
     def _policy_for(self, url: str, named_by: str) -> Egress | None:
-        """Return the policy for an address; none for an operator's address.
+        """Return the egress policy for an address, ``None`` for an address of the operator.
 
         Raises ``FetchFailed``.
         """
@@ -242,7 +243,7 @@ class Fetcher:
             )
         host = urlsplit(url).hostname or ""
         if is_loopback(host) and is_loopback(urlsplit(named_by).hostname or ""):
-            return self.egress.adding(LOOPBACK)  # an issuer of this machine may name this machine
+            return self.egress.adding(LOOPBACK)  # an issuer on this machine may name this machine
         if urlsplit(url).scheme != "https":
             raise FetchFailed(f"{named_by} names an address on this machine: {url[:200]}")
         return self.egress
@@ -264,20 +265,20 @@ class Fetcher:
 # -- cache ------------------------------------------------------------------------------------
 
 KEPT_SECONDS = 3600.0
-"""How long a document is used that is no longer fresh, while its server does not answer."""
+"""The time for which a stale document is used while its server does not answer."""
 
 RETRY_SECONDS = 2.0
 """The pause after a failure."""
 
 REFETCH_SECONDS = 10.0
 MAX_REFETCHES = 5
-"""Fetches of a document that is fresh and lacks something: so many at once, then one in
-``REFETCH_SECONDS``. Senders of tokens and cards can cause one.
+"""The number of fetches of a fresh document that lacks something: this many at once, then one per
+``REFETCH_SECONDS``. Senders of tokens and cards can cause such fetches.
 """
 
 
 class Ages(msgspec.Struct, frozen=True, kw_only=True):
-    """The seconds that a document is fresh: as its server says, within bounds."""
+    """The bounds in seconds of a document's freshness, and the default if its server gives none."""
 
     minimum: float
     default: float
@@ -285,11 +286,11 @@ class Ages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cached(Generic[T]):
-    """A document of others: fresh for its age, and usable for ``KEPT_SECONDS`` beyond it.
+    """A cached document: fresh for its age, and usable for ``KEPT_SECONDS`` longer.
 
-    ``failure`` says why the last fetch failed, ``next_attempt`` until when its server is left
-    alone; empty and 0 after a success. ``what`` begins the warning about a failure, if there is
-    one in the log.
+    ``failure`` is the reason why the last fetch failed, and ``next_attempt`` the time of the next
+    one; empty and 0 after a success. ``what`` is the beginning of the warning about a failure;
+    empty for no warning.
     """
 
     def __init__(self, ages: Ages, now: Callable[[], float], what: str = "") -> None:
@@ -305,7 +306,7 @@ class Cached(Generic[T]):
 
     @property
     def known(self) -> T | None:
-        """The document, however old."""
+        """The document, whatever its age."""
         return self._value
 
     @property
@@ -315,16 +316,17 @@ class Cached(Generic[T]):
 
     @property
     def usable(self) -> T | None:
-        """The document, unless it is so old that it counts no more."""
+        """The document, unless it is too old to be used."""
         return self._value if self._now() < self._usable_until else None
 
     @property
     def may_fetch(self) -> bool:
-        """Whether the pause after a failure is over."""
+        """True if the pause after a failure is over."""
         return self._now() >= self.next_attempt
 
     def may_refetch(self) -> bool:
-        """Return whether a fresh document may be fetched for what it lacks, and count it."""
+        """Return whether a fresh document may be fetched again for a missing part, and count
+        this."""
         now = self._now()
         left = self._refetches + (now - self._counted_at) / REFETCH_SECONDS
         self._refetches, self._counted_at = min(left, float(MAX_REFETCHES)), now
@@ -334,7 +336,7 @@ class Cached(Generic[T]):
         return True
 
     async def refresh(self, fetch: Callable[[], Awaitable[tuple[T, float | None]]]) -> None:
-        """Fetch the document, with the age that its server allows. Keeps a ``FetchFailed``."""
+        """Fetch the document and its permitted age. Stores a ``FetchFailed`` in ``failure``."""
         try:
             value, age = await fetch()
         except FetchFailed as failure:

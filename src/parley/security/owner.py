@@ -1,7 +1,7 @@
-"""Owner policies: to whom tasks, contexts, webhooks, receipts and files belong.
+"""Owner policies: the owners of tasks, contexts, webhooks, receipts and files.
 
-The policy of an agent makes the owner's key from a caller, in this one place. Only requests with
-the same key see the things stored under it.
+An agent's policy computes the owner's key from a caller, in this one place. Only requests with the
+same key see the objects stored under it.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from parley.model.service import Caller, group_key
 log = logging.getLogger("parley.security")
 
 LONGEST_KEY = 1024
-"""In bytes of UTF-8. Of a longer key the digest is stored."""
+"""In bytes of UTF-8. A longer key is stored as a digest."""
 
 ANONYMOUS_REFUSED = (
-    "this agent keeps tasks for groups of callers, so it must know who calls; send credentials"
+    "this agent keeps tasks for groups of callers, so callers must be known; send credentials"
 )
 
 
 class OwnerPolicy(ABC):
-    """Decides who owns the things that a caller makes. ``key_of`` returns the owner's key.
+    """Decides which owner the objects of a caller belong to. ``key_of`` returns the owner's key.
 
-    Policies are those of this module: a key of any other form could be that of somebody else. Keys
-    of different policies differ, and so do keys of callers of different issuers, unless the policy
-    is made for all issuers.
+    Only the policies of this module are allowed: a key of another form could collide with a foreign
+    key. Keys of different policies differ, and so do keys of callers of different issuers, unless
+    the policy is made for all issuers.
     """
 
     @abstractmethod
     def key_of(self, caller: Caller) -> str:
-        """Return the key of the owner of a caller's things.
+        """Return the key of the owner of a caller's objects.
 
         Raises ``PermissionDeniedError``, ``UnauthenticatedError``.
         """
@@ -56,7 +56,7 @@ class _TenantPolicy(OwnerPolicy):
         return "'tenant'"
 
     def key_of(self, caller: Caller) -> str:
-        return _TENANT  # the tenant itself is part of each scope
+        return _TENANT  # every storage scope includes the tenant
 
 
 _TENANT = group_key("tenant")
@@ -66,7 +66,7 @@ PER_TENANT: OwnerPolicy = _TenantPolicy()
 
 
 class _GroupPolicy(OwnerPolicy):
-    """What belongs to groups of known callers."""
+    """Ownership by groups of authenticated callers."""
 
     kind = ""
 
@@ -78,7 +78,7 @@ class _GroupPolicy(OwnerPolicy):
             raise UnauthenticatedError(ANONYMOUS_REFUSED)
         name = self._group(caller)
         issuer = ("all",) if self._across_issuers else ("of", caller.issuer)
-        # The claims of an unauthenticated caller never lead to the things of others.
+        # The claims of an unauthenticated caller never give access to objects of others.
         proof = "authenticated" if caller.authenticated else "unauthenticated"
         key = group_key(*self._namespace, proof, *issuer, name)
         if len(key) * 4 > LONGEST_KEY and len(key.encode()) > LONGEST_KEY:
@@ -91,11 +91,11 @@ class _GroupPolicy(OwnerPolicy):
 
     @abstractmethod
     def _group(self, caller: Caller) -> str:
-        """Return the name of the group that a caller belongs to."""
+        """Return the name of a caller's group."""
 
 
 class Claim(_GroupPolicy):
-    """What belongs to all callers with the same value of a claim. See ``claim``."""
+    """Ownership by all callers with the same value of a claim. See ``claim``."""
 
     kind = "claim"
 
@@ -119,7 +119,7 @@ class Claim(_GroupPolicy):
         if isinstance(value, (list, tuple)) and value:
             raise _refused(
                 f"the claim {self.name!r} of your credentials has {len(value)} values, and tasks "
-                "here belong to one; ask for credentials with one of them"
+                "here belong to a single value; get credentials with one value"
             )
         if value is None or value == "" or value == () or value == []:
             raise _refused(
@@ -130,14 +130,14 @@ class Claim(_GroupPolicy):
             return str(value)
         if not isinstance(value, str) or not may_be_name(value):
             raise _refused(
-                f"the claim {self.name!r} of your credentials is no name of a group: that is text "
-                f"of {RIGHT_NAME}"
+                f"the claim {self.name!r} of your credentials is not the name of a group, which is "
+                f"text of {RIGHT_NAME}"
             )
         return value
 
 
 class OwnerFunction(_GroupPolicy):
-    """What belongs to whom a function of the caller names. See ``owner_function``."""
+    """Ownership by the name that a function computes from the caller. See ``owner_function``."""
 
     kind = "function"
 
@@ -159,13 +159,11 @@ class OwnerFunction(_GroupPolicy):
         return f"owner_function({getattr(self._function, '__name__', self._function)!s})"
 
     def _group(self, caller: Caller) -> str:
-        words = "the server cannot tell to whom this belongs; its log says why under"
+        words = "the server cannot find out who owns this; its log says why under"
         with author_code(log, "the owner policy of an agent", words, PermissionDeniedError):
             name: Any = self._function(caller)
             if name is None or name == "":
-                raise _refused(
-                    "tasks here belong to groups of callers, and you are in none of them"
-                )
+                raise _refused("tasks here belong to groups of callers, and you are in no group")
             if not isinstance(name, str) or not may_be_name(name):
                 kind = type(name).__name__
                 raise TypeError(f"an owner policy returns text of {RIGHT_NAME}, not this {kind}")
@@ -173,10 +171,10 @@ class OwnerFunction(_GroupPolicy):
 
 
 def claim(name: str, *, across_issuers: bool = False) -> OwnerPolicy:
-    """Return the policy by which callers with the same value of a claim share what they make.
+    """Return the policy under which callers with the same value of a claim share their objects.
 
-    The claim is text or a whole number. A caller without it, or with several values, is refused,
-    and so is an anonymous one. The "acme" of two issuers is two owners, unless ``across_issuers``.
+    The claim is text or a whole number. Anonymous callers, and callers without the claim or with
+    several values, are rejected. "acme" from two issuers is two owners, unless ``across_issuers``.
     """
     return Claim(name, across_issuers=across_issuers)
 
@@ -184,17 +182,17 @@ def claim(name: str, *, across_issuers: bool = False) -> OwnerPolicy:
 def owner_function(
     function: Callable[[Caller], str | None], *, across_issuers: bool = False
 ) -> OwnerPolicy:
-    """Return the policy by which callers share what they make if a function names the same owner.
+    """Return the policy under which callers share their objects if a function names the same owner.
 
-    It is a plain function, called for every request on the event loop. It returns a name, or
-    ``None`` for a caller who may own nothing, and is not called for anonymous callers. The "acme"
-    of two issuers is two owners, unless ``across_issuers``.
+    The function is plain, and called on the event loop for every request. It returns a name, or
+    ``None`` for a caller who may own nothing. It is not called for anonymous callers. "acme" from
+    two issuers is two owners, unless ``across_issuers``.
     """
     return OwnerFunction(function, across_issuers=across_issuers)
 
 
 Owner = Literal["caller", "tenant"] | OwnerPolicy | Callable[[Caller], str | None]
-"""An owner policy, as an agent takes it."""
+"""The option ``owner`` of an agent."""
 
 
 def owner_policy(given: Any) -> OwnerPolicy:

@@ -1,8 +1,8 @@
 """Limits on HTTP responses, for connections to servers that are not trusted.
 
-An HTTP library parses everything that has arrived before the event loop continues: endless interim
-responses, headers or further responses would block the process. So data is parsed in small pieces,
-and a connection that exceeds a limit is closed.
+An HTTP library parses everything that has arrived before the event loop continues, so endless
+interim responses, headers or further responses would block the process. Therefore data is parsed in
+small chunks, and a connection that exceeds a limit is closed.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ MAX_INTERIM = 100
 """The number of interim responses (1xx) before a response."""
 
 MAX_IDLE_BYTES = 1024 * 1024
-"""The bytes between parts of a body that are not body: chunk extensions, trailers."""
+"""The maximum number of bytes between parts of a body: chunk extensions and trailers."""
 
 
 class ResponseLimitExceeded(OSError):
-    """A response exceeded the limits, and its connection was closed."""
+    """A response exceeded the limits. Its connection is closed."""
 
     def __init__(self) -> None:
-        super().__init__("more came than an answer may take")
+        super().__init__("the response exceeds the limits")
 
 
 def bounded_connector(**options: Any) -> aiohttp.TCPConnector:
-    """Return a connector, with the options of ``TCPConnector``, that bounds responses.
+    """Return a connector with options of ``TCPConnector`` that bounds responses.
 
     A call whose response exceeds the limits fails with ``ResponseLimitExceeded``, or with a
-    ``ClientError`` that has it for a cause. Nothing may arrive on an idle connection. The reader of
-    a body bounds that itself.
+    ``ClientError`` whose cause it is. Data on an idle connection exceeds the limits too. The reader
+    of a body must bound the body itself.
     """
     import aiohttp
 
@@ -88,10 +88,10 @@ def _reader() -> type[ResponseHandler]:
                 self._body = body
 
         def data_received(self, data: bytes) -> None:
-            """Parse data in pieces, within the limits."""
+            """Parse data in chunks, within the limits."""
             if not data:
-                super().data_received(data)  # parses what is buffered
-            if self._payload_parser is not None:  # frames, which their parser bounds
+                super().data_received(data)  # parses the buffered data
+            if self._payload_parser is not None:  # WebSocket frames have limits of their own
                 super().data_received(data)
                 return
             for begin in range(0, len(data), CHUNK_BYTES):
@@ -106,7 +106,7 @@ def _reader() -> type[ResponseHandler]:
                     self._abort()
                     return
             elif self._is_upgraded:
-                # Kept until the parser of frames is there; without a parser they are never read.
+                # Buffered until the parser of frames is set; without one, the data is never read.
                 self._idle_bytes += len(piece)
                 if self._idle_bytes > MAX_IDLE_BYTES:
                     self._abort()

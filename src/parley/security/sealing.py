@@ -1,8 +1,9 @@
-"""Sealed secrets and signed tokens, under a key that only the server has.
+"""Sealed secrets and signed tokens, under a key of the server.
 
-A sealed text (AES-256-GCM) is bound to its purpose and to a context: opened for another one, it is
-refused. A token has claims that this server puts into an address, and reads back from it: anyone
-can read it, only the key makes a valid one. Addresses of callbacks and posted credentials have one.
+A sealed text (AES-256-GCM) is bound to its purpose and to a context; it cannot be opened for
+another. A token carries claims that this server puts into an address and reads back from it: anyone
+can read it, but only the key can make a valid one. Addresses for callbacks and for posted
+credentials contain a token.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from itsdangerous import BadData, URLSafeSerializer
 from parley.security.signing.keys import decode, encode
 
 MIN_KEY_LENGTH = 32
-"""The characters of a key that an operator gives."""
+"""The minimum length of an operator's key in characters."""
 
 MAX_SEALED_LENGTH = 256 * 1024
 
@@ -26,16 +27,16 @@ _NONCE = 12
 
 
 class SealBroken(Exception):
-    """The text was not sealed with this key for this purpose and context, or was changed since."""
+    """The text was not sealed with this key for this purpose and context, or was changed."""
 
 
 class Sealer:
-    """Seals and opens bytes under one key. Each purpose has a key of its own (HKDF, RFC 5869)."""
+    """Encrypts and decrypts bytes under one key. Each purpose has its own key (HKDF, RFC 5869)."""
 
     def __init__(self, key: bytes) -> None:
         if len(key) < MIN_KEY_LENGTH:
             raise ValueError(
-                f"a key to seal with has at least {MIN_KEY_LENGTH} bytes, not {len(key)}"
+                f"an encryption key has at least {MIN_KEY_LENGTH} bytes, not {len(key)}"
             )
         self._root = hmac.digest(b"parley sealing", key, hashlib.sha256)
         self._ciphers: dict[str, Any] = {}
@@ -44,14 +45,13 @@ class Sealer:
         return "Sealer(...)"
 
     def seal(self, purpose: str, content: bytes, context: str) -> str:
-        """Return the content, encrypted: letters, digits, ``-`` and ``_``."""
+        """Return the encrypted content: letters, digits, ``-`` and ``_``."""
         return self._sealed(purpose, os.urandom(_NONCE), content, context)
 
     def seal_equally(self, purpose: str, content: bytes, context: str) -> str:
-        """Return the content, encrypted, which is the same text at every call.
+        """Return the encrypted content; equal arguments give an equal text.
 
-        The nonce is a MAC of content and context. So one sees that two texts are equal, and
-        nothing else.
+        The nonce is a MAC of content and context, so the text reveals equality and nothing else.
         """
         place = context.encode()
         framed = len(place).to_bytes(8, "big") + place + content
@@ -63,13 +63,13 @@ class Sealer:
         return encode(nonce + data)
 
     def open(self, purpose: str, sealed: str, context: str) -> bytes:
-        """Return the content of a sealed text. Raises ``SealBroken``, which does not say why."""
+        """Return the content of a sealed text. Raises ``SealBroken`` without a reason."""
         from cryptography.exceptions import InvalidTag
 
         if len(sealed) > MAX_SEALED_LENGTH or not sealed.isascii():
             raise SealBroken
         try:
-            raw = decode(sealed)  # not the same bytes, in another spelling of base64
+            raw = decode(sealed)  # rejects another base64 spelling of the same bytes
             content: bytes = self._cipher(purpose).decrypt(
                 raw[:_NONCE], raw[_NONCE:], context.encode()
             )
@@ -78,7 +78,7 @@ class Sealer:
         return content
 
     def derive(self, purpose: str, name: str) -> bytes:
-        """Return 32 secret bytes that belong to a name: the same at every call."""
+        """Return 32 secret bytes for a name, the same for every call."""
         return hmac.digest(self._key(purpose), name.encode(), hashlib.sha256)
 
     def _key(self, purpose: str) -> bytes:
@@ -95,7 +95,7 @@ class Sealer:
 
 
 def operator_key(text: str) -> bytes:
-    """Return the key that an operator gave as text. Raises ``ValueError`` for a short one."""
+    """Return an operator's key from its text. Raises ``ValueError`` for a short one."""
     if len(text) < MIN_KEY_LENGTH:
         raise ValueError(
             f"a secret key has {MIN_KEY_LENGTH} characters or more, and this one has {len(text)}; "
@@ -107,42 +107,42 @@ def operator_key(text: str) -> bytes:
 # -- signed tokens ----------------------------------------------------------------------------
 
 MAX_TOKEN_LENGTH = 4096
-"""The most characters of a token: proxies and clients accept URLs of at least 8,000."""
+"""The maximum length of a token: proxies and clients accept URLs of at least 8,000 characters."""
 
 MIN_SIGNING_KEY = 16
 
 
 CALLBACKS = "/callbacks"
-"""Where callbacks arrive, below the address of an agent."""
+"""The path of callbacks, below the address of an agent."""
 
 AUTHORIZE = f"{CALLBACKS}/authorize"
-"""Where credentials for tasks are posted, below the address of an agent."""
+"""The path of posted credentials for tasks, below the address of an agent."""
 
 REDIRECT = f"{CALLBACKS}/oauth"
-"""Where authorization servers send browsers back to."""
+"""The path to which authorization servers redirect browsers."""
 
 
 class TokenInvalid(Exception):
-    """The token was not made with this key for this purpose, or was changed since."""
+    """The token was not made with this key for this purpose, or was changed."""
 
 
 class TokenExpired(TokenInvalid):
-    """The token is genuine, and its time is over."""
+    """The token is genuine but has expired."""
 
 
 class CredentialRefused(ValueError):
-    """The posted body is no credential. The message describes a credential, and quotes nothing."""
+    """The posted body is not a credential. The message describes the right form, and quotes
+    nothing."""
 
 
 class NoLongerNeeded(Exception):
-    """The task has ended, and takes no credential."""
+    """The task has ended, and accepts no credentials."""
 
 
 class TokenSigner:
-    """Makes and reads tokens under one key. Each purpose has a key of its own, derived from it.
+    """Makes and reads tokens under one key. Each purpose has its own derived key.
 
-    So a token that was made for one purpose is invalid for every other. Times are seconds since
-    the epoch.
+    So a token for one purpose is invalid for every other. Times are seconds since the epoch.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -170,8 +170,8 @@ class TokenSigner:
     def read(self, purpose: str, token: str, now: float) -> dict[str, Any]:
         """Return the claims of a token.
 
-        Raises ``TokenExpired`` from the second ``expires_at`` on, and ``TokenInvalid``, which says
-        nothing about the fault.
+        Raises ``TokenExpired`` from the second ``expires_at`` on, and ``TokenInvalid`` without a
+        reason.
         """
         if len(token) > MAX_TOKEN_LENGTH or not token.isascii():
             raise TokenInvalid
@@ -182,7 +182,7 @@ class TokenSigner:
             raise TokenInvalid from None
         payload = token.rpartition(".")[0]
         if serializer.make_signer(serializer.salt).sign(payload) != token.encode("ascii"):
-            raise TokenInvalid  # the same signature, in another spelling of base64
+            raise TokenInvalid  # another base64 spelling of the same signature
         if content["e"] is not None and now >= content["e"]:
             raise TokenExpired
         claims: dict[str, Any] = content["c"]

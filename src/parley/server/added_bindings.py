@@ -1,4 +1,4 @@
-"""Bindings that are added to a server, beside JSON-RPC, HTTP+JSON and gRPC.
+"""Bindings that are added to a server, next to JSON-RPC, HTTP+JSON and gRPC.
 
 A package adds one with an entry point of the group ``parley.bindings``, or an operator with
 ``parley.asgi(agent, bindings=[...])`` (docs/guides/extend-parley.md).
@@ -30,11 +30,11 @@ from parley.wire.versions import LATEST
 
 
 class BindingPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an agent is on a server, for a binding that is added.
+    """The position of an agent on a server, for an added binding.
 
     ``served`` is shared by the bindings of the agent: dispatcher, settings of the server, callers.
-    The ``agent`` may be the ``tenant`` of the endpoint; it is ``below`` the address that
-    ``advertised`` tells. ``gate`` knows which addresses see the agent; others find what is
+    The ``agent`` may be the ``tenant`` of the endpoint; ``below`` is its path below the address in
+    ``advertised``. ``gate`` decides which addresses see the agent; other addresses get
     ``elsewhere``. ``restricted`` wraps a handler in the restriction of an endpoint of the server,
     such as ``card``.
     """
@@ -112,9 +112,9 @@ class SeenFromScope:
 class TenantBindings(AgentHandler):
     """Answers for tenants that only the service of an agent knows, below the agent's address.
 
-    ``prefix`` are the segments of that address; other paths are for what is ``otherwise`` there, as
-    are those of the ``others``: tenants with agents of their own. ``handlers`` makes the handler of
-    a tenant for each path of a binding.
+    ``prefix`` are the segments of that address. Other paths, and the paths of ``others`` (tenants
+    with agents of their own), are answered by ``otherwise``. ``handlers`` makes the handler of a
+    tenant for each path of a binding.
     """
 
     takes_sockets = True
@@ -150,6 +150,6 @@ class TenantBindings(AgentHandler):
         return otherwise(scope, receive, send)
 
     def requests(self, scope: Scope) -> AgentRequests | None:
-        """Return the requests with the head of a scope, if they are for no added binding."""
+        """Return the requests with the head of a scope, unless they are for an added binding."""
         is_other = not scope["path"].endswith(self._ends)
         return requests_of(self.otherwise, scope) if is_other else None

@@ -1,4 +1,4 @@
-"""The address that a request was sent to, and the hosts that a server answers to.
+"""The address that a request was sent to, and the hosts that a server accepts.
 
 A web page can point its own name to 127.0.0.1 (DNS rebinding). The browser then treats a server on
 this machine as the page's own, and lets the page call it and read the answers. The ``Host`` header
@@ -29,7 +29,7 @@ _NAME = re.compile(r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
 
 
 class HostNotAllowed(Exception):
-    """The request names a host that the server does not answer to. ``status`` is for HTTP."""
+    """The request names a host that the server does not accept. ``status`` is for HTTP."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -37,7 +37,7 @@ class HostNotAllowed(Exception):
 
 
 class AllowedHosts:
-    """The hosts that a server answers to.
+    """The hosts that a server accepts.
 
     On a connection to a loopback address: the server's own names (``localhost``, any loopback
     address, the name that it is bound to), the host of ``url``, and ``allowed``. With
@@ -82,13 +82,13 @@ class AllowedHosts:
 
     @property
     def is_on_loopback(self) -> bool:
-        """Whether a server of this package listens for the app, on this machine alone."""
+        """True if a server of this package listens for the app, on this machine only."""
         return self.serves_itself and not self._is_open
 
     def listens(self, host: str, addresses: Iterable[str]) -> None:
-        """Note that a server of this package listens for the app, on the addresses of ``host``.
+        """Record that a server of this package listens for the app, on the addresses of ``host``.
 
-        From then on it counts as on loopback if all these addresses are.
+        From then on it counts as on loopback if all these addresses are loopback addresses.
         """
         self.serves_itself = True
         self._is_open = not all(map(is_loopback, addresses))
@@ -99,7 +99,7 @@ class AllowedHosts:
     def check(self, scope: Scope) -> None:
         """Raise ``HostNotAllowed`` for a request that names another server's host.
 
-        A request without a host (HTTP/1.0) comes from no browser, and passes.
+        A request without a host (HTTP/1.0) does not come from a browser, and is accepted.
         """
         server = scope.get("server")
         local_address = server[0] or "" if server else ""
@@ -109,7 +109,7 @@ class AllowedHosts:
                 self._decide(local_address, name, value, scope)
 
     def _decide(self, local_address: str, header: bytes, value: bytes, scope: Scope) -> None:
-        """Decide about a host that is not cached, on a connection to ``local_address``."""
+        """Decide about an uncached host, on a connection to ``local_address``."""
         is_local = not self._is_open and is_loopback(local_address)
         if is_local or self._is_restricted:
             names = (name for name, _ in scope["headers"])
@@ -211,12 +211,12 @@ def route_path(scope: Scope) -> str:
 def server_address(scope: Scope, *, trust_proxy: bool = False) -> str:
     """Return the URL of the app: scheme, host and mount point, without a trailing slash.
 
-    With ``trust_proxy`` the ``X-Forwarded-*`` headers count; without it none does, even where the
-    ASGI server believes them. uvicorn sets the scheme from ``X-Forwarded-Proto`` when the peer is
-    on this machine, and leaves no trace of that. So a request with such a header counts as https
-    only if the server names its TLS (ASGI's ``tls`` extension).
+    With ``trust_proxy`` the ``X-Forwarded-*`` headers are used; without it none is, even if the
+    ASGI server trusts them. uvicorn sets the scheme from ``X-Forwarded-Proto`` when the peer is on
+    this machine, and leaves no trace of that. So a request with such a header counts as https only
+    if the server names its TLS (ASGI's ``tls`` extension).
 
-    Raises ``BadAddress`` for a malformed host or header: a card must never carry one.
+    Raises ``BadAddress`` for a malformed host or header: a card must never contain one.
     """
     names = {name: value.decode("latin-1") for name, value in scope["headers"]}
     scheme: str = scope.get("scheme", "http")
@@ -233,7 +233,7 @@ def server_address(scope: Scope, *, trust_proxy: bool = False) -> str:
         host = _server_host(scope)
     scheme = _OF_SOCKETS.get(scheme, scheme)
     if scheme not in ("http", "https"):
-        raise BadAddress(f"{scheme!r} is not a scheme that an agent is reached by")
+        raise BadAddress(f"{scheme!r} is not a scheme under which agents are served")
     if split_host(host) is None:
         raise BadAddress(NOT_A_HOST)
     if not _PREFIX.fullmatch(prefix):

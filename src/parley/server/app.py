@@ -1,7 +1,7 @@
 """The ASGI app of one or more agents: it composes routes, lifecycle, streams and budgets.
 
-The way of a request: ``App`` checks its host, ``Routes`` finds the handler, a binding parses it,
-``Dispatcher`` selects the agent, ``Exchange`` or ``Streams`` writes the answer.
+A request passes through these parts: ``App`` checks its host, ``Routes`` finds the handler, a
+binding parses it, ``Dispatcher`` selects the agent, ``Exchange`` or ``Streams`` writes the answer.
 """
 
 from __future__ import annotations
@@ -104,15 +104,15 @@ def create_app(
     """Return the app that serves agents, each under its path ("" or "/" for the root).
 
     ``identify`` returns the caller of a request from its ASGI scope; without it every caller is
-    anonymous. It sets ``issuer`` where ids come from several, and ``authenticated=True`` for an id
-    that it has checked: an unauthenticated "bob" is another caller than "bob".
-    ``url`` is the public address of the app, if requests do not show it. ``startup`` runs once
-    before the first answer, ``on_drain`` when the server begins to drain, ``shutdown`` at the end.
-    ``unavailable_reason`` returns why the agents cannot work now: then the app is not ready.
-    ``middleware`` is around every HTTP request and every WebSocket, the first of it outermost.
-    With ``unavailable_message`` there may be no agents: the app answers health probes, and refuses
-    every other request with that message. The public half of ``signing_keys`` is published; what
-    signs cards is in the endpoints.
+    anonymous. It sets ``issuer`` if ids come from several issuers, and ``authenticated=True`` for a
+    verified id: an unauthenticated "bob" is a different caller than "bob". ``url`` is the public
+    address of the app, if requests do not show it. ``startup`` runs once before the first answer,
+    ``on_drain`` when the server begins to drain, ``shutdown`` at the end. ``unavailable_reason``
+    returns the reason why the agents cannot work now: then the app is not ready. ``middleware`` is
+    around every HTTP request and every WebSocket, the first one outermost. With
+    ``unavailable_message`` there may be no agents: the app answers health probes, and rejects every
+    other request with that message. The public half of ``signing_keys`` is published; the endpoints
+    have the signers of cards.
 
     Raises ``ValueError`` for an invalid path or URL, and ``TypeError`` for invalid middleware.
     """
@@ -236,12 +236,12 @@ class App:
         restrict: str = "",
         sockets: bool = False,
     ) -> None:
-        """Serve something else at a path, in place of what agents have there.
+        """Serve another handler at a path, replacing what agents have there.
 
-        With ``below`` at all paths below it too. It is reached after the check of hosts, and within
-        CORS and middleware, as agents are; who may call is its own matter, or that of the setting
-        ``restrict`` of an endpoint. With ``sockets`` it takes WebSockets besides HTTP requests,
-        after the check of their origin and within the limits of sockets.
+        With ``below`` it also serves all paths below it. Requests reach it after the check of
+        hosts, and within CORS and middleware, like requests to agents; it checks callers itself, or
+        the setting ``restrict`` of an endpoint does. With ``sockets`` it accepts WebSockets in
+        addition to HTTP requests, after the check of their origin and within the limits of sockets.
         """
         if sockets:
             handler = TakesSockets(handler)
@@ -251,17 +251,17 @@ class App:
 
     @property
     def served(self) -> Sequence[ServedAgent]:
-        """The agents, with their tenants, and how their addresses are told."""
+        """The agents, with their tenants and their advertised addresses."""
         return self._routes.served
 
     @property
     def address(self) -> AdvertisedInterfaces:
-        """How the address of the server is told."""
+        """The advertised addresses of the server."""
         return self._routes.server
 
     @property
     def cards_are_public(self) -> bool:
-        """Whether everyone may see cards, and so a catalog of them."""
+        """True if everyone may see cards, and therefore a catalog of them."""
         return self._routes.cards_are_public
 
     def publish(
@@ -269,28 +269,28 @@ class App:
     ) -> None:
         """Add the pages of a catalog by path, each with the agent whose callers may see it.
 
-        Without an agent, callers of any agent may: as with cards. Cards, pages for people and the
-        root ``link`` to it. What agents have at a path stays.
+        A page without an agent is for callers of any agent, as cards are. Cards, pages for people
+        and the root get the ``link`` to it. Existing handlers of agents stay.
         """
         self.publishes = link is not None
         self._routes.publish(link, pages)
 
     def handler_at(self, path: str) -> ASGIApp:
-        """Return what answers at a path."""
+        """Return the handler at a path."""
         return self._routes.find(path)
 
     @property
     def revision(self) -> int:
-        """How often what answers at a path, or for a host, has changed."""
+        """The number of changes of the handlers at paths, and of accepted hosts."""
         return self._routes.revision + self.hosts.revision
 
     def requests(self, scope: Scope) -> AgentRequests | None:
-        """Return the requests to an agent with the head of a scope, answered without ASGI.
+        """Return the requests to an agent with the head of a scope, to be answered without ASGI.
 
-        They hold for all requests on the same connection that have the same head, as long as
-        ``revision`` is the same. ``None`` stands for an answer in which more than the agent's
-        binding has a say: middleware, CORS, a restriction, another handler, a host that is refused.
-        The caller is identified for each request.
+        They are valid for all requests on the same connection with the same head, as long as
+        ``revision`` is unchanged. ``None`` means that more than the agent's binding is involved in
+        the answer: middleware, CORS, a restriction, another handler, a rejected host. The caller is
+        identified for each request.
         """
         if self._with_middleware is not None or self._cors is not None or scope["type"] != "http":
             return None
@@ -304,7 +304,7 @@ class App:
         return requests
 
     def takes_socket(self, scope: Scope) -> bool:
-        """Return whether what answers the path of a scope takes WebSockets."""
+        """Return whether the handler of a scope's path accepts WebSockets."""
         return self.settings.max_sockets > 0 and takes_sockets(self._handler(scope))
 
     @asynccontextmanager
@@ -332,7 +332,7 @@ class App:
         await admission(scope, receive, send)
 
     def _answering(self, scope: Scope) -> ASGIApp:
-        """Return the app for an HTTP request. Awaiting it here would cost each request a frame."""
+        """Return the app for an HTTP request, without a coroutine frame per request."""
         try:
             self.hosts.check(scope)
         except HostNotAllowed as error:
@@ -346,7 +346,7 @@ class App:
         return self._routes.find(route_path(scope), scope.get("raw_path") or b"")
 
     async def _serve_lifespan(self, receive: Receive, send: Send) -> None:
-        """Follow ASGI's lifespan protocol, also when it is cancelled."""
+        """Follow ASGI's lifespan protocol, even if it is cancelled."""
         try:
             await self._follow_lifespan(receive, send)
         except asyncio.CancelledError:
@@ -369,14 +369,14 @@ class App:
         try:
             await self.lifecycle.stop()
         except Exception as error:
-            _log.exception("the server did not stop as it should")
+            _log.exception("the server failed to stop cleanly")
             await send({"type": "lifespan.shutdown.failed", "message": str(error)})
             return
         await send({"type": "lifespan.shutdown.complete"})
 
 
 def _key_headers(identify: object, endpoints: Iterable[Endpoint]) -> list[str]:
-    """Return the headers that agents take API keys from, which pages of other origins may send."""
+    """Return the headers that carry API keys for agents, which pages of other origins may send."""
     verifiers = (identify, *[endpoint.identify for endpoint in endpoints])
     schemes = [
         scheme.declared().api_key_security_scheme
@@ -404,7 +404,7 @@ def _public_url(url: str | None) -> str | None:
 
 
 class _Health(msgspec.Struct, omit_defaults=True):
-    """The answer. ``reason`` says why the agents cannot work now."""
+    """The answer. ``reason`` is the reason why the agents cannot work now."""
 
     status: str
     reason: str = ""
@@ -418,8 +418,8 @@ async def live(scope: Scope, receive: Receive, send: Send) -> None:
 def ready(lifecycle: Lifecycle) -> ASGIApp:
     """Return the handler of the readiness probe: 503 before the start and while draining.
 
-    It is 503 too while the store is unreachable, which is known without a query. A probe starts
-    the agents of a mounted app that nothing else has started.
+    It is also 503 while the store is known to be unreachable. A probe starts the agents of a
+    mounted app that was not started otherwise.
     """
 
     async def handle(scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,7 +1,7 @@
-"""Dispatches a request that a binding has parsed to the service that answers it.
+"""Dispatches a parsed request to the service that answers it.
 
-Every binding calls it. It selects the agent, checks the request against the agent's card, and
-makes the ``CallContext``. It knows no transport.
+Every binding calls it. It selects the agent, checks the request against the agent's card, and makes
+the ``CallContext``. It is independent of transports.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Extensions(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, capabilities: AgentCapabilities, own: Iterable[Extension] = ()) -> Extensions:
-        """Return the extensions of a card; ``own`` are those implemented on the server."""
+        """Return the extensions of a card; ``own`` are the extensions implemented on the server."""
         on_card = capabilities.extensions
         uris = {extension.uri for extension in on_card}
         declared = collect_extensions([*on_card, *(e for e in own if e.uri in uris)])
@@ -100,7 +100,7 @@ class Extensions(msgspec.Struct, frozen=True):
         missing = [uri for uri in self.required if uri not in requested]
         if missing:
             raise ExtensionSupportRequiredError(
-                f"this agent is only spoken to with {', '.join(missing)}; name it in the header "
+                f"this agent requires the extensions {', '.join(missing)}; name them in the header "
                 "A2A-Extensions",
                 metadata={"requiredExtensions": ",".join(missing)},
             )
@@ -115,7 +115,7 @@ class Extensions(msgspec.Struct, frozen=True):
             f"this method is part of the extension {uri}; name it in the header A2A-Extensions"
         )
         if len(needed) > 1:
-            message += f", with what it depends on: {', '.join(needed[1:])}"
+            message += f", with its dependencies: {', '.join(needed[1:])}"
         raise ExtensionSupportRequiredError(
             message, metadata={"requiredExtensions": ",".join(needed)}
         )
@@ -139,18 +139,18 @@ class SeenAddresses(Protocol):
         """Return the interfaces of the agent of a tenant. Raises ``BadAddress``."""
 
     def vary_by_caller(self) -> None:
-        """Note that the answer is for this caller only: no cache may give it to another."""
+        """Record that the answer is for this caller only, so that no cache gives it to another."""
 
     def address(self, tenant: str) -> str:
-        """Return the URL below which the agent of a tenant is; empty if nothing shows it."""
+        """Return the base URL of the agent of a tenant; empty if it is unknown."""
 
 
 class Parameters(msgspec.Struct, frozen=True, kw_only=True):
-    """The service parameters of a request, as the binding read them (specification §3.2.6).
+    """The service parameters of a request, as read by the binding (specification §3.2.6).
 
     ``extensions`` are the URIs that the caller requests. ``tenant`` comes from the path.
-    ``is_signed``: the request came with a signature of its caller, which was verified.
-    ``takes_json``: the answer may have tasks as their JSON (``Codec.takes_json``).
+    ``is_signed``: the request had a verified signature of its caller. ``takes_json``: the answer
+    may have tasks as JSON (``Codec.takes_json``).
     """
 
     version: str
@@ -170,17 +170,17 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
 CallStep = Callable[["ServiceCall"], Awaitable[None] | None]
 """A check of every call of an agent, before its service.
 
-It returns what has to be awaited, or nothing, and raises ``A2AError`` to refuse.
+It returns an awaitable, or ``None`` if it is done, and raises ``A2AError`` to reject the call.
 """
 
 
 class ServiceCall(msgspec.Struct):
-    """A request that is checked and ready for its agent's service.
+    """A checked request, ready for its agent's service.
 
-    ``steps`` come before the service. ``limiter`` bounds the requests that wait for a turn to end,
-    where this is one: ``_waiter`` has a slot until ``_done`` takes the outcome. ``grant`` is the
-    answer of the agent's limits, if it has any. ``takes_json``: tasks of the answer may be their
-    JSON.
+    ``steps`` run before the service. ``limiter`` bounds the requests that wait for the end of a
+    turn; for such a request ``_waiter`` has a slot until ``_done`` receives the outcome. ``grant``
+    is the permission of the agent's limits, if it has any. ``takes_json``: tasks in the answer may
+    be JSON.
     """
 
     endpoint: Endpoint
@@ -203,9 +203,10 @@ class ServiceCall(msgspec.Struct):
         return await outcome_of(self.begin)
 
     def begin(self, done: Done) -> None:
-        """Pass the steps, and ask the service.
+        """Run the steps, and call the service.
 
-        ``done`` takes the answer, its error, or the coroutine of the answer. Raises ``A2AError``.
+        ``done`` receives the answer, its error, or the coroutine of the answer. Raises
+        ``A2AError``.
         """
         for at, step in enumerate(self.steps, 1):
             if (pending := step(self)) is not None:
@@ -237,7 +238,7 @@ class ServiceCall(msgspec.Struct):
             done(getattr(service, operation.method)(self.request, self.context))
 
     def _read(self, service: Any) -> Any:
-        """Return an answer that waits for nothing, or its coroutine if it waits all the same."""
+        """Return an answer that is available at once, or the coroutine of the answer."""
         read = getattr(service, self.operation.method)
         reading = read(self.request, self.context)
         try:
@@ -280,7 +281,7 @@ class ServiceCall(msgspec.Struct):
         self.addresses.vary_by_caller()
         card = await self.endpoint.service.get_extended_agent_card(self.request, self.context)
         if not card.supported_interfaces:
-            # The agent does not know its interfaces; the server does.
+            # Only the server knows the interfaces of an agent.
             interfaces = self.addresses.interfaces(self.context.tenant)
             if self.endpoint.interfaces is not None:
                 interfaces = self.endpoint.interfaces.shown_to(interfaces, self.context.caller)
@@ -291,7 +292,7 @@ class ServiceCall(msgspec.Struct):
         return card if signer is None else signer.extended(card)
 
     def _stream(self, service: Any) -> AsyncIterator[StreamItem]:
-        """Return the items of the service's answer; an ``ItemStream`` stays one."""
+        """Return the items of the service's answer; an ``ItemStream`` is returned unchanged."""
         items = getattr(service, self.operation.method)(self.request, self.context)
         if self.grant is None:
             return cast("AsyncIterator[StreamItem]", items)
@@ -338,7 +339,7 @@ def _settle_limits(call: ServiceCall) -> Awaitable[None] | None:
 
 
 def _ask_policy(call: ServiceCall) -> Awaitable[None] | None:
-    """Ask the agent's policy, unless admission asks it, which knows the skill of a message."""
+    """Call the agent's policy, except for messages: admission calls it when the skill is known."""
     rules, operation, context = call.endpoint.authorization, call.operation, call.context
     assert rules is not None
     if operation.request is SendMessageRequest and not operation.extension:
@@ -390,7 +391,7 @@ class Dispatcher:
                     grant.of_tenant(tenant)
             extensions = agent.check(operation, parameters)
         request = read()
-        named: str = getattr(request, "tenant", "")  # methods of extensions may do without one
+        named: str = getattr(request, "tenant", "")  # methods of extensions may have no tenant
         if named != tenant:
             if not tenant:
                 tenant = named
@@ -412,7 +413,7 @@ class Dispatcher:
             caller = authorization.own_caller(caller)
             authorization.check(operation.name, caller)
         elif caller.granted:
-            caller = ANONYMOUS  # whom only schemes of other agents at this address prove
+            caller = ANONYMOUS  # proved only by schemes of other agents at this address
         if agent.refuses_unsigned is not None and not parameters.is_signed:
             raise agent.refuses_unsigned()
         begins_turn = operation.request is SendMessageRequest
@@ -471,7 +472,7 @@ class Dispatcher:
             raise _wrong_tenant(
                 f"there is no tenant {tenant[:100]!r} here"
                 if tenant
-                else "several agents share this address: name the tenant that yours is"
+                else "several agents share this address: name the tenant of the agent"
             )
         return agent
 
@@ -485,7 +486,7 @@ def _wrong_tenant(description: str) -> InvalidParamsError:
 class _CheckedEndpoint:
     """An endpoint with the capabilities and extensions of its card, and the steps of its calls.
 
-    The card is read at the first request: an author may add to the agent until then.
+    The card is read at the first request: until then an author may add to the agent.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -508,7 +509,8 @@ class _CheckedEndpoint:
         return Extensions.of(self.capabilities, self.endpoint.extensions)
 
     def check(self, operation: Operation, parameters: Parameters) -> frozenset[str]:
-        """Return the active extensions. Raises ``A2AError`` for what the card does not allow."""
+        """Return the active extensions. Raises ``A2AError`` if the card does not allow the
+        request."""
         extensions = self.extensions.negotiate(parameters.extensions)
         if operation.extension:
             self.extensions.require(operation.extension, extensions)
@@ -560,10 +562,10 @@ _MESSAGE_IDS = (
 )
 
 MAX_ACTORS = 32
-"""The most actors of a caller: they are stored with each of its messages."""
+"""The maximum number of actors of a caller, which are stored with each of its messages."""
 
 MAX_SCOPE_CHARACTERS = 16 * 1024
-"""The most characters of all scopes of a caller, which are stored too."""
+"""The maximum length of all scopes of a caller, which are stored too."""
 
 
 def check_ids(request: Any) -> None:
@@ -575,7 +577,7 @@ def check_ids(request: Any) -> None:
         message = request.message
         ids = request.tenant + message.message_id + message.context_id + message.task_id
         if not message.reference_task_ids and may_be_id(ids):
-            return  # valid together, so each is: the common case costs one check
+            return  # checked together, as the common case is that all are valid
     elif type(request) is GetTaskRequest and may_be_id(request.tenant + request.id):
         return
     violations = tuple([FieldViolation(field, RIGHT_ID) for field in _invalid_fields(request)])
@@ -587,7 +589,7 @@ def check_ids(request: Any) -> None:
 def check_caller(caller: Caller) -> None:
     """Raise ``UnauthenticatedError`` for a caller whose id or issuer is ambiguous or invalid."""
     if not may_be_name(caller.id):
-        raise UnauthenticatedError(f"the id under which the caller is known has {RIGHT_NAME}")
+        raise UnauthenticatedError(f"the id of the caller has {RIGHT_NAME}")
     if caller.client or caller.actors or caller.scopes:
         _check_client(caller)
     if not caller.issuer:
@@ -595,13 +597,13 @@ def check_caller(caller: Caller) -> None:
     if not may_be_name(caller.issuer):
         raise UnauthenticatedError(f"the issuer of the caller's id has {RIGHT_NAME}")
     if not caller.id:
-        raise UnauthenticatedError("the caller has an issuer and no id: an issuer vouches for one")
+        raise UnauthenticatedError("the caller has an issuer but no id")
 
 
 def _check_client(caller: Caller) -> None:
     if caller.client and not caller.id:
         raise UnauthenticatedError(
-            "the caller has a client and no id: without a user, the id is that of the client"
+            "the caller has a client and no id: without a user, the client's id is the id"
         )
     if not may_be_name(caller.client) or not all(may_be_name(each) for each in caller.actors):
         raise UnauthenticatedError(f"the client and the actors of a caller have {RIGHT_NAME}")
@@ -628,16 +630,16 @@ def _invalid_fields(request: Any) -> Iterator[str]:
     for n, task_id in enumerate(message.reference_task_ids):
         if not may_be_id(task_id):
             yield f"message.referenceTaskIds[{n}]"
-            break  # there may be a million of them
+            break  # there may be a million parts
 
 
 # -- the trace (W3C Trace Context) ------------------------------------------------------------
 
 MAX_TRACEPARENT = 256
-"""The longest ``traceparent`` that is kept. Version 00 has 55 characters."""
+"""The maximum length of an accepted ``traceparent``. Version 00 has 55 characters."""
 
 MAX_TRACESTATE = 512
-"""The longest ``tracestate`` that is kept, in characters. Of a longer one, members are dropped."""
+"""The maximum length of ``tracestate``. Members of a longer one are dropped."""
 
 MAX_MEMBERS = 32
 LONG_MEMBER = 128
@@ -654,8 +656,8 @@ _MEMBER = re.compile(f"({_KEY})={_VALUE}")
 def read_trace(parents: Sequence[str], states: Sequence[str] = ()) -> TraceContext:
     """Return the trace in the ``traceparent`` and ``tracestate`` headers of a request.
 
-    An invalid ``traceparent``, and more than one, are no trace. An invalid ``tracestate`` is
-    dropped; several are one list.
+    An invalid ``traceparent``, or more than one, is ignored. An invalid ``tracestate`` is dropped;
+    several headers form one list.
     """
     if len(parents) != 1 or not _is_traceparent(parents[0].strip(" \t")):
         return NO_TRACE
@@ -671,7 +673,7 @@ def _is_traceparent(text: str) -> bool:
 
 
 def _tracestate(headers: Sequence[str]) -> str:
-    """Return the members of a valid list, cut at the end to fit; else nothing."""
+    """Return the members of a valid list, shortened at the end to fit; empty if it is invalid."""
     if sum(map(len, headers)) > 64 * MAX_TRACESTATE:
         return ""
     members = [member.strip(" \t") for header in headers for member in header.split(",")]
@@ -680,9 +682,9 @@ def _tracestate(headers: Sequence[str]) -> str:
         return ""
     found = [_MEMBER.fullmatch(member) for member in members]
     keys = {each[1] for each in found if each is not None}
-    if len(keys) < len(members):  # one is invalid, or a key is there twice
+    if len(keys) < len(members):  # a member is invalid, or a key is duplicated
         return ""
-    if len(",".join(members)) > MAX_TRACESTATE:  # the long ones go first, then the last
+    if len(",".join(members)) > MAX_TRACESTATE:  # drop long members first, then the last
         members = [member for member in members if len(member) <= LONG_MEMBER]
     while len(text := ",".join(members)) > MAX_TRACESTATE:
         members.pop()

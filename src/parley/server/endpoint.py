@@ -1,4 +1,4 @@
-"""An agent as the server sees it: a service, its card and its files."""
+"""A server's view of an agent: its service, its card and its files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Interfaces = tuple[AgentInterface, ...]
 
 
 class CallbackReceiver(Protocol):
-    """Completes the events of one agent that callbacks name."""
+    """Completes the events of one agent for callbacks."""
 
     async def event_of(self, token: str, tenant: str) -> str:
         """Return the key of the event that a token may complete.
@@ -44,12 +44,12 @@ class CallbackReceiver(Protocol):
 
 
 class CredentialReceiver(Protocol):
-    """Takes the credentials that the tasks of one agent ask for (specification §7.6)."""
+    """Receives the credentials that the tasks of one agent ask for (specification §7.6)."""
 
     async def claim_of(self, token: str, tenant: str, *, redirected: bool = False) -> Any:
         """Return the claim in a callback address, or in the state of a redirect.
 
-        Its ``caller`` is the ``Caller.owner`` of who may use it, empty for anybody who has it.
+        Its ``caller`` is the ``Caller.owner`` of the permitted sender, empty if anyone may send.
         Raises ``TokenInvalid``, ``TokenExpired``.
         """
         ...
@@ -80,10 +80,10 @@ class SignsCards(Protocol):
 
 
 class AgentBinding(Protocol):
-    """An added binding of one agent, at each ``BindingPlace`` of it on a server.
+    """An added binding of one agent, for each ``BindingPlace`` of the agent on a server.
 
-    ``protocol`` is its name on cards (§4.4.6), ``path`` where the agent speaks it, below its
-    address, such as ``/envelope``.
+    ``protocol`` is its name on cards (§4.4.6), ``path`` its path below the agent's address, such as
+    ``/envelope``.
     """
 
     @property
@@ -97,20 +97,20 @@ class AgentBinding(Protocol):
         ...
 
     def handler(self, place: Any) -> ASGIApp:
-        """Return what answers at the path. With ``takes_sockets`` it gets WebSockets too."""
+        """Return the handler at the path. With ``takes_sockets`` it gets WebSockets too."""
         ...
 
     def pages(self, place: Any) -> Mapping[str, ASGIApp]:
-        """Return what answers below the path, such as ``{"/card": page}``."""
+        """Return the handlers below the path, such as ``{"/card": page}``."""
         ...
 
     @property
     def refuses_unsigned(self) -> bool:
-        """Whether requests over other bindings are refused, as no signature comes with them."""
+        """True if requests over other bindings are rejected, because they have no signature."""
         ...
 
     def refuse(self) -> A2AError:
-        """Return the error for such a request: a new one each time, as it is raised."""
+        """Return a new error for such a request."""
         ...
 
 
@@ -118,18 +118,18 @@ class Endpoint(msgspec.Struct, frozen=True):
     """One agent on a server, or several behind one address.
 
     ``card`` returns the agent's card for the interfaces that a server advertises. Capabilities and
-    extensions must not depend on them, but for an address in the parameters of one. ``extensions``
-    are the agent's extensions with dependencies or methods. ``tenants`` are agents behind the same
-    address, by the tenant that requests name; any other tenant is passed to ``service``. Without
-    ``service`` and ``card`` there are only tenants. ``key`` is an id of the agent for paths.
-    ``callbacks`` receives posts to the agent's callback addresses, below ``CALLBACKS``, and
-    ``credentials`` the credentials for its tasks, below ``AUTHORIZE``. ``files`` are the agent's,
-    if the server keeps any. ``identify`` finds the caller by the schemes of the agent and its
-    tenants, in place of the server's; ``authorization`` decides about operations, and ``limits``
-    about amounts. ``interfaces`` says who sees which of the interfaces; ``card`` has the public
-    ones. ``signer`` signs the cards, if the server has keys and a public address. ``bindings`` are
-    those beside JSON-RPC, HTTP+JSON and gRPC. ``agent_type`` is the type of the agent in catalogs,
-    if it declares one.
+    extensions must not depend on these, except for an address in the parameters of an extension.
+    ``extensions`` are the agent's extensions with dependencies or methods. ``tenants`` are agents
+    behind the same address, by the tenant that requests name; any other tenant is passed to
+    ``service``. Without ``service`` and ``card`` there are only tenants. ``key`` is an id of the
+    agent for paths. ``callbacks`` receives posts to the agent's callback addresses, below
+    ``CALLBACKS``, and ``credentials`` the credentials for its tasks, below ``AUTHORIZE``. ``files``
+    are the agent's, if the server stores files. ``identify`` identifies callers by the schemes of
+    the agent and its tenants, replacing the server's; ``authorization`` decides about operations,
+    and ``limits`` about amounts. ``interfaces`` limits who sees an interface; ``card`` has the
+    public ones. ``signer`` signs the cards, if the server has keys and a public address.
+    ``bindings`` are the added bindings. ``agent_type`` is the type of the agent in catalogs, if it
+    declares one.
     """
 
     service: A2AService | None = None
@@ -156,9 +156,11 @@ FILES = "files"
 
 
 class FileService(msgspec.Struct, frozen=True):
-    """Where the files of an agent are kept. ``inline_bytes`` is a hint to callers: files up to that
-    size should come in messages. ``guests`` are agents without an address, whose files are given
-    out at this one's too.
+    """The file storage of an agent.
+
+    ``inline_bytes`` is a recommendation for callers: files up to that size should be sent in
+    messages. ``guests`` are agents without an address, whose files are served at this agent's
+    address too.
     """
 
     store: FileStore
@@ -168,7 +170,8 @@ class FileService(msgspec.Struct, frozen=True):
     guests: tuple[str, ...] = ()
 
     def scope(self, tenant: str, caller: Caller) -> FileScope:
-        """Return the scope of a caller's files. Raises ``A2AError`` for who may own none."""
+        """Return the scope of a caller's files. Raises ``A2AError`` for a caller without a
+        scope."""
         return FileScope(self.agent, tenant, self.owner.key_of(caller))
 
     def declared(self, card: AgentCard, interfaces: tuple[AgentInterface, ...]) -> AgentCard:
@@ -184,7 +187,7 @@ class FileService(msgspec.Struct, frozen=True):
 
 
 def _upload_url(interfaces: tuple[AgentInterface, ...]) -> str:
-    """Return the address for uploads beside these interfaces, empty where there is none."""
+    """Return the address for uploads next to these interfaces, empty if there is none."""
     for interface in interfaces:
         if interface.protocol_binding == "HTTP+JSON":
             segments = (interface.url.rstrip("/"), quote(interface.tenant, safe=""), FILES)

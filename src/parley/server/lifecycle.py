@@ -17,10 +17,11 @@ Hook = Callable[[], Awaitable[None]]
 class Lifecycle:
     """Starts the agents once, drains and stops them.
 
-    Any number of requests may call ``start`` at once: all wait for the same start, and a cancelled
-    request does not cancel it. The next call retries a start that failed. ``drain`` calls the
+    Any number of requests may call ``start`` concurrently: all wait for the same start, and a
+    cancelled request does not cancel it. The next call retries a failed start. ``drain`` calls the
     functions given to ``on_drain``. A stopped server can be started again, also on another event
-    loop. ``unavailable_reason`` returns why the agents cannot work now, empty while they can.
+    loop. ``unavailable_reason`` returns the reason why the agents cannot work now, empty while they
+    can.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Lifecycle:
         return self._unavailable_reason()
 
     def on_drain(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call ``callback`` when the server begins to drain. Return what undoes it."""
+        """Call ``callback`` when the server begins to drain. Return a function that undoes this."""
         self._drain_callbacks.append(callback)
         return lambda: self._drain_callbacks.remove(callback)
 
@@ -86,7 +87,7 @@ class Lifecycle:
         self._starting = None
 
     def failure(self, error: BaseException, doing: str) -> A2AError:
-        """Return the error that a caller gets for an exception of its request, here being handled.
+        """Return the caller's error for an exception of its request, which is being handled.
 
         The requests of every binding end here; ``doing`` names the request (``failure_of``). The
         cancellation of the request itself is raised again, unless the server cancels it because it
@@ -94,18 +95,18 @@ class Lifecycle:
         """
         if isinstance(error, asyncio.CancelledError):
             if self.draining:  # the grace period is over
-                return OverloadedError("the server shut down before the answer was there")
+                return OverloadedError("the server shut down before there was an answer")
             if is_cancellation(error):
                 raise error
         return failure_of(error, doing)
 
     def check_takes_work(self) -> None:
-        """Refuse new work while the server drains. Raises ``OverloadedError``."""
+        """Reject new work while the server drains. Raises ``OverloadedError``."""
         if self.draining:
             raise shutting_down()
 
     def drain(self) -> None:
-        """Refuse new streams and messages, and bring those under way to an end."""
+        """Reject new streams and messages, and let current ones end."""
         if not self.draining:
             self.draining = True
             for callback in list(self._drain_callbacks):
@@ -115,9 +116,9 @@ class Lifecycle:
                     _log.exception("a drain callback failed; draining continues")
 
     async def stop(self) -> None:
-        """Drain, and stop the agents if they started. Raises the errors of the shutdown.
+        """Drain, and stop the agents if they were started. Raises the errors of the shutdown.
 
-        A start under way is cancelled, and undone.
+        A running start is cancelled and undone.
         """
         self.drain()
         try:
@@ -134,7 +135,7 @@ class Lifecycle:
 
 
 def is_cancellation(error: BaseException) -> bool:
-    """Return whether an exception cancels the task that runs; else work within it was cancelled."""
+    """Return whether an exception cancels the current task itself, not only work within it."""
     task = asyncio.current_task()
     is_cancelled = task is not None and bool(task.cancelling())
     return is_cancelled and isinstance(error, asyncio.CancelledError)

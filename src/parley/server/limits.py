@@ -1,4 +1,4 @@
-"""Limits on what clients make the server hold: requests, bytes, sockets, and their time."""
+"""Limits on the resources that clients can occupy: requests, bytes, sockets, and time."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class ByteBudget:
     """The bytes held for each address: at most ``limit`` of them. ``what`` names them in errors.
 
-    An IPv6 address counts with all of its network (/64), which is what one client has. Clients
-    without an address (unix sockets) have no budget of their own.
+    An IPv6 address counts as its network (/64), which is what one client has. Clients without an
+    address (unix sockets) have no separate budget.
     """
 
     def __init__(self, what: str, limit: int) -> None:
@@ -60,9 +60,9 @@ class ByteBudget:
 
 
 class ByteReservation:
-    """The bytes of requests that are incomplete or wait for the answer before theirs.
+    """The bytes of requests that are incomplete or wait for an earlier answer.
 
-    They are bounded in all, and for each address: to its share, or to one request of the largest
+    They are limited in total, and for each address: to its share, or to one request of the maximum
     size where that is more.
     """
 
@@ -98,7 +98,7 @@ class UnsentBytes:
 
     When they exceed that, the answers without progress for longest are aborted. An answer without
     progress for ``timeout`` seconds is aborted too, after at most twice that time. Answers that
-    cannot be aborted (gRPC) are refused instead, also when one address has used up its share.
+    cannot be aborted (gRPC) are rejected instead, also when one address has used up its share.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -171,14 +171,14 @@ class UnsentBytes:
     def _make_room(self, size: int) -> None:
         """Abort unread answers until there is room for ``size`` bytes.
 
-        With no ``size``, one answer stays: the only one may be as large as it is.
+        With ``size`` 0, one answer stays: a single answer may have any size.
         """
         self._measure()
         while self.total + size > self._limit and len(self._unread) > (not size):
             self._abort(next(iter(self._unread)))
 
     def _measure(self) -> None:
-        """Measure all unread answers, and note which have made progress."""
+        """Measure all unread answers, and record which have made progress."""
         now = asyncio.get_running_loop().time()
         for answer, (before, _) in list(self._unread.items()):
             size = answer.unsent()
@@ -210,9 +210,9 @@ class UnsentBytes:
 class ConcurrencyLimiter:
     """A number of slots, and a share of them for each known caller.
 
-    ``what`` names the slots in errors. ``share`` is the part of ``limit`` that one caller may have;
-    tenant and owner tell callers apart. Anonymous callers have no share of their own, because
-    nothing tells how many they are.
+    ``what`` names the slots in errors. ``share`` is the part of ``limit`` that one caller may use;
+    callers are distinguished by tenant and owner. Anonymous callers have no share, because their
+    number is unknown.
     """
 
     def __init__(self, what: str, limit: int, share: float) -> None:
@@ -268,10 +268,10 @@ _RETRY = 5  # seconds
 
 
 class SocketLimits:
-    """The sockets of a process: bounded in all, for each address and for each known caller.
+    """The sockets of a process: limited in total, for each address and for each known caller.
 
-    An IPv6 address counts with all of its network (/64). The caller of a socket is known once it
-    is identified, so the binding takes that slot.
+    An IPv6 address counts as its network (/64). The caller of a socket is known after its
+    identification, so the binding acquires that slot.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -285,8 +285,8 @@ class SocketLimits:
     def acquire(self, address: str) -> None:
         """Acquire a slot for a socket from an address, until ``release``.
 
-        Raises ``OverloadedError`` if none is free, ``TooManyRequestsError`` if that address has all
-        of its own.
+        Raises ``OverloadedError`` if none is free, ``TooManyRequestsError`` if the address has used
+        up its own.
         """
         network = network_of(address)
         if self.open >= self._limit:
@@ -311,9 +311,9 @@ class SocketLimits:
 
     @contextmanager
     def slot_of(self, caller: tuple[str, str]) -> Iterator[None]:
-        """Have a slot for a socket of a caller, given as tenant and owner.
+        """Acquire a slot for a socket of a caller, given as tenant and owner.
 
-        A caller without an owner is not known, and has the slots of its address alone. Raises
+        A caller without an owner is not known, and only uses the slots of its address. Raises
         ``TooManyRequestsError`` if none is free.
         """
         count = self._by_caller.get(caller, 0)
@@ -346,15 +346,16 @@ T = TypeVar("T")
 
 # The timer may be late by this part of the time: sockets that are due together share a call.
 _LATE = 0.05
-# Beyond so many at once, the event loop does something else in between.
+# The number of timeouts after which the event loop does other work.
 _TIMEOUTS_PER_PASS = 200
 
 
 class SharedTimeouts(Generic[T]):
-    """Calls ``expired`` for each of many, ``seconds`` after it was set, unless it is cleared.
+    """Calls ``expired`` for each of many objects, ``seconds`` after it was set, unless it is
+    cleared.
 
     Thousands of idle sockets wait for their next ping: a timer of the event loop for each would
-    cost more memory, and more time, than the pings do.
+    cost more memory, and more time, than the pings.
     """
 
     __slots__ = ("_due", "_expired", "_seconds", "_timer")
@@ -398,7 +399,7 @@ class SharedTimeouts(Generic[T]):
         if not self._due:
             return
         first = next(iter(self._due.values()))
-        if first <= now:  # the others after what else the loop has to do
+        if first <= now:  # the remaining ones after other work of the loop
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = loop.call_later(0, self._fire)

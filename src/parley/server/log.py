@@ -1,7 +1,7 @@
 """The access log, without credentials, signatures and tokens; and unexpected exceptions.
 
-The access log has uvicorn's name and form, so its configuration holds for both servers. Of an
-unexpected exception the log has the details, the caller a reference to them.
+The access log has uvicorn's name and format, so its configuration works for both servers. For an
+unexpected exception the log has the details, and the caller a reference to them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class HideTokens(logging.Filter):
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let every record pass, without credentials."""
+        """Accept every record, and remove credentials from it."""
         if isinstance(record.args, tuple) and any(map(_may_have_credentials, record.args)):
             record.args = tuple(
                 without_credentials(_TOKEN.sub(HIDDEN, value)) if isinstance(value, str) else value
@@ -42,13 +42,13 @@ class HideTokens(logging.Filter):
 
 
 def _may_have_credentials(value: object) -> bool:
-    """Return whether there may be something to hide: it is in a query, or below a callback."""
+    """Return whether there may be credentials: in a query, or below a callback path."""
     return isinstance(value, str) and ("?" in value or CALLBACKS in value)
 
 
 def hide_tokens() -> None:
     """Hide credentials in the access log, under uvicorn too."""
-    _access.addFilter(_HIDE_TOKENS)  # once, however often it is added
+    _access.addFilter(_HIDE_TOKENS)  # added only once by logging
 
 
 def log_access() -> None:
@@ -60,7 +60,7 @@ def log_access() -> None:
 def log_request(scope: Scope, status: int) -> None:
     """Log a request with the status of its answer.
 
-    The record says that it comes from here, which need not be searched for in the stack.
+    The record has a fixed origin, so that logging does not search the stack for it.
     """
     if not _access.isEnabledFor(logging.INFO):
         return
@@ -79,10 +79,9 @@ def log_request(scope: Scope, status: int) -> None:
 
 
 def failure_of(error: BaseException, doing: str) -> A2AError:
-    """Return the error that a caller gets for an exception, which is being handled.
+    """Return the caller's error for an exception, which is being handled.
 
-    An exception that nothing foresaw is logged with its traceback, as an incident; ``doing`` names
-    the work.
+    An unexpected exception is logged with its traceback, as an incident; ``doing`` names the work.
     """
     if isinstance(error, A2AError):
         return error

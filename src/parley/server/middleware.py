@@ -1,7 +1,7 @@
 """ASGI middleware around the app: ``parley.asgi(..., middleware=[...])``.
 
-Starlette's ``BaseHTTPMiddleware`` passes over WebSockets, so a guard of requests would not guard
-sockets. Here its ``dispatch`` gets the handshake, a GET: a response refuses the socket, and the
+Starlette's ``BaseHTTPMiddleware`` ignores WebSockets, so a guard of requests would not guard
+sockets. Here its ``dispatch`` gets the handshake, a GET: a response rejects the socket, and the
 answer of ``call_next`` has status 101.
 """
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from starlette.middleware.base import BaseHTTPMiddleware
 
 AnyMiddleware = Middleware | Callable[[ASGIApp], ASGIApp]
-"""Starlette's ``Middleware(cls, ...)``, or what takes an app and returns one."""
+"""Starlette's ``Middleware(cls, ...)``, or a function that takes an app and returns one."""
 
 _EXPECTED = "Starlette's Middleware(cls, ...), or a function that takes an ASGI app and returns one"
 
 
 def middleware_of(given: Iterable[AnyMiddleware]) -> tuple[AnyMiddleware, ...]:
-    """Return a list of middleware, checked. Raises ``TypeError`` with what would be right."""
+    """Return a list of middleware, checked. Raises ``TypeError`` with the right form."""
     if isinstance(given, Middleware) or callable(given) or not isinstance(given, Iterable):
         raise TypeError(f"middleware is a list: write middleware=[{_named(given)}]")
     checked = tuple(given)
@@ -40,7 +40,7 @@ def middleware_of(given: Iterable[AnyMiddleware]) -> tuple[AnyMiddleware, ...]:
 def wrapped(app: ASGIApp, middleware: Iterable[AnyMiddleware]) -> ASGIApp:
     """Return ``app`` with middleware around it, the first outermost.
 
-    Raises ``TypeError`` for a middleware that makes no app.
+    Raises ``TypeError`` for a middleware that does not return an app.
     """
     for each in reversed(tuple(middleware)):
         try:
@@ -63,7 +63,7 @@ def wrapped(app: ASGIApp, middleware: Iterable[AnyMiddleware]) -> ASGIApp:
 
 
 def _is_for_requests(made: object) -> TypeGuard[BaseHTTPMiddleware]:
-    base = sys.modules.get("starlette.middleware.base")  # not imported without such a middleware
+    base = sys.modules.get("starlette.middleware.base")  # imported only by such a middleware
     return base is not None and isinstance(made, base.BaseHTTPMiddleware)
 
 
@@ -80,7 +80,7 @@ _OF_KINDS = ("type", "method", "scheme", "extensions")
 
 
 class HandshakeMiddleware:
-    """Middleware for requests, which was made of ``app``, around its WebSockets too."""
+    """Middleware for requests, made for ``app``, that also handles its WebSockets."""
 
     def __init__(self, app: ASGIApp, middleware: BaseHTTPMiddleware) -> None:
         self._app = app
@@ -88,7 +88,7 @@ class HandshakeMiddleware:
         middleware.app = self._inner
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request through, or the handshake of a WebSocket before that."""
+        """Pass a request on, or first the handshake of a WebSocket."""
         if scope["type"] != "websocket":
             await self._middleware(scope, receive, send)
             return
@@ -104,7 +104,7 @@ class HandshakeMiddleware:
             return {"type": "http.request", "body": b"", "more_body": False}
 
         async def refused(message: Message) -> None:
-            # A changed answer of call_next refuses the socket after all.
+            # A changed answer of call_next rejects the socket after all.
             if message["type"] == "http.response.start":
                 if message["status"] == 101:
                     return

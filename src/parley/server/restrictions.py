@@ -1,4 +1,5 @@
-"""Who may see an endpoint of the server: callers with credentials, or addresses (``restrict``)."""
+"""Restricted endpoints of the server: for authenticated callers, or some addresses
+(``restrict``)."""
 
 from __future__ import annotations
 
@@ -22,24 +23,25 @@ ENDPOINTS = ("card", "docs", "health", "agents", "callbacks", "jwks")
 
 
 class NotVisible(Exception):
-    """The endpoint is not for the address of this request: there is nothing here for it."""
+    """The endpoint is hidden from the address of this request."""
 
 
 class Restriction(msgspec.Struct, frozen=True):
-    """Who may see an endpoint: authenticated callers, or, with ``networks``, these addresses."""
+    """The audience of an endpoint: authenticated callers, or, with ``networks``, these
+    addresses."""
 
     networks: tuple[Network, ...] = ()
 
     @property
     def is_authenticated(self) -> bool:
-        """Whether callers have to prove who they are."""
+        """True if callers must authenticate."""
         return not self.networks
 
 
 def read_restrictions(given: Mapping[str, Any]) -> dict[str, Restriction]:
     """Return the restriction of each endpoint. Raises ``ValueError``."""
     if not isinstance(given, Mapping):
-        raise ValueError(f"the setting restrict takes endpoints and who sees them, not {given!r}")
+        raise ValueError(f"the setting restrict takes endpoints and their audiences, not {given!r}")
     found = {}
     for name, value in given.items():
         if name not in ENDPOINTS:
@@ -65,9 +67,9 @@ def read_restrictions(given: Mapping[str, Any]) -> dict[str, Restriction]:
 class Gate:
     """Checks requests to one endpoint.
 
-    ``identify`` finds their callers. With ``trust_proxy`` the address is named by the nearest proxy
-    in ``X-Forwarded-For``. Raises ``ValueError`` if callers would have to prove who they are, and
-    nothing could verify it.
+    ``identify`` identifies their callers. With ``trust_proxy`` the address is the one that the
+    nearest proxy added to ``X-Forwarded-For``. Raises ``ValueError`` if callers must authenticate,
+    but there is nothing to verify credentials.
     """
 
     def __init__(
@@ -89,16 +91,16 @@ class Gate:
                 await caller
 
     def is_visible(self, scope: Any) -> bool:
-        """Return whether the endpoint is for the address of a request."""
+        """Return whether the endpoint is visible for the address of a request."""
         if not self._networks:
             return True
         return is_among(client_address(scope, trust_proxy=self._trust_proxy), self._networks)
 
 
 def authenticated_only(identify: Identify | None) -> Identify:
-    """Return an ``identify`` that raises ``UnauthenticatedError`` for callers without proof.
+    """Return an ``identify`` that raises ``UnauthenticatedError`` for unauthenticated callers.
 
-    Raises ``ValueError`` if there is none, because nothing could verify the proof.
+    Raises ``ValueError`` if there is none, because credentials could not be verified.
     """
     if identify is None:
         raise ValueError(
@@ -130,9 +132,9 @@ _ANY = (b"Authorization", b"Cookie")
 
 
 def caller_headers(identify: object) -> tuple[bytes, ...]:
-    """Return the names of the headers that callers show who they are with.
+    """Return the names of the headers with the credentials of callers.
 
-    A function of a server's own may read any: then these are the usual ones.
+    A server's own function may read any header: then these are the usual ones.
     """
     if not isinstance(identify, Authenticator):
         return () if identify is None else _ANY

@@ -58,12 +58,12 @@ _OWN_PATHS = ("/health", "/.well-known")
 class Routes:
     """The paths of a server, with their handlers.
 
-    Most paths are fixed, so one look-up replaces a router. Everything below an agent's address
-    goes to its HTTP+JSON binding. A path that an operator chose takes precedence over one derived
-    from a name.
+    Most paths are fixed, so one look-up replaces a router. Everything below an agent's address is
+    handled by its HTTP+JSON binding. A path that an operator chose takes precedence over a path
+    derived from a name.
 
     ``agents`` has the served endpoint of each path, for bindings without paths; ``grpc`` is the
-    address of the gRPC binding. ``revision`` is how often paths were added or set.
+    address of the gRPC binding. ``revision`` is the number of added or replaced paths.
     """
 
     revision = 0
@@ -148,7 +148,7 @@ class Routes:
     def find(self, path: str, raw_path: bytes = b"") -> ASGIApp:
         """Return the handler of a path, which was sent quoted as ``raw_path``.
 
-        A quoted slash is part of a segment and separates none.
+        A quoted slash is part of a segment, not a separator.
         """
         whole = len(path) - (after_quoted_slash(raw_path) if b"%" in raw_path else 0)
         handler = self._exact.get(path)
@@ -160,7 +160,7 @@ class Routes:
             path = path[: path.rfind("/")]
             handler = self._below.get(path)
         if handler is None or (whole <= len(path) and path not in self._slash_paths):
-            return self._fallback  # perhaps a quoted slash is within what leads there
+            return self._fallback  # perhaps the path to it has a quoted slash
         return handler
 
     def add(self, path: str, handler: ASGIApp) -> None:
@@ -177,7 +177,7 @@ class Routes:
             self._longest = max(self._longest, len(path))
 
     def gate(self, name: str, endpoint: Endpoint | None = None) -> Gate | None:
-        """Return what checks who sees an endpoint of the server, ``None`` if everyone does.
+        """Return the gate of an endpoint of the server, ``None`` if it is public.
 
         ``endpoint`` is the agent whose schemes callers use. Raises ``ValueError``.
         """
@@ -200,7 +200,7 @@ class Routes:
     ) -> tuple[ASGIApp, ASGIApp]:
         """Return the bindings of an agent behind the restriction of ``agents``.
 
-        Credentials are checked by the bindings themselves, which write the error in their form.
+        The bindings check credentials themselves, and write the error in their own format.
         """
         restriction = self._restrictions.get("agents")
         if restriction is None or restriction.is_authenticated:
@@ -243,7 +243,7 @@ class Routes:
         )
         below = self._with_added(prefix, advertised, served, endpoint, below)
         jsonrpc, below = self._for_callers(endpoint, JsonRpcBinding(served), below)
-        # The root has the cards of all: callers of any agent may see those.
+        # The root has the cards of all agents: callers of any agent may see those.
         page_or_not = self.restricted("card", card, endpoint if prefix else None)
         self._add_binding(prefix, jsonrpc, page_or_not, below)
         if endpoint.service is not None:
@@ -295,7 +295,7 @@ class Routes:
         endpoint: Endpoint,
         below: ASGIApp,
     ) -> ASGIApp:
-        """Add the further bindings of an agent; return what answers below its address."""
+        """Add the further bindings of an agent; return the handler below its address."""
         if endpoint.service is None or not endpoint.bindings:
             return below
         self._add_added(prefix, advertised, served, endpoint, endpoint)
@@ -319,8 +319,8 @@ class Routes:
     ) -> None:
         """Add the further bindings of an agent, at its address.
 
-        The agent is ``endpoint``, or a tenant of it; the agent is ``below`` the address that
-        ``advertised`` tells.
+        The agent is ``endpoint``, or a tenant of it; ``below`` is its path below the address in
+        ``advertised``.
         """
         for binding in agent.bindings:
             path = address + binding.path
@@ -368,7 +368,7 @@ class Routes:
     def _with_files(
         self, below: ASGIApp, served: ServedEndpoint, segments: Iterable[str], endpoint: Endpoint
     ) -> ASGIApp:
-        """Return what answers below an agent's address: files too, where there are any."""
+        """Return the handler below an agent's address, including files if there are any."""
         if any(each.files is not None for each in (endpoint, *endpoint.tenants.values())):
             return FilesBinding(below, served, segments, self._transfers)
         return below
@@ -383,7 +383,7 @@ class Routes:
     ) -> None:
         shown = endpoint.interfaces
         if shown is not None and not shown.is_public("HTTP+JSON", versions.LATEST):
-            return  # the document describes addresses that the public card leaves out
+            return  # the document describes addresses that the public card hides
         if self._settings.docs:
             page = OpenApiPage(endpoint, advertised, settings=self._settings, tenant=tenant)
             self.add(address + OPENAPI_PATH, self.restricted("docs", page, endpoint))
@@ -396,7 +396,7 @@ class Routes:
 
     @property
     def cards_are_public(self) -> bool:
-        """Whether everyone may see cards, and so a catalog of them."""
+        """True if everyone may see cards, and therefore a catalog of them."""
         return "card" not in self._restrictions
 
     def publish(
@@ -522,7 +522,7 @@ class Routes:
 
 
 def _listed_by(gate: Gate, restriction: Restriction) -> Callable[[Scope], bool]:
-    """Return who sees the addresses of cards where there is no agent."""
+    """Return a function that decides who sees the list of cards at paths without an agent."""
     return (lambda scope: False) if restriction.is_authenticated else gate.is_visible
 
 

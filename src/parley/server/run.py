@@ -23,12 +23,12 @@ from parley.server.sockets import address_of, listen, most_connections
 from parley.server.tls import Handshakes, ReloadingTls, asked_of_callers, lacks_certificates
 from parley.server.websocket.serving import SocketServing
 
-# Longer than the minute that load balancers commonly keep an idle connection: the side that
-# sends requests should be the one that closes.
+# Longer than the minute that load balancers commonly keep an idle connection: the side that sends
+# requests should be the one that closes.
 _IDLE_CONNECTION = 75
 
 _CANCEL_SECONDS = 1.0
-"""How long to wait at the very end for tasks that were cancelled."""
+"""The time to wait at the very end for cancelled tasks."""
 
 _log = logging.getLogger("parley.server")
 
@@ -47,13 +47,13 @@ def run(
 ) -> None:
     """Serve ``app`` until SIGINT or SIGTERM.
 
-    ``port`` 0 picks a free one; ``on_listening`` is called with the address once the server accepts
-    requests. ``grpc`` serves gRPC beside HTTP. With ``tls`` the server speaks HTTPS, and gRPC has
-    the same certificate unless it has its own. The first signal drains: streams end, and requests
-    under way have ``grace`` seconds. The second one exits at once.
+    ``port`` 0 selects a free port; ``on_listening`` is called with the address once the server
+    accepts requests. ``grpc`` serves gRPC in addition to HTTP. With ``tls`` the server uses HTTPS,
+    and gRPC uses the same certificate unless it has its own. The first signal drains: streams end,
+    and current requests have ``grace`` seconds. The second one exits at once.
 
-    Without ``allow_anonymous``, an app that everyone may call is refused on addresses that others
-    than this machine reach. Raises ``ListenError``, and what the app's startup raises.
+    Without ``allow_anonymous``, an app that everyone may call is not served on addresses that other
+    machines can reach. Raises ``ListenError``, and the errors of the app's startup.
     """
     encryption = _encryption(app, tls)
     sockets = listen(host, port)
@@ -74,7 +74,7 @@ def run(
         started=lambda: on_listening(address) if on_listening is not None else None,
     )
 
-    # Made here, because it imports gRPC, which takes a while: the event loop should not wait.
+    # Made here, because it imports gRPC, which is slow and should not block the event loop.
     grpc_serving = over_grpc(app, grpc, host, address, grace, encryption)
 
     async def main() -> None:
@@ -101,7 +101,7 @@ def run(
 def _close_runner(runner: asyncio.Runner) -> None:
     """Close a runner, and abandon tasks that ignore their cancellation.
 
-    The runner would wait for them forever, and everything of ours is closed by now.
+    The runner would wait for them for ever, and all resources of the server are closed already.
     """
     loop = runner.get_loop()
     tasks = asyncio.all_tasks(loop)
@@ -112,14 +112,14 @@ def _close_runner(runner: asyncio.Runner) -> None:
     if not tasks:
         runner.close()
         return
-    _log.warning("%d task(s) ignored that they were cancelled, and are left", len(tasks))
-    loop.set_exception_handler(lambda _, context: None)  # that they are destroyed while pending
+    _log.warning("%d task(s) ignored their cancellation, and are abandoned", len(tasks))
+    loop.set_exception_handler(lambda _, context: None)  # silences "destroyed while pending"
     asyncio.set_event_loop(None)
     loop.close()
 
 
 def _tune_garbage_collector() -> None:
-    """Run the garbage collector less often, and not over the objects of the start.
+    """Run the garbage collector less often, and ignore the objects of the start.
 
     The process is the server's own, and a request leaves no cycles: collecting after every 700
     objects took a twentieth of the time.
@@ -130,7 +130,7 @@ def _tune_garbage_collector() -> None:
 
 
 def _set_listener(app: App, host: str, sockets: Iterable[socket.socket]) -> None:
-    """Tell an app its listening addresses, which decide the hosts that it answers to."""
+    """Pass the listening addresses to an app, which determine the hosts that it accepts."""
     app.hosts.listens(host, [sock.getsockname()[0] for sock in sockets])
 
 
@@ -163,7 +163,7 @@ def over_grpc(
 ) -> contextlib.AbstractAsyncContextManager[str]:
     """Serve an app over gRPC too while the context lasts, if there are ``options``.
 
-    ``host`` is what HTTP listens on, ``address`` its URL from this machine, ``tls`` its TLS.
+    ``host`` is the host of HTTP, ``address`` its URL on this machine, ``tls`` its TLS.
     """
     if options is None:
         return contextlib.nullcontext("")
@@ -184,10 +184,10 @@ async def serving(
 ) -> AsyncIterator[str]:
     """Serve an app on the running event loop while the context lasts. Yields its URL.
 
-    Takes any ASGI app; ``grpc`` serves an ``App`` over gRPC too, ``tls`` is for both. Leaves
-    signals alone.
+    Accepts any ASGI app; ``grpc`` serves an ``App`` over gRPC too, ``tls`` is for both. Installs no
+    signal handlers.
 
-    Raises ``ListenError``, and what the app's startup raises.
+    Raises ``ListenError``, and the errors of the app's startup.
     """
     encryption = _encryption(app, tls)
     sockets = listen(host, port)
@@ -214,7 +214,7 @@ async def serving(
                 await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
                 if not ready.done():
                     await task
-                    raise ListenError("the server ended before it took a request")
+                    raise ListenError("the server ended before it accepted a request")
                 yield address
             finally:
                 server.end()
@@ -237,7 +237,7 @@ def server_of(
 
     ``kinds`` is the number of protocols whose connections share the process's file descriptors.
     ``started`` is called once it accepts requests. The caller starts an ``App`` itself, and gets
-    its errors; the lifespan of another app is the server's.
+    its errors; the server runs the lifespan of any other app.
     """
     ours = app if isinstance(app, App) else None
     settings = ours.settings if ours else Settings()
@@ -278,7 +278,7 @@ def server_of(
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return what makes the event loop: uvloop where there is one."""
+    """Return the factory of the event loop: uvloop if it is installed."""
     try:
         import uvloop
     except ImportError:
@@ -287,7 +287,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def _takes_all(scope: Scope) -> bool:
-    """Let an app that is not ours decide about every WebSocket."""
+    """Return true, so that an app of another framework decides about every WebSocket."""
     return True
 
 
@@ -311,7 +311,7 @@ def check_exposure(
     *,
     allow_anonymous: bool,
 ) -> None:
-    """Refuse to let everyone on the network call agents, unless that is allowed.
+    """Reject a server that lets everyone on the network call agents, unless that is allowed.
 
     Raises ``AnonymousRefused``.
     """
@@ -329,7 +329,7 @@ def check_exposure(
             "credentials: declare some (Agent(..., security=...)), identify callers (caller=), or "
             "allow it with --allow-anonymous (allow_anonymous=True)"
         )
-    _log.warning("everyone who can reach %s can call these agents: nobody is identified", where)
+    _log.warning("everyone who can reach %s can call these agents: callers are anonymous", where)
 
 
 def warn_of_plain_text(

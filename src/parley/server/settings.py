@@ -27,63 +27,67 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a server. Times are in seconds.
 
     ``max_body_bytes``, ``max_depth`` (nesting of the JSON) and ``max_parts`` (of one message) limit
-    a request. ``max_body_bytes_held`` bounds all requests that are incomplete or wait for the
-    answer before theirs. ``address_share`` is the part of it that one address may use, and always
-    one request of ``max_body_bytes``; behind a proxy, set it to 1. ``max_unsent_bytes`` bounds all
-    unread answers; beyond it, the one without progress for longest is aborted. ``send_buffer``
-    bounds the bytes of one stream for a slow reader; one event may exceed it.
-    ``max_streams`` bounds open streams, ``max_blocking_requests`` requests that wait for a reply.
-    ``max_file_bytes`` bounds a file by reference, ``max_file_transfers`` the uploads and downloads
-    under way. ``inline_file_bytes`` is on the card: callers should send files up to that size in
-    messages. ``max_uploads`` and ``max_upload_bytes`` bound the files of one caller that no task
-    has, unfinished ones among them; callers who are not identified share one such allowance. After
-    ``upload_timeout`` an upload expires, and a complete file that no task has expires as long after
-    its last byte. ``file_link_timeout`` is how long a signed address of a file is valid.
+    a request. ``max_body_bytes_held`` limits all requests together that are incomplete or wait for
+    an earlier answer. ``address_share`` is the part of it that one address may use, and always one
+    request of ``max_body_bytes``; behind a proxy, set it to 1. ``max_unsent_bytes`` limits all
+    unread answers; beyond it, the answer without progress for longest is aborted. ``send_buffer``
+    limits the bytes of one stream for a slow reader; one event may exceed it.
+
+    ``max_streams`` limits open streams, ``max_blocking_requests`` requests that wait for a reply.
+    ``max_file_bytes`` limits a file by reference, ``max_file_transfers`` the concurrent uploads and
+    downloads. ``inline_file_bytes`` is on the card: callers should send files up to that size in
+    messages. ``max_uploads`` and ``max_upload_bytes`` limit the files of one caller that belong to
+    no task, including unfinished ones; unidentified callers share one such allowance. After
+    ``upload_timeout`` an upload expires; a complete file without a task expires that long after its
+    last byte. ``file_link_timeout`` is the time that a signed address of a file is valid.
     ``caller_share`` is the part of streams, waiting requests or transfers that one known caller may
-    have. ``max_connections`` bounds the connections of HTTP, and of gRPC, within what the system
-    lets a process open. Over HTTP one address has ``address_share`` of them, and at least 100.
+    use.
+
+    ``max_connections`` limits the connections of HTTP, and of gRPC, within the limits of the system
+    for a process. Over HTTP one address has ``address_share`` of them, and at least 100.
     ``head_timeout`` runs from the first byte of a request to the end of its headers,
     ``body_timeout`` for its body; each 4 KiB received extend it by a second, and no pause may last
-    as long. For gRPC they are for the handshake of a connection and for a whole message. After
-    ``keep_alive`` of silence a stream carries a comment. Only this package's own server enforces
-    ``max_connections``, ``head_timeout`` and ``body_timeout``, and the limits on messages and
-    pings of WebSockets.
-    ``max_sockets`` bounds open WebSockets (0: none are taken), ``max_sockets_per_address`` those
-    from one address (of an IPv6 network, /64), ``max_sockets_per_caller`` those from one known
-    caller.
-    ``max_socket_message_bytes`` bounds a message that comes over one; 0 is ``max_body_bytes``.
-    Every ``socket_ping_interval`` a client is asked whether it is there, and disconnected if it
-    sends nothing for ``socket_ping_timeout`` then.
+    as long. For gRPC they apply to the handshake of a connection and to a whole message. After
+    ``keep_alive`` of silence a stream sends a comment. Only this package's own server enforces
+    ``max_connections``, ``head_timeout`` and ``body_timeout``, and the limits on messages and pings
+    of WebSockets.
+
+    ``max_sockets`` limits open WebSockets (0: none are accepted), ``max_sockets_per_address`` the
+    sockets from one address (of an IPv6 network, /64), ``max_sockets_per_caller`` the sockets of
+    one known caller. ``max_socket_message_bytes`` limits a message over a socket; 0 is
+    ``max_body_bytes``. A client is pinged every ``socket_ping_interval``, and disconnected if it
+    sends nothing for ``socket_ping_timeout`` after that.
+
     ``missing_version``: What to do with a 1.0 request that lacks ``A2A-Version``: ``"0.3"`` rejects
     it with a hint (§3.6.2), ``"1.0"`` serves it. Requests of 0.3 are always served. ``GET /tasks``
     and ``GET /tasks/{id}`` without the header are served in this version.
+
     ``card``: The agent card for callers that name no version. ``"merged"`` is readable by clients
-    of every version, ``"1.0"`` is exactly that version's.
-    ``card_max_age``: How long caches may keep an agent card.
-    ``docs``: Serve a page about the HTTP+JSON binding at ``docs`` below an agent's address, and its
-    OpenAPI document at ``openapi.json``.
-    ``grpc_address``: The ``host:port`` of gRPC on cards, if it differs from the host that callers
-    see and the port that gRPC listens on.
-    ``grpc_on_card``: List gRPC on cards. Some clients refuse a card that lists it.
+    of every version, ``"1.0"`` is exactly that version's. ``card_max_age``: The time that caches
+    may keep an agent card. ``docs``: Serve a page about the HTTP+JSON binding at ``docs`` below an
+    agent's address, and its OpenAPI document at ``openapi.json``. ``grpc_address``: The
+    ``host:port`` of gRPC on cards, if it differs from the host that callers see and the port that
+    gRPC listens on. ``grpc_on_card``: List gRPC on cards. Some clients reject a card that lists it.
     ``cors_origins``: Origins whose pages may call, ``"*"`` for all.
-    ``trust_proxy``: Believe ``X-Forwarded-Host``, ``-Prefix``, ``-Proto`` and ``-For``. Only for a
-    server that is reachable solely through a proxy that sets them.
-    ``auth_failures_per_minute``: How many credentials of an address (of an IPv6 network, /64) may
-    be refused in a minute, and how many of one user or key: further requests with credentials get
-    status 429. 0 is no limit. With ``trust_proxy`` the address is the last of ``X-Forwarded-For``.
-    ``webhook_calls_per_minute`` and ``max_webhook_calls``: How many requests one webhook host, or
-    address, gets in a minute and at once, from all callers and replicas together.
-    ``allowed_hosts``: Hosts that requests may name besides the server's own, such as
+
+    ``trust_proxy``: Trust ``X-Forwarded-Host``, ``-Prefix``, ``-Proto`` and ``-For``. Only for a
+    server that is reachable solely through a proxy that sets them. ``auth_failures_per_minute``:
+    The number of credentials of an address (of an IPv6 network, /64), and of one user or key, that
+    may be rejected per minute: further requests with credentials get status 429. 0 is no limit.
+    With ``trust_proxy`` the address is the last one in ``X-Forwarded-For``.
+    ``webhook_calls_per_minute`` and ``max_webhook_calls``: The number of requests that one webhook
+    host, or address, gets per minute and concurrently, from all callers and replicas together.
+
+    ``allowed_hosts``: Hosts that requests may name in addition to the server's own, such as
     ``example.com``, ``*.example.com`` (its subdomains), ``example.com:8443`` or ``"*"`` for all;
     others get status 421. Without any, only connections to loopback addresses are checked, against
-    DNS rebinding.
-    ``restrict``: Who may see the endpoints ``card``, ``docs`` (with the OpenAPI document, and
-    reflection of gRPC), ``health``, ``agents``, ``callbacks`` and ``jwks`` (the public keys of the
-    server): ``"authenticated"`` callers, or a list of networks, as in ``{"docs": "authenticated",
-    "health": ["10.0.0.0/8"]}``. The address is that of the connection, with ``trust_proxy`` the
-    last one in ``X-Forwarded-For``.
-    ``hsts_max_age``: How long browsers that came over HTTPS use nothing else for the host
-    (``Strict-Transport-Security``); 0 leaves the header out.
+    DNS rebinding. ``restrict``: The audience of the endpoints ``card``, ``docs`` (with the OpenAPI
+    document, and reflection of gRPC), ``health``, ``agents``, ``callbacks`` and ``jwks`` (the
+    public keys of the server): ``"authenticated"`` callers, or a list of networks, as in ``{"docs":
+    "authenticated", "health": ["10.0.0.0/8"]}``. The address is the connection's, with
+    ``trust_proxy`` the last one in ``X-Forwarded-For``. ``hsts_max_age``: The time for which
+    browsers that used HTTPS use only HTTPS for the host (``Strict-Transport-Security``); 0 leaves
+    the header out.
 
     Raises ``ValueError`` for a value out of range.
     """
@@ -120,7 +124,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Literal["0.3", "1.0"],
         Option(
             "The version of a request that names none: 0.3, as the specification says, or 1.0, "
-            "which also reads the forms of 0.3 that introductory texts print.",
+            "which also reads the forms of 0.3 in introductory texts.",
             choices=("0.3", "1.0"),
         ),
     ] = "0.3"
@@ -131,8 +135,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     grpc_on_card: Annotated[
         bool,
         Option(
-            "Leave gRPC off the cards, for clients that refuse one with another address than that "
-            "of HTTP (google-adk).",
+            "Leave gRPC off the cards, for clients that reject an interface with another address "
+            "than HTTP (google-adk).",
             flag="--no-grpc-on-card",
             sets=False,
         ),
@@ -153,7 +157,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     restrict: Annotated[
         Mapping[str, str | Sequence[str]],
         Option(
-            "Who may see an endpoint (card, docs, health, agents, callbacks or jwks): "
+            "The audience of an endpoint (card, docs, health, agents, callbacks or jwks): "
             "authenticated callers, or networks, as in docs=authenticated or "
             "health=10.0.0.0/8,127.0.0.1; repeat it.",
             metavar="ENDPOINT=WHO",
@@ -163,7 +167,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     hsts_max_age: Annotated[
         int,
         Option(
-            "Do not tell browsers to use HTTPS alone for this host.",
+            "Do not tell browsers to use only HTTPS for this host.",
             flag="--no-hsts",
             panel="Who may call",
             sets=0,
@@ -171,7 +175,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 365 * 24 * 60 * 60
 
     def __post_init__(self) -> None:
-        # Help of the command line is made of the options, and loads nothing that serves.
+        # The command line's help is made of the options, and imports no server code.
         from parley.server.address import is_pattern
         from parley.server.restrictions import read_restrictions
 
@@ -296,14 +300,14 @@ PASSWORD_VARIABLE = "PARLEY_TLS_KEY_PASSWORD"
 """The environment variable with the passphrase of encrypted private keys."""
 
 CallerCertificates = Literal["none", "optional", "required"]
-"""Whether callers are asked for a certificate."""
+"""The request for certificates of callers."""
 
 
 class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The files of a server's TLS, all PEM.
 
     ``cert`` is the server's certificate with its chain, ``key`` its private key; the passphrase of
-    an encrypted one is in ``PARLEY_TLS_KEY_PASSWORD``. With ``client_ca``, the authorities of
+    an encrypted key is in ``PARLEY_TLS_KEY_PASSWORD``. With ``client_ca``, the authorities of
     callers' certificates, callers are asked for one. The files are read again when they change;
     ``check_interval`` is in seconds.
 
@@ -329,13 +333,13 @@ def tls_options(
 ) -> TlsOptions | None:
     """Return the options for these files, ``None`` without any.
 
-    Raises ``ValueError`` for files that make no sense together.
+    Raises ``ValueError`` for files that contradict each other.
     """
     if cert is None and key is None:
         if client_ca is not None:
             raise ValueError(
                 "certificates of callers need TLS: give a certificate and its key (tls_cert, "
-                "tls_key) beside tls_client_ca"
+                "tls_key) together with tls_client_ca"
             )
         return None
     if cert is None or key is None:
@@ -351,12 +355,12 @@ NEEDED = f"gRPC is not installed: {install_command('grpc')}"
 class GrpcOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The port for gRPC, and its TLS.
 
-    ``port`` 0 takes a free one. ``host`` is by default the host of HTTP. ``cert`` and ``key``
-    are PEM files of the server's certificate (with its chain) and its private key; without them
-    there is no TLS. With ``client_ca``, a PEM file of authorities, only callers with a certificate
-    of theirs are accepted.
+    ``port`` 0 selects a free one. ``host`` is by default the host of HTTP. ``cert`` and ``key`` are
+    PEM files of the server's certificate (with its chain) and its private key; without them there
+    is no TLS. With ``client_ca``, a PEM file of authorities, only callers with a certificate of
+    these are accepted.
 
-    Raises ``ValueError`` for options that make no sense together.
+    Raises ``ValueError`` for contradictory options.
     """
 
     port: int
@@ -383,7 +387,7 @@ def grpc_options(port: int | None, **others: str | Path | None) -> GrpcOptions |
         return GrpcOptions(port=port, **others)  # type: ignore[arg-type]
     given = [name for name, value in others.items() if value is not None]
     if given:
-        raise ValueError(f"gRPC is served where it has a port; {', '.join(given)} alone do nothing")
+        raise ValueError(f"gRPC needs a port; {', '.join(given)} alone have no effect")
     return None
 
 

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 _BACKLOG = 2048
-# For the store, the bus and agents: connections need them.
+# File descriptors that are reserved for the store, the bus and agents.
 _OTHER_FILES = 100
 # This part (a fourth) of the files that may be open is for calls to webhooks.
 _WEBHOOKS_SHARE = 4
@@ -42,7 +42,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
             try:
                 sockets.append(_bind(family, (address[0], taken, *address[2:])))
             except OSError as error:
-                # One address family may be disabled on this machine, as long as another works.
+                # One address family may be disabled on this machine, if another works.
                 if error.errno not in _NOT_HERE or (address == found[-1][4] and not sockets):
                     raise
     except OSError as error:
@@ -53,7 +53,8 @@ def listen(host: str, port: int) -> list[socket.socket]:
 
 
 def most_connections(kinds: int = 1) -> int:
-    """Return how many connections the system lets this process have, besides its other files.
+    """Return the number of connections that the system allows this process, besides its other
+    files.
 
     Several ``kinds`` of connections, which are counted separately, get equal parts.
     """
@@ -61,12 +62,12 @@ def most_connections(kinds: int = 1) -> int:
 
 
 def most_webhook_calls() -> int:
-    """Return how many connections to webhooks the system lets this process have."""
+    """Return the number of connections to webhooks that the system allows this process."""
     return _most_files() // _WEBHOOKS_SHARE
 
 
 def _most_files() -> int:
-    """Return how many files the system lets this process open, connections among them."""
+    """Return the number of files that the system allows this process, including connections."""
     try:
         import resource
     except ImportError:  # there is no such limit
@@ -87,7 +88,7 @@ def _bind(family: int, address: Any) -> socket.socket:
     # two pieces takes 40 ms.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        if os.name == "posix":  # on Windows it lets two servers share a port
+        if os.name == "posix":  # on Windows this option would let two servers share a port
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -100,7 +101,7 @@ def _bind(family: int, address: Any) -> socket.socket:
 
 
 def _reason(host: str, port: int, error: OSError) -> str:
-    """Return in words why an address cannot be listened on, and what to do."""
+    """Return the reason why listening at an address fails, and a remedy."""
     if error.errno == errno.EADDRINUSE:
         return (
             f"port {port} on {host} is in use: end what listens there, or choose another port "

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 def asked_of_callers(authorizations: Sequence[Authorization | None]) -> CallerCertificates:
     """Return whether callers must have a certificate of the server's ``client_ca``.
 
-    They must if every agent requires one, or if no agent says what certificates are for. Where
-    there are other ways to authenticate, callers may do without.
+    They must if every agent requires one, or if no agent declares a use of certificates. If there
+    are other ways to authenticate, certificates are optional.
     """
     rules = [each for each in authorizations if each is not None]
     if not any(_schemes(each) for each in rules):
@@ -81,8 +81,8 @@ _VERSIONS = {"TLSv1.2": 0x0303, "TLSv1.3": 0x0304}
 def tls_extension(connection: ssl.SSLObject) -> dict[str, Any]:
     """Return the extension ``tls`` of the ASGI scopes of a connection.
 
-    The handshake has verified its certificates. Before Python 3.13 the chain is the caller's own
-    certificate alone.
+    The handshake has verified its certificates. Before Python 3.13 the chain is only the caller's
+    own certificate.
     """
     chain = _chain(connection)
     cipher = connection.cipher()
@@ -102,7 +102,7 @@ def _chain(connection: ssl.SSLObject) -> list[bytes]:
     if own is None:
         return []
     verified = getattr(connection, "get_verified_chain", None)
-    # A resumed session has no chain, but the certificate that its first handshake verified.
+    # A resumed session has no chain, only the certificate that its first handshake verified.
     return (list(verified()) if verified is not None else []) or [own]
 
 
@@ -140,11 +140,11 @@ class TlsFiles(msgspec.Struct, frozen=True):
 
 
 Stamp = tuple[tuple[int, ...] | None, ...]
-"""The identity of the files' contents; another one after each change."""
+"""The identity of the files' contents, which differs after each change."""
 
 
 def stamp_of(options: TlsOptions) -> Stamp:
-    """Return the stamp of the files as they are now; links are followed."""
+    """Return the stamp of the current files; links are followed."""
     return tuple(_stamp(Path(each)) for each in _paths(options))
 
 
@@ -268,14 +268,14 @@ def _warn_if_open(key: Path) -> None:
     """Warn of a private key that every user of the machine can read (on POSIX)."""
     try:
         mode = key.stat().st_mode if os.name == "posix" else 0
-    except OSError:  # gone since it was read: loading it fails
+    except OSError:  # removed since it was read: loading it fails
         return
     if mode & (stat.S_IROTH | stat.S_IWOTH):
         _log.warning("other users can read the private key %s: chmod o-rw it", key)
 
 
 def _warn_about_dates(path: str | Path, content: bytes) -> None:
-    """Warn of a certificate that has expired, soon expires, or is not valid yet."""
+    """Warn of a certificate that has expired, expires soon, or is not valid yet."""
     from cryptography import x509
 
     try:
@@ -285,7 +285,7 @@ def _warn_about_dates(path: str | Path, content: bytes) -> None:
     now = datetime.datetime.now(datetime.UTC)
     until = own.not_valid_after_utc
     if until < now:
-        _log.warning("the certificate %s has expired on %s: callers refuse it", path, until)
+        _log.warning("the certificate %s has expired on %s: callers reject it", path, until)
     elif own.not_valid_before_utc > now:
         _log.warning("the certificate %s is valid from %s only", path, own.not_valid_before_utc)
     elif until - now < _SOON:
@@ -309,14 +309,14 @@ def _decrypted(key: bytes, password: str, options: TlsOptions) -> bytes:
 
 MAX_HANDSHAKES = 5000
 HANDSHAKE_SECONDS = 60.0
-"""How long an event loop waits for a handshake by default."""
+"""The default time that an event loop waits for a handshake."""
 
 
 class Handshakes:
-    """Counts the handshakes under way, and refuses one more than ``limit``.
+    """Counts the running handshakes, and rejects more than ``limit``.
 
-    A handshake is over after ``seconds``: the event loop ends it then. It is over too when its
-    object is gone: its connection was closed, which ends no handshake.
+    A handshake is over after ``seconds``, when the event loop ends it, or when its object is gone:
+    closing a connection does not report the end of its handshake.
     """
 
     def __init__(self, limit: int, seconds: float) -> None:
@@ -332,13 +332,13 @@ class Handshakes:
                 break
             self._begun.pop(first[0], None)
         if len(self._begun) >= self._limit:
-            gc.collect(1)  # asyncio leaves what was closed in a reference cycle
+            gc.collect(1)  # asyncio leaves closed connections in a reference cycle
         if len(self._begun) >= self._limit:
             raise ssl.SSLError("too many handshakes at a time")
         self._begun[handshake] = now
 
     def end(self, handshake: object) -> None:
-        """Count a handshake no more."""
+        """Stop counting a handshake."""
         self._begun.pop(handshake, None)
 
 
@@ -375,7 +375,7 @@ class _Connection(ssl.SSLObject):
 
 
 class _CurrentContext(ssl.SSLContext):
-    """A context for an event loop's server, which passes each connection on to the current one."""
+    """A context for an event loop's server, which uses the current context for each connection."""
 
     tls: ReloadingTls
 
@@ -395,11 +395,11 @@ class _CurrentContext(ssl.SSLContext):
 class ReloadingTls:
     """The TLS of a server, from files that may change while it runs.
 
-    ``callers`` is whether callers are asked for a certificate, if the options name authorities.
-    Connections that are open keep what they began with. Files that cannot be used are logged, once
-    for each change, and what was read before stays in use.
+    ``callers`` decides whether callers are asked for a certificate, if the options name
+    authorities. Open connections keep their certificates. Unusable files are logged, once for each
+    change, and the previous content stays in use.
 
-    ``handshakes`` bounds how many are under way over HTTP; gRPC bounds its own.
+    ``handshakes`` bounds the running handshakes of HTTP; gRPC has its own limit.
 
     Raises ``TlsFailure`` if the files cannot be used at the start.
     """
@@ -442,7 +442,7 @@ class ReloadingTls:
                 await self._reload(stamp)
 
     async def _reload(self, stamp: Stamp) -> None:
-        """Use the files as they are now, if they can be used and stay the same meanwhile."""
+        """Use the current files, if they are usable and stay the same meanwhile."""
         cert = self.options.cert
         try:
             files = await asyncio.to_thread(read_files, self.options, self.callers, self._context)
@@ -450,10 +450,10 @@ class ReloadingTls:
             files = None
             reason = str(failure)
         if await asyncio.to_thread(stamp_of, self.options) != stamp:
-            return  # still being written: the next look reads them
+            return  # still being written: the next check reads them
         self._stamp = stamp
         if files is None:
-            _log.error("the new certificate is not used, the one before still is: %s", reason)
+            _log.error("the new certificate is not used, the previous one stays in use: %s", reason)
         else:
             self.files = files
-            _log.info("the certificate %s is read anew, for new connections", cert)
+            _log.info("the certificate %s was read again, for new connections", cert)

@@ -1,8 +1,8 @@
 """The records of a task's log.
 
-Public events are the specification's own: the task, its status updates, its artifact updates.
-They are numbered 1..n without a gap. Private records never leave the server; each has the number
-of the public event before it.
+Public events are the specification's own: the task, its status updates, its artifact updates. They
+are numbered 1..n without a gap. Private records never leave the server; each has the number of the
+public event before it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TaskEvent = Task | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
 
 
 class RecordKind(Enum):
-    """The kind of a record. The values are what stores keep."""
+    """The kind of a record. The values are stored."""
 
     TASK = "task"
     STATUS = "status"
@@ -42,11 +42,11 @@ class RecordKind(Enum):
     REMEMBERED = "remembered"
     CANCEL = "cancel"
 
-    __hash__ = object.__hash__  # an enum's own is slow
+    __hash__ = object.__hash__  # faster than the hash of Enum
 
     @property
     def is_public(self) -> bool:
-        """Whether it is numbered and readers outside the server see it."""
+        """True if it is numbered and visible to readers outside the server."""
         return self in PUBLIC_KINDS
 
 
@@ -54,10 +54,10 @@ PUBLIC_KINDS = frozenset({RecordKind.TASK, RecordKind.STATUS, RecordKind.ARTIFAC
 
 
 class StoredCaller(A2AStruct, frozen=True, kw_only=True):
-    """The caller in a record. ``claims`` are the claims that the agent keeps, ``scopes`` are
+    """The caller in a record. ``claims`` are the claims that the agent keeps; ``scopes`` are
     sorted.
 
-    A record without one has an anonymous caller, or is older than this record type.
+    A record without a stored caller has an anonymous caller, or is older than this record type.
     """
 
     id: str = ""
@@ -70,11 +70,11 @@ class StoredCaller(A2AStruct, frozen=True, kw_only=True):
 
 
 class MessageReceived(A2AStruct, frozen=True, kw_only=True):
-    """A message that waits for a turn (private). ``entry`` is unique, its message's id may not be.
+    """A message that waits for a turn (private). ``entry`` is unique; the message's id may not be.
 
     ``base_url`` is the agent's address as the sender sees it, ``metadata`` the request's, but
-    ``chain`` the data of the chain of calls, as received. The other fields are what its turn needs
-    of the request.
+    ``chain`` is the data of the chain of calls, as received. The other fields are data of the
+    request for its turn.
     """
 
     entry: str
@@ -89,17 +89,17 @@ class MessageReceived(A2AStruct, frozen=True, kw_only=True):
 
 
 class TurnStarted(A2AStruct, frozen=True, kw_only=True):
-    """A turn takes messages, or a further attempt at it starts (private).
+    """A turn receives messages, or a further attempt at it starts (private).
 
-    ``messages`` enter the history with it, and ``entries`` name them among those received; both
-    are empty for a task's first turn, whose message the Task event has, and for a further
-    attempt. ``attempt`` is 0 for a first turn that is queued and has not begun. ``answers``
-    is the key of the question that the message answers. ``live`` is set when a running turn reads a
+    ``messages`` enter the history with it, and ``entries`` name them among the received ones; both
+    are empty for a task's first turn, whose message is in the Task event, and for a further
+    attempt. ``attempt`` is 0 for a first turn that is queued and has not begun. ``answers`` is the
+    key of the question that the message answers. ``live`` is set when a running turn reads a
     message. ``released`` is set when a server that shuts down releases the attempt, which then does
     not count as failed; ``asleep`` when the attempt falls asleep, which continues under the same
     number when it wakes up. ``base_url`` is the agent's address as the sender of the turn's message
-    sees it; the first turn's is in the task's head. The other fields are what a further
-    attempt needs of the request.
+    sees it; the first turn's is in the task's head. The other fields are data of the request for a
+    further attempt.
     """
 
     turn: int
@@ -130,7 +130,7 @@ class StepResult(A2AStruct, frozen=True, kw_only=True):
 class CancelRequested(A2AStruct, frozen=True, kw_only=True):
     """A request to cancel the task (private).
 
-    ``reason`` says why the server did it by itself. Without a ``reason`` it was the ``caller``, an
+    ``reason`` is set if the server cancelled by itself. Without a ``reason`` the ``caller`` did, an
     anonymous one if there is none; logs of earlier versions have no reasons.
     """
 
@@ -163,12 +163,12 @@ def kind_of(event: TaskEvent | PrivateEvent) -> RecordKind:
 
 
 class LoggedEvent(msgspec.Struct, frozen=True, gc=False):
-    """One record as the log holds it.
+    """One record in the form of the log.
 
     ``payload`` is the event's canonical JSON; ``event`` is the event itself. ``at`` is in
     milliseconds since 1970. ``seq`` is its number, or for a private record the number before it;
-    ``sub`` counts the private records of one number, from 1, and is 0 for a public event.
-    So (``seq``, ``sub``) is the order of the whole log.
+    ``sub`` counts the private records of one number, from 1, and is 0 for a public event. So
+    (``seq``, ``sub``) is the order of the whole log.
     """
 
     task_id: str
@@ -195,7 +195,7 @@ def steady_clock() -> Callable[[], int]:
 def logged(
     task_id: str, seq: int, sub: int, turn: int, kind: RecordKind, at: int, payload: bytes
 ) -> LoggedEvent:
-    """Return the record that a stored row holds."""
+    """Return the record in a stored row."""
     event = _DECODERS[kind].decode(payload)
     return LoggedEvent(task_id, seq, turn, kind, payload, event, at, sub)
 

@@ -1,6 +1,6 @@
 """Folds events into the task, and artifact updates into the pieces that stores keep.
 
-Only this file says which event may follow which.
+The order in which events may follow each other is defined only here.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _NO_STATUS = TaskStatus(state=TaskState.UNSPECIFIED)
 
 
 class IllegalEvent(ValueError):
-    """An event that cannot follow those before it. The message says what would be right."""
+    """An event that cannot follow earlier ones. The message describes a valid event."""
 
 
 def check(state: TaskState | None, event: TaskEvent | PrivateEvent) -> None:
     """Raise ``IllegalEvent`` when ``event`` cannot follow a log whose task is in ``state``.
 
-    ``None`` is the state of an empty log. A log begins with its Task and has no second one;
-    nothing follows a terminal state; a task is submitted only at its beginning (§4.1.3).
+    ``None`` is the state of an empty log. A log begins with its Task and has no second one; no
+    event follows a terminal state; a task is submitted only at its beginning (§4.1.3).
     """
     if state is None:
         if type(event) is not Task:
@@ -60,11 +60,10 @@ def check(state: TaskState | None, event: TaskEvent | PrivateEvent) -> None:
 class Fold:
     """Builds a task from its events.
 
-    ``task`` is built when it is asked for, and kept; adding a chunk to an artifact costs the
-    chunk, not the artifact. ``strict`` refuses chunks that our own agents must not write (see
-    ``ArtifactFold``); only events, not a ``task`` to start
-    with, say which artifacts are complete. ``unsaved`` names the artifacts of that ``task`` whose
-    stored form lacks something.
+    ``task`` is built on demand, and cached; adding a chunk to an artifact costs the chunk, not the
+    artifact. ``strict`` rejects chunks that Parley's own agents must not write (see
+    ``ArtifactFold``); only events, not a ``task`` to start with, show which artifacts are complete.
+    ``unsaved`` names the artifacts of that ``task`` whose stored form is incomplete.
     """
 
     __slots__ = ("_artifacts", "_first", "_history", "_status", "_strict", "_task")
@@ -93,7 +92,7 @@ class Fold:
 
     @property
     def task(self) -> Task:
-        """The task as it stands. Raises ``IllegalEvent`` before the first event."""
+        """The current task. Raises ``IllegalEvent`` before the first event."""
         if self._first is None:
             raise IllegalEvent("there is no task: the log is empty, and begins with its Task")
         if self._task is None:
@@ -106,15 +105,15 @@ class Fold:
         return self._task
 
     def is_complete(self, artifact_id: str) -> bool:
-        """Return whether an artifact has had its last chunk, as far as events say."""
+        """Return whether the events include the last chunk of an artifact."""
         return self._artifacts.is_complete(artifact_id)
 
     def take_unsaved(self) -> list[ArtifactPiece]:
-        """Return the pieces that the stored form of the artifacts lacks; mark them as stored."""
+        """Return the pieces missing from the stored form of the artifacts; mark them as stored."""
         return self._artifacts.take_unsaved()
 
     def apply(self, event: TaskEvent | PrivateEvent) -> None:
-        """Add the next event. Raises ``IllegalEvent`` and changes nothing when it cannot follow."""
+        """Add the next event. Raises ``IllegalEvent``, without a change, when it cannot follow."""
         check(None if self._first is None else self._status.state, event)
         if type(event) is Task:
             self._begin(event, [artifact.artifact_id for artifact in event.artifacts])
@@ -165,19 +164,19 @@ def fold(events: Iterable[TaskEvent | PrivateEvent], start: Task | None = None) 
 
 
 CONTINUES = "urn:parley:continues"
-"""The metadata key of an artifact update whose text continues the text of the update before.
+"""The metadata key of an artifact update whose text continues the text of the previous update.
 
-The pieces of one text are one part of the artifact, and an empty piece is none. Parts of other
-updates stay parts.
+The pieces of one text form one part of the artifact, and an empty piece none. Parts of other
+updates stay separate parts.
 """
 
 
 class ArtifactPiece(NamedTuple):
     """An addition to the stored form of one artifact.
 
-    ``position`` is the artifact's in its task, from 0. ``head`` is the JSON of the artifact
-    without its parts, empty when the piece before has it. ``parts`` are the JSON of further parts,
-    separated by commas; after a space, the first continues the text of the last part before it.
+    ``position`` is the artifact's in its task, from 0. ``head`` is the JSON of the artifact without
+    its parts, empty when the previous piece has it. ``parts`` are the JSON of further parts,
+    separated by commas; after a space, the first one continues the text of the last part before it.
     ``replaces`` removes the earlier pieces of this artifact.
     """
 
@@ -200,10 +199,10 @@ class _Head(A2AStruct, frozen=True, kw_only=True):
 class ArtifactFold:
     """Builds artifacts from updates, in the order of their first updates.
 
-    A chunk costs the chunk, not the artifact. ``strict`` is for our own agents: it refuses a chunk
-    for an artifact that does not exist, and one after an artifact's last chunk. Otherwise the
-    first creates the artifact and the second is added (§4.2.2 leaves both open). ``unsaved`` names
-    those of ``artifacts`` whose stored form lacks something.
+    A chunk costs the chunk, not the artifact. ``strict`` is for Parley's own agents: it rejects a
+    chunk for an artifact that does not exist, and a chunk after an artifact's last one. Otherwise
+    the former creates the artifact and the latter is added (§4.2.2 leaves both open). ``unsaved``
+    names the ``artifacts`` whose stored form is incomplete.
     """
 
     __slots__ = ("_complete", "_growing", "_strict", "_unsaved")
@@ -233,11 +232,11 @@ class ArtifactFold:
 
     @property
     def artifacts(self) -> tuple[Artifact, ...]:
-        """The artifacts as they stand."""
+        """The current artifacts."""
         return tuple([growing.artifact for growing in self._growing.values()])
 
     def apply(self, update: TaskArtifactUpdateEvent) -> None:
-        """Add an update. Raises ``IllegalEvent`` and changes nothing when it cannot follow."""
+        """Add an update. Raises ``IllegalEvent``, without a change, when it cannot follow."""
         artifact = update.artifact
         artifact_id = artifact.artifact_id
         growing = self._growing.get(artifact_id)
@@ -265,11 +264,11 @@ class ArtifactFold:
             self._complete.add(artifact_id)
 
     def is_complete(self, artifact_id: str) -> bool:
-        """Return whether an artifact has had its last chunk, as far as events say."""
+        """Return whether the events include the last chunk of an artifact."""
         return artifact_id in self._complete
 
     def take_unsaved(self) -> list[ArtifactPiece]:
-        """Return the pieces that the stored form lacks, and mark them as stored."""
+        """Return the pieces missing from the stored form, and mark them as stored."""
         pieces = []
         for artifact_id in self._unsaved:
             growing = self._growing[artifact_id]
@@ -284,8 +283,8 @@ class _Growing:
     """An artifact to which chunks can be added.
 
     ``_parts`` has a ``str`` where a chunk continues the text of the part before it; ``_text`` is
-    the last part that is a text, ``None`` after a part that is none. ``has_earlier``: the store has
-    parts before the first of ``_parts``.
+    the last part if it is a text, else ``None``. ``has_earlier``: the store has parts before the
+    first of ``_parts``.
     """
 
     __slots__ = (
@@ -373,7 +372,7 @@ class _Growing:
 
     @property
     def is_stored(self) -> bool:
-        """Whether the store has a piece of this artifact, or of the artifact that it replaces."""
+        """True if the store has a piece of this artifact, or of the artifact that it replaces."""
         return self.replaces or self._is_kept
 
     def piece(self) -> ArtifactPiece:
@@ -389,7 +388,7 @@ class _Growing:
         self._has_new_head = self.replaces = False
 
     def _joined(self, start: int) -> list[Part]:
-        """Return the parts from a place on, with texts that continue one another as one."""
+        """Return the parts from a position on, with texts that continue one another joined."""
         joined: list[Part] = []
         texts: list[str] = []
         for each in self._parts[start:]:
@@ -413,7 +412,7 @@ class _Growing:
 
 
 def _text_in(parts: Sequence[Part]) -> Part | None:
-    """Return the last of some parts if it is a text."""
+    """Return the last part if it is a text."""
     return parts[-1] if parts and parts[-1].text is not None else None
 
 

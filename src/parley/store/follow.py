@@ -1,4 +1,4 @@
-"""Follows a task's log. Every stream reads its events here."""
+"""Follows a task's log. All streams read their events with this module."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ PAGE = 256
 
 
 class Gap(Exception):
-    """Retention removed events after the position asked for. ``first`` is the first one left."""
+    """Retention removed events after the requested position. ``first`` is the first remaining
+    one."""
 
     def __init__(self, task_id: str, after: int, first: int) -> None:
         self.first = first
@@ -24,10 +25,10 @@ class Gap(Exception):
 
 
 class TaskGone(Exception):
-    """The task does not exist, or no longer."""
+    """The task does not exist (any more)."""
 
     def __init__(self, task_id: str) -> None:
-        super().__init__(f"there is no task {task_id}, or no longer")
+        super().__init__(f"there is no task {task_id}, or it was removed")
 
 
 async def follow(
@@ -41,30 +42,30 @@ async def follow(
 ) -> AsyncGenerator[Sequence[LoggedEvent], None]:
     """Yield the public events after number ``after``, in order, without gap or repetition.
 
-    Ends after the event that ends the task, at once when that is not after ``after``. Takes events
-    from hints as they are committed, and reads the others from the store: at the beginning, and
-    when a hint says that there are more. A lost hint costs only time: ``BusPoller`` polls for all
-    readers of a process. ``poll`` is for use without one: read at least every so many seconds.
+    Ends after the event that ends the task, at once when that is not after ``after``. Events are
+    taken from hints as they are committed, and read from the store otherwise: at the beginning, and
+    when a hint shows that there are more. A lost hint only costs time: ``BusPoller`` polls for all
+    readers of a process. ``poll`` is for use without a poller: the interval of reads in seconds.
     Holds a bounded number of events however slowly it is read, and never blocks a writer.
 
     ``live`` is a subscription from before event ``after`` + 1 could be committed: it saves the
     first read of the store. Close the generator (``contextlib.aclosing``) when leaving it early.
 
     Raises ``TaskGone``, ``Gap`` when retention removed the requested events, ``ValueError`` for a
-    position that the log has not reached, and what the store raises.
+    position that the log has not reached, and the errors of the store.
     """
     position = after
     must_read = live is None
     with live if live is not None else hints.subscribe(task_id) as subscription:
         while True:
             if must_read:
-                # Subscribed before the read: an event that is committed in between comes twice and
-                # is dropped by its number; the other way round it would be missed.
+                # Subscribed before the read: an event that is committed in between arrives twice
+                # and is dropped by its number; in the other order it would be missed.
                 page = await store.events(task_id, max(position - 1, 0), PAGE)
                 await _check_position(store, task_id, position, page)
                 must_read, is_over = _is_full(page), bool(page) and _ends(page[-1])
                 events = _after(page, position)
-                if must_read and not events:  # the event at the position fills a page by itself
+                if must_read and not events:  # the event at the position fills a whole page
                     events = await store.events(task_id, position, PAGE)
                     must_read = _is_full(events)
                     is_over = _ends(events[-1]) if events else is_over
@@ -97,7 +98,7 @@ def _is_full(page: Sequence[LoggedEvent]) -> bool:
 
 
 def _ends(event: LoggedEvent) -> bool:
-    """Return whether nothing follows ``event``."""
+    """Return whether ``event`` is the last of its log."""
     public = event.event
     return isinstance(public, Task | TaskStatusUpdateEvent) and public.status.state.is_terminal
 

@@ -1,4 +1,4 @@
-"""The head of a log, and the rules for appends and claims. Every store decides races here."""
+"""The head of a log, and the rules for appends and claims, by which every store resolves races."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from parley.store.protocols.task_log import Append, LogPosition
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The state of a task's log. A store keeps one per task; ``key`` is the task's key in it.
+    """The state of a task's log. A store has one per task; ``key`` is the task's key in it.
 
-    (``seq``, ``sub``) is the position of the last record. ``messages`` is how many messages the
-    task's stored form has; ``has_status_message`` says that the last of them is the status's, and
-    not yet part of the history. ``folded`` is the number of the event up to which the stored
-    form has the artifacts. Times are in milliseconds since 1970:
-    ``ended_at`` by the store's clock, ``status_at`` as the status says. ``lease_owner`` is the
-    replica that may write to the task, and ``epoch`` its fencing token. ``queue_key`` orders tasks
-    without an owner: the virtual start time of a fair queue. ``wakes_at`` is set while the task
-    sleeps: its turn is open, it has no owner and no cancellation is requested. ``base_url`` is
-    written when the task is created, and never again.
+    (``seq``, ``sub``) is the position of the last record. ``messages`` is the number of messages in
+    the task's stored form; ``has_status_message``: the last of them is the status's, and not yet
+    part of the history. ``folded`` is the number of the event up to which the stored form has the
+    artifacts. Times are in milliseconds since 1970: ``ended_at`` by the store's clock,
+    ``status_at`` as in the status. ``lease_owner`` is the replica that may write to the task, and
+    ``epoch`` its fencing token. ``queue_key`` orders tasks without an owner: the virtual start time
+    of a fair queue. ``wakes_at`` is set while the task sleeps: its turn is open, it has no owner
+    and no cancellation is requested. ``base_url`` is written when the task is created, and never
+    changed.
     """
 
     key: int = 0
@@ -69,14 +69,14 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether the task has work left for an executor."""
+        """True if the task has work left for an executor."""
         return self.ended_at is None and (
             self.turn_open or self.waiting > 0 or self.cancel_requested
         )
 
     @property
     def is_unclaimed(self) -> bool:
-        """Whether the task has work left and no lease owner, and does not sleep."""
+        """True if the task has work left and no lease owner, and does not sleep."""
         return not self.lease_owner and self.wakes_at is None and self.is_unfinished
 
 
@@ -104,7 +104,8 @@ class Payload(msgspec.Struct, frozen=True, gc=False):
 def payload_of(append: Append) -> Payload:
     """Check an append, and return its JSON.
 
-    Raises ``TypeError`` or ``ValueError`` for what cannot be written as JSON or makes no sense.
+    Raises ``TypeError`` or ``ValueError`` for an append that is contradictory or cannot be written
+    as JSON.
     """
     if append.expected_seq is None and any([kind_of(event).is_public for event in append.events]):
         raise ValueError("an append of public events names the head that it expects")
@@ -145,7 +146,7 @@ def _check_base_url(append: Append) -> None:
         raise ValueError("only the append that creates a task has a base_url")
     if "\0" in append.base_url:
         raise ValueError("a base_url has no character U+0000 in it")
-    append.base_url.encode()  # raises for half a surrogate pair
+    append.base_url.encode()  # raises for half of a surrogate pair
 
 
 def _check_sleep(append: Append) -> None:
@@ -265,7 +266,7 @@ def _next_owner(
 
 
 def _next_wake(head: Head | None, append: Append, *, is_awake: bool) -> int | None:
-    """Return when the task wakes up after ``append``; ``None`` for an awake one."""
+    """Return the wake-up time of the task after ``append``; ``None`` for an awake one."""
     if is_awake:
         return None
     if append.expected_seq is None:
@@ -309,7 +310,7 @@ def with_claim(head: Head | None, task_id: str, replica: str) -> Head:
 
 
 def with_lease_expired(head: Head) -> Head:
-    """Return the head without a lease owner, in a new epoch that fences it, first in the queue."""
+    """Return the head without a lease owner, first in the queue, with a new fencing epoch."""
     return replace(head, epoch=head.epoch + 1, lease_owner="", queue_key=0)
 
 

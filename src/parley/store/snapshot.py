@@ -1,9 +1,9 @@
 """The stored form of a task (its snapshot): rows of the wire's JSON.
 
-A store keeps a task's status in its head, and each message and artifact in rows of its own, so that
-a query reads only the rows that it needs. The messages are the history; the last may be the
-status's (``has_status_message``). An artifact is one or more pieces, each with further parts. The
-latest chunks, at most some 64 KiB in a turn, are only in the log.
+A store keeps a task's status in its head, and each message and artifact in separate rows, so that a
+query reads only the rows that it needs. The messages are the history; the last may be the status's
+(``has_status_message``). An artifact is one or more pieces, each with further parts. The latest
+chunks, at most some 64 KiB in a turn, are only in the log.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ ArtifactRow = tuple[int, bytes, bytes]
 
 
 class StoredTask(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """A task as read from its rows: pieces of JSON, all written by ``encode``.
+    """A task in the form of its rows: pieces of JSON, all written by ``encode``.
 
     ``history`` is the JSON of messages, separated by commas, ``status_message`` the JSON of the
-    status's message. ``artifacts`` are rows in order, ``tail`` the artifact updates after them.
-    Nothing of it changes, so its pieces are joined once.
+    status's message. ``artifacts`` are rows in order, ``tail`` the artifact updates after them. It
+    is immutable, so its pieces are joined once.
     """
 
     task_id: str
@@ -50,10 +50,10 @@ class StoredTask(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return decode(self._join(), Task)
 
     def json(self) -> bytes:
-        """Return the task's JSON: the pieces as they are, and what lies between them.
+        """Return the task's JSON, made by joining the pieces.
 
-        Little but the tail is looked into. The value is equal to ``encode`` of the task;
-        only members of artifacts may be in another order.
+        Little except the tail is decoded. The value is equal to ``encode`` of the task; only
+        members of artifacts may be in another order.
         """
         return self._joined
 

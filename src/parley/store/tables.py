@@ -1,9 +1,9 @@
 """Small tables of a store, written once for all engines.
 
-An engine has ``TableRows``: the rows of all tables, within a transaction of its own. A row is bytes
-under a text. The house's small tables (secrets, API keys, usage, amounts of limits) are
+An engine implements ``TableRows``: the rows of all tables, within a transaction. A row is bytes
+under a text key. Parley's own small tables (secrets, API keys, usage, amounts of limits) are
 functions of these; ``SmallTables`` makes them the methods of a store. ``Tables`` is the same for
-other packages, each in a namespace of its own.
+other packages, each in a separate namespace.
 """
 
 from __future__ import annotations
@@ -48,25 +48,25 @@ from parley.store.protocols.tables import (
 T = TypeVar("T")
 
 MAX_ROW_BYTES = 256 * 1024
-"""The largest row."""
+"""The maximum size of a row."""
 
 PAGE = 1000
-"""How many rows one scan returns at most."""
+"""The maximum number of rows in one scan."""
 
 EXPIRED_PER_PUT = 100
-"""How many expired rows go with each row that expires."""
+"""The number of expired rows that are removed with each new expiring row."""
 
 _HOUSE = "parley"
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 
 Row = tuple[bytes, int | None]
-"""The bytes of a row, and when (ms) it expires."""
+"""The bytes of a row, and the time (ms) of its expiry."""
 
 
 class TableRows(ABC):
-    """The rows of all tables, within one transaction. Keys are in the order of their characters.
+    """The rows of all tables, within one transaction. Keys are ordered by their characters.
 
-    A row that has expired by ``now`` (ms) is not there.
+    A row that has expired by ``now`` (ms) does not exist.
     """
 
     now: int
@@ -75,12 +75,12 @@ class TableRows(ABC):
     def lock(self, table: str, keys: Iterable[str]) -> None:
         """Keep others from locking these keys until the transaction ends.
 
-        A change locks what it reads before it reads it.
+        A change must lock its rows before it reads them.
         """
 
     @abstractmethod
     def get(self, table: str, keys: Iterable[str]) -> dict[str, bytes]:
-        """Return the rows that are there."""
+        """Return the existing rows."""
 
     @abstractmethod
     def scan(
@@ -90,11 +90,11 @@ class TableRows(ABC):
 
     @abstractmethod
     def put(self, table: str, rows: Mapping[str, Row]) -> None:
-        """Put rows, in place of others with their keys."""
+        """Store rows, replacing those with the same keys."""
 
     @abstractmethod
     def remove(self, table: str, keys: Iterable[str]) -> None:
-        """Remove rows, if they are there."""
+        """Remove rows, if they exist."""
 
 
 class _Any(Enum):
@@ -102,17 +102,17 @@ class _Any(Enum):
 
 
 ANY: Final = _Any.ANY
-"""Any row, or none: what ``Tables.put`` expects if nothing else is said."""
+"""Any row, or none: the default expectation of ``Tables.put``."""
 
 Expected = bytes | None | Literal[_Any.ANY]
 
 
 class Tables:
-    """The tables of a package in a store: bytes by a text, in as many tables as it likes.
+    """The tables of a package in a store: bytes by text key, in any number of tables.
 
-    Each call is durable when it returns, and seen by all replicas from then on. A call that is
+    Each call is durable when it returns, and visible to all replicas from then on. A call that is
     repeated because its answer was lost counts once. All raise ``StoreUnavailable``. Exports leave
-    the tables out: another store has others.
+    the tables out: another store has its own.
     """
 
     def __init__(self, store: SmallTables, namespace: str) -> None:
@@ -133,11 +133,11 @@ class Tables:
         expected: Expected = ANY,
         expires_at: int | None = None,
     ) -> bool:
-        """Put a row, and return whether that was done: the row before was the ``expected`` one.
+        """Store a row, and return whether that was done: the previous row was the ``expected`` one.
 
-        ``None`` is no row: of any number of calls at once that expect the same, on all replicas,
-        one succeeds. The row is gone at ``expires_at`` (ms by the store's clock). Raises
-        ``ValueError`` for what cannot be stored.
+        ``None`` is no row: if any number of calls expect the same at once, on all replicas, one
+        succeeds. The row expires at ``expires_at`` (ms by the store's clock). Raises ``ValueError``
+        for values that cannot be stored.
         """
         name, row = self._table(table), bytes(row)
         if len(row) > MAX_ROW_BYTES:
@@ -161,9 +161,9 @@ class Tables:
     async def scan(
         self, table: str, prefix: str = "", *, after: str = "", limit: int = PAGE
     ) -> Sequence[tuple[str, bytes]]:
-        """Return up to ``limit`` rows (``PAGE`` at most) with keys that begin with ``prefix``.
+        """Return up to ``limit`` rows (at most ``PAGE``) whose keys begin with ``prefix``.
 
-        They are in the order of their keys; ``after`` is the last key of the page before.
+        They are in the order of their keys; ``after`` is the last key of the previous page.
         """
         name, limit = self._table(table), min(limit, PAGE)
         for key in (prefix, after):
@@ -175,7 +175,7 @@ class Tables:
         return [(key, row) for key, row in found if key.startswith(prefix)]
 
     async def remove(self, table: str, key: str, *, expected: Expected = ANY) -> bool:
-        """Remove a row, and return whether it was there, and the ``expected`` one."""
+        """Remove a row, and return whether it existed and was the ``expected`` one."""
         name = self._table(table)
         _check_key(key)
 
@@ -207,7 +207,7 @@ def _is_expected(rows: TableRows, table: str, key: str, expected: Expected) -> b
     return expected is ANY or rows.get(table, (key,)).get(key) == expected
 
 
-# -- the house's own tables ----------------------------------------------------------------------
+# -- Parley's own tables -------------------------------------------------------------------------
 
 SECRETS = "parley.secrets"
 API_KEYS = "parley.api_keys"
@@ -215,7 +215,7 @@ USAGE = "parley.usage"
 QUOTAS = "parley.quotas"
 
 QUOTA_SLACK_MS = 60_000
-"""How much longer a slot is kept than it counts: the clocks of replicas may differ."""
+"""The extra time for which a slot is kept: the clocks of replicas may differ."""
 
 _LAST_DAY = 99_999_999
 _USAGE_KEY = msgspec.json.Decoder(tuple[str, str, str, str])
@@ -223,13 +223,13 @@ _COUNTS = msgspec.json.Decoder(list[int])
 _API_KEY = msgspec.json.Decoder(ApiKeyRecord)
 
 Slots = dict[int, tuple[int, int]]
-"""What was taken of an amount, and when (ms) that no longer counts, by slot."""
+"""The used amount and its expiry time (ms), by slot."""
 
 _SLOTS = msgspec.json.Decoder(Slots)
 
 
 def secret(rows: TableRows, name: str) -> bytes:
-    """Return the secret of a name; the first call makes it."""
+    """Return the secret with this name, created by the first call."""
     rows.lock(SECRETS, (name,))
     found = rows.get(SECRETS, (name,)).get(name)
     if found is None:
@@ -239,14 +239,14 @@ def secret(rows: TableRows, name: str) -> bytes:
 
 
 def api_key_row(record: ApiKeyRecord) -> Row:
-    """Return a key as a row, which goes ``ENDED_KEPT`` after the key ended."""
+    """Return a key as a row, which expires ``ENDED_KEPT`` after the key's end."""
     ended_at = record.ended_at()
     return msgspec.json.encode(record), None if ended_at is None else ended_at + ENDED_KEPT
 
 
 def add_api_key(rows: TableRows, record: ApiKeyRecord) -> None:
     """Add a key. Raises ``TooManyApiKeys``, ``DuplicateApiKey``."""
-    rows.lock(API_KEYS, ("", record.id))  # all who add a key have the first lock
+    rows.lock(API_KEYS, ("", record.id))  # every addition of a key needs the first lock
     found = api_key(rows, record.id)
     if found is None:
         if len(rows.scan(API_KEYS, limit=MAX_API_KEYS)) >= MAX_API_KEYS:
@@ -257,7 +257,7 @@ def add_api_key(rows: TableRows, record: ApiKeyRecord) -> None:
 
 
 def api_key(rows: TableRows, id: str) -> ApiKeyRecord | None:
-    """Return a key, ended or not."""
+    """Return a key, expired and revoked keys included."""
     found = rows.get(API_KEYS, (id,)).get(id)
     return None if found is None else _API_KEY.decode(found)
 
@@ -272,7 +272,7 @@ def api_keys(rows: TableRows, owner: str) -> list[ApiKeyRecord]:
 def end_api_key(
     rows: TableRows, id: str, expires_at: int | None, revoked_at: int | None
 ) -> ApiKeyRecord | None:
-    """Have a key end earlier, and return it: times that it has are never put off."""
+    """Let a key end earlier, and return it; its end is never postponed."""
     rows.lock(API_KEYS, (id,))
     found = api_key(rows, id)
     if found is not None:
@@ -290,7 +290,7 @@ def _earlier(first: int | None, second: int | None) -> int | None:
 
 
 def usage_rows(usage: Iterable[UsageRow]) -> dict[str, Row]:
-    """Return usage as rows: the latest days first, and gone after ``USAGE_KEPT_DAYS``."""
+    """Return usage as rows: the latest days first, expiring after ``USAGE_KEPT_DAYS``."""
     return {
         _row_key(usage_key(each)): (
             msgspec.json.encode(counts_of(each)),
@@ -318,11 +318,11 @@ def add_usage(rows: TableRows, usage: Sequence[UsageRow]) -> None:
 
 
 def select_usage(rows: TableRows, query: UsageQuery) -> Iterator[UsageRow]:
-    """Yield the usage that a query selects, the latest days first; its ``limit`` does not hold."""
+    """Yield the usage that a query selects, the latest days first; its ``limit`` is ignored."""
     wanted = (query.agent, query.tenant, query.caller)
     first, after = f"{max(0, _LAST_DAY - query.until):08}", ""
     known = [*takewhile(lambda value: value is not None, wanted)]
-    if query.since == query.until and known:  # their rows are beside each other
+    if query.since == query.until and known:  # their rows are adjacent
         first += msgspec.json.encode(known).decode()[:-1] + ","
     while page := rows.scan(USAGE, first, after=after):
         for after, row in page:
@@ -350,13 +350,13 @@ def sum_usage(rows: TableRows, query: UsageQuery) -> UsageRow:
 
 
 def quota_row(slots: Slots) -> Row:
-    """Return what was taken of an amount as a row, which goes when no slot counts any more."""
+    """Return the used parts of an amount as a row, which expires with its last slot."""
     last = max([ends_at for _, ends_at in slots.values()], default=0)
     return msgspec.json.encode(slots), last + QUOTA_SLACK_MS
 
 
 def take_quotas(rows: TableRows, asks: Sequence[QuotaAsk]) -> list[QuotaGrant]:
-    """Take from amounts, one after another."""
+    """Use units of amounts, one after another."""
     keys = {ask.key for ask in asks}
     rows.lock(QUOTAS, keys)
     found = rows.get(QUOTAS, keys)
@@ -376,7 +376,7 @@ def take_quotas(rows: TableRows, asks: Sequence[QuotaAsk]) -> list[QuotaGrant]:
 
 
 def _granted(ask: QuotaAsk, slots: Slots) -> QuotaGrant:
-    """Return the grant for an ask of an amount, of which ``slots`` were taken, and take it."""
+    """Return the grant for an ask, given the used ``slots``, and use it."""
     counted = {slot: taken for slot, (taken, _) in slots.items() if slot >= ask.oldest}
     taken, of_slot = sum(counted.values()), slots.get(ask.slot, (0, 0))[0]
     given = min(ask.wanted, max(0, ask.amount - taken))
@@ -389,10 +389,10 @@ def _granted(ask: QuotaAsk, slots: Slots) -> QuotaGrant:
 
 
 class SmallTables(ABC):
-    """The part of a store that is small tables. Exports leave them out: another store has others.
+    """The small tables of a store. Exports leave them out: another store has its own.
 
-    Each call is durable when it returns, and seen by all replicas from then on. Amounts of limits
-    are exact: all replicas together are never given more.
+    Each call is durable when it returns, and visible to all replicas from then on. Amounts of
+    limits are exact: all replicas together never get more.
     """
 
     def __init__(self) -> None:
@@ -419,17 +419,18 @@ class SmallTables(ABC):
         return Tables(self, namespace)
 
     async def secret(self, name: str) -> bytes:
-        """Return the secret of a name, to sign with: ``SECRET_BYTES`` random bytes, never logged.
+        """Return the secret with this name, for signing: ``SECRET_BYTES`` random bytes, never
+        logged.
 
-        The first call makes it. Every call returns the same, on all replicas, for ever.
+        The first call creates it. Every call returns the same, on all replicas, for ever.
         """
         found = await self.read_rows(lambda rows: rows.get(SECRETS, (name,)))
         return found[name] if found else await self.change_rows(lambda rows: secret(rows, name))
 
     def listen_api_keys(self, changed: ApiKeyChanged) -> None:
-        """Call ``changed`` whenever this process adds or ends an API key, for operators too.
+        """Call ``changed`` whenever this process adds or ends an API key, also for operators.
 
-        What other processes do has to be looked up.
+        Changes by other processes must be looked up.
         """
         self._api_key_listeners.append(changed)
 
@@ -446,9 +447,9 @@ class SmallTables(ABC):
     async def end_api_key(
         self, id: str, *, expires_at: int | None = None, revoked_at: int | None = None
     ) -> ApiKeyRecord | None:
-        """Have an API key end at a time (ms), unless it ends earlier; return it as it is then.
+        """End an API key at a time (ms), unless it ends earlier; return the resulting record.
 
-        Returns ``None`` if there is no such key.
+        Returns ``None`` for an unknown key.
         """
         found = await self.change_rows(lambda rows: end_api_key(rows, id, expires_at, revoked_at))
         self._api_key_changed(id)
@@ -459,7 +460,7 @@ class SmallTables(ABC):
             changed(id)
 
     async def api_key(self, id: str) -> ApiKeyRecord | None:
-        """Return an API key, ended or not."""
+        """Return an API key, expired and revoked keys included."""
         return await self.read_rows(lambda rows: api_key(rows, id))
 
     async def api_keys(self, owner: str = "") -> Sequence[ApiKeyRecord]:
@@ -467,7 +468,7 @@ class SmallTables(ABC):
         return await self.read_rows(lambda rows: api_keys(rows, owner))
 
     async def take_quotas(self, asks: Sequence[QuotaAsk]) -> Sequence[QuotaGrant]:
-        """Take from amounts of limits."""
+        """Use units of limits."""
         return await self.change_rows(lambda rows: take_quotas(rows, asks))
 
     async def add_usage(self, rows: Sequence[UsageRow]) -> None:

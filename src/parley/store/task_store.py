@@ -28,15 +28,15 @@ class TaskStore(SmallTables):
     The log has the guarantees L1-L4, L6 and L7 of the architecture:
 
     - Atomic: an append adds all its records and changes, or none.
-    - Ordered: appends take effect in the order of the calls. A writer may have several under way;
-      when one fails, later ones on the same task and epoch raise ``Conflict``, until the
-      failure was raised.
+    - Ordered: appends take effect in the order of the calls. A writer may have several in progress;
+      when one fails, later ones on the same task and epoch raise ``Conflict``, until the failure
+      was raised.
     - Durable: a record is readable, and passed to ``Committed``, only once it is durable.
     - Fenced: an append with an epoch older than the last claim raises ``Fenced``.
     - Closed: nothing follows a terminal state.
     - Reads see every append that was acknowledged before, and never wait for a writer.
 
-    Lists are read as of one moment, and agree with the logs. Memory is bounded by the page.
+    Lists are read at one moment, and agree with the logs. Memory is bounded by the page.
 
     Each process that uses the store is a replica, and sends heartbeats from ``open`` to ``close``.
     The leases of a replica without a heartbeat expire, at the latest after ``Lease.seconds``. An
@@ -66,26 +66,26 @@ class TaskStore(SmallTables):
 
     Webhooks are push notification configurations with a durable cursor each:
 
-    - At least once: the cursor moves only when ``save_delivery`` says so, so a replica that takes
-      over repeats at most the unsaved deliveries of the replica before.
+    - At least once: the cursor moves only with ``save_delivery``, so a replica that takes over
+      repeats at most the unsaved deliveries of the previous replica.
     - Exclusive: a webhook has at most one lease owner. A save by another replica, or of an older
       revision, changes nothing.
-    - Atomic: each call changes all that it says, or nothing.
+    - Atomic: each call applies all of its changes, or nothing.
 
     The audit is one chain over all replicas. The order is decided in the transaction that appends.
-    Nothing changes a line, and only ``prune_audit`` removes some. Exports leave it out: a chain
-    belongs to its store.
+    Lines never change, and only ``prune_audit`` removes some. Exports leave it out: a chain belongs
+    to its store.
     """
 
     @property
     @abstractmethod
     def reads_at_once(self) -> bool:
-        """Whether reading a task waits for nothing."""
+        """True if reading a task needs no waiting."""
 
     @property
     @abstractmethod
     def has_operators(self) -> bool:
-        """Whether ``parley store`` can change the store while it is open."""
+        """True if ``parley store`` can change the store while it is open."""
 
     @property
     @abstractmethod
@@ -95,30 +95,30 @@ class TaskStore(SmallTables):
     @property
     @abstractmethod
     def unavailable_reason(self) -> str:
-        """Why the store cannot be reached now, empty while it can be.
+        """The reason why the store cannot be reached now, empty while it can be.
 
-        Costs no query, and names nothing that is confidential.
+        Costs no query, and contains nothing confidential.
         """
 
     @abstractmethod
     async def open(self, committed: Committed) -> None:
-        """Make the store ready: lock it, migrate its schema, check that it is sound.
+        """Prepare the store: lock it, migrate its schema, check its integrity.
 
         Calls ``committed`` for every append once it is durable, private records included.
         """
 
     @abstractmethod
     async def close(self) -> None:
-        """Finish the work under way and disconnect. Idempotent."""
+        """Finish the work in progress and disconnect. Idempotent."""
 
     @abstractmethod
     async def prune(self, agent: str, ended_before: int, limit: int) -> int:
         """Remove up to ``limit`` tasks that ended before a time (ms), with all their rows.
 
-        Contexts without tasks and receipts that were last touched before it go too, and events
-        that were completed before it and that no task waits for. Returns how many tasks went.
-        Works in pieces, and never blocks writers. One replica prunes at a time: raises
-        ``PrunedElsewhere`` when another does, and then removes nothing.
+        Contexts without tasks and receipts that were last used before it are removed too, and
+        events that were completed before it and that no task waits for. Returns the number of
+        removed tasks. Works in batches, and never blocks writers. One replica prunes at a time:
+        raises ``PrunedElsewhere`` when another does, and then removes nothing.
         """
 
     # -- the log -----------------------------------------------------------------------------------
@@ -129,9 +129,9 @@ class TaskStore(SmallTables):
 
         The awaitable raises, checked in this order: ``UnknownTask``, ``Conflict`` for the creation
         of a task that exists, ``TaskEnded``, ``Fenced``, ``Conflict`` for another head,
-        ``IllegalEvent`` (see ``fold``; also for a status without a timestamp),
-        ``TooManyWaiting``, ``TooManyPushes``, ``DuplicateReceipt``. The call itself
-        raises ``TypeError`` or ``ValueError`` for what cannot be written as JSON or makes no sense.
+        ``IllegalEvent`` (see ``fold``; also for a status without a timestamp), ``TooManyWaiting``,
+        ``TooManyPushes``, ``DuplicateReceipt``. The call itself raises ``TypeError`` or
+        ``ValueError`` for an append that is contradictory or cannot be written as JSON.
         """
 
     @abstractmethod
@@ -145,9 +145,9 @@ class TaskStore(SmallTables):
     ) -> TaskRecord | None:
         """Return the task, at the cost of the requested parts.
 
-        With a ``scope``, a task of another scope is not found, and nothing of it is read.
-        ``history`` is how many of the last messages to read, ``None`` for all. The status always
-        has its message.
+        With a ``scope``, a task of another scope is not found, and no part of it is read.
+        ``history`` is the number of last messages to read, ``None`` for all. The status always has
+        its message.
         """
 
     @abstractmethod
@@ -158,8 +158,8 @@ class TaskStore(SmallTables):
     async def events(self, task_id: str, after: int, limit: int) -> Sequence[LoggedEvent]:
         """Return up to ``limit`` public events with a number above ``after``, in order.
 
-        A page ends early, after at least one event, when it reaches ``PAGE_BYTES``; so a page that
-        is short of both ends where the log ended.
+        A page ends early, after at least one event, when it reaches ``PAGE_BYTES``; so a page below
+        both limits ended at the end of the log.
         """
 
     @abstractmethod
@@ -179,7 +179,7 @@ class TaskStore(SmallTables):
     async def waiting_messages(
         self, task_id: str, *, skip: int = 0, limit: int = 1
     ) -> Sequence[LoggedEvent]:
-        """Return the ``MessageReceived`` records that no turn has taken, the oldest first.
+        """Return the ``MessageReceived`` records that no turn has received, the oldest first.
 
         It costs the records that it returns and skips, however many messages came before.
         """
@@ -194,8 +194,10 @@ class TaskStore(SmallTables):
 
     @abstractmethod
     async def awaiting_input(self, agent: str, since: int, limit: int) -> Sequence[str]:
-        """Return the ids of up to ``limit`` tasks that have waited for their callers since before
-        ``since`` (ms), the longest first.
+        """Return up to ``limit`` tasks that have waited for their callers since before ``since``
+        (ms).
+
+        Returns their ids, the longest wait first.
         """
 
     # -- replicas and their leases -----------------------------------------------------------------
@@ -208,15 +210,15 @@ class TaskStore(SmallTables):
     @property
     @abstractmethod
     def is_shared(self) -> bool:
-        """Whether other replicas may use the store at the same time."""
+        """True if other replicas may use the store at the same time."""
 
     @abstractmethod
     async def replicas(self) -> Sequence[Replica]:
-        """Return the replicas that the store knows, this one among them."""
+        """Return the known replicas, including this one."""
 
     @abstractmethod
     async def claim(self, task_id: str) -> int:
-        """Take the task's lease for a new executor; return the new epoch. Fences earlier ones.
+        """Acquire the task's lease for a new executor; return the new epoch. Fences earlier ones.
 
         Raises ``UnknownTask``, ``TaskEnded``, and ``LeaseHeld`` when another live replica has it.
         """
@@ -225,18 +227,18 @@ class TaskStore(SmallTables):
     async def claim_batch(self, agent: str, limit: int) -> Sequence[Claimed]:
         """Claim up to ``limit`` of the agent's tasks that have work left and no lease owner.
 
-        Work left is a turn under way, messages waiting, or an unfinished cancellation.
+        Work left is an open turn, waiting messages, or an unfinished cancellation.
         """
 
     @abstractmethod
     async def unclaimed(self) -> Mapping[str, int]:
-        """Return how many tasks there are to claim, by agent; counts ``MAX_COUNTED`` at most."""
+        """Return the number of claimable tasks, by agent; counts at most ``MAX_COUNTED``."""
 
     @abstractmethod
     async def first_queued(self, agent: str) -> int:
-        """Return the lowest ``queue_key`` above 0 among the agent's tasks to claim, or 0.
+        """Return the lowest ``queue_key`` above 0 among the agent's claimable tasks, or 0.
 
-        The cost does not depend on how many there are.
+        The cost does not depend on their number.
         """
 
     @abstractmethod
@@ -249,7 +251,7 @@ class TaskStore(SmallTables):
     def listen_timers(self, changed: TimersChanged) -> None:
         """Call ``changed`` whenever this process makes a task sleep, or completes an event.
 
-        What other processes do has to be polled for (``next_wake``).
+        Changes by other processes must be polled (``next_wake``).
         """
 
     @abstractmethod
@@ -265,14 +267,14 @@ class TaskStore(SmallTables):
 
     @abstractmethod
     async def wake(self, tasks: Mapping[str, int], now: int) -> int:
-        """Make sleeping tasks that are due claimable, each with its queue key.
+        """Make due sleeping tasks claimable, each with its queue key.
 
-        Returns how many; tasks that are awake already do not count.
+        Returns their number; tasks that are already awake do not count.
         """
 
     @abstractmethod
     async def complete_event(self, agent: str, key: str, value: bytes) -> bool:
-        """Complete an event; the tasks that wait for it are due at once.
+        """Complete an event; the waiting tasks become due at once.
 
         ``value`` is JSON; equal values may be written differently. Returns whether this call
         completed it: ``False`` if it was complete with the same value. A call that is repeated
@@ -327,9 +329,9 @@ class TaskStore(SmallTables):
     ) -> bool:
         """Store a value for a context if the current one is ``expected``; return whether it was.
 
-        ``None`` is no value. Of any number of calls at once that expect the same, on all replicas,
-        one succeeds (unless they set what they expect). A call that is repeated because its answer
-        was lost counts once.
+        ``None`` is no value. If any number of calls expect the same at once, on all replicas, one
+        succeeds (unless they set the value that they expect). A call that is repeated because its
+        answer was lost counts once.
         """
 
     # -- webhooks ----------------------------------------------------------------------------------
@@ -355,7 +357,7 @@ class TaskStore(SmallTables):
     ) -> bool:
         """Save a webhook's cursor, state and note, and an attempt for its history, in one write.
 
-        Saves nothing and returns ``False`` when the configuration was removed or created anew
+        Saves nothing and returns ``False`` when the configuration was removed or created again
         since, or when another replica has claimed it.
         """
 
@@ -377,10 +379,11 @@ class TaskStore(SmallTables):
 
     @abstractmethod
     async def active_pushes(self, agents: Sequence[str], after: int, limit: int) -> ActivePushes:
-        """Return whether active webhooks of the agents' tasks are unclaimed, and up to about
-        ``limit`` (more than ``MAX_PUSHES``) that this replica has claimed, of any agent.
+        """Return whether active webhooks of the agents' tasks are unclaimed, and a page of this
+        replica's.
 
-        The cost does not depend on how many there are.
+        The page has up to about ``limit`` (more than ``MAX_PUSHES``) claimed webhooks of any agent.
+        The cost does not depend on their number.
         """
 
     # -- the audit ---------------------------------------------------------------------------------
@@ -393,12 +396,12 @@ class TaskStore(SmallTables):
     async def read_audit(
         self, which: AuditFilter, *, after: int = 0, limit: int = PAGE, newest: bool = False
     ) -> Sequence[AuditLine]:
-        """Return lines with a number above ``after``, in order; the ``newest`` ones at wish."""
+        """Return lines with a number above ``after``, in order; optionally the ``newest`` ones."""
 
     @abstractmethod
     async def prune_audit(self, prune: AuditPrune) -> int:
         """Remove old lines, and append a checkpoint with the hash of the last of them.
 
-        Returns how many went, ``LINES_PER_PRUNE`` at most: then call it again. Without any, nothing
-        is appended.
+        Returns their number, at most ``LINES_PER_PRUNE``: then call it again. If there are none,
+        nothing is appended.
         """

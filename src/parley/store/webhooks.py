@@ -24,7 +24,7 @@ from parley.store.protocols.webhooks import (
 )
 
 FIRST_ID = "default"
-"""The id of a task's first configuration without one."""
+"""The id of a task's first configuration without an id."""
 
 
 def merge_pushes(
@@ -39,10 +39,10 @@ def merge_pushes(
 
     The last of ``pushes`` comes last.
 
-    A configuration replaces another with its id, or without an id another with its URL. It
-    keeps its cursor, its count of attempts, and its options unless it has new ones. A new
+    A configuration replaces another with the same id, or without an id another with the same URL.
+    It keeps the cursor, the count of attempts, and the options unless it has new ones. A new
     configuration begins ``after`` an event. A configuration that changes nothing leaves the
-    existing one as it is. Raises ``TooManyPushes``, ``PushReplaced``.
+    existing one unchanged. Raises ``TooManyPushes``, ``PushReplaced``.
     """
     result = dict(existing)
     for push in pushes:
@@ -107,8 +107,8 @@ def active_of(
 ) -> ActivePushes:
     """Return a page of a replica's active webhooks.
 
-    ``found`` has each one's task key, in order, its task's id, and its revision. A full page may
-    lack webhooks of its last task, which is therefore the first of the next page.
+    ``found`` has each webhook's task key, in order, its task's id, and its revision. A full page
+    may lack webhooks of its last task, which is therefore the first of the next page.
     """
     claimed = tuple([(task_id, revision) for _, task_id, revision in found])
     return ActivePushes(has_unclaimed, claimed, found[-1][0] - 1 if len(found) >= limit else 0)
@@ -117,9 +117,9 @@ def active_of(
 def suspended_of(
     find: Callable[[Sequence[Any]], Iterable[Sequence[Any]]], which: WebhookFilter
 ) -> Iterator[list[SuspendedWebhook]]:
-    """Yield the suspended webhooks a page at a time.
+    """Yield the suspended webhooks in pages.
 
-    ``find`` runs the query ``suspended`` with the values that it is given.
+    ``find`` runs the query ``suspended`` with the given values.
     """
     wanted = (which.agent, which.tenant, which.task_id, which.id)
     filters = [value for each in wanted for value in (each, each)]

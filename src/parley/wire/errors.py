@@ -1,8 +1,8 @@
-"""Errors as typed details, the form in which every binding carries them (specification §3.3.2).
+"""Errors as typed details, the form in which every binding sends them (specification §3.3.2).
 
-The details are a list of objects, each with its ``@type``: always an ErrorInfo first, whose reason
-identifies the error; a BadRequest when fields are wrong; a RetryInfo when a later try may succeed;
-then any others that a peer sent.
+The details are a list of objects, each with its ``@type``: first an ErrorInfo, whose reason
+identifies the error; a BadRequest when fields are wrong; a RetryInfo when a later attempt may
+succeed; then any further details from a peer.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ ERRORS_BY_STATUS: Mapping[int, type[A2AError]] = {
     502: InvalidAgentResponseError,
     503: OverloadedError,
 }
-"""The errors that HTTP statuses mean, of peers that say nothing more precise."""
+"""The errors for HTTP statuses of peers that give no other information."""
 
 _DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)s")
 
@@ -92,11 +92,11 @@ def status_of(error: A2AError) -> dict[str, Any]:
 
 
 def error_of(code: int | None, message: str, details: Iterable[object]) -> A2AError:
-    """Return the error that a peer means by a code, a message and typed details.
+    """Return the error for a code, a message and typed details of a peer.
 
-    The reason decides, because several errors share a code or a status in some bindings; then the
-    code does. What A2A does not define becomes a ``PeerError``. Unknown details are kept in
-    ``error.details``. Nothing that a peer sends makes this fail.
+    The reason takes precedence, because several errors share a code or a status in some bindings;
+    then the code. A code or reason outside of A2A becomes a ``PeerError``. Unknown details are kept
+    in ``error.details``. No input of a peer makes this function fail.
     """
     kind: type[A2AError] | None = None
     metadata: dict[str, str] = {}
@@ -129,7 +129,7 @@ def error_of(code: int | None, message: str, details: Iterable[object]) -> A2AEr
 
 
 def invalid_answer(what: str, kind: str, error: Exception) -> InvalidAgentResponseError:
-    """Return the complaint that ``what`` an agent sent is not a ``kind``."""
+    """Return the error for an agent's ``what`` that is not a ``kind``."""
     words = error.message if isinstance(error, A2AError) else str(error)
     violations = error.violations if isinstance(error, A2AError) else ()
     return InvalidAgentResponseError(f"{what} is not {an(kind)}: {words}", violations=violations)

@@ -39,7 +39,7 @@ class RpcRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
     @property
     def is_notification(self) -> bool:
-        """Whether the request must not be answered."""
+        """True if the request must not be answered."""
         return not self.id
 
 
@@ -78,8 +78,8 @@ _encode = msgspec.json.Encoder().encode
 def parse_request(body: bytes) -> RpcRequest:
     """Read a request.
 
-    Raises ``JSONParseError`` when the body is not JSON in UTF-8, ``InvalidRequestError`` when it
-    is not one JSON-RPC 2.0 request. ``request_id`` then finds the id to answer under.
+    Raises ``JSONParseError`` when the body is not JSON in UTF-8, ``InvalidRequestError`` when it is
+    not one JSON-RPC 2.0 request. ``request_id`` then finds the id for the answer.
     """
     try:
         call = _request(body)
@@ -122,7 +122,7 @@ def error_object(error: A2AError) -> bytes:
 def read_error_object(data: Bytes) -> A2AError:
     """Read an error object, as ``wire.errors.error_of`` does.
 
-    Raises ``InvalidAgentResponseError`` when it is none.
+    Raises ``InvalidAgentResponseError`` when it is not an error object.
     """
     try:
         error = _error(data)
@@ -161,9 +161,9 @@ def parse_response(
 ) -> msgspec.Raw:
     """Return the JSON of the result in a response; null if there is none.
 
-    ``id`` is the id of the request; a response may lack it, or have null or a string for it.
+    ``id`` is the id of the request; a response may lack it, or have null or a string instead.
     Raises the error in the response, as ``read_error`` reads it, ``MismatchedId`` for another id,
-    and ``InvalidAgentResponseError`` for a body that is no JSON-RPC 2.0 response.
+    and ``InvalidAgentResponseError`` for a body that is not a JSON-RPC 2.0 response.
     """
     try:
         try:
@@ -188,9 +188,9 @@ def parse_response(
 def read_result(body: Bytes, kind: type[R], id: int | None) -> R | None:
     """Return the result in a response in one pass, as a value of the data model.
 
-    ``None`` for a response that ``parse_response`` or a codec has to look at: one with an error or
-    another id, and one that is not canonical. Any other says the same there, where the envelope is
-    read first: both ways have the same decoder.
+    ``None`` for a response with an error or another id, and for a non-canonical one, which need
+    ``parse_response`` or a codec. For all other responses both ways give the same result, since
+    they use the same decoder.
     """
     try:
         answer: _Answer[R] = _answer_decoder(kind)(body)  # type: ignore[arg-type]
@@ -205,12 +205,12 @@ def _answer_decoder(kind: Any) -> Callable[[Bytes], Any]:
 
 
 def _matches(answered: bytes, id: int) -> bool:
-    """Return whether an id in another form, or none, stands for the id of the request."""
+    """Return whether an id in another form, or no id, stands for the id of the request."""
     return answered in (b"", b"null", b'"%d"' % id, b"%d.0" % id)
 
 
 def _repaired(body: Bytes, problem: ValueError) -> bytes:
-    """Return an answer as JSON, without what JSON cannot hold."""
+    """Return an answer as JSON, without values that JSON cannot contain."""
     try:
         return _encode(protojson.parse_answer(body))
     except A2AError:
@@ -218,7 +218,7 @@ def _repaired(body: Bytes, problem: ValueError) -> bytes:
 
 
 def _explain(body: bytes) -> RpcRequest:
-    """Read a request again, with unknown members allowed, or raise what is wrong with it."""
+    """Read a request again, allowing unknown members, or raise the error in it."""
     try:
         members = _members(body)
     except RecursionError:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from parley.model.errors import InvalidAgentResponseError
 
 KEEP_ALIVE = b":\n\n"
-"""A comment, which readers skip: it shows that the stream is alive."""
+"""A comment, which readers ignore: it shows that the stream is alive."""
 
 MAX_EVENT = 64 * 1024 * 1024
 
@@ -17,7 +17,7 @@ _LF, _CR = b"\n\r"
 def frame(data: bytes, id: int | None = None, before: bytes = b"", after: bytes = b"") -> bytes:
     """Return one event. A reader resumes after its ``id``, the number in the task's log.
 
-    Its data is ``data`` between ``before`` and ``after``, which have no line ends.
+    Its data is ``data`` between ``before`` and ``after``, which have no line breaks.
     """
     if _LF in data or _CR in data:
         data = b"\ndata: ".join(data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n"))
@@ -45,11 +45,11 @@ def _end_of_event(chunk: bytes, *, at_line: bool) -> int:
 
 
 class SseParser:
-    """Parses the bytes of a stream into events, however they are chunked.
+    """Parses the bytes of a stream into events, independent of the chunking.
 
-    Accepts any line ends, a byte order mark, comments, and data of several lines. ``retry`` is the
-    last reconnection time of the stream, in milliseconds. An event without its closing empty line
-    is never returned. An event holds at most ``max_event`` bytes in memory.
+    Accepts all line endings, a byte order mark, comments, and data of several lines. ``retry`` is
+    the last reconnection time of the stream, in milliseconds. An event without its closing empty
+    line is never returned. An event takes at most ``max_event`` bytes of memory.
     """
 
     def __init__(self, max_event: int = MAX_EVENT) -> None:
@@ -66,8 +66,8 @@ class SseParser:
     def feed(self, chunk: bytes) -> list[SseEvent]:
         """Return the events that ``chunk`` completes, in order.
 
-        Raises ``InvalidAgentResponseError`` when an event is too large; the parser then cannot
-        be used any more.
+        Raises ``InvalidAgentResponseError`` when an event is too large; then the parser cannot be
+        used any more.
         """
         if self._after_cr and chunk.startswith(b"\n"):  # the second half of a CRLF
             chunk = chunk[1:]
@@ -88,10 +88,11 @@ class SseParser:
         return events
 
     def _feed_events(self, chunk: bytes, begin: int, events: list[SseEvent]) -> int:
-        """Read the whole events from ``begin`` on; return where the last of them ends.
+        """Read the complete events from ``begin`` on. Return the end of the last one.
 
-        Most events are one line of data, after one with an id or not: they are cut out where they
-        lie. The lines of any other are parsed one by one, as those of an event in several chunks.
+        Most events are one line of data, perhaps after a line with an id: these are sliced
+        directly. The lines of any other event are parsed one by one, as for an event in several
+        chunks.
         """
         find, starts = chunk.find, chunk.startswith
         while (end := find(b"\n\n", begin)) >= 0:

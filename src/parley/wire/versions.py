@@ -1,6 +1,6 @@
 """The supported versions of the protocol, and their dialects (specification §3.6).
 
-No other module knows which versions there are. A version's codecs are loaded at its first use.
+No other module lists the versions. A version's codecs are imported on first use.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ Answer = Any
 class Codec(Protocol):
     """Requests, answers and events of one version, as the bytes of one binding.
 
-    Reading a request raises ``A2AError`` with the fields that are wrong, in the caller's names;
-    reading an answer or an event raises ``InvalidAgentResponseError``.
+    Reading a request raises ``A2AError`` with the wrong fields, in the caller's names; reading an
+    answer or an event raises ``InvalidAgentResponseError``.
 
-    ``takes_json`` says that tasks are written as the JSON that the store holds: an answer or an
-    event may then be the ``msgspec.Raw`` of a task, and a page may have some.
+    ``takes_json``: tasks are written in the store's JSON. An answer or an event may then be the
+    ``msgspec.Raw`` of a task, and a page may contain such tasks.
     """
 
     takes_json: bool
@@ -64,10 +64,11 @@ class Codec(Protocol):
 
 
 class JsonRpcCodec(Codec, Protocol):
-    """The parameters and results of JSON-RPC; the envelope around them is ``wire.jsonrpc``.
+    """The parameters and results of JSON-RPC; ``wire.jsonrpc`` is the envelope around them.
 
-    ``methods`` are all accepted names, aliases too; ``names`` the name that a client sends for each
-    operation of the version, and ``state_names`` the names of states in its texts.
+    ``methods`` are all accepted names, including aliases; ``names`` has the name that a client
+    sends for each operation of the version, and ``state_names`` the names of states in its
+    specification.
     """
 
     methods: Mapping[str, Operation]
@@ -91,14 +92,14 @@ class JsonRpcCodec(Codec, Protocol):
         ...
 
     def read_answer(self, operation: Operation, body: Bytes, id: int | None) -> Any:
-        """Read a whole response and the result in it at once, if both are canonical.
+        """Read a whole response and its result in one step, if both are canonical.
 
-        Returns ``None`` for any other, and for an error: ``read_result`` looks closer.
+        Returns ``None`` for any other response, and for an error: use ``read_result`` then.
         """
         ...
 
     def read_event_answer(self, body: Bytes, id: int | None) -> Event | None:
-        """Read a whole response of a stream and its event at once, as ``read_answer`` does."""
+        """Read a whole response of a stream and its event in one step, as ``read_answer`` does."""
         ...
 
 
@@ -134,8 +135,8 @@ def path_segment(field: str, value: str) -> str:
 class HttpJsonCodec(Codec, Protocol):
     """The bodies, paths and query parameters of HTTP+JSON.
 
-    Bodies are sent as ``media_type``. ``versionless_routes`` are routes of this version at paths
-    of another one: they count for requests that name no version.
+    Bodies are sent as ``media_type``. ``versionless_routes`` are routes of this version at paths of
+    another one, for requests that name no version.
     """
 
     media_type: str
@@ -204,7 +205,7 @@ def _module(version: str, name: str) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Dialect:
-    """One version of the protocol, as ``Major.Minor``. Its codecs are loaded at their first use.
+    """One version of the protocol, as ``Major.Minor``. Its codecs are imported on first use.
 
     ``extensions_header`` is the name, in lower case, of the header that names extensions. With
     ``pushes_tasks`` a webhook gets the current task instead of each event; with ``repeats_cancel``
@@ -227,7 +228,7 @@ class Dialect:
         return cast("HttpJsonCodec", _module(self.version, "http_json").HttpJson())
 
     def grpc(self) -> GrpcCodec:
-        """Return the codec for gRPC. Raises ``ImportError`` where the extra is not installed."""
+        """Return the codec for gRPC. Raises ``ImportError`` if the extra is not installed."""
         return self._grpc
 
     @cached_property
@@ -241,9 +242,8 @@ class Dialect:
     def write_push(self, event: Event, task: Task | None, json: bytes | None = None) -> bytes:
         """Write the body of a push notification about an event.
 
-        ``json`` is the event's canonical JSON, if it is already known. With ``pushes_tasks``,
-        ``task`` is the task after the event, or ``None`` for a message without a task. Otherwise
-        it is ``None``.
+        ``json`` is the event's canonical JSON, if known. With ``pushes_tasks``, ``task`` is the
+        task after the event, or ``None`` for a message without a task. Otherwise it is ``None``.
         """
         return self.jsonrpc.write_event(StreamItem(event if task is None else task, json=json))
 
@@ -266,14 +266,14 @@ _DIALECTS = {
 
 
 def dialect(version: str) -> Dialect:
-    """Return the dialect of a version in ``SUPPORTED_VERSIONS``. Raises ``KeyError`` for others."""
+    """Return the dialect of a version in ``SUPPORTED_VERSIONS``. ``KeyError`` for others."""
     return _DIALECTS[version]
 
 
 def requested(version: str) -> str:
     """Return the version in ``SUPPORTED_VERSIONS`` that a caller requests, or an empty text.
 
-    Raises ``VersionNotSupportedError`` that names the supported ones.
+    Raises ``VersionNotSupportedError`` with the supported versions.
     """
     version = version.strip()
     if version in ("", LATEST):
@@ -282,7 +282,7 @@ def requested(version: str) -> str:
     if match is not None and match[1] in SUPPORTED_VERSIONS:
         return match[1]
     raise VersionNotSupportedError(
-        f"version {version[:40]!r} of the protocol is not spoken here; "
+        f"version {version[:40]!r} of the protocol is not supported here; "
         f"send the header A2A-Version with one of {', '.join(SUPPORTED_VERSIONS)}",
         metadata={
             "requestedVersion": version[:40],
@@ -294,8 +294,8 @@ def requested(version: str) -> str:
 def supported_for(version: str) -> str | None:
     """Return the supported version that fits a ``protocolVersion`` or a version header, if any.
 
-    A later 1.x is served and called in 1.0, of which it is a superset, and 0.2, whose methods have
-    the same names and members, in 0.3. Version 0.1 has other names.
+    A later 1.x is served and called as 1.0, of which it is a superset, and 0.2, whose methods have
+    the same names and members, as 0.3. Version 0.1 has other names.
     """
     match = _VERSION.fullmatch(version.strip())
     if match is None:
@@ -323,8 +323,8 @@ def card_schema(version: str) -> type[A2AStruct]:
 def read_card(members: dict[str, Any]) -> AgentCard:
     """Read a card from a JSON object, of any version or of several at once.
 
-    A card must name the agent and its address. Other members that are wrong are left out, with a
-    warning in the log. Raises ``A2AError`` that names what is wrong.
+    A card must name the agent and its address. Other wrong members are left out, with a warning in
+    the log. Raises ``A2AError`` with the problem.
     """
     interfaces = members.get("supportedInterfaces", members.get("supported_interfaces"))
     wrong = []

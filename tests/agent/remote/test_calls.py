@@ -520,7 +520,7 @@ async def test_wrong_uses_are_refused_with_what_would_be_right(serve: Any, talk_
     assert (await remote.send("go")).text == "done"
     assert "used twice" in errors[0]
     assert "leave it out" in errors[1]
-    assert "give one of them" in errors[2]
+    assert "give either" in errors[2]
     assert other.runs == ["one"]
 
 

@@ -77,7 +77,7 @@ def test_agents_are_served_over_https_and_follow_the_files(folder):
         assert get(f"{url}/health/ready", context=trusting(AUTHORITY))[0] == 200
         new = AUTHORITY.server(key=3)
         new.write(folder, "tls")
-        server.until("is read anew")
+        server.until("was read again")
         port = int(url.rpartition(":")[2])
         served = ssl.get_server_certificate(("127.0.0.1", port))
         assert served == new.pem
@@ -148,7 +148,7 @@ def test_everyone_may_call_where_that_is_allowed(folder, target, flags, environm
     words = begin(target, "--host", "0.0.0.0", *flags)
     with Running(words, folder, **environment) as server:
         server.until("Ctrl-C stops the server")
-        assert ("nobody is identified" in server.stderr) == is_warned
+        assert ("callers are anonymous" in server.stderr) == is_warned
         assert ("would send them unencrypted" in server.stderr) == (target == "agents.py:bank")
         assert server.end(signal.SIGTERM) == 0
 

@@ -126,7 +126,7 @@ def test_options_for_grpc_without_its_port_are_refused(parley, tmp_path):
     (tmp_path / "echo.py").write_text(AGENT)
     ran = parley("serve", str(tmp_path / "echo.py"), "--grpc-cert", "cert.pem")
     assert ran.status == 2
-    assert "gRPC is served where it has a port" in ran.stderr
+    assert "gRPC needs a port" in ran.stderr
 
 
 # -- ``parley serve --envelope-keys``: signed messages, also after the server was killed -----------
@@ -239,7 +239,7 @@ def test_a_bus_that_is_away_is_told_in_a_line_and_holds_up_nothing(
     bus = f"{scheme}://parley:hunter2@127.0.0.1:{free_port()}/0"
     with serve("--store", postgres_url, "--bus", bus) as server:
         server.until("Ctrl-C stops the server")
-        server.until("does not work, hints come late until it does")
+        server.until("does not work, wake-up notifications are late until it does")
         assert server.end(signal.SIGTERM) == 0
     check(server.stderr)
 

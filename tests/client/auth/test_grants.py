@@ -159,7 +159,7 @@ async def test_a_login_without_a_browser_or_a_person_ends(issuer: Issuer) -> Non
                 await agent.send("hi")
         absent = auth.AuthorizationCode("app", open_url=lambda url: True, timeout=0.05)
         async with parley.connect(url, auth=absent) as agent:
-            with pytest.raises(auth.TokenRefused, match=r"nobody logged in within 0\.05 s"):
+            with pytest.raises(auth.TokenRefused, match=r"no login was completed within 0\.05 s"):
                 await agent.send("hi")
         refused = auth.AuthorizationCode("nobody knows me", open_url=lambda url: True, timeout=0.05)
         async with parley.connect(url, auth=refused) as agent:

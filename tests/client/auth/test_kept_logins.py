@@ -141,7 +141,7 @@ async def test_a_token_that_cannot_be_kept_is_used(
             file.write_text("torn")
             assert (await agent.send("hi")).text == "ada: 42"
             assert (await agent.send("hi")).text == "ada: 42"
-    assert "the renewed login is not kept" in caplog.text
+    assert "the renewed login could not be stored" in caplog.text
 
 
 @pytest.mark.parametrize("after", ["logout", "another login"])
@@ -465,7 +465,7 @@ async def test_credentials_of_the_environment_are_for_the_origin_that_it_names(
         monkeypatch.setenv("PARLEY_TOKEN", issuer.token(sub="grace"))
         async with parley.connect(url) as agent:
             assert not agent.has_credentials
-        assert "PARLEY_TOKEN is set, but not what it is for" in caplog.text
+        assert "PARLEY_TOKEN is set, but not its origin" in caplog.text
         monkeypatch.setenv("PARLEY_AUTH_ORIGIN", "https://another.example")
         async with parley.connect(url) as agent:
             assert not agent.has_credentials

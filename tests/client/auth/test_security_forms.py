@@ -143,7 +143,7 @@ async def test_what_is_not_understood_is_never_no_credentials(
     found = read(version, **said)
     assert is_unreadable(found)
     async with connect(found, auth=False):
-        assert "is called without credentials, but wants" in caplog.text
+        assert "is called without credentials, but requires" in caplog.text
     with pytest.raises(AuthenticationRequired, match="wants"):
         await connect(found, auth=auth.ApiKey("secret"))
 

@@ -322,7 +322,7 @@ CODE = grpc.StatusCode
         (ending(CODE.UNAVAILABLE, "no"), Disconnected, "broke: no"),
         (ending(CODE.INTERNAL, "Received RST_STREAM with error code 2"), Disconnected, "broke"),
         (ending(CODE.UNAUTHENTICATED, "no"), AuthenticationRequired, "wants credentials"),
-        (ending(CODE.PERMISSION_DENIED, "no"), AuthenticationRequired, "refuses these"),
+        (ending(CODE.PERMISSION_DENIED, "no"), AuthenticationRequired, "rejects these"),
         (ending(CODE.RESOURCE_EXHAUSTED, "slow down"), OverloadedError, "slow down"),
         (ending(CODE.DATA_LOSS, "no"), PeerError, "no"),
         (

@@ -424,10 +424,10 @@ async def test_an_extension_that_a_header_names_is_one_that_is_spoken() -> None:
 @pytest.mark.parametrize(
     ("headers", "words"),
     [
-        ({"A2A-Version": "0.3"}, "say it with version="),
+        ({"A2A-Version": "0.3"}, "use version="),
         ({"last-event-id": "3"}, "subscribe"),
         ({"Content-Length": "3"}, "counts the body itself"),
-        ({"Connection": "close"}, "looks after its connections"),
+        ({"Connection": "close"}, "manages its connections"),
         ({"X-A": "1", "x-a": "2"}, "given twice"),
         ({"X-A": "1\r\nX-B: 2"}, "no request can carry"),
         ({"X-A": "\udc80"}, "no request can carry"),

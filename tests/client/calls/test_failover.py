@@ -140,7 +140,7 @@ def test_grpc_is_passed_over_where_it_is_not_installed(no_grpc: None) -> None:
     assert order(*OFFERS) == ["rest", "one", "old"]
     with pytest.raises(NoCommonInterface, match=r"offers GRPC 1\.0.*pip install"):
         order(OFFERS[0])
-    with pytest.raises(NoCommonInterface, match=r"GRPC was asked for .*pip install"):
+    with pytest.raises(NoCommonInterface, match=r"GRPC was requested .*pip install"):
         order(*OFFERS, binding="grpc")
 
 

@@ -410,4 +410,4 @@ async def test_an_unknown_state_is_told_and_not_polled_for_ever(
     ):
         assert (await remote.wait("t-1", poll=0.01)).state is TaskState.UNSPECIFIED
     assert len(looks) == 10 + 13
-    assert "'t-1' is in a state that is unknown here" in caplog.text
+    assert "'t-1' is in an unknown state" in caplog.text

@@ -108,7 +108,7 @@ async def test_a_message_is_sent_again_when_nothing_came_and_the_agent_answers_r
 async def test_a_message_is_not_sent_again_when_the_agent_may_do_it_twice() -> None:
     agent = LogAgent(REPORT, [0], numbered=True, idempotent=False)
     async with scripted(agent) as server, connect(server.url, retries=AT_ONCE) as remote:
-        with pytest.raises(StreamCut, match="whether the agent has the message is not known"):
+        with pytest.raises(StreamCut, match="it is unknown whether the agent has the message"):
             await anext(remote.stream("go"))
         assert server.calls == ["SendStreamingMessage"]
 

@@ -153,7 +153,7 @@ async def test_an_announced_digest_is_checked(digest):
 
     async with scripted(handle) as server, parley.connect(CARD) as remote:
         if digest == "of another":
-            with pytest.raises(FileMismatch, match="do not have the SHA-256"):
+            with pytest.raises(FileMismatch, match="do not have the announced SHA-256"):
                 await remote.read(Part(url=f"{server.url}/f"))
         else:
             assert await remote.read(Part(url=f"{server.url}/f")) == BYTES

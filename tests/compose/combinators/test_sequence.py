@@ -200,7 +200,7 @@ def test_what_can_be_no_part_is_refused() -> None:
         sequence(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="has no parts"):
         sequence(name="Empty")
-    with pytest.raises(TypeError, match="takes nothing, and a part gets a message"):
+    with pytest.raises(TypeError, match="has no parameter, and a part gets a message"):
         sequence(lambda: "x")
     with pytest.raises(ValueError, match="so nothing connects to it: leave out bearer="):
         part(shout, bearer="x")

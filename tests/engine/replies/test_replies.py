@@ -450,7 +450,7 @@ async def test_declared_input_modes_are_kept(talk: Any) -> None:
         message = Message(
             message_id="m", role=Role.USER, parts=(Part(raw=b"x", media_type="image/png"),)
         )
-        with pytest.raises(ContentTypeNotSupportedError, match=r"takes text/\*"):
+        with pytest.raises(ContentTypeNotSupportedError, match=r"accepts text/\*"):
             await caller.send(message)
         assert (await caller.send("fine")).text == "fine"
 

@@ -217,7 +217,7 @@ async def test_the_parts_and_the_data_of_a_message_choose() -> None:
 
 async def test_a_declared_default_and_a_name_come_before_the_types() -> None:
     async with testing.client(travel(default=True)) as remote:
-        with pytest.raises(parley.A2AError, match=r"takes image/\*"):
+        with pytest.raises(parley.A2AError, match=r"accepts image/\*"):
             await remote.send({"start": "BER", "end": "LIS"})
         assert (await remote.send("Hello", skill="chat")).text == "chat"
 

@@ -174,7 +174,7 @@ def bytes_of(body: bytes, status: int = 200, **headers: str) -> Any:
         (bytes_of(b'{"access_token":"","token_type":"bearer"}'), "without an access token"),
         (bytes_of(b'{"access_token":"a","token_type":"mac"}'), "not of the type Bearer"),
         (bytes_of(b'{"access_token":"a"}'), "not of the type Bearer"),
-        (bytes_of(b" " * 70_000), "more than an answer may take"),
+        (bytes_of(b" " * 70_000), "exceeds the limits"),
         (bytes_of(b'{"access_token":"' + b"a" * 20_000 + b'"}'), "without an access token"),
     ],
 )

@@ -155,7 +155,7 @@ async def test_it_is_refused_without_a_certificate_and_without_tls(tmp_path: Pat
         with pytest.raises(InvalidParamsError, match="certificates are part of TLS") as refused:
             await caller.task("go", asking(hook.url, "MutualTLS"))
         assert refused_for(refused.value)[0].endswith("url")
-        with pytest.raises(InvalidParamsError, match="that of the server") as refused:
+        with pytest.raises(InvalidParamsError, match="the server's certificate") as refused:
             await caller.task("go", asking("https://localhost/hook", "MutualTLS", "hunter2"))
         assert "hunter2" not in refused.value.message
 

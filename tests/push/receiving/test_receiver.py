@@ -345,7 +345,7 @@ def test_a_handler_that_cannot_be_called_is_refused() -> None:
 
     wrong: list[Any] = [None, "x", lambda: None, lambda a, b: None, generator]
     for handler in wrong:
-        with pytest.raises(TypeError, match=r"notification|yields"):
+        with pytest.raises(TypeError, match=r"notification|yield"):
             receiver(handler, verify=False)
     with pytest.raises(ValueError, match='"before" or "after"'):
         receiver(lambda n: None, verify=False, acknowledge="never")  # type: ignore[arg-type]

@@ -370,6 +370,6 @@ async def test_the_log_says_why_and_no_secret(caplog: pytest.LogCaptureFixture) 
         for _ in range(3):
             await deliver(app, update(), {"Authorization": "Bearer guess"})
     assert [each.reason for each in refusals] == ["the secret in authorization is wrong"] * 3
-    assert caplog.text.count("is refused with 401") == 1  # one a second
+    assert caplog.text.count("is rejected with 401") == 1  # one a second
     assert "s3cret" not in caplog.text
     assert "guess" not in caplog.text

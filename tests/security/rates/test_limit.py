@@ -69,8 +69,8 @@ def test_other_limits_are_streams_budgets_and_sizes() -> None:
         ("5/0 minutes", "between a second and 31 days"),
         ("60/minute except ada", "caller:ID"),
         ("60/minute except address:nowhere", "no address or network"),
-        ("artifact 5 MB per caller", "holds for everybody"),
-        ("5 streams per skill", "not told apart by skill"),
+        ("artifact 5 MB per caller", "applies to every caller"),
+        ("5 streams per skill", "not counted by skill"),
         ("5 MB output/day", "per caller, per tenant, or per both"),
         ("60/minute on SendMessage for skill a", "leave 'on' out"),
         ("60/minute except caller:a per caller", "caller:ID"),
@@ -107,7 +107,7 @@ def test_an_agent_refuses_a_limit_of_a_skill_that_it_does_not_have() -> None:
 
 def test_a_skill_refuses_limits_of_streams() -> None:
     agent = Agent("Limited")
-    with pytest.raises(ValueError, match="give it to the agent"):
+    with pytest.raises(ValueError, match="give the limit to the agent"):
         agent.skill(limits=["5 streams per caller"])(lambda text: text)
 
 

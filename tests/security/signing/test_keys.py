@@ -132,7 +132,7 @@ REFUSED = {
         '"created"',
     ),
     "one id for two": (key_set(private_jwk(kid="a"), private_jwk(kid="a")), "same kid"),
-    "none that signs": (key_set(private_jwk(state="next")), "none would sign"),
+    "none that signs": (key_set(private_jwk(state="next")), "no key would sign"),
     "too many": (key_set(*[{"kty": "EC"}] * 33), "at most 32"),
 }
 

@@ -167,7 +167,7 @@ async def test_without_a_public_address_cards_are_not_signed_and_the_log_says_so
         for _ in range(3):
             assert "signatures" not in (await ask(url, "GET", CARD)).json
         assert (await ask(url, "GET", JWKS)).status == 200  # webhooks are signed with them
-    said = [each for each in caplog.records if "without signatures" in each.message]
+    said = [each for each in caplog.records if "cards are not signed" in each.message]
     assert len(said) == 1
     assert "url" in said[0].message
 

@@ -222,7 +222,7 @@ async def test_an_app_that_fails_or_says_nothing_answers_500(caplog):
         async with serving(socket_app(handler)) as url:
             assert (await refused(url)).status == status
     assert "broken" in caplog.text
-    assert "neither accepted nor refused" in caplog.text
+    assert "neither accepted nor rejected" in caplog.text
 
 
 @pytest.mark.parametrize("header", [(b"x-split", b"a\r\nb: c"), (b"sec-websocket-accept", b"x")])

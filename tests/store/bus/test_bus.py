@@ -519,5 +519,5 @@ async def test_behind_a_pooler_nothing_is_heard_and_that_is_said(
     with postgres_service.pooled(postgres) as pooler:
         url = url_of(postgres, pooler.port)
         async with ends(url, up=False) as [end]:
-            await until(lambda: "not through a pooler" in caplog.text)
+            await until(lambda: "not a pooler" in caplog.text)
             assert not end.bus.is_up

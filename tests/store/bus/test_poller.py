@@ -245,8 +245,8 @@ async def test_a_store_that_is_away_is_asked_again_and_told_of_once(
         reader.store.fails = False
         await ear.until(lambda: bool(ear.places))
         await reader.settled()
-    assert caplog.text.count("cannot be asked") == 1
-    assert caplog.text.count("can be asked again") == 1
+    assert caplog.text.count("cannot be polled") == 1
+    assert caplog.text.count("can be polled") == 1
     await reader.stop()
 
 

@@ -255,7 +255,7 @@ async def test_a_server_that_does_not_answer_is_waited_for_until_the_timeout(
             failures = await asyncio.gather(writing, reading, return_exceptions=True)
             assert [type(failure) for failure in failures] == [StoreUnavailable] * 2
             assert "cannot be reached" in str(failures[0])
-            assert "not known whether it was written" in str(failures[0])
+            assert "unknown whether it was written" in str(failures[0])
             between.thaw()
             record = None
             while record is None:
@@ -359,7 +359,7 @@ async def test_a_database_that_is_away_is_known_to_be(mortal: PostgresServer, fa
             try:
                 await until(lambda: store.unavailable_reason)
                 assert re.fullmatch(
-                    r"the store was not heard of for \d+ seconds", store.unavailable_reason
+                    r"the store has been silent for \d+ seconds", store.unavailable_reason
                 )
             finally:
                 if fault == "stopped":

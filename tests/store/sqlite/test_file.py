@@ -265,7 +265,7 @@ async def test_nothing_is_written_to_a_file_that_is_lost(
 
 
 def said_of(how: str) -> str:
-    return "was removed or moved away" if how == "moved away" else "another file took the place"
+    return "was removed or moved away" if how == "moved away" else "another file has replaced"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other links and permissions")
@@ -310,7 +310,7 @@ async def test_a_lost_file_is_noticed_by_itself(tmp_path: Path, name: str, how: 
             said
             == {
                 "removed": f"the {CALLED[name]} was removed or moved away while it is in use",
-                "replaced": f"another file took the place of the {CALLED[name]} while it is in use",
+                "replaced": f"another file has replaced the {CALLED[name]} while it is in use",
             }[how]
         )
         with pytest.raises(StoreUnavailable):

@@ -222,7 +222,7 @@ def test_a_number_that_json_does_not_have_is_refused_where_it_is_read():
 
 def test_a_number_that_no_double_holds_cannot_be_told():
     task = Task(id="t", status=TaskStatus(state=TaskState.WORKING), metadata={"n": 10**400})
-    with pytest.raises(InternalError, match=r"cannot be told over gRPC: metadata\.n: "):
+    with pytest.raises(InternalError, match=r"cannot be sent over gRPC: metadata\.n: "):
         CODEC.write_result(BY_NAME["GetTask"], task)
 
 

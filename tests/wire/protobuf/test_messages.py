@@ -247,7 +247,7 @@ def test_a_number_that_no_double_holds_is_refused_where_it_is_written():
     (violation,) = refused.value.violations
     assert violation.field == "message.parts[0].data.a[1]"
     task = Task(id="t", status=TaskStatus(state=TaskState.WORKING), metadata={"n": 10**400})
-    with pytest.raises(InternalError, match=r"cannot be told over gRPC: metadata\.n: .*too large"):
+    with pytest.raises(InternalError, match=r"cannot be sent over gRPC: metadata\.n: .*too large"):
         CODEC.write_result(GET, task)
 
 

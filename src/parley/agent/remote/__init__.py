@@ -1,1 +1,1 @@
-"""Calls of other agents, bound to the turn that makes them and kept in its task's log."""
+"""Calls of other agents, bound to the calling turn and recorded in its task's log."""

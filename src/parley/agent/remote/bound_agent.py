@@ -1,6 +1,6 @@
 """``BoundAgent``: the client of another agent, bound to a turn by ``turn.connect``.
 
-A ``MessageExchange`` is one message and its answer, once in the life of the task.
+A ``MessageExchange`` is one message and its answer, executed once in the life of the task.
 """
 
 from __future__ import annotations
@@ -70,23 +70,23 @@ class MessageOptions(TypedDict, total=False):
 
 
 class BoundAgent(RemoteAgent):
-    """Another agent, called by a turn: the ordinary client, whose messages are in the task's log.
+    """The client of another agent for a turn, with its messages in the task's log.
 
     A message and its id are logged before they are sent, the remote task's id as soon as it is
-    known, and the answer before it is returned. A further attempt at the turn, for the answer to a
-    question or after a crash, gets the logged answer, or asks for it, instead of sending again. If
-    a crash leaves open whether a message arrived, it is sent again with the same id: an agent with
+    known, and the answer before it is returned. A later attempt at the turn, after an answer to a
+    question or a crash, gets the logged answer, or asks for it, and does not send again. If a crash
+    leaves open whether a message arrived, it is sent again with the same id: an agent with
     idempotent sends runs it once.
 
     Calls are identified by ``key``, else by their order among the turn's calls of one agent.
-    Deadline, hop count and trace travel with each message; the caller of the turn does not.
-    Messages without a context go into one that belongs to the turn's own context and the ``key``.
+    Deadline, hop count and trace are sent with each message; the caller of the turn is not.
+    Messages without a context use one that belongs to the turn's own context and the ``key``.
 
     When the turn's task is canceled or fails, the tasks that it started at other agents are
     canceled, except for calls with ``cancel_remote=False``.
 
-    Errors are ``RemoteAgent``'s. Unless the function catches them, they fail the task, with
-    a message that does not quote them.
+    Errors are ``RemoteAgent``'s. Unless the function catches them, they fail the task, with a
+    message that does not quote them.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class BoundAgent(RemoteAgent):
         shared: SharedConnection,
     ) -> None:
         self._bound_to = (agent, reference)
-        # It shares the connections of ``agent``, and has a card and a context of its own.
+        # It shares the connections of ``agent``, but has its own card and context.
         vars(self).update(vars(agent))
         self._http = None
         self._remote = RemoteService(self._interfaces, agent.card, self._retry)
@@ -115,18 +115,18 @@ class BoundAgent(RemoteAgent):
         )
 
     async def aclose(self) -> None:
-        """Give the connection back. Idempotent; the turn's end does it too."""
+        """Release the connection. Idempotent; the end of the turn does it too."""
         self.release()
 
     def release(self) -> None:
-        """Give the connection back. Idempotent."""
+        """Release the connection. Idempotent."""
         shared, self._shared = self._shared, None
         self._calls.closed(self.release)
         if shared is not None:
             self._calls.connections.release(shared)
 
     def for_call(self, name: str) -> BoundAgent:
-        """Return the agent as the call ``name`` of an earlier turn was made, else this one."""
+        """Return the agent for the call ``name``: as an earlier turn called it, else this one."""
         agent, reference = self._bound_to
         local, shared = self._calls.connections.local, self._shared
         if local is None or shared is None or not isinstance(agent, LocalAgent):
@@ -154,13 +154,13 @@ class BoundAgent(RemoteAgent):
     ) -> Task | Message:
         """Send a message once in the life of the task, and return the answer.
 
-        ``pass_questions`` passes the questions of the remote task (INPUT_REQUIRED, AUTH_REQUIRED)
-        on to the caller and the answers back, and returns when the task has ended. ``progress``
-        passes its status messages on to this task, ``artifacts`` its artifacts, chunk by chunk.
-        With ``cancel_remote=False`` it is not canceled when this task is canceled or fails. Calls
-        with one ``context_key``, by default ``key``, share a context of the other agent. ``budget``
-        is what the other agent may spend, instead of what the caller of this turn has said. The
-        other options belong to ``RemoteAgent.send``.
+        ``pass_questions`` passes questions of the remote task (INPUT_REQUIRED, AUTH_REQUIRED) to
+        the caller and the answers back, and returns when the task has ended. ``progress`` passes
+        its status messages on to this task, ``artifacts`` its artifacts, chunk by chunk. With
+        ``cancel_remote=False`` it is not canceled when this task is canceled or fails. Calls with
+        the same ``context_key`` (by default ``key``) share a context of the other agent. ``budget``
+        limits the other agent's cost, replacing the budget of this turn's caller. The other options
+        belong to ``RemoteAgent.send``.
         """
         name = self._calls.begin(self.address, key)
         call = CallOptions(
@@ -184,14 +184,14 @@ class BoundAgent(RemoteAgent):
         timeout: float | None = None,
         began: float | None = None,
     ) -> Task | Message:
-        """Send the message of a call whose name is known, and return the answer.
+        """Send the message of a call with a known name, and return the answer.
 
-        ``began`` is when the call began, by the event loop, if that was not now.
+        ``began`` is the start of the call by the event loop's clock, if it was earlier.
         """
         if call.pass_questions and call.return_immediately:
             raise ValueError(
                 "pass_questions waits for the remote task, and return_immediately does not: "
-                "give one of them"
+                "give either"
             )
         asker = call.terms.asker
         turn, questions = name, 0
@@ -204,7 +204,7 @@ class BoundAgent(RemoteAgent):
                     questions += 1
                     turn = f"{name}/{questions}"
                     self._calls.attempt.begin_call(turn)
-                    if auth_request(answer) is not None:  # it takes a credential, and no message
+                    if auth_request(answer) is not None:  # it accepts a credential, not a message
                         await self._wait_for_authorization(answer, turn, asker)
                         left, said = True, []
                     else:
@@ -239,8 +239,8 @@ class BoundAgent(RemoteAgent):
     ) -> EventStream:
         """Send a message once in the life of the task, and iterate over the events of its turn.
 
-        A further attempt at the turn gets the events again if the agent numbers them, else the
-        task as it is; of a call that is finished, the task or the message that was its answer.
+        A later attempt at the turn gets the events again if the agent numbers them, else the
+        current task; for a finished call, the task or message that was its answer.
         """
         name = self._calls.begin(self.address, key)
         call = CallOptions(context_key=key or "", cancel_remote=cancel_remote)
@@ -250,7 +250,7 @@ class BoundAgent(RemoteAgent):
     # -- seams of exchanges --------------------------------------------------------------------
 
     async def _has_gone_on(self, task: Task, turn: str) -> bool:
-        """Return whether a task was authorised out of band (§7.6), and needs no message."""
+        """Return whether an out-of-band authorization (§7.6) has made a task continue."""
         if task.state is not TaskState.AUTH_REQUIRED or self._calls.logged(turn, self.address):
             return False
         with self._calls.attempt.waits.busy():
@@ -260,7 +260,7 @@ class BoundAgent(RemoteAgent):
     async def _wait_for_authorization(self, task: Task, turn: str, asker: str) -> None:
         """Pass a request for a credential on, unchanged, and wait until the task continues.
 
-        The credential goes to the agent that asks for it, not through this one.
+        The credential is sent directly to the agent that asks for it.
         """
         calls = self._calls
         if calls.logged(turn, self.address) is not None:
@@ -277,7 +277,8 @@ class BoundAgent(RemoteAgent):
     async def _request_for(
         self, message: Sendable | None, options: MessageOptions, call: CallOptions
     ) -> SendMessageRequest:
-        """Return the request to log and to send, without its webhook, which may have secrets."""
+        """Return the request to log and to send; the webhook, which may have secrets, is left
+        out."""
         options = {**options, "push": None}
         if not (options.get("context_id") or options.get("task_id") or options.get("task")):
             context_id = await self._calls.context_id(self.address, call.context_key)
@@ -292,14 +293,14 @@ class BoundAgent(RemoteAgent):
 
 
 POLL_SECONDS = 2.0
-"""How often an agent is asked for a task whose events it may not be asked for again."""
+"""The polling interval for a task whose events cannot be requested again."""
 
 LOGGED_BYTES = 1024 * 1024
-"""How large an answer may be to be kept in the log; a larger task is fetched again."""
+"""The maximum size of a logged answer; a larger task is fetched again."""
 
 
 class MessageExchange:
-    """One message to another agent and its answer, once in the life of the task.
+    """A message to another agent and its answer, executed once in the life of the task.
 
     ``joins`` is the remote task whose question the message answers; with ``follows`` that task
     needs no message, and continues by itself.
@@ -333,14 +334,14 @@ class MessageExchange:
     async def events(self) -> AsyncGenerator[Event, None]:
         """Call the agent, and yield the events of its answer.
 
-        The log gets what a further attempt at the turn needs, so that it does not call again.
+        Logs everything that a later attempt at the turn needs in order not to call again.
         """
         agent, calls, name = self._agent, self._agent._calls, self._name
         attempt, connections = calls.attempt, calls.connections
         if agent._shared is None:
             raise ConnectionClosed("this connection was closed; call turn.connect again")
 
-        # Look in the journal.
+        # Look for a record in the journal.
         call = calls.logged(name, agent.address)
         if call is not None and call.answered:
             answer = call.message or call.task  # a large task is not in the log
@@ -350,12 +351,12 @@ class MessageExchange:
             yield self.reader.deliver(answer)
             return
 
-        # Else log the call, before its message is sent.
+        # If there is none, log the call before its message is sent.
         is_new = call is None
         with attempt.waits.busy():
             if call is None:
                 call = await self._begun()
-            if is_new or call.ended:  # an ended one was refused, and is sent again
+            if is_new or call.ended:  # an ended call was rejected, and is sent again
                 call = replace(call, ended=False)
                 await attempt.log_call(name, call)
         connections.note(attempt.runner.task_id, name, agent._shared)
@@ -392,7 +393,7 @@ class MessageExchange:
         except (A2AError, Unreachable) as error:
             if isinstance(error, Unreachable) and agent._shared is not None:
                 connections.retire(agent._shared)
-            if not call.task_id:  # refused, or not sent: there is nothing to cancel
+            if not call.task_id:  # rejected or not sent: there is nothing to cancel
                 await attempt.log_call(name, replace(call, ended=True), durable=False)
                 connections.forget(attempt.runner.task_id, name)
             raise
@@ -413,7 +414,7 @@ class MessageExchange:
             connections.forget(attempt.runner.task_id, name)
 
     async def _begun(self) -> RemoteCall:
-        """Return the record of a call that is about to be made."""
+        """Return the record of a call that will be made."""
         agent, request = self._agent, None
         ids = self._joins if self._follows else None
         task_id, context_id = (ids.id, ids.context_id) if ids is not None else ("", "")
@@ -449,7 +450,7 @@ class MessageExchange:
         return call
 
     async def _is_lost(self, task_id: str, request: SendMessageRequest) -> bool:
-        """Return whether to send a message again to a task that may have got it, or not."""
+        """Return whether to send a message again to a task that may not have received it."""
         if self._agent._repeatable:
             return True
         task = await self._agent.get(task_id)
@@ -488,14 +489,14 @@ class MessageExchange:
                 yield event
 
     async def _followed(self, task_id: str, *, replays: bool) -> AsyncGenerator[Event, None]:
-        """Yield the events of a remote task from an earlier attempt, as far as they are left."""
+        """Yield the remaining events of a remote task from an earlier attempt."""
         agent = self._agent
         if self._call.return_immediately:
             yield self.reader.deliver(await agent.get(task_id))
             return
         after = 0 if replays and agent._numbered else None
-        # An agent of an older version may add to its task once for each of its readers, and the
-        # connection that broke may be one still.
+        # Agents of an older version may update the task for each reader, and the broken connection
+        # may still count as a reader.
         is_alone = agent._numbered or agent.version == versions.LATEST
         if is_alone and agent._streams and (after == 0 or not await self._has_ended(task_id)):
             try:
@@ -505,7 +506,7 @@ class MessageExchange:
                         if self.reader.is_settled:
                             return
             except (UnsupportedOperationError, InvalidParamsError, TaskNotFoundError):
-                pass  # it has ended meanwhile: agents differ in how they say so
+                pass  # it has ended meanwhile: agents report this differently
         yield self.reader.deliver(
             await agent.wait(task_id, poll=None if is_alone else POLL_SECONDS)
         )
@@ -514,11 +515,11 @@ class MessageExchange:
         return (await self._agent.get(task_id, history_length=0)).state.is_terminal
 
     async def run(self) -> Task | Message:
-        """Return the answer. If that is cancelled, the remote task's id is still waited for.
+        """Return the answer. After a cancellation, the remote task's id is still waited for.
 
-        The turn stays awake meanwhile, also if another branch of it sleeps: what the agent asks
-        must not wait until that wakes up. A turn that ends meanwhile, as it does with a question
-        beside the call, cancels it: the next attempt waits for the answer.
+        The turn stays awake during the call, even if another branch sleeps, so that questions of
+        the agent are not delayed. If the turn ends meanwhile, for example with a question of
+        another branch, the call is cancelled: the next attempt waits for the answer.
         """
         attempt = self._agent._calls.attempt
         was_over = attempt.finished
@@ -549,7 +550,7 @@ class MessageExchange:
                 work.cancel()
                 await asyncio.wait({work})
             if not work.cancelled():
-                work.exception()  # marks it as seen: the call may be cancelled
+                work.exception()  # marks it as retrieved: the call may be cancelled
 
     async def _consume(self) -> None:
         async with aclosing(self.events()) as events:
@@ -567,7 +568,7 @@ def _answered(call: RemoteCall, answer: Task | Message) -> RemoteCall:
 
 
 def time_limit(timeout: float | None, began: float | None = None) -> asyncio.Timeout:
-    """Return a limit of ``timeout`` seconds from ``began`` on, by the event loop, else from now."""
+    """Return a limit of ``timeout`` seconds from ``began`` (loop time) on, by default from now."""
     if timeout is None:
         return asyncio.timeout(None)
     return asyncio.timeout_at((began or asyncio.get_running_loop().time()) + timeout)

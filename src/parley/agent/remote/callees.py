@@ -1,7 +1,7 @@
-"""The agents that a turn may call: agents of its process (``Agent(uses=[...])``), and addresses.
+"""The agents that a turn may call: local agents (``Agent(uses=[...])``), and addresses.
 
-An agent of the process is called through its ``A2AService``, without a network. The log of a task
-knows an agent by an address without secrets, the same in every run.
+A local agent is called through its ``A2AService``, without a network. The log of a task identifies
+an agent by an address without secrets, which is the same in every run.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ from parley.security.owner import OwnerPolicy
 from parley.wire import versions
 
 LOCAL = "agent:"
-"""Begins the address of an agent of this process in a task's log. Its key follows."""
+"""The prefix of a local agent's address in a task's log. Its key follows."""
 
 Callee = Reference | CatalogReference | UsableAgent
-"""Whom a turn may call."""
+"""The agents that a turn may call."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -68,7 +68,7 @@ class Connectable:
 
 
 def referred(agent: Callee) -> tuple[Reference | UsableAgent, dict[str, Any]]:
-    """Return the reference of an agent, and its options if a registry named it."""
+    """Return the reference of an agent, and its options if it comes from a registry."""
     if not isinstance(agent, CatalogReference):
         return agent, {}
     return agent.reference, {} if agent.egress is None else {"egress": agent.egress}
@@ -77,10 +77,8 @@ def referred(agent: Callee) -> tuple[Reference | UsableAgent, dict[str, Any]]:
 def address_of(reference: Reference | UsableAgent) -> str:
     """Return the address of an agent, without user, password, query and fragment.
 
-    An agent of this process has its key.
-
-    An agent that is given by its card has the address of its first interface. A card as text has a
-    digest of it.
+    A local agent has its key for an address, an agent given by its card the address of its first
+    interface. A card in text form has a digest of the text.
     """
     if isinstance(reference, UsableAgent):
         return LOCAL + reference.key
@@ -98,7 +96,7 @@ def address_of(reference: Reference | UsableAgent) -> str:
 
 
 def card_of(reference: Reference | UsableAgent, agent: RemoteAgent) -> dict[str, Any] | None:
-    """Return the card by which an agent is found again; ``None`` if its address is enough."""
+    """Return the card for finding the agent again; ``None`` if its address is enough."""
     if isinstance(reference, UsableAgent):
         return None
     if isinstance(reference, str) and "://" in reference and not reference.lstrip().startswith("{"):
@@ -121,19 +119,18 @@ def _digest(value: Any) -> str:
 
 
 RETRY = Retry(first=0.05, limit=1.0, streams=3)
-"""How often a call is tried again: nothing is lost on the way, but an agent may have no capacity.
-"""
+"""The retries of local calls: no message is lost, but an agent may have no capacity."""
 
 PASSED_ON: tuple[Extension, ...] = (TypedQuestions(), InTaskAuthorization())
-"""Extensions that are active towards a part if they are towards the composing turn's caller: their
-data is in questions, which are passed on.
+"""The extensions that are activated for a call if the turn's caller activates them: their data is
+in questions, which are passed on.
 """
 
 
 class LocalService(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent of this process, as the host runs it.
+    """An agent of this process as the host runs it.
 
-    ``is_ending``: the host has begun to stop, and takes no message any more; ``note_cancel`` logs a
+    ``is_ending``: the host is stopping, and accepts no messages; ``note_cancel`` logs a
     cancellation even then.
     """
 
@@ -149,9 +146,9 @@ class LocalService(msgspec.Struct, frozen=True, kw_only=True):
 class LocalBinding:
     """A ``Binding`` without bytes: it calls the agent's service.
 
-    The agent's policy is asked as for a request from outside, and the permissions that it needs of
-    every caller hold. The schemes of its addresses do not: whoever composes agents decides who may
-    call them.
+    The agent's policy is called as for an external request, and the permissions that it requires of
+    every caller apply. The security schemes of its addresses do not apply: the author who composes
+    agents decides who may call them.
     """
 
     def __init__(self, local: LocalService) -> None:
@@ -167,7 +164,8 @@ class LocalBinding:
         """Return the answer of the operation."""
         await self._permit(operation, request, context)
         if isinstance(request, CancelTaskRequest) and self._local.is_ending():
-            # The service refuses it, and this task's end waits for no other process.
+            # The service rejects it during a shutdown; the log suffices, without waiting for other
+            # processes.
             await self._local.note_cancel(request.id, context.caller)
             request, operation = GetTaskRequest(id=request.id), BY_NAME["GetTask"]
         try:
@@ -194,9 +192,9 @@ class LocalBinding:
         """Do nothing: there is nothing to close."""
 
     async def _permit(self, operation: Operation, request: A2AStruct, context: CallContext) -> None:
-        """Check the agent's requirement for every caller, and ask its policy.
+        """Check the agent's requirement for every caller, and call its policy.
 
-        Admission asks the policy about messages. Whoever began a task may cancel it.
+        Admission calls the policy for messages. The caller who began a task may cancel it.
         """
         rules = self._local.authorization
         if rules is None:
@@ -217,17 +215,17 @@ class LocalBinding:
     async def _stay_until_the_end(self) -> None:
         """Wait for ever if the host stops: this turn is released, and continues in another process.
 
-        The agent's refusal would else be taken for its answer.
+        Otherwise the agent's rejection would be treated as its answer.
         """
         if self._local.is_ending():
             await asyncio.get_running_loop().create_future()
 
 
 class LocalFiles(AgentFiles):
-    """Files for an agent of this process: they go nowhere, so they are kept where they are.
+    """The files for a local agent: they are not transferred, and stay in their storage.
 
     ``keep`` makes a file that is too large for a message one by reference. ``opened`` reads a part.
-    ``lent`` returns a part that names a file of the caller with an address that the other agent may
+    ``lent`` returns a part that names a file of the caller by an address that the other agent may
     read.
     """
 
@@ -245,11 +243,11 @@ class LocalFiles(AgentFiles):
         self._opened = opened
 
     async def aclose(self) -> None:
-        """Do nothing: there are no connections."""
+        """Do nothing, since there are no connections."""
 
     @property
     def inline_bytes(self) -> int | None:
-        """There is no transfer."""
+        """``None``, since there is no transfer."""
         return None
 
     async def by_reference(
@@ -271,7 +269,7 @@ class LocalFiles(AgentFiles):
         return replace(request, message=replace(message, parts=parts))
 
     async def upload(self, given: Any, **options: Any) -> Part:
-        """Refuse: a file is given to ``send``."""
+        """Raise an error: a file is passed to ``send``."""
         raise ClientError(
             f"{self._agent_name!r} is an agent of this process, to which nothing is uploaded: give "
             "the file to send(files=[...])"
@@ -283,7 +281,7 @@ class LocalFiles(AgentFiles):
 
 
 class LocalAgent(RemoteAgent):
-    """The client of an agent of this process, for one caller."""
+    """The client of a local agent, for one caller."""
 
     def __init__(
         self,
@@ -311,14 +309,14 @@ class LocalAgent(RemoteAgent):
 
     @property
     def has_credentials(self) -> bool:
-        """There are none: the turn's caller is the caller."""
+        """False: the turn's caller is the caller."""
         return False
 
     async def aclose(self) -> None:
-        """Do nothing: there is no connection. Idempotent."""
+        """Do nothing, since there is no connection. Idempotent."""
 
     async def authorize(self, *args: Any, **options: Any) -> None:
-        """Refuse: the credential goes to the address that the task names, from its caller."""
+        """Raise an error: the caller sends the credential to the address that the task names."""
         raise ClientError(
             "a credential goes from the caller to the agent that asks for it: pass the question on "
             "(pass_questions=True)"
@@ -337,11 +335,11 @@ class LocalAgent(RemoteAgent):
 
 
 class LocalAgents:
-    """The agents of this process that the turns of one agent call.
+    """The local agents that the turns of one agent call.
 
-    ``agents`` are by their keys. ``base_url`` returns the address of the calling agent as the
-    caller of a turn sees it; ``keep`` makes a large file of a turn one by reference, ``opened``
-    opens a file part, ``lent`` returns a part that the other agent may read too.
+    ``agents`` are by key. ``base_url`` returns the address of the calling agent as the caller of a
+    turn sees it; ``keep`` makes a large file of a turn one by reference, ``opened`` opens a file
+    part, ``lent`` returns a part that the other agent may read too.
     """
 
     def __init__(
@@ -371,9 +369,9 @@ class LocalAgents:
     def of_turn(
         self, agent: UsableAgent, attempt: Attempt, options: Mapping[str, Any]
     ) -> LocalAgent:
-        """Return the client of an agent for a turn: it calls as the caller of the turn.
+        """Return the client of an agent for a turn, which calls as the turn's caller.
 
-        Raises ``ValueError`` for options that are of no use in a process.
+        Raises ``ValueError`` for options that do not apply to local calls.
         """
         if others := sorted(options.keys() - {"extensions"}):
             raise ValueError(
@@ -398,7 +396,7 @@ class LocalAgents:
         return LocalAgent(local, context, files, options.get("extensions", ()))
 
     def of_call(self, call: RemoteCall) -> LocalAgent | None:
-        """Return the client for the rest of a call, ``None`` for a call to elsewhere."""
+        """Return the client for the rest of a call, ``None`` for a call of a remote agent."""
         if not call.address.startswith(LOCAL):
             return None
         local = self._agents.get(call.address.removeprefix(LOCAL))
@@ -409,9 +407,9 @@ class LocalAgents:
         return LocalAgent(local, context, NO_FILES)
 
     def caller_of(self, agent: LocalAgent, call: RemoteCall | None) -> LocalAgent:
-        """Return the client for a call that an earlier turn made, maybe for another caller.
+        """Return the client for a call of an earlier turn, which may have had another caller.
 
-        That one's task is theirs, unless the agent's owner policy says that it belongs to both.
+        The task belongs to that caller, unless the agent's owner policy assigns it to both.
         """
         if call is None:
             return agent
@@ -426,7 +424,8 @@ class LocalAgents:
         return LocalAgent(local, replace(agent.context, caller=then), cast("Any", agent._files))
 
     def _as_proved(self, local: LocalService, caller: Caller) -> Caller:
-        """Return a caller that has its scopes by all schemes that the agent's skills ask for."""
+        """Return a caller with its scopes granted by all schemes that the agent's skills
+        require."""
         rules = local.authorization
         if rules is None or not rules.skills or not caller.authenticated:
             return caller
@@ -435,16 +434,16 @@ class LocalAgents:
 
 
 def not_used(name: str, agent: UsableAgent) -> ValueError:
-    """Return the error for an agent that is called and not used."""
+    """Return the error for a call of a local agent that is not listed in ``uses``."""
     return ValueError(
         f"{name!r} calls the agent {agent.name!r} of this process, which it does not use: write "
-        f"Agent({name!r}, ..., uses=[...]) with that agent in the list, so that it runs beside it; "
+        f"Agent({name!r}, ..., uses=[...]) with that agent in the list, so that both run together; "
         "or serve it, and call its address"
     )
 
 
 def _local_card(card: AgentCard) -> AgentCard:
-    """Return a card of an agent that is called in its process: it streams, and answers repeats."""
+    """Return a card for local calls: the agent streams, and answers repeats only once."""
     capabilities = card.capabilities
     declared = {extension.uri for extension in capabilities.extensions}
     added = [uri for uri in (IDEMPOTENT_SEND, CALL_CHAIN) if uri not in declared]
@@ -457,7 +456,7 @@ async def _as_it_is(content: Any) -> Any:
 
 
 def _none(part: Part) -> FileStream:
-    raise ClientError("this client has no files: it ends what was begun")
+    raise ClientError("this client has no files: it only cancels tasks")
 
 
 NO_FILES = LocalFiles("", keep=_as_it_is, opened=_none, lent=_as_it_is)

@@ -1,4 +1,4 @@
-"""The connections to other agents that the turns of a host share, and cancellations over them."""
+"""The connections to other agents that a host's turns share, and cancellations over them."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ from parley.security.egress import Egress, turn_egress
 log = logging.getLogger("parley.agent")
 
 Connect = Callable[..., Awaitable[RemoteAgent]]
-"""Opens a connection: ``parley.connect``, or what stands in for it."""
+"""Opens a connection: ``parley.connect``, or a replacement."""
 
 MAX_IDLE_CONNECTIONS = 64
-"""How many connections are kept that no turn uses."""
+"""The maximum number of connections without users."""
 
 MAX_AGE = 300.0
-"""After how many seconds a connection is opened anew, with the agent's current card."""
+"""The age in seconds at which a connection is reopened, with the agent's current card."""
 
 
 MAX_CANCELABLE_CALLS = 10_000
-"""How many calls are noted that may have to be canceled; the oldest are dropped."""
+"""The maximum number of recorded calls that may have to be canceled; the oldest are dropped."""
 
 
 class SharedConnection:
     """A connection and the number of its users. It is closed when it is retired and unused.
 
-    ``opened_with`` is the agent's reference and the options by which it was opened. It also keeps
-    the objects alive whose identity is in the key. ``is_personal``: it has a credential of one
-    user, so it is closed as soon as it is unused.
+    ``opened_with`` is the agent's reference with the options, and keeps the objects alive whose
+    identity is in the key. ``is_personal``: it has a credential of one user, so it is closed as
+    soon as it is unused.
     """
 
     def __init__(self, agent: RemoteAgent, opened_with: tuple[Reference, dict[str, Any]]) -> None:
@@ -65,12 +65,12 @@ class SharedConnection:
 
 
 class Connections:
-    """Opens each connection once, for all turns that ask for the same agent in the same way.
+    """Opens each connection once, for all turns that request the same agent with equal options.
 
     ``connect`` opens them, to addresses that ``egress`` allows: a caller may have named the agent,
-    and its card names others. ``aclose`` closes all of them; the next turn opens new ones.
-    ``local`` has the agents of this process that may be called, if there are any. ``agent_name`` is
-    that of whoever calls.
+    and its card names further addresses. ``aclose`` closes all of them; the next turn opens new
+    ones. ``local`` has the local agents that may be called, if there are any. ``agent_name`` is the
+    calling agent's name.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Connections:
         self._closing: set[asyncio.Task[None]] = set()
 
     async def acquire(self, reference: Reference, options: Mapping[str, Any]) -> SharedConnection:
-        """Return a connection, to be given to ``release``. Raises as ``connect`` does."""
+        """Return a connection, to be passed to ``release``. Raises the errors of ``connect``."""
         key = (_frozen(reference), _frozen(options))
         async with self._locks.of(key):
             found = self._shared.get(key)
@@ -98,8 +98,8 @@ class Connections:
                 self.retire(found)
                 found = None
             if found is None:
-                # A caller may have chosen the agent: logins of whoever runs this server are for
-                # it only if the author says so.
+                # A caller may have chosen the agent, so logins of the server's user are used only
+                # if the author asks for it.
                 agent = await self.connect(reference, **{"auth": False, **self._guarded(options)})
                 found = SharedConnection(agent, (reference, dict(options)))
                 self._shared[key] = found
@@ -108,7 +108,7 @@ class Connections:
         return found
 
     def _guarded(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return options with the policy; an author's own one is held within it.
+        """Return options with the policy added; a policy of the author is restricted by it.
 
         A transport that the author gives is guarded while a turn runs.
         """
@@ -119,27 +119,27 @@ class Connections:
         return {**options, "egress": egress}
 
     def note(self, task_id: str, call: str, shared: SharedConnection) -> None:
-        """Note how a call's connection was opened: with the credentials that cancel its task.
+        """Record how a call's connection was opened, with the credentials for canceling its task.
 
-        Only the newest ``MAX_CANCELABLE_CALLS`` calls are noted. See ``forget``.
+        Only the newest ``MAX_CANCELABLE_CALLS`` calls are recorded. See ``forget``.
         """
         self._of_calls[task_id, call] = shared.opened_with
 
     def forget(self, task_id: str, call: str) -> None:
-        """Drop the note of a call that has ended. Idempotent."""
+        """Drop the record of an ended call. Idempotent."""
         self._of_calls.pop((task_id, call), None)
 
     async def acquire_for(self, task_id: str, call: str, reference: Reference) -> SharedConnection:
-        """Return a connection like a call's.
+        """Return a connection like the one of a call.
 
-        If the call is not noted, as the process that made it is gone, that is one to ``reference``
+        If the call is not recorded, because its process is gone, the connection is to ``reference``
         without credentials.
         """
         reference, options = self._of_calls.get((task_id, call), (reference, {}))
         return await self.acquire(reference, options)
 
     def release(self, shared: SharedConnection) -> None:
-        """Give a connection back."""
+        """Release a connection."""
         shared.users -= 1
         if not shared.users and shared.is_personal:
             self._shared = {k: each for k, each in self._shared.items() if each is not shared}
@@ -148,7 +148,7 @@ class Connections:
         self._drop_idle()
 
     def retire(self, shared: SharedConnection) -> None:
-        """Have the next turn open a new connection: this one is old, or leads nowhere."""
+        """Let the next turn open a new connection, because this one is old or broken."""
         if shared.retired:
             return
         shared.retired = True
@@ -186,7 +186,7 @@ async def _close(agent: RemoteAgent) -> None:
 
 
 def _frozen(value: Any) -> Hashable:
-    """Return a key: equal values have equal keys, objects count by their identity."""
+    """Return a key: equal values have equal keys, and objects are compared by identity."""
     if isinstance(value, Mapping):
         return ("map", frozenset((name, _frozen(each)) for name, each in value.items()))
     if isinstance(value, list | tuple):
@@ -199,13 +199,14 @@ def _frozen(value: Any) -> Hashable:
 
 
 CANCEL_SECONDS = 5.0
-"""How long the end of a task waits for other agents. A cancellation that arrived takes effect."""
+"""The time that the end of a task waits for other agents. Cancellations that were sent still
+apply."""
 
 
 async def cancel_calls(
     connections: Connections, task_id: str, calls: Mapping[str, RemoteCall]
 ) -> None:
-    """Cancel the remote tasks of these calls, by their names. What fails is logged."""
+    """Cancel the remote tasks of these calls, by name. Failures are logged."""
     cancels = [
         asyncio.create_task(_cancel(connections, task_id, name, call))
         for name, call in calls.items()
@@ -227,7 +228,7 @@ async def cancel_calls(
 
 async def _cancel(connections: Connections, task_id: str, name: str, call: RemoteCall) -> None:
     shared: SharedConnection | None = None
-    turn_egress.set(connections.egress)  # as in the turn that made the call
+    turn_egress.set(connections.egress)  # as in the calling turn
     local = None if connections.local is None else connections.local.of_call(call)
     try:
         if local is not None:
@@ -245,7 +246,7 @@ async def _cancel(connections: Connections, task_id: str, name: str, call: Remot
 
 
 async def _cancel_at(agent: RemoteAgent, call: RemoteCall) -> None:
-    """Cancel the task of a call, again while the agent says that it cannot do so now."""
+    """Cancel the task of a call; repeat while the agent answers that it cannot do so now."""
     while True:
         try:
             if remote_id := call.task_id or await _task_of(agent, call):
@@ -256,15 +257,15 @@ async def _cancel_at(agent: RemoteAgent, call: RemoteCall) -> None:
 
 
 async def _task_of(agent: RemoteAgent, call: RemoteCall) -> str:
-    """Return the task of a message that may have been sent; empty if that cannot be found out.
+    """Return the task of a message that may have been sent; empty if it is unknown.
 
-    An agent with idempotent sends tells it when it gets the same message again.
+    An agent with idempotent sends returns it when it gets the same message again.
     """
     context = agent.context
     repeatable = IDEMPOTENT_SEND in context.extensions and declares(agent.card, IDEMPOTENT_SEND)
     if call.request is None or not repeatable:
         return ""
-    # If the message did not arrive, it is a new one: it must not begin a loop.
+    # If the message had not arrived, it would be new: the chain check prevents a loop.
     context = replace(context, extensions=context.extensions | {CALL_CHAIN})
     if not agent.card.capabilities.streaming:
         answer = await agent.service.send_message(call.request, context)

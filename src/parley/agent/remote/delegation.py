@@ -1,4 +1,4 @@
-"""Calls of other agents by a turn: ``turn.connect``, ``turn.delegate``, and their blocking form."""
+"""A turn's calls of other agents: ``turn.connect``, ``turn.delegate``, and the blocking form."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ log = logging.getLogger("parley.agent")
 
 
 class TurnConnection(Unopened):
-    """A connection to be opened: ``async with`` it, or ``await`` it.
+    """A connection that is not open yet: ``async with`` it, or ``await`` it.
 
-    It is closed with the turn, if not before.
+    It is closed with the turn at the latest.
     """
 
     def __init__(self, calls: TurnCalls, agent: Callee, options: Mapping[str, Any]) -> None:
@@ -49,17 +49,17 @@ class TurnConnection(Unopened):
             self._agent.release()
 
     async def open(self) -> BoundAgent:
-        """Open it. Raises what ``parley.connect`` raises."""
+        """Open it. Raises the errors of ``parley.connect``."""
         calls, reference = self._calls, self._reference
         if isinstance(reference, UsableAgent):
             local = calls.connections.local
             if local is None:
                 raise not_used(calls.agent_name, reference)
             client = local.of_turn(reference, calls.attempt, self._options)
-            own = SharedConnection(client, ("", {}))  # not shared: it has the turn's caller
+            own = SharedConnection(client, ("", {}))  # not shared: it belongs to the turn's caller
             own.users = 1
             return BoundAgent(client, reference, calls, own)
-        with calls.attempt.waits.busy():  # another branch that sleeps does not hold up the call
+        with calls.attempt.waits.busy():  # a sleeping branch must not suspend the turn during this
             shared = await calls.connections.acquire(reference, self._options)
         agent = BoundAgent(shared.agent, reference, calls, shared)
         calls.opened(agent.release)
@@ -84,8 +84,8 @@ async def delegate(
 ) -> Task | Message:
     """Delegate to another agent, and return its answer (``turn.delegate``).
 
-    ``terms`` belong to a composition, ``connection`` has the options of the connection. When the
-    seconds of the terms are over, the remote task is canceled. Calls with one ``context_key``, by
+    ``terms`` come from a composition, ``connection`` has the options of the connection. When the
+    time of the terms is over, the remote task is canceled. Calls with the same ``context_key``, by
     default ``key``, share a context of the other agent.
     """
     began = asyncio.get_running_loop().time()
@@ -101,7 +101,7 @@ async def delegate(
         agent = cast("BoundAgent", agent._target)
     if isinstance(agent, BoundAgent):
         name, opened = calls.begin(agent.address, key), agent
-    else:  # the name depends on the order of the calls, so it is taken before anything is awaited
+    else:  # the name depends on the order of calls, so it is assigned before any await
         address = address_of(referred(agent)[0])
         name = calls.begin(address, key)
         try:
@@ -132,12 +132,12 @@ async def delegate(
 
 
 async def _cancel_late(agent: BoundAgent, task_id: str) -> None:
-    """Cancel a remote task whose time is over. What fails is logged."""
+    """Cancel a remote task whose time is over. Failures are logged."""
     try:
         async with asyncio.timeout(CANCEL_SECONDS):
             await agent.cancel(task_id)
     except TaskNotCancelableError:
-        pass  # it has ended: it knew how long it had
+        pass  # it has ended: it knew its deadline
     except (A2AError, ClientError, TimeoutError) as error:
         log.warning("the task %s of %s is not canceled: %s", task_id, agent.card.name, error)
 
@@ -149,7 +149,7 @@ _FAILURES = {
 }
 
 
-class _BoundCalls:  # by assignment in ``BlockingAgent`` they would have the types of its base
+class _BoundCalls:  # assigned in ``BlockingAgent`` itself, they would get the types of its base
     send = blocking(BoundAgent.send)
     stream = wrapping(BoundAgent.stream, SyncEventStream)
     close = blocking(BoundAgent.aclose)

@@ -1,7 +1,7 @@
-"""What the calls of one turn share: their names in the log, connections, contexts and questions.
+"""The shared state of one turn's calls: names in the log, connections, contexts and questions.
 
-Progress and artifacts of a remote task are passed on to the turn's own task; messages that are
-passed on name their speaker.
+Progress and artifacts of a remote task are passed on to the turn's own task. Passed-on messages
+name their speaker.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from parley.store.fold import CONTINUES
 
 
 class CallTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """The terms of one call, besides the terms of its turn.
+    """The terms of one call, in addition to the terms of its turn.
 
-    ``asker`` is the name of who is called: questions and progress that are passed on say it.
-    ``seconds`` is how long the other agent has, which its chain of calls says; its task is canceled
-    then. ``budget`` bounds its cost.
+    ``asker`` is the name of the called agent in questions and progress that are passed on.
+    ``seconds`` is the time limit of the other agent, which is sent in its chain of calls; its task
+    is canceled after that. ``budget`` limits its cost.
     """
 
     asker: str = ""
@@ -46,7 +46,7 @@ NO_TERMS = CallTerms()
 
 
 class CallOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of one call, besides the options of its message (``BoundAgent.send``)."""
+    """The options of one call, in addition to its message's options (``BoundAgent.send``)."""
 
     context_key: str = ""
     pass_questions: bool = False
@@ -58,11 +58,11 @@ class CallOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 IDENTIFY_SECONDS = 2.0
-"""How long a turn that ends waits for the ids of the remote tasks that it has just started."""
+"""The time that an ending turn waits for the ids of remote tasks that it has just started."""
 
 
 class TurnCalls:
-    """The calls of one attempt: their names, connections and contexts. The first makes it."""
+    """The calls of one attempt: names, connections and contexts. Made by the first call."""
 
     def __init__(self, attempt: Attempt, connections: Connections) -> None:
         self.attempt = attempt
@@ -79,11 +79,12 @@ class TurnCalls:
     # -- connections ---------------------------------------------------------------------------
 
     def opened(self, close: Callable[[], None]) -> None:
-        """Note how to close a connection of this turn, which ends it at the latest."""
+        """Record how to close a connection of this turn, which is closed with the turn at the
+        latest."""
         self._open.add(close)
 
     def closed(self, close: Callable[[], None]) -> None:
-        """Drop the note of a connection that was closed. Idempotent."""
+        """Drop the record of a closed connection. Idempotent."""
         self._open.discard(close)
 
     def _close(self) -> None:
@@ -116,10 +117,10 @@ class TurnCalls:
             )
         return found
 
-    # -- calls that the log cannot find again yet ----------------------------------------------
+    # -- calls without a known remote task -----------------------------------------------------
 
     def sending(self) -> asyncio.Event:
-        """Return an event to be set when the task of a message that is sent now is known.
+        """Return an event to set when the task of a message that is being sent is known.
 
         The turn stays awake until then.
         """
@@ -129,13 +130,14 @@ class TurnCalls:
         return event
 
     def identified(self, event: asyncio.Event) -> None:
-        """The task of a message is known, or there will be none."""
+        """Record that the task of a message is known, or that there will be none."""
         event.set()
         if (awake := self._unidentified.pop(event, None)) is not None:
             awake.__exit__(None, None, None)
 
     async def _identify(self) -> None:
-        """Wait for the tasks of messages that are being sent: the turn's next run has to find them.
+        """Wait for the tasks of messages that are being sent, so that the turn's next run finds
+        them.
 
         Gives up after ``IDENTIFY_SECONDS``.
         """
@@ -149,7 +151,7 @@ class TurnCalls:
             for wait in waits:
                 wait.cancel()
 
-    # -- what travels with a message -----------------------------------------------------------
+    # -- data sent with a message --------------------------------------------------------------
 
     async def chain(self, terms: CallTerms = NO_TERMS) -> Chain:
         """Return the chain of calls that a message from this turn belongs to."""
@@ -168,13 +170,13 @@ class TurnCalls:
         )
 
     def left_of(self, budget: ChainBudget | None) -> ChainBudget | None:
-        """Return the rest of a caller's budget: this counts the calls of the turn alone."""
+        """Return the rest of a caller's budget, which counts only the calls of this turn."""
         if budget is None or budget.calls is None:
             return budget
         return replace(budget, calls=max(0, budget.calls - self._begun))
 
     def trace(self) -> TraceContext:
-        """Return the trace of a connection: a child of the turn's; none if the turn has none."""
+        """Return the trace of a connection: a child of the turn's trace, if the turn has one."""
         trace = self.attempt.request.trace
         if not trace:
             return trace
@@ -186,7 +188,7 @@ class TurnCalls:
     # -- contexts ------------------------------------------------------------------------------
 
     async def context_id(self, address: str, key: str) -> str:
-        """Return the remote context of this turn's context; empty if there is none yet."""
+        """Return the remote context for this turn's context; empty if there is none yet."""
         runner = self.attempt.runner
         found = await runner.store.get_value(
             runner.scope, runner.context_id, _context_key(address, key)
@@ -194,7 +196,7 @@ class TurnCalls:
         return "" if found is None else found.decode()
 
     async def keep_context(self, address: str, key: str, context_id: str) -> None:
-        """Remember the remote context of this turn's context, unless another call was first."""
+        """Store the remote context for this turn's context, unless another call was first."""
         runner = self.attempt.runner
         await runner.store.compare_and_set(
             runner.scope, runner.context_id, _context_key(address, key), None, context_id.encode()
@@ -203,21 +205,23 @@ class TurnCalls:
     # -- questions -----------------------------------------------------------------------------
 
     async def ask(self, task: Task, name: str, asker: str = "") -> Answer:
-        """Ask the caller a remote task's question, and return the answer, in this turn or a later.
+        """Ask the caller a remote task's question, and return the answer, in this turn or a later
+        one.
 
-        The parts are passed on unchanged, unless an ``asker`` is named: then they say who asks.
+        The parts are passed on unchanged, unless an ``asker`` is named: then they name the agent
+        that asks.
         """
         return await self.attempt.ask(task.state, self._passed_on(task, asker), f"call:{name}")
 
     async def show(self, task: Task, asker: str = "") -> None:
-        """Show the caller the need of a remote task, and reply; the turn continues."""
+        """Show the caller a remote task's request, and reply; the turn continues."""
         writer = self.attempt.working()
         writer.status(task.state, self.attempt.message(self._passed_on(task, asker)))
         await writer.flush()
         self.attempt.runner.reply()
 
     def shown(self) -> None:
-        """The remote task has what it needs: this one works again, if it said otherwise."""
+        """Set this task to WORKING again if it had another state: the remote task can continue."""
         writer = self.attempt.working()
         if writer.fold.state is TaskState.AUTH_REQUIRED:
             writer.status(TaskState.WORKING)
@@ -240,7 +244,8 @@ def _context_key(address: str, key: str) -> str:
 
 
 class Passing:
-    """Passes on the events of one call. Artifacts get ids of this task: a re-run replaces them."""
+    """Passes on the events of one call. Artifacts get ids of this task, so a re-run replaces
+    them."""
 
     def __init__(self, attempt: Attempt, name: str, options: CallOptions) -> None:
         self._attempt = attempt
@@ -250,7 +255,7 @@ class Passing:
         self._asker = options.terms.asker
 
     async def pass_on(self, event: Event) -> None:
-        """Write an event to the turn's own task, if it is one to be passed on."""
+        """Write an event to the turn's own task, if it must be passed on."""
         if isinstance(event, Message):
             return
         if isinstance(event, TaskArtifactUpdateEvent):
@@ -283,13 +288,13 @@ class Passing:
 
 
 SPEAKER = "urn:parley:part"
-"""The metadata key with the names of the parts that a message comes from, the outermost first."""
+"""The metadata key with the names of the parts that sent a message, the outermost first."""
 
 
 def said_by(name: str, message: Message, metadata: dict[str, Any] | None) -> Message:
-    """Return a message that says who says it; the same message without a name.
+    """Return a message that names its speaker; the unchanged message without a name.
 
-    ``metadata`` is the message's as it came: it may have come through other parts.
+    ``metadata`` is the message's original metadata: it may have passed through other parts.
     """
     if not name:
         return message

@@ -1,4 +1,4 @@
-"""Tools, which models are offered and which are called by name, and sources of tools."""
+"""Tools that models can choose and call by name, and sources of tools."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from parley.model.parts import Part
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tool returned: parts, for people and models, and a JSON value if it has one.
+    """The result of a tool: parts for people and models, and a JSON value if it has one.
 
-    ``is_error`` says that the call failed; the parts then say why. ``spent`` is the call's cost,
-    as far as it is known.
+    ``is_error``: the call failed, and the parts have the reason. ``spent`` is the cost of the call,
+    if known.
     """
 
     parts: tuple[Part, ...] = ()
@@ -27,7 +27,7 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The text of its parts, or else its data as JSON."""
+        """The text of its parts, or its data as JSON if there is none."""
         text = "\n".join(part.text for part in self.parts if isinstance(part.text, str))
         if text or self.data is None:
             return text
@@ -40,11 +40,11 @@ def failed(why: str) -> ToolResult:
 
 
 class Tool(Protocol):
-    """Something that can be called by name. ``parameters`` is the JSON Schema of its arguments."""
+    """A function that can be called by name. ``parameters`` is the JSON Schema of its arguments."""
 
     @property
     def name(self) -> str:
-        """The name under which it is called: letters, digits, ``_`` and ``-``, at most 64."""
+        """The name for calls: letters, digits, ``_`` and ``-``, at most 64."""
         ...
 
     @property
@@ -58,10 +58,10 @@ class Tool(Protocol):
         ...
 
     async def call(self, arguments: Mapping[str, Any], *, key: str) -> ToolResult:
-        """Call it. ``key`` identifies the call within its turn, so that it is done once.
+        """Call the tool. ``key`` identifies the call within its turn, so that it is executed once.
 
-        Raises errors that fail the turn; an error for the model is a result with ``is_error``.
-        A tool with ``remembers_calls = True`` finds the result of an earlier attempt itself.
+        Raises errors that fail the turn; an error for the model is a result with ``is_error``. A
+        tool with ``remembers_calls = True`` finds the result of an earlier attempt itself.
         """
         ...
 
@@ -74,8 +74,8 @@ class ToolsUnavailable(Exception):
 class ToolSource(Protocol):
     """A source of tools for turns, such as a connection: ``turn.tools(source)``.
 
-    ``name``, if it has one, begins the names of tools that two sources have. ``extra`` names the
-    extra of Parley that it needs. Turns share what ``turn.shared`` makes.
+    ``name``, if set, becomes the prefix of tool names that occur in two sources. ``extra`` is the
+    extra of Parley that the source needs. Turns share resources made by ``turn.shared``.
     """
 
     def open_tools(self, turn: Any) -> AbstractAsyncContextManager[Sequence[Tool]]:
@@ -87,7 +87,7 @@ class ToolSource(Protocol):
 
 
 def source_name(source: object) -> str:
-    """Return the name of a source, by default its class's."""
+    """Return the name of a source, by default the name of its class."""
     return str(getattr(source, "name", "") or type(source).__name__)
 
 
@@ -106,7 +106,7 @@ async def call_once(
 
 
 NAME_LENGTH = 64
-"""How many characters the name of a tool has at most, for models."""
+"""The maximum length of a tool's name, set by models."""
 
 
 def tool_name(text: str, default: str = "tool") -> str:
@@ -115,7 +115,7 @@ def tool_name(text: str, default: str = "tool") -> str:
 
 
 def free_name(name: str, taken: Container[str]) -> str:
-    """Return a name, with a number if it is taken."""
+    """Return a name, with a number if it is in use."""
     chosen, number = name, 1
     while chosen in taken:
         number += 1

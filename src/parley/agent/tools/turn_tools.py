@@ -1,4 +1,4 @@
-"""``turn.tools``: the tools of sources in a turn, each call once in the life of its task."""
+"""``turn.tools``: the tools of sources in a turn. Each call is executed once in a task's life."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from parley.model.blocking import SyncProxy, blocking
 
 
 class TurnTool:
-    """A tool of a source in a turn: a ``Tool``. Two tools of a turn never have one ``name``.
+    """A tool of a source in a turn: a ``Tool``. Names are unique in a turn.
 
-    ``tool`` is the source's name for it. ``output_schema`` is the JSON Schema of the ``data`` of
-    its results, if the source says.
+    ``tool`` is its name at the source. ``output_schema`` is the JSON Schema of the ``data`` of its
+    results, if the source declares one.
     """
 
     remembers_calls = True
@@ -44,10 +44,10 @@ class TurnTool:
     async def call(
         self, arguments: Mapping[str, Any] | None = None, *, key: str = "", timeout: float = 0.0
     ) -> ToolResult:
-        """Call it once in the life of the task; later attempts take the result from the log.
+        """Call it once in the life of the task; later attempts get the result from the log.
 
-        ``key`` identifies the call, else its order among the tool's calls. ``timeout``, in
-        seconds, replaces the source's.
+        ``key`` identifies the call; the default is its order among the tool's calls. ``timeout``,
+        in seconds, replaces the source's.
 
         Raises ``ValueError`` for a key that this turn has used.
         """
@@ -61,7 +61,7 @@ class TurnTool:
 class TurnTools:
     """The tools of some sources in a turn: ``tools["name"]``, or ``await tools.call("name")``.
 
-    Iterate over it, or take ``list``.
+    Iterate over it, or use ``list``.
     """
 
     def __init__(self, turn: Any, counts: Counter[str]) -> None:
@@ -95,16 +95,16 @@ class TurnTools:
         key: str = "",
         timeout: float = 0.0,
     ) -> ToolResult:
-        """Call a tool by its name: see ``TurnTool.call``. Raises ``KeyError`` for another name."""
+        """Call a tool by name: see ``TurnTool.call``. Raises ``KeyError`` for an unknown name."""
         return await self[name].call(arguments, key=key, timeout=timeout)
 
     def next_key(self, tool: str) -> str:
-        """Return the key of a call without a key of its own: its number among the tool's calls."""
+        """Return the key of a call without its own key: its number among the tool's calls."""
         self._counts[tool] += 1
         return f"{tool}#{self._counts[tool]}"
 
     async def open(self, sources: Sequence[ToolSource], options: Mapping[str, Any]) -> None:
-        """Open all sources, at once. Raises the first error of a source."""
+        """Open all sources concurrently. Raises the first error of a source."""
         try:
             found = await asyncio.gather(*(self._open(each, options) for each in sources))
         except BaseException:
@@ -114,7 +114,7 @@ class TurnTools:
         self.list = tuple(self._named([*zip(sources, found, strict=True)]))
 
     async def _open(self, source: ToolSource, options: Mapping[str, Any]) -> Sequence[Tool]:
-        """Open a source in a task of its own, which closes it too."""
+        """Open a source in a separate asyncio task, which closes it too."""
         opened: asyncio.Future[Sequence[Tool]] = asyncio.get_running_loop().create_future()
 
         async def hold() -> None:
@@ -153,7 +153,8 @@ class TurnTools:
 
 
 class TurnToolsOpening:
-    """Tools to be opened: ``async with`` it, or ``await`` it. They close with the turn at last."""
+    """Tools that are not open yet: ``async with`` it, or ``await`` it. Closed with the turn at the
+    latest."""
 
     def __init__(
         self, turn: Any, sources: Sequence[ToolSource], counts: Counter[str], *, progress: bool
@@ -194,7 +195,7 @@ class BlockingTools(SyncProxy[TurnTools]):
 
     @property
     def list(self) -> tuple[TurnTool, ...]:
-        """The tools; call them by their names."""
+        """The tools, to call them by name."""
         return self._target.list
 
     call = blocking(TurnTools.call)

@@ -1,4 +1,4 @@
-"""The credentials of a client: what to give ``parley.connect(url, auth=...)``.
+"""The credentials of a client, for ``parley.connect(url, auth=...)``.
 
 from parley.client.auth import ClientCredentials
 

@@ -1,7 +1,7 @@
-"""The one place where credentials are attached to requests, and where others are asked for.
+"""The one place that attaches credentials to requests and obtains new ones.
 
-A connection has one ``Authorizer``. Bindings, the card's resolver and file transfers ask it: before
-each request, and once more when a server refuses one. It decides by origin.
+A connection has one ``Authorizer``. Bindings, the card resolver and file transfers call it before
+each request, and once more when a server rejects the credentials. It decides by origin.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from parley.security.networks import is_loopback
 
 
 MAX_LENGTH = 8192
-"""The characters of challenges that are read."""
+"""The maximum length of the challenges that are read."""
 
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _ITEM = re.compile(rf'({_TOKEN})(?:[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|({_TOKEN})))?')
@@ -55,19 +55,19 @@ _ESCAPED = re.compile(r"\\(.)")
 
 
 class Challenge(NamedTuple):
-    """One challenge: its scheme in lower case, and its parameters by their lower-case names."""
+    """A challenge: its scheme and the names of its parameters in lower case."""
 
     scheme: str
     parameters: dict[str, str]
 
     @property
     def scopes(self) -> tuple[str, ...]:
-        """The scopes that it asks for (RFC 6750 §3)."""
+        """The scopes that the challenge asks for (RFC 6750 §3)."""
         return tuple(dict.fromkeys(self.parameters.get("scope", "").split()))
 
 
 def parse_challenges(value: str) -> list[Challenge]:
-    """Return the challenges of a header; malformed parts are passed over."""
+    """Return the challenges in a header. Malformed parts are skipped."""
     found: list[Challenge] = []
     for item in _ITEM.finditer(value[:MAX_LENGTH]):
         name, quoted, plain = item.groups()
@@ -81,16 +81,16 @@ def parse_challenges(value: str) -> list[Challenge]:
 
 # -- environment ------------------------------------------------------------------------------
 #
-# Credentials in environment variables, for services without a keyring and a person.
+# Credentials in environment variables, for services without a keyring and a user.
 #
-# They are for one origin, which has to be named: a program that calls many agents must not send the
-# token of one to another.
+# They are for one origin, which must be named: a program that calls many agents must not send the
+# token of one agent to another.
 #
-# PARLEY_AUTH_ORIGIN       the origin that they are for, such as https://bank.example.com
+# PARLEY_AUTH_ORIGIN       the origin of the credentials, such as https://bank.example.com
 # PARLEY_TOKEN             a bearer token
 # PARLEY_API_KEY           an API key
 # PARLEY_CLIENT_ID         a client of the agent's issuer, with PARLEY_CLIENT_SECRET,
-# and PARLEY_ISSUER, PARLEY_SCOPES where they are needed
+#                          and PARLEY_ISSUER, PARLEY_SCOPES if they are needed
 
 
 ORIGIN = "PARLEY_AUTH_ORIGIN"
@@ -107,7 +107,7 @@ def credentials_in(environment: Mapping[str, str], origin: Origin) -> list[Crede
     named = environment.get(ORIGIN, "")
     if not named:
         logger.warning(
-            "%s is set, but not what it is for: set %s to the agent's origin, such as %s",
+            "%s is set, but not its origin: set %s to the agent's origin, such as %s",
             given[0],
             ORIGIN,
             origin,
@@ -125,7 +125,7 @@ def credentials_in(environment: Mapping[str, str], origin: Origin) -> list[Crede
             environment.get(f"PARLEY_{name}", "")
             for name in ("CLIENT_ID", "CLIENT_SECRET", "ISSUER", "SCOPES")
         )
-        # One object for all connections: it holds the tokens.
+        # One object for all connections, since it caches the tokens.
         if members not in _clients:
             _clients.clear()
             id, secret, issuer, scopes = members
@@ -140,7 +140,7 @@ def credentials_in(environment: Mapping[str, str], origin: Origin) -> list[Crede
 logger = logging.getLogger(__name__)
 
 MAX_SCOPES = 64
-"""The scopes that challenges may add."""
+"""The maximum number of scopes that challenges may add."""
 
 Given = Sequence[Credential]
 
@@ -148,9 +148,10 @@ Given = Sequence[Credential]
 class Authorizer:
     """The credentials of one connection.
 
-    ``given`` are the user's; with ``None`` the login for the agent's origin is used, then those of
-    the environment, both only once they are needed. ``credentials`` are headers, token and key of
-    the connection, and decide about origins. ``address`` is the agent's as the user gave it.
+    ``given`` are the user's credentials. With ``None`` the login for the agent's origin is used,
+    then the credentials of the environment, both only when they are needed. ``credentials`` are the
+    headers, token and key of the connection, and decide about origins. ``address`` is the agent's
+    address as the user gave it.
     """
 
     def __init__(
@@ -165,7 +166,7 @@ class Authorizer:
     ) -> None:
         self.credentials = credentials
         self._given: tuple[Credential, ...] = tuple(given or ())
-        # An agent of this process has no login, and asking for one may ask the user for a password.
+        # A local agent has no login, and reading logins may ask the user for a password.
         self._may_look_up = given is None and not credentials.names_caller and not http.is_local
         self._looking_up = asyncio.Lock()
         self._logins = logins
@@ -188,10 +189,10 @@ class Authorizer:
 
     @property
     def is_explicit(self) -> bool:
-        """Whether there are credentials beside headers, token and key."""
+        """True if there are credentials besides headers, token and key."""
         return bool(self._given)
 
-    # -- whom they are for ---------------------------------------------------------------------
+    # -- the origins of credentials ------------------------------------------------------------
 
     def for_origin(self, origin: Origin | None) -> None:
         """Bind the credentials to the agent's origin."""
@@ -200,7 +201,7 @@ class Authorizer:
 
     @property
     def is_bound(self) -> bool:
-        """Whether the card of the agent is known."""
+        """True if the card of the agent is known."""
         return self._card is not None
 
     def for_card(
@@ -214,7 +215,7 @@ class Authorizer:
     async def prepare(self) -> None:
         """Find the credentials that the card requires.
 
-        Raises ``AuthenticationRequired`` if those that the user gave do not fit.
+        Raises ``AuthenticationRequired`` if the user's credentials do not fit.
         """
         card = self._card() if self._card is not None else None
         if card is None or not card.security_requirements:
@@ -222,7 +223,7 @@ class Authorizer:
         if not self._given and not await self._look_up():
             if not self.credentials and is_unreadable(card):
                 logger.warning(
-                    "%.100r is called without credentials, but wants %s: give what it wants, "
+                    "%.100r is called without credentials, but requires %s: give them, "
                     "as in connect(..., headers={name: value})",
                     card.name,
                     describe(card),
@@ -235,18 +236,19 @@ class Authorizer:
             )
 
     def read_card_with(self, card: Callable[[], AgentCard]) -> None:
-        """Read the agent's current card from now on, which a later one may replace."""
+        """Read the requirements from this function from now on, as a later card may replace this
+        one."""
         self._card = card
 
     def may_see_certificate(self, origin: Origin) -> bool:
-        """Return whether a server is shown the client's certificate."""
+        """Return whether the client's certificate is presented to a server."""
         named = any(isinstance(each, Grant) and each.names(origin) for each in self._given)
         return named or self.credentials.allows(origin)
 
     async def _look_up(self) -> bool:
-        """Find credentials for the agent's origin, once; return whether there are some.
+        """Find credentials for the agent's origin, once. Return whether there are any.
 
-        Concurrent callers wait for the first.
+        Concurrent callers wait for the first call.
         """
         async with self._looking_up:
             if self._may_look_up and self._origin is not None:
@@ -288,7 +290,7 @@ class Authorizer:
         return RequestAuth(parameters, answer, lambda refusal: self.advice(refusal, ""))
 
     async def parameters(self, origin: Origin | None, skill: str) -> RequestParameters:
-        """Return the credentials of a request to an origin. Raises ``ClientError``."""
+        """Return the credentials for a request to an origin. Raises ``ClientError``."""
         if not self._given:
             return NOTHING
         chosen = self._choose(skill)
@@ -298,7 +300,7 @@ class Authorizer:
         return await self._attach(chosen)
 
     def _check(self, origin: Origin | None) -> None:
-        """Raise the error for an origin that may not have the credentials."""
+        """Raise an error if an origin may not get the credentials."""
         if not self.credentials.allows(origin):
             name = self._card().name if self._card is not None else ""
             raise self.credentials.refusal(name, [] if origin is None else [origin])
@@ -350,19 +352,20 @@ class Authorizer:
         )
 
     def _trusts_issuer(self, origin: Origin) -> bool:
-        """Return whether an issuer is asked wherever it is: the agent's own, or the user's."""
+        """Return whether an issuer may be at any address: it is the agent's own, or the user's
+        choice."""
         own: list[Origin] = [] if self._origin is None else [self._origin]
         for credential in self._given:
             if isinstance(credential, Grant) and credential.names(origin):
                 return True
         return any(each.covers(origin) for each in own) or self.credentials.trusts(origin)
 
-    # -- after a refusal -----------------------------------------------------------------------
+    # -- after a rejection ---------------------------------------------------------------------
 
     async def answer(
         self, origin: Origin | None, refusal: Refusal, skill: str, sent: RequestParameters
     ) -> bool:
-        """Return whether there are other credentials now, for one more attempt."""
+        """Return whether new credentials are available for one more attempt."""
         challenges = parse_challenges(refusal.challenge)
         if not self._given and refusal.status == 401 and not await self._look_up():
             return False
@@ -384,20 +387,20 @@ class Authorizer:
         renewed = [
             await each.credential.renew(self._use(each), sent, widened=False) for each in chosen
         ]
-        # A credential that was not sent, such as one just found, is new.
+        # A credential that was not sent before, such as one just found, counts as new.
         return any(renewed) or (sent == NOTHING and (await self._attach(chosen)) != sent)
 
     async def _widen(
         self, chosen: Sequence[Chosen], scopes: Sequence[str], sent: RequestParameters
     ) -> bool:
-        """Ask for a token with more scopes; those that did not help are not asked for again."""
+        """Request a token with more scopes, without scopes that did not help before."""
         for each in chosen:
             if not isinstance(each.credential, Grant):
                 continue
             known = self._extra.get(each.name, ())
             if set(scopes) <= {*known, *each.scopes}:
                 return False
-            # With those of messages before: what follows mostly concerns their tasks.
+            # Keep the scopes of earlier messages: later requests mostly concern their tasks.
             asked = self._asked.get(each.name, ())
             wider = tuple(dict.fromkeys((*known, *scopes, *asked)))[:MAX_SCOPES]
             self._extra[each.name] = wider
@@ -412,7 +415,7 @@ class Authorizer:
         return False
 
     async def _follow_hint(self, challenges: Sequence[Any]) -> None:
-        """Note the issuer that a challenge leads to (RFC 9728), if it may lead there."""
+        """Remember the issuer in a challenge (RFC 9728), if a challenge may name it."""
         if self._origin is None or not any(isinstance(each, Grant) for each in self._given):
             return
         for challenge in challenges:
@@ -428,7 +431,7 @@ class Authorizer:
             self._hinted = next((each for each in named if self._may_ask(each)), "")
 
     def _may_ask(self, issuer: str) -> bool:
-        """Return whether the card or the user names an issuer, or it is the agent's own."""
+        """Return whether an issuer is named by the card or the user, or is the agent's own."""
         try:
             origin = Origin.of(issuer)
         except ValueError:
@@ -439,7 +442,7 @@ class Authorizer:
         return any(names_issuer(scheme, issuer) for scheme in schemes)
 
     def _answering(self, challenges: Sequence[Any]) -> list[Chosen]:
-        """Return what to send to a server that asks for what its card does not declare."""
+        """Return the credentials for a server that asks for some that its card does not declare."""
         asked = frozenset(each.scheme for each in challenges) or frozenset({"bearer"})
         found = [
             Chosen(each, "", None, ())
@@ -468,20 +471,20 @@ class Authorizer:
             return {}
         self._check(origin)
         found = await self._attach(chosen)
-        # A key that belongs into an address has no place before the card says so.
+        # The place of a query parameter is unknown before the card is known.
         return found.headers
 
     def allows(self, url: str) -> bool:
-        """Return whether the server of an address may have the credentials."""
+        """Return whether the server at an address may get the credentials."""
         try:
             return self.credentials.allows(Origin.of(url))
         except ValueError:
             return False
 
-    # -- words ---------------------------------------------------------------------------------
+    # -- advice --------------------------------------------------------------------------------
 
     def advice(self, refusal: Refusal, skill: str) -> str:
-        """Return what would give the credentials that a server asks for."""
+        """Return advice on how to get the credentials that a server asks for."""
         if self._card is None:
             return ""
         card = self._card()
@@ -489,7 +492,7 @@ class Authorizer:
             if each.advice:
                 scopes = [s for c in parse_challenges(refusal.challenge) for s in c.scopes]
                 shown = [scope for scope in scopes[:10] if scope.isprintable()]
-                # The agent says them, and the user may copy the command into a shell.
+                # The agent chose the scopes, and the user may copy the command into a shell.
                 more = "".join(f" --scope {shlex.quote(scope)}" for scope in shown)
                 return f"log in again: {each.advice}{more}"
         wanted = describe(card, skill)
@@ -504,7 +507,8 @@ class Authorizer:
 
 
 def certificate_in(given: Given | None) -> ClientCertificate | None:
-    """Return the client certificate among credentials. Raises ``ValueError`` for several."""
+    """Return the client certificate among credentials. Raises ``ValueError`` if there are
+    several."""
     found = [each for each in given or () if isinstance(each, ClientCertificate)]
     if len(found) > 1:
         raise ValueError("a connection presents one client certificate; give one")
@@ -512,7 +516,7 @@ def certificate_in(given: Given | None) -> ClientCertificate | None:
 
 
 def credentials_of(auth: Any) -> tuple[Credential, ...] | None:
-    """Return the credentials of ``connect(auth=...)``; ``None`` if they are to be looked up.
+    """Return the credentials of ``connect(auth=...)``, ``None`` to look them up.
 
     Raises ``TypeError`` for anything else.
     """

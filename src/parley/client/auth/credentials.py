@@ -1,4 +1,4 @@
-"""The caller's credentials, and the decision which origin gets them. Nothing else decides it.
+"""The caller's credentials, and the one decision about the origins that get them.
 
 A caller gives credentials for an agent at an address. A card or a redirect from there does not
 extend them to another origin; only the caller can (``trust_origins``).
@@ -34,11 +34,11 @@ DEFAULT_API_KEY = APIKeySecurityScheme(location="header", name="X-API-Key")
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):
-    """One credential for one scheme of one agent.
+    """The use of a credential for one scheme of one agent.
 
-    ``origin`` is what the credential is bound to, ``scheme`` the card's (``None`` if it has none),
-    ``scopes`` what is needed. ``hinted`` is an issuer that a challenge led to, and ``resource`` the
-    agent's identifier as a resource (RFC 8707), if it has told one.
+    ``origin`` is the origin to which the credential is bound, ``scheme`` the card's scheme
+    (``None`` if it has none), ``scopes`` are the needed scopes. ``hinted`` is an issuer named by a
+    challenge, and ``resource`` the agent's resource identifier (RFC 8707), if known.
     """
 
     origin: str
@@ -50,10 +50,10 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Credential(ABC):
-    """What proves who calls. It is bound to the agent whose connection it is given for.
+    """A proof of the caller's identity, bound to the agent of the connection that it is given for.
 
-    ``is_personal``: it is of one user of many. Agents that call others with it keep no idle
-    connection that has it.
+    ``is_personal``: it belongs to one of many users. Agents that call other agents with it keep no
+    idle connection with it.
     """
 
     advice = ""
@@ -61,21 +61,21 @@ class Credential(ABC):
 
     @abstractmethod
     def fits(self, scheme: SecurityScheme) -> bool:
-        """Return whether the credential is of a kind that a scheme asks for."""
+        """Return whether a scheme asks for this kind of credential."""
 
     def fits_without_scheme(self, challenges: frozenset[str]) -> bool:
-        """Return whether it can be sent to a server whose card says nothing.
+        """Return whether it can be sent to a server whose card declares no scheme.
 
-        ``challenges`` are the schemes that the server asked for, empty before it asked.
+        ``challenges`` are the schemes in the server's challenges, empty before the first request.
         """
         return False
 
     @abstractmethod
     async def attach(self, use: Use) -> RequestParameters:
-        """Return the credentials of a request. Raises ``AuthenticationRequired``."""
+        """Return the parameters of a request with it. Raises ``AuthenticationRequired``."""
 
     async def renew(self, use: Use, sent: RequestParameters, *, widened: bool) -> bool:
-        """Return whether ``attach`` returns something else than what was ``sent``.
+        """Return whether ``attach`` now returns other parameters than the ``sent`` ones.
 
         ``widened``: more scopes are needed than before.
         """
@@ -83,7 +83,7 @@ class Credential(ABC):
 
 
 class ApiKeyCredential(Credential):
-    """An API key, sent where the card says: a header, a query parameter or a cookie."""
+    """An API key in the place that the card declares: a header, a query parameter or a cookie."""
 
     def __init__(self, key: str) -> None:
         check_secret("the API key", key)
@@ -95,12 +95,12 @@ class ApiKeyCredential(Credential):
         return "ApiKey(...)"
 
     def fits(self, scheme: SecurityScheme) -> bool:
-        """Return whether a scheme asks for an API key, and says where it goes."""
+        """Return whether a scheme is an API key with a known place."""
         place = scheme.api_key_security_scheme
         return place is not None and place.is_known
 
     def fits_without_scheme(self, challenges: frozenset[str]) -> bool:
-        """Return whether it can be sent as ``X-API-Key``: not where a token is asked for."""
+        """Return whether it can be sent as ``X-API-Key``: not if a token is asked for."""
         return not challenges & {"bearer", "basic", "digest", "negotiate"}
 
     async def attach(self, use: Use) -> RequestParameters:
@@ -116,7 +116,7 @@ class ApiKeyCredential(Credential):
 
 
 class BasicCredential(Credential):
-    """A user and a password (RFC 7617)."""
+    """A user name and a password (RFC 7617)."""
 
     def __init__(self, user: str, password: str) -> None:
         if not isinstance(user, str) or not isinstance(password, str):
@@ -135,7 +135,7 @@ class BasicCredential(Credential):
         return http is not None and http.scheme.lower() == "basic"
 
     def fits_without_scheme(self, challenges: frozenset[str]) -> bool:
-        """Return whether a server asks for it, or has not asked for anything else."""
+        """Return whether a server asks for it, or for nothing yet."""
         return not challenges or "basic" in challenges
 
     async def attach(self, use: Use) -> RequestParameters:
@@ -144,13 +144,14 @@ class BasicCredential(Credential):
 
 
 TokenFunction = Callable[[], str | Awaitable[str]]
-"""Returns a token. It is called for each request, so it keeps what takes time to get."""
+"""Returns a token. It is called for each request, so it should cache a token that is slow to
+get."""
 
 
 class BearerCredential(Credential):
     """A bearer token (RFC 6750): a text, or a function that returns the current one.
 
-    A function is asked once more when a server refuses its token.
+    A function is called again when a server rejects its token.
     """
 
     def __init__(self, token: str | TokenFunction) -> None:
@@ -164,11 +165,11 @@ class BearerCredential(Credential):
         return "Bearer(...)"
 
     def fits(self, scheme: SecurityScheme) -> bool:
-        """Return whether a scheme takes a bearer token."""
+        """Return whether a scheme accepts a bearer token."""
         return takes_token(scheme)
 
     def fits_without_scheme(self, challenges: frozenset[str]) -> bool:
-        """Return whether a server asks for it, or has not asked for anything else."""
+        """Return whether a server asks for it, or for nothing yet."""
         return not challenges or "bearer" in challenges
 
     async def attach(self, use: Use) -> RequestParameters:
@@ -188,8 +189,8 @@ class BearerCredential(Credential):
 class ClientCertificate(Credential):
     """A certificate of the client and its key, as PEM files (mutual TLS).
 
-    It is presented to the agent's origin, to trusted origins, and to an issuer that
-    the user names. ``key`` may be left out if the file has both.
+    It is presented to the agent's origin, to trusted origins, and to an issuer that the user names.
+    ``key`` may be left out if the certificate file contains it.
     """
 
     def __init__(self, cert: str | Path, key: str | Path | None = None) -> None:
@@ -204,12 +205,12 @@ class ClientCertificate(Credential):
         return scheme.mtls_security_scheme is not None
 
     async def attach(self, use: Use) -> RequestParameters:
-        """Return nothing: the connection presents it."""
+        """Return no parameters: the TLS connection presents the certificate."""
         return NOTHING
 
 
 def takes_token(scheme: SecurityScheme) -> bool:
-    """Return whether a scheme takes a bearer token."""
+    """Return whether a scheme accepts a bearer token."""
     http = scheme.http_auth_security_scheme
     return (
         (http is not None and http.scheme.lower() == "bearer")
@@ -226,18 +227,15 @@ R = TypeVar("R")
 
 
 class Credentials:
-    """A caller's credentials, and the origins that may have them.
+    """A caller's credentials, and the origins that may get them.
 
-    All ``headers`` count as credentials, except the protocol's own (``public``). ``trust_origins``
-    may have them, and so may the origin of the agent's address, which ``for_origin`` adds. Unless
-    ``insecure`` they go to no other machine without encryption; headers whose names do not speak of
-    secrets are only warned of. ``others`` describes credentials that are attached beside these.
+    All ``headers`` count as credentials, except the protocol's own (``public``). The origin of the
+    agent's address (see ``for_origin``) and ``trust_origins`` may get them. Unless ``insecure``,
+    they are not sent to another machine without encryption; for headers whose names do not suggest
+    a secret there is only a warning. ``others`` describes further credentials that are attached.
 
-    Raises
-    ------
-    ``ValueError`` for an invalid origin and a token or a key that no request can carry,
-    ``TypeError`` for one that is not text.
-
+    Raises ``ValueError`` for an invalid origin and for a token or a key that no request can carry,
+    and ``TypeError`` if they are not text.
     """
 
     def __init__(
@@ -277,9 +275,9 @@ class Credentials:
         insecure: bool = False,
         others: str = "",
     ) -> tuple[R | str, Credentials]:
-        """Return a reference without its user and password, and the credentials with them.
+        """Return a reference without its user and password, and the credentials including them.
 
-        They become ``Authorization: Basic``. Raises ``ValueError`` if there is another one.
+        They become ``Authorization: Basic``. Raises ``ValueError`` if that header is given too.
         """
         bare, basic = _without_user(reference)
         if basic:
@@ -300,19 +298,19 @@ class Credentials:
         return bare, made
 
     def __bool__(self) -> bool:
-        """Return whether there is anything secret."""
+        """Return whether there are any secrets."""
         return bool(self._headers or self._bearer or self._api_key or self._others)
 
     @property
     def names_caller(self) -> bool:
-        """Whether there is something that certainly says who calls."""
+        """True if some credential certainly identifies the caller."""
         return bool(self._bearer or self._api_key or any(map(speaks_of_secret, self._headers)))
 
     def with_found(self, description: str, origin: Origin) -> Credentials:
-        """Return the same credentials, with others that were found for an origin.
+        """Return the same credentials, with further ones that were found for an origin.
 
-        A card that the caller passes itself decides where the caller's credentials go, but not
-        where these do: the caller did not give them for this card.
+        A card that the caller passes decides about the origins of the caller's credentials, but not
+        of the found ones: the caller did not give them for this card.
         """
         made = self.for_origin(origin)
         made._others, made._any_origin = description, False
@@ -325,7 +323,7 @@ class Credentials:
         return made
 
     def for_any_origin(self) -> Credentials:
-        """Return the same credentials for any origin that the caller's own card names."""
+        """Return the same credentials for all origins on a card that the caller vouches for."""
         made = copy(self)
         made._any_origin = True
         return made
@@ -335,15 +333,15 @@ class Credentials:
         return self._origins if self._agent_origin is None else (self._agent_origin, *self._origins)
 
     def allows(self, origin: Origin | None) -> bool:
-        """Return whether this origin may have the credentials, if there are any."""
+        """Return whether this origin may get the credentials, if there are any."""
         if not self or self._any_origin:
             return True
         return origin is not None and any(one.covers(origin) for one in self._allowed)
 
     def card_headers(self, url: str, *, challenged: bool) -> dict[str, str]:
-        """Return the headers for fetching a card, beside the ``public`` ones.
+        """Return the headers for fetching a card, in addition to the ``public`` ones.
 
-        Only a server that asked for credentials (``challenged``) gets a token or a key.
+        A token or a key is only sent to a server that asked for credentials (``challenged``).
         """
         try:
             origin = Origin.of(url)
@@ -356,7 +354,7 @@ class Credentials:
         return override(self._headers, secret)
 
     def for_challenge(self, schemes: Collection[str]) -> Credentials:
-        """Return those that the schemes take with which a card's server asks for credentials."""
+        """Return the credentials that fit the schemes in a challenge of the card's server."""
         made = copy(self)
         made._bearer = self._bearer if "bearer" in schemes else None
         made._api_key = self._api_key if "apikey" in schemes else None
@@ -369,9 +367,10 @@ class Credentials:
     def agent_parameters(self, origin: Origin | None, card: AgentCard) -> RequestParameters:
         """Return the parameters for an interface of ``card`` at this origin.
 
-        An API key goes where the card's scheme says, by default into the header ``X-API-Key``.
+        An API key is sent in the place that the card's scheme declares; the default is the header
+        ``X-API-Key``.
 
-        Raises ``OriginNotTrusted`` if the origin may not have them, ``NotEncrypted`` if the network
+        Raises ``OriginNotTrusted`` if the origin may not get them, ``NotEncrypted`` if the network
         could read them.
         """
         if not self.allows(origin):
@@ -387,9 +386,9 @@ class Credentials:
     def check_encryption(
         self, origin: Origin | None, headers: Iterable[str] = (), *, is_secret: bool = False
     ) -> None:
-        """Raise ``NotEncrypted`` if the network could read credentials that go to an origin.
+        """Raise ``NotEncrypted`` if the network could read credentials on the way to an origin.
 
-        ``headers`` are names of headers; ``is_secret``: there is more, which is secret.
+        ``headers`` are names of headers; ``is_secret``: the request has further secrets.
         """
         if self._insecure or origin is None or not origin.is_plaintext:
             return
@@ -400,11 +399,11 @@ class Credentials:
             )
 
     def trusts(self, origin: Origin) -> bool:
-        """Return whether the caller allowed this origin to have the credentials."""
+        """Return whether the caller allowed this origin to get the credentials."""
         return any(one.covers(origin) for one in self._origins)
 
     def refusal(self, name: str, origins: Iterable[Origin]) -> OriginNotTrusted:
-        """Return the error for an agent with interfaces only at origins without permission."""
+        """Return the error for an agent whose interfaces are all at origins without permission."""
         where = tuple(dict.fromkeys(str(origin) for origin in origins))
         return OriginNotTrusted(
             f"{name[:100]!r} is to be called at {' or '.join(where) or 'an address of no host'}, "
@@ -444,7 +443,7 @@ _SECRET_WORDS = ("auth", "cookie", "key", "token", "secret", "password", "creden
 
 
 def speaks_of_secret(name: str) -> bool:
-    """Return whether a header is a credential, by its name."""
+    """Return whether the name of a header suggests a credential."""
     return any(word in name.lower() for word in _SECRET_WORDS)
 
 
@@ -477,14 +476,14 @@ def _api_key_scheme(card: AgentCard | None) -> APIKeySecurityScheme:
 # -- selection --------------------------------------------------------------------------------
 
 MAX_ALTERNATIVES = 64
-"""The combinations of an agent's and a skill's alternatives that are looked at."""
+"""The maximum number of combinations of an agent's and a skill's requirements."""
 
 Alternative = Mapping[str, tuple[str, ...]]
-"""The scopes that are needed, by the name of the scheme."""
+"""An alternative of a requirement: the needed scopes by scheme name."""
 
 
 class Chosen(NamedTuple):
-    """A credential for one scheme of a card, with the scopes that are needed."""
+    """A credential for one scheme of a card, with the needed scopes."""
 
     credential: Credential
     name: str
@@ -501,7 +500,7 @@ def skill_of(request: A2AStruct | None) -> str:
 
 
 def alternatives(card: AgentCard, skill: str) -> list[Alternative]:
-    """Return the alternatives of a card for a message to a skill; none if nothing is required."""
+    """Return the alternatives that a card requires for a skill; empty if nothing is required."""
     own = [_scopes_of(each) for each in card.security_requirements]
     of_skill = next(
         (
@@ -520,9 +519,9 @@ def alternatives(card: AgentCard, skill: str) -> list[Alternative]:
 def choose_credentials(
     card: AgentCard, skill: str, given: Sequence[Credential]
 ) -> list[Chosen] | None:
-    """Return the credentials to send; ``None`` if the card requires others.
+    """Return the credentials to send; ``None`` if the card requires different ones.
 
-    Without credentials an alternative without schemes counts; with some it counts last.
+    An alternative without schemes is chosen if there are no credentials, else as the last one.
     """
     wanted = alternatives(card, skill)
     if not wanted:
@@ -548,7 +547,7 @@ def _for_alternative(
 
 
 def _unasked(card: AgentCard, given: Sequence[Credential]) -> list[Chosen]:
-    """Return what to send to an agent that declares no requirement."""
+    """Return the credentials for an agent that declares no requirement."""
     found = []
     for credential in given:
         for name, scheme in card.security_schemes.items():
@@ -576,7 +575,7 @@ def describe(card: AgentCard, skill: str = "") -> str:
 
 
 def remedies(card: AgentCard, skill: str = "") -> list[str]:
-    """Return the values of ``auth`` that would do."""
+    """Return the values of ``auth`` that would be sufficient."""
     schemes = [
         card.security_schemes.get(name)
         for alternative in alternatives(card, skill)
@@ -586,7 +585,7 @@ def remedies(card: AgentCard, skill: str = "") -> list[str]:
 
 
 def is_unreadable(card: AgentCard, skill: str = "") -> bool:
-    """Return whether a card requires credentials, and only such as it does not describe."""
+    """Return whether a card requires credentials whose schemes are all unknown or malformed."""
     needs = alternatives(card, skill)
     return bool(needs) and not any(
         all(_is_known(card.security_schemes.get(name)) for name in need) for need in needs
@@ -600,7 +599,7 @@ def _is_known(scheme: SecurityScheme | None) -> bool:
 
 def _kind(name: str, scheme: SecurityScheme | None) -> str:
     if scheme is None:
-        return f"the scheme {name!r}, which the card does not define in a form that is known here"
+        return f"the scheme {name!r}, which the card does not define in a known form"
     if scheme.api_key_security_scheme is not None:
         place = scheme.api_key_security_scheme
         where = (

@@ -1,4 +1,4 @@
-"""Grants: credentials for which an issuer gives tokens, cached and renewed before they expire."""
+"""Grants: credentials that an issuer exchanges for tokens, cached and renewed before expiry."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from parley.security.issuers import ClientIdentity, lifetime_of
 # -- tokens -----------------------------------------------------------------------------------
 
 MAX_TOKENS = 256
-"""The tokens that one credential keeps."""
+"""The maximum number of tokens in one credential's cache."""
 
 LEEWAY = 60.0
-"""The seconds before its end at which a token is renewed, or a tenth of its life if less."""
+"""A token is renewed this many seconds before its expiry, or a tenth of its lifetime if shorter."""
 
 MAX_TOKEN_BYTES = 64 * 1024
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """An access token, and what renews it. Times are seconds since the epoch.
+    """An access token with its refresh token. Times are seconds since the epoch.
 
-    ``scopes`` are the granted ones, as far as the issuer says so.
+    ``scopes`` are the granted scopes, if the issuer states them.
     """
 
     access_token: str
@@ -49,7 +49,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
         return f"Token(expires_at={self.expires_at}, scopes={self.scopes})"
 
     def is_fresh(self, now: float) -> bool:
-        """Return whether the token lives long enough for one more request."""
+        """Return whether the token is valid long enough for one more request."""
         if self.expires_at is None:
             return True
         return now < self.expires_at - min(LEEWAY, (self.expires_at - self.obtained_at) / 10)
@@ -60,7 +60,7 @@ def read_token(
 ) -> Token:
     """Return the token in an issuer's answer (RFC 6749 §5.1). Raises ``TokenRefused``.
 
-    An answer without a refresh token or scopes keeps the ``previous`` token's.
+    If an answer has no refresh token or scopes, they are copied from the ``previous`` token.
     """
     access = answer.get("access_token")
     kind = answer.get("token_type", "Bearer")
@@ -90,7 +90,7 @@ def read_token(
 
 
 class TokenKey(NamedTuple):
-    """What tells tokens of one credential apart."""
+    """The key that distinguishes the tokens of one credential."""
 
     origin: str
     issuer: str
@@ -120,16 +120,16 @@ class TokenCache:
         now: Callable[[], float],
         refused: str = "",
     ) -> Token:
-        """Return a fresh token, from ``obtain`` unless one is held.
+        """Return a fresh token from the cache, or from ``obtain``.
 
-        ``obtain`` gets the token that is held already. ``refused`` is an access token that a server
-        did not accept: it is not returned again.
+        ``obtain`` gets the cached token, if any. ``refused`` is an access token that a server
+        rejected; it is not returned again.
         """
         held = self._tokens.get(key)
         if held is not None and held.access_token != refused and held.is_fresh(now()):
             self._tokens[key] = held
             return held
-        # A credential may be used on several event loops; a lock belongs to one.
+        # A credential may be used on several event loops; a lock belongs to one of them.
         async with self._locks.of((asyncio.get_running_loop(), key)):
             held = self._tokens.get(key)
             if held is not None and held.access_token != refused and held.is_fresh(now()):
@@ -139,7 +139,7 @@ class TokenCache:
             return token
 
     def put(self, key: TokenKey, token: Token) -> None:
-        """Keep a token."""
+        """Cache a token."""
         self._tokens[key] = token
 
 
@@ -149,17 +149,16 @@ logger = logging.getLogger(__name__)
 
 ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
 PATIENCE = 30.0
-"""The seconds within which a refused token that a person just logged in for is final."""
+"""A rejected token that is younger than this, and cannot be renewed, is not requested again."""
 
 
 class Grant(Credential):
     """A client of an issuer, and its tokens: one for each agent, issuer and set of scopes.
 
-    ``scopes`` are asked for in addition to the agent's. ``issuer`` names the issuer, in
-    place of what the card says; ``token_url`` names the token endpoint alone. ``audience`` and
-    ``resource`` (RFC 8707) name the target of the token, where the issuer wants to know it.
-    ``client_auth`` is ``client_secret_basic``, ``client_secret_post``, ``tls_client_auth`` or
-    ``none``; without it, what fits.
+    ``scopes`` are requested in addition to the agent's. ``issuer`` names the issuer, overriding the
+    card; ``token_url`` names only the token endpoint. ``audience`` and ``resource`` (RFC 8707) name
+    the target of the token, for issuers that need it. ``client_auth`` is ``client_secret_basic``,
+    ``client_secret_post``, ``tls_client_auth`` or ``none``; the default is a supported method.
     """
 
     interactive = False
@@ -206,14 +205,14 @@ class Grant(Credential):
         """Return a new token of the issuer. Raises ``TokenRefused``."""
 
     def suits(self, flows: OAuthFlows) -> bool:
-        """Return whether a card's flow is this grant."""
+        """Return whether a card's flow is the flow of this grant."""
         return False
 
     # -- a credential --------------------------------------------------------------------------
 
     @property
     def names_issuer(self) -> bool:
-        """Whether the user has named where tokens come from."""
+        """True if the user has named the issuer."""
         return bool(self.issuer or self.token_url)
 
     def names(self, origin: Origin) -> bool:
@@ -221,7 +220,7 @@ class Grant(Credential):
         return any(Origin.of(url).covers(origin) for url in (self.issuer, self.token_url) if url)
 
     def fits(self, scheme: SecurityScheme) -> bool:
-        """Return whether a scheme takes a token, and the scheme or the user names an issuer."""
+        """Return whether a scheme accepts a token, and the scheme or the user names an issuer."""
         oauth = scheme.oauth2_security_scheme
         if oauth is not None:
             known = self.names_issuer or bool(oauth.oauth2_metadata_url)
@@ -231,16 +230,16 @@ class Grant(Credential):
         return takes_token(scheme) and self.names_issuer
 
     def fits_without_scheme(self, challenges: frozenset[str]) -> bool:
-        """Return whether a server asks for a token, and the user has named where there is one."""
+        """Return whether a server asks for a token, and the user has named the issuer."""
         return self.names_issuer and "bearer" in challenges
 
     async def attach(self, use: Use) -> RequestParameters:
-        """Return the header with a token that lives long enough."""
+        """Return the header with a fresh token."""
         token = await self._token(use)
         return RequestParameters({"Authorization": f"Bearer {token.access_token}"}, {})
 
     async def renew(self, use: Use, sent: RequestParameters, *, widened: bool) -> bool:
-        """Return whether there is another token than the refused one."""
+        """Return whether another token than the rejected one is available."""
         refused = sent.headers.get("Authorization", "").removeprefix("Bearer ")
         if not refused:
             return True
@@ -249,7 +248,7 @@ class Grant(Credential):
         return (await self._token(use, refused=refused)).access_token != refused
 
     def _is_new(self, access_token: str) -> bool:
-        """Return whether a person has just logged in for a token, and nothing can renew it."""
+        """Return whether a person has just logged in for a token that cannot be renewed."""
         for token in self._cache.all():
             if token.access_token == access_token and not token.refresh_token:
                 return self._now() - token.obtained_at < PATIENCE
@@ -275,7 +274,7 @@ class Grant(Credential):
                 except TokenRefused as error:
                     if error.is_transient:
                         raise
-                    logger.info("a token is not renewed, and asked for anew: %s", error)
+                    logger.info("a token is not renewed; requesting a new one: %s", error)
             logger.info("asking %s for a token for %s", issuer.key, use.origin)
             return await self.ask(use, issuer, scopes)
 
@@ -284,21 +283,22 @@ class Grant(Credential):
     # -- shared by grants ----------------------------------------------------------------------
 
     async def find_issuer(self, use: Use) -> TokenIssuer:
-        """Return where tokens come from."""
+        """Return the issuer of tokens."""
         return await use.issuers.find(
             use.scheme, issuer=self.issuer, token_url=self.token_url, hinted=use.hinted
         )
 
     def wanted_scopes(self, use: Use, issuer: TokenIssuer) -> tuple[str, ...]:
-        """Return the scopes to ask for."""
+        """Return the scopes to request."""
         return tuple(dict.fromkeys((*use.scopes, *self.scopes)))
 
     async def subject(self) -> str:
-        """Return what tells the tokens of several users apart."""
+        """Return the key that distinguishes the tokens of several users."""
         return ""
 
     async def refresh(self, use: Use, issuer: TokenIssuer, held: Token) -> Token:
-        """Return a token for a refresh token, which the issuer may replace."""
+        """Exchange a refresh token for a new token. The issuer may replace the refresh token
+        too."""
         form = {"grant_type": "refresh_token", "refresh_token": held.refresh_token}
         url = issuer.refresh_url or issuer.token_url
         return await self.token_for(use, issuer, form, (), url=url, previous=held)
@@ -314,7 +314,7 @@ class Grant(Credential):
         previous: Token | None = None,
         client: ClientIdentity | None = None,
     ) -> Token:
-        """Ask the token endpoint, and return the token that it answers."""
+        """Send a request to the token endpoint, and return the token in the answer."""
         url = url or issuer.token_url
         whole = {**form, **self.target(use, scopes)}
         answer = await use.issuers.http.ask_for_token(
@@ -328,11 +328,11 @@ class Grant(Credential):
 
     @property
     def identity(self) -> ClientIdentity:
-        """How this client authenticates to issuers."""
+        """The authentication of this client to issuers."""
         return ClientIdentity(self.client_id, self._secret, self._client_auth)
 
     def target(self, use: Use, scopes: tuple[str, ...]) -> dict[str, str]:
-        """Return the members of a request for the target of a token."""
+        """Return the request members that name the target of a token."""
         return {
             "scope": " ".join(scopes),
             "audience": self.audience,
@@ -341,10 +341,10 @@ class Grant(Credential):
 
 
 class ClientCredentials(Grant):
-    """A client that calls in its own name (RFC 6749 §4.4)."""
+    """A client that acts for itself (RFC 6749 §4.4)."""
 
     def suits(self, flows: OAuthFlows) -> bool:
-        """Return whether a card's flow is that of client credentials."""
+        """Return whether a card's flow is client credentials."""
         return flows.client_credentials is not None
 
     async def ask(self, use: Use, issuer: TokenIssuer, scopes: tuple[str, ...]) -> Token:
@@ -353,10 +353,10 @@ class ClientCredentials(Grant):
 
 
 class TokenExchange(Grant):
-    """A token of a user, exchanged for one that is for this agent (RFC 8693).
+    """A token of a user, exchanged for a token for this agent (RFC 8693).
 
-    ``subject_token`` is a text, or a function that returns the current one; so is ``actor_token``,
-    of whoever acts for the user.
+    ``subject_token`` is a text, or a function that returns the current token. ``actor_token`` is
+    the same for the party that acts for the user.
     """
 
     is_personal = True
@@ -394,7 +394,7 @@ class TokenExchange(Grant):
         return hashlib.sha256(text.encode()).hexdigest()
 
     async def ask(self, use: Use, issuer: TokenIssuer, scopes: tuple[str, ...]) -> Token:
-        """Return the token for which the user's is exchanged."""
+        """Exchange the user's token."""
         actor = await _current(self._actor)
         form = {
             "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",

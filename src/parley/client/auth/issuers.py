@@ -1,16 +1,16 @@
-"""Issuers: the endpoints that give tokens, by names of a card and of the user.
+"""Token issuers: their endpoints, as named by the card and by the user.
 
-Who names an endpoint matters, because a card is an agent's word and the agent may lie:
+The source of an endpoint matters, because a card is written by an agent, which may lie:
 
-- What the user names (``issuer=``, ``token_url=``) counts before everything.
-- Metadata counts before the endpoints of a card's flow, and must be that of the issuer that it
+- Endpoints named by the user (``issuer=``, ``token_url=``) take precedence.
+- Metadata takes precedence over endpoints in a card's flow, and must belong to the issuer that it
   names (RFC 8414 §3.3, OpenID Connect Discovery §4.3).
-- The page where the user logs in must be at the origin of the token endpoint or of the issuer, so
-  that no agent can have a code of one issuer sent to another. Where it is elsewhere, the issuer
-  must identify itself in its answer (``iss``, RFC 9207).
-- A refresh token goes to the origin of the token endpoint alone, to be renewed and to be revoked.
-- A challenge may name the agent's metadata (RFC 9728) only at the agent's own origin, and that may
-  name only an issuer that the card or the user names too, or one at the agent's own origin.
+- The login page must be at the origin of the token endpoint or of the issuer, so that no agent can
+  have a code of one issuer sent to another. If it is elsewhere, the issuer must identify itself in
+  its answer (``iss``, RFC 9207).
+- A refresh token is only sent to the origin of the token endpoint, for renewal and revocation.
+- A challenge may name the agent's metadata (RFC 9728) only at the agent's own origin. The metadata
+  may name only an issuer that the card or the user names too, or one at the agent's own origin.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from parley.security.networks import is_loopback
 
 
 class TokenRefused(AuthenticationRequired):
-    """There is no token: the issuer refuses, cannot be asked, or must not be.
+    """No token could be obtained: the issuer rejected the request, failed, or may not be contacted.
 
-    ``error`` is its code (RFC 6749 §5.2), such as ``invalid_client``, if it gave one, and
-    ``unreachable`` if it did not answer, or fails.
+    ``error`` is the issuer's code (RFC 6749 §5.2), such as ``invalid_client``, if it gave one, and
+    ``unreachable`` if it did not answer or failed.
     """
 
     def __init__(self, message: str, *, error: str = "") -> None:
@@ -56,7 +56,7 @@ class TokenRefused(AuthenticationRequired):
 
     @property
     def is_transient(self) -> bool:
-        """Whether the issuer has decided nothing, and may give the token later."""
+        """True if the issuer has made no decision, and may give the token later."""
         return self.error in ("unreachable", "temporarily_unavailable", "server_error")
 
 
@@ -68,13 +68,14 @@ _RETRY = Retry(calls=2, streams=0)
 _JSON = {"Accept": "application/json"}
 
 CLIENT_AUTH = ("", "client_secret_basic", "client_secret_post", "tls_client_auth", "none")
-"""The methods with which a client authenticates; empty for the fitting one."""
+"""The methods by which a client authenticates; empty for a supported one."""
 
 
 class IssuerHttp:
-    """Asks issuers. ``trusts`` returns whether an origin is dialled without the guard.
+    """The HTTP client for issuers. ``trusts`` returns whether an origin is called without the
+    guard.
 
-    All others have to be addresses that ``egress`` allows, by default the policy of ``http``.
+    Other origins must be allowed by ``egress``, by default the policy of ``http``.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class IssuerHttp:
         self._named: tuple[Origin, ...] = ()
 
     def trust(self, origins: Iterable[Origin]) -> None:
-        """Dial these origins without the guard too: the user names them."""
+        """Call these origins without the guard too, since the user names them."""
         self._named = (*self._named, *origins)
 
     async def aclose(self) -> None:
@@ -107,7 +108,7 @@ class IssuerHttp:
         return _object(reply)
 
     async def post_json(self, url: str, value: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
-        """Send a JSON object, and return the status and the object that answers."""
+        """Send a JSON object. Return the status and the object in the response."""
         headers = {**_JSON, "Content-Type": "application/json"}
         reply = await self._send("POST", url, headers, msgspec.json.encode(value))
         return reply.status, _object(reply)
@@ -120,12 +121,12 @@ class IssuerHttp:
         *,
         methods: tuple[str, ...] = (),
     ) -> tuple[int, dict[str, Any]]:
-        """Send a form as a client, and return the status and the object that answers."""
+        """Send a form as this client. Return the status and the object in the response."""
         authorization, whole = client.apply(form, methods)
         headers = {**_JSON, "Content-Type": "application/x-www-form-urlencoded", **authorization}
         body = urlencode({name: value for name, value in whole.items() if value}).encode()
         reply = await self._send("POST", url, headers, body)
-        if not reply.body and reply.status == 200:  # as for a revocation
+        if not reply.body and reply.status == 200:  # an answer to a revocation
             return reply.status, {}
         return reply.status, _object(reply)
 
@@ -137,7 +138,7 @@ class IssuerHttp:
         *,
         methods: tuple[str, ...] = (),
     ) -> dict[str, Any]:
-        """Return the answer of a token endpoint. Raises ``TokenRefused`` for a refusal."""
+        """Return the answer of a token endpoint. Raises ``TokenRefused`` for an error."""
         status, answer = await self.post_form(url, form, client, methods=methods)
         if status != 200 or "error" in answer:
             hidden = (client.secret, *(form.get(name, "") for name in _SECRETS))
@@ -153,7 +154,7 @@ class IssuerHttp:
             return await transport.send(method, url, headers, body, timeout=TIMEOUT)
 
         try:
-            # An unsent request may be sent again; a sent one may have used a code up.
+            # A request that was not sent may be repeated; a sent one may have used up a code.
             return await repeat(
                 send, _RETRY, safe=method == "GET", name=f"the issuer at {redacted(url)}"
             )
@@ -162,7 +163,7 @@ class IssuerHttp:
         except (Unreachable, Disconnected, Timeout) as error:
             raise TokenRefused(f"no token: {error}", error="unreachable") from None
         except AddressNotAllowed as error:
-            # The rest of its words is about files.
+            # The rest of the text concerns files.
             said, is_guarded, _ = str(error).partition(", which is not allowed")
             advice = (
                 ", and only a card names it: name it yourself if it is right (issuer=..., "
@@ -173,7 +174,8 @@ class IssuerHttp:
             raise TokenRefused(f"no token: {error}") from None
 
     def _transport_for(self, url: str) -> HttpTransport:
-        """Return what dials an address. Raises ``TokenRefused`` for one that must not be asked."""
+        """Return the transport for an address. Raises ``TokenRefused`` for one that is not
+        permitted."""
         try:
             origin = Origin.of(url)
         except ValueError as error:
@@ -198,7 +200,7 @@ _SECRETS = ("code", "code_verifier", "refresh_token", "device_code", "subject_to
 def refusal_of(
     answer: Mapping[str, Any], status: int, url: str, secrets: tuple[str, ...]
 ) -> TokenRefused:
-    """Return the error for an issuer's refusal, without secrets that it may have echoed."""
+    """Return the error in an issuer's answer, without secrets that it may have echoed."""
     code, said = answer.get("error"), answer.get("error_description")
     error = code if isinstance(code, str) else ""
     words = f"{error}: {said}" if isinstance(said, str) and said else error or f"status {status}"
@@ -211,7 +213,7 @@ def refusal_of(
 
 
 def _code_of(status: int) -> str:
-    """Return the code for an answer without one."""
+    """Return the error code for an answer without one."""
     return "unreachable" if status in TRANSIENT_STATUSES else ""
 
 
@@ -243,7 +245,7 @@ MAX_AGE = 600.0
 
 
 class TokenIssuer(msgspec.Struct, frozen=True, kw_only=True):
-    """An authorization server: its endpoints, as far as they are known.
+    """An authorization server: its known endpoints.
 
     ``url`` is its identifier, empty if only a card's flow names its endpoints. ``is_named`` is true
     if the user named it.
@@ -263,19 +265,19 @@ class TokenIssuer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """What tells issuers apart."""
+        """The identity of the issuer, for comparisons."""
         return self.url or self.token_url
 
     def owns(self, page: str) -> bool:
-        """Return whether a page is at the issuer's origin or its token endpoint's.
+        """Return whether a page is at the origin of the issuer or of its token endpoint.
 
-        What the user names is not judged.
+        Pages named by the user are always accepted.
         """
         own = (_origin(self.url), _origin(self.token_url))
         return self.is_named or _origin(page) in own
 
     def keeping_refresh_tokens(self) -> TokenIssuer:
-        """Return the issuer without endpoints that would take refresh tokens of another origin."""
+        """Return the issuer without endpoints at foreign origins that would get refresh tokens."""
         own = _origin(self.token_url)
         return msgspec.structs.replace(
             self,
@@ -285,14 +287,14 @@ class TokenIssuer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_page(page: str) -> None:
-    """Raise ``TokenRefused`` for a page that is no address to log in at."""
+    """Raise ``TokenRefused`` for a login page with an invalid address."""
     origin = _origin(page)
     if origin is None or origin.is_plaintext:
-        raise TokenRefused(f"{redacted(page)[:200]!r} is no https address to log in at")
+        raise TokenRefused(f"{redacted(page)[:200]!r} is not an https address for a login page")
 
 
 class Issuers:
-    """Finds issuers, and keeps their metadata for ten minutes."""
+    """Finds issuers, and caches their metadata for ten minutes."""
 
     def __init__(self, http: IssuerHttp) -> None:
         self.http = http
@@ -308,8 +310,8 @@ class Issuers:
     ) -> TokenIssuer:
         """Return the issuer of a scheme.
 
-        ``issuer`` and ``token_url`` are the user's; ``hinted`` is an issuer that a challenge led to
-        and that may be asked. Raises ``TokenRefused`` if nothing names one.
+        ``issuer`` and ``token_url`` come from the user; ``hinted`` is an issuer that a challenge
+        named and that may be contacted. Raises ``TokenRefused`` if no issuer is named.
         """
         if issuer:
             found = msgspec.structs.replace(await self.discover(issuer), is_named=True)
@@ -330,7 +332,7 @@ class Issuers:
         return found
 
     async def discover(self, issuer: str) -> TokenIssuer:
-        """Return the issuer with an identifier, by its metadata."""
+        """Return the issuer with this identifier, from its metadata."""
         parts = urlsplit(issuer)
         path = parts.path.rstrip("/")
         candidates = [
@@ -418,15 +420,15 @@ def names_issuer(scheme: SecurityScheme, issuer: str) -> bool:
 
 
 def _of_metadata(document: Mapping[str, Any], url: str, expected: str) -> TokenIssuer:
-    """Return the issuer of a metadata document. Raises ``TokenRefused`` if it is another's."""
+    """Return the issuer of a metadata document. Raises ``TokenRefused`` for another issuer's."""
     issuer = document.get("issuer")
     if not isinstance(issuer, str) or not issuer:
         raise TokenRefused(f"{redacted(url)} names no issuer; expected metadata of one")
     if (issuer != expected) if expected else not _is_at(url, issuer):
-        wanted = expected or "that of this address"
+        wanted = expected or "the issuer at this address"
         raise TokenRefused(
             f"{redacted(url)} is the metadata of {redacted(issuer)[:200]!r}, not of {wanted!r}: "
-            "the issuer of a metadata document is the one that it is found at"
+            "a metadata document must name the issuer at whose address it is found"
         )
 
     def text(name: str) -> str:
@@ -452,9 +454,9 @@ def _of_metadata(document: Mapping[str, Any], url: str, expected: str) -> TokenI
 
 
 def _is_at(url: str, issuer: str) -> bool:
-    """Return whether an address is where the metadata of an issuer is to be found.
+    """Return whether the metadata of an issuer may be found at an address.
 
-    An address of no well-known form may have the metadata of any issuer at its origin.
+    An address that has no well-known form may have the metadata of any issuer at its origin.
     """
     try:
         at, of = urlsplit(url), urlsplit(issuer)

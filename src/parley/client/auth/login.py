@@ -1,7 +1,7 @@
-"""Logging in as a person: with a browser on this machine, or with a code on any other.
+"""Logins by a person: with a browser on this machine, or with a code on another device.
 
-Both ask for an ``offline_access`` token where the issuer has one, so that one login lasts. A client
-without an id registers itself, where the issuer takes that (RFC 7591).
+Both request an ``offline_access`` token if the issuer supports it, so that one login lasts. A
+client without an id registers itself, if the issuer allows that (RFC 7591).
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from parley.security.issuers import ClientIdentity
 
 # -- redirect ---------------------------------------------------------------------------------
 #
-# The page that a browser comes back to after a login, on this machine (RFC 8252 §7.3).
+# The page on this machine to which a browser is redirected after a login (RFC 8252 §7.3).
 
 
 PATH = "/callback"
 MAX_HEAD = 16 * 1024
 MAX_OPEN = 16
-"""The requests that are read at a time."""
+"""The maximum number of requests that are read at a time."""
 
 _DONE = "You are logged in. You can close this page."
 _FAILED = "The login failed. The program that you logged in for says why."
 
 
 class RedirectListener:
-    """Waits for one redirect with the right ``state``; everything else is turned away.
+    """Waits for one redirect with the right ``state``; all other requests are rejected.
 
-    Other programs and pages of this machine can call it too: without the state they are told
+    Other programs and pages on this machine can send requests too. Without the state they learn
     nothing, and waiting continues.
     """
 
@@ -62,7 +62,7 @@ class RedirectListener:
 
     @property
     def url(self) -> str:
-        """The address to come back to."""
+        """The address of the redirect."""
         return f"http://127.0.0.1:{self.port}{PATH}"
 
     async def __aenter__(self) -> Self:
@@ -84,12 +84,12 @@ class RedirectListener:
         self._answer.cancel()
 
     async def wait(self, timeout: float) -> dict[str, str]:
-        """Return the parameters that the browser brings. Raises ``TokenRefused``."""
+        """Return the parameters of the redirect. Raises ``TokenRefused``."""
         try:
             async with asyncio.timeout(timeout):
                 return await asyncio.shield(self._answer)
         except TimeoutError:
-            raise TokenRefused(f"nobody logged in within {timeout:g} s") from None
+            raise TokenRefused(f"no login was completed within {timeout:g} s") from None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open += 1
@@ -115,14 +115,14 @@ class RedirectListener:
             parts = urlsplit(target)
         except ValueError:
             return _page(400, "Bad request.")
-        # Another name for this machine would be a page of somebody else's (DNS rebinding).
+        # A different host name may belong to a foreign page (DNS rebinding).
         if hosts != [f"127.0.0.1:{self.port}"] or parts.path != PATH or method != "GET":
             return _page(404, "There is nothing here.")
         given = parse_qsl(parts.query, keep_blank_values=True)
         answer = dict(given)
         right = hmac.compare_digest(answer.get("state", "").encode(), self._state.encode())
         if not right or len(answer) != len(given) or self._answer.done():
-            return _page(400, "This is not the login that was asked for.")
+            return _page(400, "This is not the expected login.")
         self._answer.set_result(answer)
         return _page(200, _DONE if "code" in answer else _FAILED)
 
@@ -131,11 +131,10 @@ def _page(status: int, words: str) -> bytes:
     reasons = {200: "OK", 400: "Bad Request", 404: "Not Found"}
     body = f"<!doctype html><meta charset=utf-8><title>Parley</title><p>{words}".encode()
     head = (
-        f"HTTP/1.1 {status} {reasons[status]}\r\nContent-Type: text/html; charset=utf-8\r\n"
-        f"Content-Length: {len(body)}\r\nCache-Control: no-store\r\n"
-        "Referrer-Policy: no-referrer\r\n"
-        "Content-Security-Policy: default-src 'none'\r\nX-Content-Type-Options: nosniff\r\n"
-        "Connection: close\r\n\r\n"
+        f"HTTP/1.1 {status} {reasons[status]}\r\nContent-Type: text/html; "
+        f"charset=utf-8\r\nContent-Length: {len(body)}\r\nCache-Control: "
+        "no-store\r\nReferrer-Policy: no-referrer\r\nContent-Security-Policy: default-src "
+        "'none'\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
     )
     return head.encode() + body
 
@@ -150,7 +149,7 @@ CLIENT_NAME = "parley"
 
 
 class Login(Grant):
-    """A grant for which a person logs in."""
+    """A grant that needs a login by a person."""
 
     interactive = True
 
@@ -159,7 +158,7 @@ class Login(Grant):
         self._registered: dict[str, ClientIdentity] = {}
 
     def wanted_scopes(self, use: Use, issuer: TokenIssuer) -> tuple[str, ...]:
-        """Return the scopes to ask for, with the scopes for a lasting login of OpenID Connect."""
+        """Return the scopes to request, including OpenID Connect's scopes for a lasting login."""
         openid = use.scheme is not None and use.scheme.open_id_connect_security_scheme is not None
         own = ["openid"] if openid else []
         if "offline_access" in issuer.scopes:
@@ -167,11 +166,12 @@ class Login(Grant):
         return tuple(dict.fromkeys((*own, *super().wanted_scopes(use, issuer))))
 
     def client_of(self, issuer: TokenIssuer) -> ClientIdentity:
-        """Return the client that an issuer knows."""
+        """Return the client that is registered with an issuer."""
         return self._registered.get(issuer.key, self.identity)
 
     async def refresh(self, use: Use, issuer: TokenIssuer, held: Token) -> Token:
-        """Return a token for a refresh token, which the issuer may replace."""
+        """Exchange a refresh token for a new token. The issuer may replace the refresh token
+        too."""
         form = {"grant_type": "refresh_token", "refresh_token": held.refresh_token}
         url = issuer.refresh_url or issuer.token_url
         client = self.client_of(issuer)
@@ -185,7 +185,7 @@ class Login(Grant):
             return self.identity
         if not issuer.registration_url:
             raise TokenRefused(
-                f"{issuer.key} takes no clients that it does not know: give the id of one "
+                f"{issuer.key} accepts only registered clients: give the id of one "
                 "(client_id=..., parley auth login --client-id)"
             )
         asked: dict[str, Any] = {
@@ -217,9 +217,9 @@ class Login(Grant):
 class AuthorizationCode(Login):
     """A login in the browser of this machine: authorization code with PKCE (RFC 6749, 7636, 8252).
 
-    ``open_url`` opens a page and returns whether that worked, by default the system's browser. The
-    browser comes back to a port of 127.0.0.1, any free one or ``redirect_port``, within ``timeout``
-    seconds.
+    ``open_url`` opens a page and returns whether that worked; the default is the system's browser.
+    The browser is redirected to a port of 127.0.0.1, ``redirect_port`` or any free one, within
+    ``timeout`` seconds.
     """
 
     def __init__(
@@ -242,7 +242,7 @@ class AuthorizationCode(Login):
         return flows.authorization_code is not None
 
     async def ask(self, use: Use, issuer: TokenIssuer, scopes: tuple[str, ...]) -> Token:
-        """Return the token for a login."""
+        """Return the token from a login."""
         page = issuer.authorization_url
         if not page:
             raise TokenRefused(f"{issuer.key} has no page to log in at; use another flow")
@@ -262,7 +262,7 @@ class AuthorizationCode(Login):
                 **self.target(use, scopes),
             }
             url = _with_query(page, asked)
-            # It may wait for the browser to start.
+            # The function may wait until the browser has started.
             if await asyncio.to_thread(self._open_url, url) is False:
                 raise TokenRefused(
                     "no browser could be opened to log in with; log in with a code instead "
@@ -284,10 +284,10 @@ class AuthorizationCode(Login):
 
     @staticmethod
     def _check_answer(answer: dict[str, str], issuer: TokenIssuer, *, needs_iss: bool) -> None:
-        """Refuse an answer of another issuer (RFC 9207), and an error."""
+        """Reject the answer of another issuer (RFC 9207), and an error."""
         said = answer.get("iss", "")
         if (said or needs_iss) and issuer.url and said != issuer.url:
-            by = redacted(said)[:200] or "an issuer that does not say who it is"
+            by = redacted(said)[:200] or "an unnamed issuer"
             raise TokenRefused(
                 f"the login was answered by {by!r}, not by {redacted(issuer.url)}: its code is not "
                 "used"
@@ -302,15 +302,16 @@ class AuthorizationCode(Login):
 
 
 def _open_browser(url: str) -> bool:
-    import webbrowser  # a large import, seldom needed
+    import webbrowser  # slow to import, rarely needed
 
     return webbrowser.open(url)
 
 
 class DevicePrompt(msgspec.Struct, frozen=True):
-    """The step of a person elsewhere: open ``url`` and enter ``code``.
+    """The step for a person: open ``url`` on any device and enter ``code``.
 
-    ``complete_url`` has the code in it, if the issuer gives one; ``seconds`` is how long it counts.
+    ``complete_url`` contains the code, if the issuer gives such an address; ``seconds`` is the
+    lifetime of the code.
     """
 
     url: str
@@ -320,7 +321,7 @@ class DevicePrompt(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         text = f"To log in, open {self.url} and enter the code {self.code}"
-        return "".join(char if char.isprintable() else "?" for char in text)  # an issuer's words
+        return "".join(char if char.isprintable() else "?" for char in text)  # text of the issuer
 
 
 def log_prompt(prompt: DevicePrompt) -> None:
@@ -329,7 +330,7 @@ def log_prompt(prompt: DevicePrompt) -> None:
 
 
 class DeviceCode(Login):
-    """A login on another device (RFC 8628): ``prompt`` shows where, and with which code."""
+    """A login on another device (RFC 8628): ``prompt`` shows the address and the code."""
 
     def __init__(
         self,
@@ -349,9 +350,9 @@ class DeviceCode(Login):
         return flows.device_code is not None
 
     async def ask(self, use: Use, issuer: TokenIssuer, scopes: tuple[str, ...]) -> Token:
-        """Return the token for a login."""
+        """Return the token from a login."""
         if not issuer.device_url:
-            raise TokenRefused(f"{issuer.key} gives no codes to log in with; use another flow")
+            raise TokenRefused(f"{issuer.key} gives no codes for logins; use another flow")
         if not issuer.owns(issuer.device_url):
             raise TokenRefused(
                 "the card names a device endpoint and a token endpoint of different origins; name "

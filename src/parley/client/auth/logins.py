@@ -1,4 +1,4 @@
-"""Logins of ``parley auth login``: kept as values and credentials, and made by a sign-in."""
+"""Logins of ``parley auth login``: stored values, their credentials, and the sign-in."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 class KeptLogin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A login as it is kept, for one origin.
+    """A stored login for one origin.
 
     ``kind`` is ``token``, ``client``, ``api_key``, ``basic`` or ``bearer``; ``secret`` is the API
     key, the password, or the bearer token. Times are seconds since the epoch.
@@ -99,14 +99,14 @@ class Logins:
 
     @property
     def place(self) -> str:
-        """Where logins are kept, in words."""
+        """A description of the storage."""
         return self._storage.place
 
     def find(self, origin: Origin) -> KeptLogin | None:
         """Return the login for an origin. Raises ``StorageUnusable``."""
         text = self._storage.get(str(origin))
         if text is None and is_loopback(origin.host) and origin.host != "localhost":
-            # A login for localhost is for this machine, by whichever address.
+            # A login for localhost applies to this machine under any of its addresses.
             origin = msgspec.structs.replace(origin, host="localhost")
             text = self._storage.get(str(origin))
         if text is None:
@@ -117,15 +117,15 @@ class Logins:
             raise StorageUnusable(
                 f"the login for {origin} in {self.place} cannot be read: log out, and in again"
             ) from None
-        # A login for one origin counts for no other.
+        # A login applies to its own origin only.
         return found if found.origin == str(origin) else None
 
     def put(self, login: KeptLogin) -> None:
-        """Keep a login, in place of the one for its origin."""
+        """Store a login, replacing the login for its origin."""
         self._storage.put(login.origin, msgspec.json.encode(login).decode())
 
     def remove(self, origin: Origin) -> bool:
-        """Forget the login for an origin; return whether there was one."""
+        """Remove the login for an origin. Return whether there was one."""
         return self._storage.remove(str(origin))
 
     def all(self) -> list[KeptLogin]:
@@ -135,7 +135,7 @@ class Logins:
 
 
 def credential_of(login: KeptLogin, logins: Logins) -> Credential:
-    """Return what a login sends."""
+    """Return the credential for a stored login."""
     match login.kind:
         case "api_key":
             return ApiKeyCredential(login.secret)
@@ -148,7 +148,7 @@ def credential_of(login: KeptLogin, logins: Logins) -> Credential:
 
 
 class KeptGrant(Grant):
-    """The token of a kept login, renewed without a person, and kept again."""
+    """The token of a stored login, renewed without a person, and stored again."""
 
     def __init__(self, login: KeptLogin, logins: Logins) -> None:
         super().__init__(
@@ -164,24 +164,24 @@ class KeptGrant(Grant):
 
     @property
     def advice(self) -> str:  # type: ignore[override]
-        """The command that logs in anew."""
+        """The command that renews the login."""
         return f"parley auth login {self._login.address or self._login.origin}"
 
     def names(self, origin: Origin) -> bool:
-        """Return whether the user logged in at this origin: it is trusted since then."""
+        """Return whether the user logged in at this origin, which is trusted since then."""
         urls = (self._login.token_url, self._login.refresh_url)
         return any(Origin.of(url).covers(origin) for url in urls if url)
 
     def fits(self, scheme: SecurityScheme) -> bool:
-        """Return whether a scheme takes a token."""
+        """Return whether a scheme accepts a token."""
         return takes_token(scheme)
 
     def fits_without_scheme(self, challenges: frozenset[str]) -> bool:
-        """Return whether a server asks for a token, or has not asked for anything else."""
+        """Return whether a server asks for a token, or for nothing yet."""
         return not challenges or "bearer" in challenges
 
     async def find_issuer(self, use: Use) -> TokenIssuer:
-        """Return the issuer of the login, whatever the card says now."""
+        """Return the issuer of the login, independent of the current card."""
         login = self._login
         return TokenIssuer(
             url=login.issuer,
@@ -192,7 +192,7 @@ class KeptGrant(Grant):
         )
 
     def wanted_scopes(self, use: Use, issuer: TokenIssuer) -> tuple[str, ...]:
-        """Return the scopes of the login; a client's may grow."""
+        """Return the scopes of the login; only the scopes of a client may be extended."""
         if self._login.kind == "client":
             return super().wanted_scopes(use, issuer)
         return ()
@@ -215,7 +215,7 @@ class KeptGrant(Grant):
         return await super()._token(use, refused=refused)
 
     async def refresh(self, use: Use, issuer: TokenIssuer, held: Token) -> Token:
-        """Return a token for the refresh token, or another process's new token."""
+        """Return a new token for the refresh token, or the new token of another process."""
         newer = await self._kept_by_others(held)
         if newer is not None and newer.is_fresh(self._now()):
             return newer
@@ -224,7 +224,7 @@ class KeptGrant(Grant):
         try:
             token = await super().refresh(use, issuer, held)
         except TokenRefused:
-            # The issuer takes a refresh token once, and another process may have been first.
+            # The issuer accepts a refresh token once, and another process may have used it.
             newer = await self._kept_by_others(held)
             if newer is None or not newer.is_fresh(self._now()):
                 raise
@@ -233,7 +233,7 @@ class KeptGrant(Grant):
         return token
 
     async def ask(self, use: Use, issuer: TokenIssuer, scopes: tuple[str, ...]) -> Token:
-        """Return a new token for a client. A person has to log in."""
+        """Return a new token for a client. Other logins need a person."""
         if self._login.kind != "client":
             raise TokenRefused(
                 f"the login for {self._login.origin} has ended; log in again: {self.advice}"
@@ -243,22 +243,23 @@ class KeptGrant(Grant):
         return token
 
     async def renew(self, use: Use, sent: RequestParameters, *, widened: bool) -> bool:
-        """Return whether there is another token than the refused one."""
+        """Return whether another token than the rejected one is available."""
         if self._login.kind != "client":
             refused = sent.headers.get("Authorization", "").removeprefix("Bearer ")
             if widened or not (self._login.refresh_token or not refused):
-                return False  # scopes grow only by a new login
+                return False  # more scopes need a new login
         return await super().renew(use, sent, widened=widened)
 
     async def _kept_by_others(self, held: Token) -> Token | None:
-        """Return the token in the storage, if it is another one.
+        """Return the token in the storage, if it is a different one.
 
-        That of another issuer or client comes without its refresh token, which is for that one.
+        A token of another issuer or client is returned without its refresh token, which belongs to
+        that issuer.
         """
         try:
             found = await self._find()
         except StorageUnusable as error:
-            logger.warning("the login is not read again: %s", error)
+            logger.warning("the stored login could not be read again: %s", error)
             return None
         token = None if found is None else found.token
         if found is None or token is None or token.access_token == held.access_token:
@@ -266,20 +267,20 @@ class KeptGrant(Grant):
         return token if self._is_same(found) else msgspec.structs.replace(token, refresh_token="")
 
     async def _keep(self, token: Token) -> None:
-        """Keep a new token, unless the user has logged out, or in otherwise, meanwhile."""
+        """Store a new token, unless the user has logged out or in again meanwhile."""
         self._login = self._login.with_token(token)
         try:
             found = await self._find()
             if found is not None and self._is_same(found):
                 await asyncio.to_thread(self._logins.put, self._login)
         except StorageUnusable as error:
-            logger.warning("the renewed login is not kept: %s", error)
+            logger.warning("the renewed login could not be stored: %s", error)
 
     async def _find(self) -> KeptLogin | None:
         return await asyncio.to_thread(self._logins.find, Origin.parse(self._login.origin))
 
     def _is_same(self, other: KeptLogin) -> bool:
-        """Return whether a login is of the same client of the same issuer."""
+        """Return whether a login belongs to the same client of the same issuer."""
         mine = self._login
         return (mine.kind, mine.issuer, mine.token_url, mine.client_id) == (
             other.kind,
@@ -297,7 +298,7 @@ FLOWS = (CODE, DEVICE, CLIENT, API_KEY, BASIC, BEARER)
 
 
 class SignIn(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known before: ``flow`` is one of ``FLOWS``; the rest is as for grants."""
+    """The options of a sign-in: ``flow`` is one of ``FLOWS``; the rest is as for grants."""
 
     flow: str
     scheme: SecurityScheme | None = None
@@ -325,9 +326,10 @@ def has_browser() -> bool:
 def pick_scheme(
     card: AgentCard, flow: str = ""
 ) -> tuple[str, SecurityScheme | None, tuple[str, ...]]:
-    """Return the flow, the scheme and the scopes to sign in with, by a card.
+    """Return the flow, the scheme and the scopes for a sign-in to the agent of a card.
 
-    ``flow`` is the user's wish. Without a scheme that fits, the flow is empty, or the wish.
+    ``flow`` is the user's choice. If no scheme fits, the returned flow is the choice, which may be
+    empty.
     """
     required = [(name, scopes) for each in alternatives(card, "") for name, scopes in each.items()]
     others = [(name, ()) for name in card.security_schemes]
@@ -342,7 +344,7 @@ def pick_scheme(
 
 
 def _flows_of(scheme: SecurityScheme) -> list[str]:
-    """Return the flows that sign in by a scheme, the best first."""
+    """Return the sign-in flows of a scheme, the best first."""
     person = [CODE, DEVICE] if has_browser() else [DEVICE, CODE]
     http = scheme.http_auth_security_scheme
     if scheme.api_key_security_scheme is not None:
@@ -375,7 +377,7 @@ async def sign_in(
     open_url: Callable[[str], Any] | None = None,
     prompt: Callable[[DevicePrompt], Any] | None = None,
 ) -> KeptLogin:
-    """Return the login for an agent, to be kept. Raises ``AuthenticationRequired``."""
+    """Return a new login for an agent. Raises ``AuthenticationRequired``."""
     check_encrypted(origin, insecure)
     issuers = Issuers(
         IssuerHttp(http, trusts=lambda one: origin.covers(one), is_local=is_loopback(origin.host))
@@ -424,7 +426,7 @@ async def sign_in(
 
 
 async def sign_out(login: KeptLogin, http: HttpTransport) -> bool:
-    """Have the issuer revoke the tokens of a login (RFC 7009); return whether it did."""
+    """Ask the issuer to revoke the tokens of a login (RFC 7009). Return whether it did."""
     tokens = [(login.refresh_token, "refresh_token"), (login.access_token, "access_token")]
     if not login.revocation_url or not any(token for token, _ in tokens):
         return False
@@ -448,7 +450,7 @@ async def sign_out(login: KeptLogin, http: HttpTransport) -> bool:
 
 
 def check_encrypted(origin: Origin, insecure: bool) -> None:
-    """Raise ``NotEncrypted`` for an agent that no credentials would be sent to."""
+    """Raise ``NotEncrypted`` for an agent to which no credentials would be sent."""
     if origin.is_plaintext and not insecure:
         raise NotEncrypted(
             f"no credentials are sent to {origin}, which is not encrypted; log in to its https "
@@ -459,7 +461,7 @@ def check_encrypted(origin: Origin, insecure: bool) -> None:
 def kept_secret(
     origin: Origin, kind: str, secret: str, *, address: str, user: str = ""
 ) -> KeptLogin:
-    """Return the login for an API key, a password or a bearer token."""
+    """Return a login with an API key, a password or a bearer token."""
     kinds = {API_KEY: "api_key", BASIC: "basic", BEARER: "bearer"}
     return KeptLogin(
         origin=str(origin), kind=kinds[kind], address=address, user=user, secret=secret
@@ -469,7 +471,7 @@ def kept_secret(
 def check_usable(login: KeptLogin) -> None:
     """Raise ``AuthenticationRequired`` for a secret that no request can carry."""
     try:
-        check_secret("what was entered", login.secret)
+        check_secret("the entered text", login.secret)
         if login.kind == "basic":
             BasicCredential(login.user, login.secret)
     except ValueError as error:
@@ -477,5 +479,5 @@ def check_usable(login: KeptLogin) -> None:
 
 
 def scopes_of(scopes: Sequence[str]) -> tuple[str, ...]:
-    """Return scopes, each once, from texts that may have several."""
+    """Return distinct scopes from texts, each of which may contain several."""
     return tuple(dict.fromkeys(word for each in scopes for word in each.split()))

@@ -1,8 +1,8 @@
-"""Where logins are kept: the system's keyring, else a file that only its owner reads.
+"""The storage of logins: the system's keyring, or files that only their owner can read.
 
-Every origin has an entry of its own, so that programs that renew different logins do not disturb
-each other. A file is replaced as a whole. ``PARLEY_AUTH_STORAGE`` is ``keyring`` or ``file``, to
-have only that.
+Every origin has its own entry, so that programs that renew different logins do not disturb each
+other. A file is replaced atomically. ``PARLEY_AUTH_STORAGE`` is ``keyring`` or ``file``, to allow
+only that storage.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ SERVICE = "parley"
 _INDEX = "origins"
 MAX_LOGINS = 1000
 PASSPHRASE = "PARLEY_AUTH_PASSPHRASE"
-"""A setting without use: until now it encrypted the files. Without a keyring it is refused."""
+"""An obsolete setting that encrypted the files. Without a keyring it causes an error."""
 
 STORAGE = "PARLEY_AUTH_STORAGE"
 FOLDER = "PARLEY_AUTH_FOLDER"
 
 
 class StorageUnusable(Exception):
-    """Logins cannot be kept or read: the message says why, and what would be right."""
+    """Logins cannot be stored or read. The message has the reason and a remedy."""
 
 
 class LoginStorage:
-    """The texts that are kept, by origin. ``environment`` has the settings.
+    """Stored texts by origin. ``environment`` has the settings.
 
-    Methods raise ``StorageUnusable``. They may wait for the keyring, which may ask the user.
+    Methods raise ``StorageUnusable``. They may block while the keyring asks the user.
     """
 
-    _said = False  # that logins are kept in a file, once in a process
+    _said = False  # set after the first log line about storage in files
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self._environment = os.environ if environment is None else environment
@@ -52,7 +52,7 @@ class LoginStorage:
 
     @property
     def place(self) -> str:
-        """Where logins are kept, in words."""
+        """A description of the storage."""
         keyring = self._open()
         if keyring is not None:
             return f"the system's keyring ({_name_of(keyring)})"
@@ -60,7 +60,7 @@ class LoginStorage:
 
     @property
     def is_keyring(self) -> bool:
-        """Whether the system's keyring is used."""
+        """True if the system's keyring is used."""
         return self._open() is not None
 
     @property
@@ -82,7 +82,7 @@ class LoginStorage:
         return Path(self._environment.get("XDG_CONFIG_HOME") or Path.home() / ".config")
 
     def get(self, origin: str) -> str | None:
-        """Return the text that is kept for an origin."""
+        """Return the stored text for an origin."""
         keyring = self._open()
         if keyring is not None:
             text: str | None = _asked(keyring.get_password, SERVICE, origin)
@@ -90,7 +90,7 @@ class LoginStorage:
         return self._read_file(self._file_of(origin), origin)
 
     def put(self, origin: str, text: str) -> None:
-        """Keep a text for an origin, in place of the one before."""
+        """Store a text for an origin, replacing the previous one."""
         keyring = self._open()
         if keyring is not None:
             known = self._index(keyring)
@@ -104,7 +104,7 @@ class LoginStorage:
         self._write_file(self._file_of(origin), origin, text)
 
     def remove(self, origin: str) -> bool:
-        """Forget the login for an origin; return whether there was one."""
+        """Remove the text for an origin. Return whether there was one."""
         keyring = self._open()
         if keyring is not None:
             known = self._index(keyring)
@@ -123,7 +123,7 @@ class LoginStorage:
         return True
 
     def origins(self) -> list[str]:
-        """Return the origins that something is kept for."""
+        """Return the origins with a stored text."""
         keyring = self._open()
         if keyring is not None:
             return self._index(keyring)
@@ -136,7 +136,7 @@ class LoginStorage:
     # -- the keyring ---------------------------------------------------------------------------
 
     def _open(self) -> Any:
-        """Return the backend of the keyring, ``None`` to use files."""
+        """Return the keyring backend, ``None`` to use files."""
         if self._chosen:
             return self._keyring
         wish = self._environment.get(STORAGE, "")
@@ -195,7 +195,7 @@ class LoginStorage:
         except msgspec.MsgspecError:
             envelope = None
         if not isinstance(envelope, dict) or not isinstance(envelope.get("origin"), str):
-            raise StorageUnusable(f"{file} is no login; delete it, and log in again")
+            raise StorageUnusable(f"{file} is not a login; delete it, and log in again")
         return envelope
 
     def _read_file(self, file: Path, origin: str) -> str | None:
@@ -221,7 +221,7 @@ class LoginStorage:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             _check_owner(folder, folder.stat())
-            # Made for its owner alone, and complete before it has the name.
+            # The file is private from the start, and complete before it gets its name.
             descriptor, name = tempfile.mkstemp(dir=folder, prefix=".new-")
             try:
                 with os.fdopen(descriptor, "wb") as opened:
@@ -237,8 +237,8 @@ class LoginStorage:
 
 
 def _check_owner(path: Path, found: os.stat_result) -> None:
-    """Raise ``StorageUnusable`` for what others can read, or what belongs to somebody else."""
-    if sys.platform == "win32":  # files below a profile are its owner's
+    """Raise ``StorageUnusable`` for a path that others can read or own."""
+    if sys.platform == "win32":  # files in a profile belong to its user
         return
     if found.st_uid != os.getuid():
         raise StorageUnusable(f"{path} belongs to another user; logins are not kept there")
@@ -272,7 +272,7 @@ def _asked(function: Any, *arguments: str) -> Any:
     try:
         return function(*arguments)
     except (KeyringError, OSError) as error:
-        # The words of a backend may quote secrets.
+        # The message of a backend may contain secrets.
         raise StorageUnusable(
             f"the system's keyring failed ({type(error).__name__}); unlock it, or keep logins in a "
             f"file with {STORAGE}=file"

@@ -1,1 +1,1 @@
-"""The client bindings: requests out, answers in. They decide nothing."""
+"""The client's bindings: they encode requests and decode responses, and make no decisions."""

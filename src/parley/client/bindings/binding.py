@@ -15,7 +15,7 @@ from parley.model.struct import A2AStruct
 
 
 class Binding(Protocol):
-    """Sends requests to one interface of an agent and returns the answers. One file each.
+    """Sends requests to one interface of an agent and returns the answers.
 
     The constructor takes the shared ``HttpTransport`` and the address of the interface, and the
     keywords ``dialect``, ``headers``, ``timeout``, ``idle``, ``numbered``, ``peer`` (the ``Server``
@@ -29,7 +29,7 @@ class Binding(Protocol):
     def stream(
         self, operation: Operation, request: A2AStruct, context: CallContext
     ) -> AsyncIterator[StreamItem]:
-        """Yield what the operation streams; an async generator."""
+        """Yield the events of the operation; an async generator."""
         ...
 
     async def aclose(self) -> None:
@@ -42,9 +42,9 @@ BINDINGS: dict[str, tuple[str, str]] = {
     "HTTP+JSON": ("parley.client.bindings.http_json", "HttpJsonClientBinding"),
     "GRPC": ("parley.client.bindings.grpc", "GrpcClientBinding"),
 }
-"""Module and class of each binding by its name on cards (§4.4.6); imported when used."""
+"""Module and class of each binding by its name on cards (§4.4.6); imported on first use."""
 
-# Modules to be installed beside Parley itself.
+# Modules of packages that must be installed in addition to Parley.
 _NEEDS = {"GRPC": ("grpc", "google.protobuf")}
 
 _ALIASES = {
@@ -57,14 +57,14 @@ _ALIASES = {
 
 
 ENTRY_POINTS = "parley.client_bindings"
-"""The entry points of packages that add bindings (docs/guides/extend-parley.md).
+"""The entry point group of packages that add bindings (docs/guides/extend-parley.md).
 
-Each is a class, under the name of the binding on cards, a URI, and under a short name.
+Each entry point is a class, registered under the binding's name on cards (a URI) and a short name.
 """
 
 
 def canonical(name: str) -> str:
-    """Return a binding's name as cards spell it, from any case and any usual alias."""
+    """Return a binding's name as on cards, from any case and any common alias."""
     given = name.strip()
     if ":" in given:
         return given
@@ -76,21 +76,21 @@ def canonical(name: str) -> str:
 
 
 def check_binding(name: str) -> str:
-    """Return the name of a binding as cards spell it. Raises ``ValueError`` for an unknown one."""
+    """Return the name of a binding as on cards. Raises ``ValueError`` for an unknown binding."""
     known = canonical(name)
     if known not in BINDINGS and known not in _added():
         names = ", ".join([*BINDINGS, *(each for each in _added() if ":" not in each)])
-        raise ValueError(f"{name!r} is no binding that is known here; there are {names}")
+        raise ValueError(f"{name!r} is not a known binding; there are {names}")
     return known
 
 
 def is_added(name: str) -> bool:
-    """Return whether a package adds a binding, given its name on a card."""
+    """Return whether a package adds the binding with this name on cards."""
     return ":" in name and name in _added()
 
 
 def is_supported(name: str) -> bool:
-    """Return whether this client can call a binding of its own, given its name on a card."""
+    """Return whether this client itself implements the binding with this name on cards."""
     return name in BINDINGS and all(_is_installed(module) for module in _NEEDS.get(name, ()))
 
 
@@ -105,13 +105,13 @@ def binding_class(name: str) -> type[Any]:
 
 @cache
 def _added() -> dict[str, EntryPoint]:
-    """Return what packages add; the names on cards come first."""
+    """Return the bindings that packages add, with the names on cards first."""
     found = {each.name: each for each in entry_points(group=ENTRY_POINTS)}
     return dict(sorted(found.items(), key=lambda item: ":" not in item[0]))
 
 
 def waits_for_task(request: A2AStruct) -> bool:
-    """Return whether the agent may answer only when a task has ended."""
+    """Return whether the agent may answer only after a task has ended."""
     if not isinstance(request, SendMessageRequest):
         return False
     return request.configuration is None or not request.configuration.return_immediately

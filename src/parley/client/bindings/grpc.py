@@ -80,7 +80,7 @@ class GrpcTarget(NamedTuple):
 
     @classmethod
     def of(cls, url: str, *, insecure: bool = False) -> GrpcTarget:
-        """Return the target of a URL: ``host:port``, or one with http or https.
+        """Return the target of a URL: ``host:port``, or an http or https address.
 
         The scheme decides about TLS. Without a scheme TLS is on, except for loopback addresses and
         for ``insecure`` callers. Raises ``ClientError`` for an invalid address.
@@ -107,22 +107,22 @@ class GrpcTarget(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The address for gRPC: always a DNS name, never another scheme of gRPC."""
+        """The address for gRPC: always a DNS name, never another URI scheme of gRPC."""
         return f"dns:///{quote(self.address, safe='[]:')}"
 
 
 class GrpcClientBinding:
     """Calls one address over gRPC.
 
-    ``headers`` go with every call, as metadata, and what ``auth`` says: it is asked once more after
-    a refusal, and the call is repeated if there are other credentials. ``timeout`` bounds calls
-    that the agent answers at once; only the caller bounds a message that waits for its task.
-    ``idle`` is the silence after which the client sends a keepalive ping; agents that may not
-    tolerate pings get one every five minutes at most. ``numbered``: the agent numbers stream events
-    on request.
+    ``headers`` are sent with every call, as metadata, together with the credentials of ``auth``.
+    After a rejection ``auth`` is called again, and the call is repeated if there are new
+    credentials. ``timeout`` bounds calls that the agent answers at once; only the caller bounds a
+    message that waits for its task. ``idle`` is the silence after which the client sends a
+    keepalive ping; agents that may not tolerate pings get one every five minutes at most.
+    ``numbered``: the agent numbers stream events on request.
 
-    The first call opens the channel, which belongs to its event loop. Where an egress policy holds,
-    there is a channel for it: names are resolved and judged here, and gRPC gets the addresses.
+    The first call opens the channel, which belongs to its event loop. Each egress policy has its
+    own channel: the client resolves and checks names itself, and passes only addresses to gRPC.
     """
 
     def __init__(
@@ -213,14 +213,14 @@ class GrpcClientBinding:
     async def _has_others(
         self, error: grpc.aio.AioRpcError, request: A2AStruct, given: RequestParameters
     ) -> bool:
-        """Return whether there are other credentials for a call that was refused."""
+        """Return whether new credentials are available for a rejected call."""
         refusal = _refusal_in(error)
         if refusal is None or self._auth is None:
             return False
         return await self._auth.answer(refusal, request, given)
 
     async def aclose(self) -> None:
-        """Close the channel; calls under way fail with ``ConnectionClosed``. Idempotent."""
+        """Close the channel; pending calls fail with ``ConnectionClosed``. Idempotent."""
         self._closed = True
         channels, self._channels = self._channels, {}
         for channel in channels.values():
@@ -229,10 +229,10 @@ class GrpcClientBinding:
     # -- the channel ---------------------------------------------------------------------------
 
     async def _connected(self) -> Any:
-        """Return the channel when it is connected.
+        """Return the channel once it is connected.
 
-        Only a call on an established connection shows for certain whether it was sent.
-        Raises ``Unreachable`` and ``ConnectionClosed``.
+        Only a call on an established connection shows whether it was sent. Raises ``Unreachable``
+        and ``ConnectionClosed``.
         """
         if self._closed or self._http.closed:
             raise ConnectionClosed("this connection was closed; open a new one")
@@ -257,7 +257,7 @@ class GrpcClientBinding:
             try:
                 await self._raise_connection_error(channel)
             except Unreachable:
-                if egress is not None:  # the next call resolves the name again
+                if egress is not None:  # the next call must resolve the name again
                     await self._drop(egress, channel)
                 raise
         return channel
@@ -275,7 +275,7 @@ class GrpcClientBinding:
             if egress not in self._channels:
                 host, port = self._target.host, self._target.port
                 own_proxy = self._proxy()
-                if own_proxy:  # it resolves the name, and dials
+                if own_proxy:  # the proxy resolves the name and connects
                     self._http.check_host(egress, host, port)
                     opened = self._open()
                 else:
@@ -288,9 +288,9 @@ class GrpcClientBinding:
             return self._channels[egress]
 
     async def _raise_connection_error(self, channel: Any) -> None:
-        """Raise ``Unreachable`` with the reason for the missing connection, unless there is one.
+        """Raise ``Unreachable`` with the reason for the missing connection, unless it is connected.
 
-        gRPC reports the reason only to a call, so this makes a call without effect.
+        gRPC reports the reason only to a call, so this method makes a call without effect.
         """
         try:
             await channel.unary_unary(_PROBE)(b"", timeout=self._http.connect_timeout)
@@ -308,16 +308,16 @@ class GrpcClientBinding:
             raise self._cancelled_error() from None
 
     def _open(self, pinned: str = "") -> Any:
-        """Open a channel: to addresses that were judged, else to the target's name."""
+        """Open a channel to checked addresses, or to the target's name."""
         own_proxy = None if pinned else self._proxy()
         options = [
             ("grpc.max_receive_message_length", self._http.max_response),
             ("grpc.max_send_message_length", -1),
             ("grpc.enable_http_proxy", int(own_proxy is not None)),
-            # Calls are repeated by the client's own rules. gRPC's would also keep a core busy while
-            # a server hangs up on every connection.
+            # The client has its own rules for retries. gRPC's retries would also keep a core busy
+            # while a server closes every connection.
             ("grpc.enable_retries", 0),
-            # gRPC reconnects as fast as repeated calls would.
+            # Keeps gRPC's reconnects from being faster than the client's retries.
             ("grpc.initial_reconnect_backoff_ms", 200),
             ("grpc.max_reconnect_backoff_ms", 2_000),
             ("grpc.use_local_subchannel_pool", 1),
@@ -344,7 +344,7 @@ class GrpcClientBinding:
         return grpc.aio.secure_channel(name, _credentials(self._http), options=options)
 
     def _proxy(self) -> str | None:
-        """Return the proxy: empty for one of the environment, ``None`` for none."""
+        """Return the proxy: empty for the environment's proxy, ``None`` for no proxy."""
         if self._http.proxy is None:
             return "" if self._http.trust_env and self._http.egress is None else None
         host = urlsplit(f"//{self._target.address}").hostname or ""
@@ -380,7 +380,7 @@ class GrpcClientBinding:
         return (*(pair for pair in self._metadata if pair[0] not in known), *known.items())
 
     def _item(self, event: Event) -> StreamItem:
-        """Return an event with its number, which is in the event's metadata."""
+        """Return an event with its number from the event's metadata."""
         if not self._numbered or isinstance(event, Message) or event.metadata is None:
             return StreamItem(event)
         seq = number_of(event)
@@ -390,7 +390,7 @@ class GrpcClientBinding:
         return StreamItem(msgspec.structs.replace(event, metadata=metadata or None), seq)
 
     def _cancelled_error(self) -> BaseException:
-        """Return the error for a call that was cancelled on this side."""
+        """Return the error for a call that this side cancelled."""
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             return asyncio.CancelledError()
@@ -422,7 +422,7 @@ class GrpcClientBinding:
                 return Disconnected(f"the connection to {where} broke: {words}")
             case "UNAUTHENTICATED" | "PERMISSION_DENIED":
                 refused = status == "PERMISSION_DENIED"
-                said = "refuses these credentials" if refused else "wants credentials"
+                said = "rejects these credentials" if refused else "wants credentials"
                 return AuthenticationRequired(
                     f"{where} {said}" + (f"; {advice}" if advice else ""),
                     status=403 if refused else 401,
@@ -430,7 +430,7 @@ class GrpcClientBinding:
                 )
             case "RESOURCE_EXHAUSTED" if "larger than max" in words:
                 if words.startswith("SERVER"):
-                    return InvalidRequestError(f"the request is larger than {where} takes")
+                    return InvalidRequestError(f"the request is larger than {where} accepts")
                 most = self._http.max_response
                 return ResponseTooLarge(f"the answer of {where} is larger than {most:,} bytes")
             case "UNIMPLEMENTED" if _NO_SUCH_SERVICE.match(words):
@@ -441,16 +441,16 @@ class GrpcClientBinding:
 
 
 def _pinned(addresses: list[str], port: int) -> str:
-    """Return the target for addresses, which gRPC tries in this order and does not look up."""
+    """Return the target for addresses, which gRPC tries in this order without DNS."""
     if not any(":" in each for each in addresses):
         return "ipv4:" + ",".join(f"{each}:{port}" for each in addresses)
-    # A target is of one family: IPv4 addresses go into IPv6 ones.
+    # A target has one address family: IPv4 addresses are mapped into IPv6.
     mapped = (each if ":" in each else f"::ffff:{each}" for each in addresses)
     return "ipv6:" + ",".join(f"[{each}]:{port}" for each in mapped)
 
 
 def _refusal_in(error: grpc.aio.AioRpcError) -> Refusal | None:
-    """Return the refusal of credentials in a failed call, if it is one."""
+    """Return the rejection of credentials in a failed call, if it is one."""
     statuses = {"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403}
     status = statuses.get(error.code().name)
     if status is None:
@@ -461,7 +461,7 @@ def _refusal_in(error: grpc.aio.AioRpcError) -> Refusal | None:
 
 
 def _metadata_entry(name: str, value: str) -> tuple[str, str | bytes]:
-    """Return a header as metadata. Raises ``ClientError`` for one that gRPC cannot carry."""
+    """Return a header as metadata. Raises ``ClientError`` if gRPC cannot carry it."""
     if name.endswith("-bin"):
         return name, value.encode()
     if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
@@ -473,9 +473,9 @@ def _metadata_entry(name: str, value: str) -> tuple[str, str | bytes]:
 
 
 def _credentials(http: HttpTransport) -> Any:
-    """Return channel credentials with the authorities that HTTP trusts, unless files name others.
+    """Return channel credentials with the authorities of HTTP, unless files name others.
 
-    Raises ``ClientError`` if those authorities cannot be read: no others are trusted instead.
+    Raises ``ClientError`` if those authorities cannot be read; there is no fallback to others.
     """
     files = http.grpc_tls or http.tls_files
     if files is not None and files.ca is not None and Path(files.ca).is_file():

@@ -1,6 +1,6 @@
 """The HTTP transport: sends bytes, returns a status, headers and bytes.
 
-The only file of the client that knows the HTTP library, which it imports at the first request.
+The only module of the client that uses the HTTP library, which is imported at the first request.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ if TYPE_CHECKING:
 class Tls(msgspec.Struct, frozen=True, kw_only=True):
     """Authorities and a certificate, as PEM files.
 
-    ``ca`` are the authorities to trust in place of the system's: a file, or a folder as OpenSSL has
-    them. ``cert`` is the client's own certificate with its chain, for servers that require one, and
-    ``key`` its key, which may be in the same file. An encrypted key is refused.
+    ``ca`` are the trusted authorities, replacing the system's: a file, or a folder in OpenSSL's
+    format. ``cert`` is the client's own certificate with its chain, for servers that require one,
+    and ``key`` its key, which may be in the same file. An encrypted key is rejected.
 
     Raises ``ValueError`` for a key without a certificate.
     """
@@ -104,7 +104,7 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True):
             made.verify_mode = ssl.CERT_NONE
         if with_certificate and self.cert is not None:
             try:
-                # Without a password OpenSSL would ask on the terminal.
+                # Without a password function OpenSSL would ask on the terminal.
                 made.load_cert_chain(self.cert, self.key, password=lambda: "")
             except (OSError, ssl.SSLError, ValueError) as error:
                 raise ValueError(
@@ -130,7 +130,7 @@ def keepalive_socket(address: tuple[Any, ...]) -> socket.socket:
     family, kind, protocol = address[:3]
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    # Not every system has all of these, and macOS names the first one differently.
+    # Not every system has all of these options, and macOS has another name for the first.
     for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
         option = getattr(socket, name, None)
         if option is None and name == "TCP_KEEPIDLE":
@@ -146,8 +146,9 @@ def keepalive_socket(address: tuple[Any, ...]) -> socket.socket:
 class GrpcTls(msgspec.Struct, frozen=True, kw_only=True):
     """Certificates for gRPC, as PEM files.
 
-    ``ca`` are the authorities to trust in place of the system's; ``cert`` and ``key`` the client's
-    own certificate, for servers that require one. With a ``GrpcTls`` every connection uses TLS.
+    ``ca`` are the trusted authorities, replacing the system's; ``cert`` and ``key`` are the
+    client's own certificate, for servers that require one. With a ``GrpcTls`` every connection uses
+    TLS.
 
     Raises ``ValueError`` for a certificate without its key.
     """
@@ -168,19 +169,20 @@ logger = logging.getLogger(__name__)
 MAX_RESPONSE = 64 * 1024 * 1024
 MAX_REDIRECTS = 3
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
-# Less than the five seconds after which common servers close an idle connection: a request must not
-# go into a closing one.
+# Less than the five seconds after which common servers close an idle connection, so that no request
+# is sent on a closing one.
 KEEP_ALIVE = 4.0
 
 LARGE = 512 * 1024
-"""The bytes above which a body is sent piece by piece."""
+"""The size in bytes above which a body is sent in chunks."""
 
 Body = bytes | AsyncIterable[bytes] | None
-"""The body of a request. A body in pieces has a ``Content-Length``, or is chunked."""
+"""The body of a request. An iterable has a ``Content-Length``, or is sent chunked."""
 
 
 class Reply(NamedTuple):
-    """A complete response. Header names are in lower case; ``url`` is that after redirects."""
+    """A complete response. Header names are in lower case; ``url`` is the address after
+    redirects."""
 
     status: int
     headers: Mapping[str, str]
@@ -191,7 +193,7 @@ class Reply(NamedTuple):
 class OpenResponse(ABC):
     """A response whose body is not read yet. Read it once, with ``read`` or ``chunks``.
 
-    ``limit`` is the most bytes that ``read`` returns by default.
+    ``limit`` is the default maximum of bytes that ``read`` returns.
     """
 
     def __init__(
@@ -205,12 +207,12 @@ class OpenResponse(ABC):
 
     @property
     def url(self) -> str:
-        """The address that answers."""
+        """The address of the server that answers."""
         return str(self._url)
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers, by their names in lower case; most answers are read without them."""
+        """The headers, with names in lower case; computed on demand, as they are rarely needed."""
         if self._headers is None:
             self._headers = {}
             for name, value in self._fields:
@@ -239,11 +241,11 @@ class OpenResponse(ABC):
 
     @abstractmethod
     def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the body as it arrives; a body that breaks off raises ``Disconnected``."""
+        """Yield the body as it arrives; an incomplete body raises ``Disconnected``."""
 
 
 class _NetworkResponse(OpenResponse):
-    """A response that comes over a connection."""
+    """A response over a network connection."""
 
     def __init__(self, response: aiohttp.ClientResponse, http: HttpTransport) -> None:
         super().__init__(
@@ -253,19 +255,19 @@ class _NetworkResponse(OpenResponse):
         self._http = http
 
     async def read(self, limit: int | None = None) -> bytes:
-        """Return the whole body, at once if all of it is here, as usual."""
+        """Return the whole body, without waiting if it has arrived, as is usual."""
         most = self._limit if limit is None else limit
         if self._content.is_eof() and self._content.total_bytes <= most:
             return await self._read_any()
         return await super().read(limit)
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the body as it arrives; a body that breaks off raises ``Disconnected``."""
+        """Yield the body as it arrives; an incomplete body raises ``Disconnected``."""
         while chunk := await self._read_any():
             yield chunk
 
     async def _read_any(self) -> bytes:
-        """Return all that has arrived, or what comes next; nothing at the end."""
+        """Return the bytes that have arrived, or the next bytes; empty at the end."""
         import aiohttp
 
         try:
@@ -277,19 +279,20 @@ class _NetworkResponse(OpenResponse):
 class HttpTransport:
     """Connections to HTTP servers: pooled, verified, bounded. An async context manager.
 
-    ``connect_timeout`` bounds connecting, including TLS. ``max_response`` is the largest response
-    to hold, in bytes. ``tls`` has your own authorities or client certificates: a ``Tls``, which is
-    for gRPC too, or an ``SSLContext``, whose certificates gRPC cannot use (``grpc_tls``).
-    ``certificate_for`` returns whether an origin is shown the client's certificate of a ``Tls``;
-    without it, all are. ``insecure`` switches verification off. ``proxy`` is the address of an HTTP
-    proxy for all hosts but this machine; ``trust_env`` takes proxies from the environment, and
-    nothing else: no password from ``~/.netrc``.
+    ``connect_timeout`` bounds connecting, including TLS. ``max_response`` is the maximum size of a
+    response in memory, in bytes. ``tls`` has your own authorities or client certificates: a
+    ``Tls``, which is used for gRPC too, or an ``SSLContext``, whose certificates gRPC cannot use
+    (``grpc_tls``). ``certificate_for`` returns whether the client certificate of a ``Tls`` is
+    presented to an origin; the default is to all. ``insecure`` turns certificate verification off.
+    ``proxy`` is the address of an HTTP proxy for all hosts except this machine; ``trust_env`` reads
+    proxies from the environment, and nothing else: no password from ``~/.netrc``.
+
     Only ``get`` follows redirects, at most three, and never from an encrypted address to an
-    unencrypted one; another server gets no header that may be secret. Cookies are not stored.
-    With ``egress`` only addresses that it allows are dialled, without proxies of the environment; a
-    call to any other raises ``AddressNotAllowed``. A ``proxy`` dials itself: then only hosts are
-    judged, not what their names resolve to. In the function of an agent the policy of its server
-    holds too, but for a transport that is not ``bound_to_turns``.
+    unencrypted one; another server gets no header that may be secret. Cookies are not stored. With
+    ``egress`` connections are made only to allowed addresses, ignoring proxies of the environment;
+    a call to another address raises ``AddressNotAllowed``. A ``proxy`` connects by itself: then
+    only hosts are checked, not the addresses of their names. In an agent's function the policy of
+    its server applies too, unless the transport is not ``bound_to_turns``.
 
     Every method raises ``Unreachable`` when nothing was sent, ``Disconnected`` when the connection
     broke later, ``Timeout``, and ``ConnectionClosed`` after ``close``. A transport belongs to the
@@ -299,7 +302,7 @@ class HttpTransport:
 
     closes_with_agent = False
     is_local = False
-    """Whether requests stay in this process."""
+    """True if requests stay in this process."""
 
     def __init__(
         self,
@@ -350,20 +353,20 @@ class HttpTransport:
 
     @property
     def is_unverified(self) -> bool:
-        """Whether servers need not prove who they are: any may answer for another."""
+        """True if certificates of servers are not verified: any server may impersonate another."""
         if self.is_local:
             return False
         return self.insecure or (self.tls is not None and not self.tls.check_hostname)
 
     def carries(self, url: str) -> bool:
-        """Return whether requests to an address go where the address says."""
+        """Return whether requests to an address are sent to that address."""
         return True
 
     def guarded(self, egress: Egress) -> HttpTransport:
-        """Return a transport for addresses that others name, to be closed by the caller.
+        """Return a transport for addresses from foreign data. The caller closes it.
 
-        It trusts the same authorities, and shows no certificate. What this transport may
-        not dial, that one may not either.
+        It trusts the same authorities, but presents no certificate. Addresses that this transport
+        may not call are forbidden there too.
         """
         files = self.tls_files
         made = HttpTransport(
@@ -378,14 +381,14 @@ class HttpTransport:
 
     @property
     def egress(self) -> Egress | None:
-        """The policy for a call that is made now, ``None`` if any address may be dialled."""
+        """The policy for a call made now, ``None`` if all addresses are allowed."""
         of_turn = turn_egress.get() if self._bound_to_turns else None
         return of_turn if self._egress is None else self._egress.within(of_turn)
 
     async def resolve(self, egress: Egress, host: str, port: int) -> list[str]:
-        """Return the addresses to dial for a host. Raises ``AddressNotAllowed``, ``Unreachable``.
+        """Return the addresses to connect to for a host.
 
-        For bindings that dial themselves.
+        For bindings that make their own connections. Raises ``AddressNotAllowed``, ``Unreachable``.
         """
         where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
@@ -401,7 +404,7 @@ class HttpTransport:
             raise Unreachable(f"the host of {where} is not known: {_reason(error)}") from error
 
     def check_host(self, egress: Egress, host: str, port: int) -> None:
-        """Raise ``AddressNotAllowed`` for a host that is forbidden by its words alone."""
+        """Raise ``AddressNotAllowed`` for a host that is forbidden without a DNS query."""
         try:
             egress.check_host(host, port)
         except ForbiddenAddress as error:
@@ -413,10 +416,10 @@ class HttpTransport:
         return self._lookup
 
     async def close(self) -> None:
-        """Close all connections; calls under way fail with ``ConnectionClosed``. Idempotent."""
+        """Close all connections; pending calls fail with ``ConnectionClosed``. Idempotent."""
         self.closed = True
         sessions, self._sessions = self._sessions, {}
-        # Closing the session alone would leave pending body reads blocked for ever.
+        # Closing only the session would leave pending reads of bodies blocked for ever.
         for response in self._responses:
             response.content.set_exception(ConnectionResetError("closed by this side"))
         for opened in list(self._sockets):
@@ -436,7 +439,7 @@ class HttpTransport:
         """Fetch ``url``, following redirects, all within ``timeout``.
 
         ``headers`` are for the server of ``url``. ``attach`` returns the credentials for an
-        address; it is called for every redirect until one gets none.
+        address. It is called for each redirect until it returns none.
         """
         clock = asyncio.get_running_loop().time
         end = None if timeout is None else clock() + timeout
@@ -452,7 +455,7 @@ class HttpTransport:
             target = redirect_target(opened.url, location, status)
             if not is_same_server(opened.url, target):
                 headers = {n: v for n, v in headers.items() if n.lower() in PUBLIC_HEADERS}
-            # A redirect back may be an attack: after a foreign server no credentials are sent.
+            # No credentials are sent after a foreign server: a redirect back may be an attack.
             current, extra = target, attach(target) if attach is not None and extra else {}
         raise UnexpectedStatus(
             f"{redacted(url)} redirects more than {MAX_REDIRECTS} times", status=status
@@ -481,7 +484,7 @@ class HttpTransport:
         timeout: float | None = None,
         idle: float | None = None,
     ) -> AbstractAsyncContextManager[OpenResponse]:
-        """Send a request and yield the response as soon as its headers are there.
+        """Send a request and yield the response as soon as its headers have arrived.
 
         ``idle`` bounds the time without a byte (``Disconnected``), ``timeout`` the whole call
         (``Timeout``). Redirects are not followed. Leaving the block early closes the connection.
@@ -505,7 +508,7 @@ class HttpTransport:
             response = await self._session_for(url).request(
                 method,
                 url,
-                # As one piece a large body would hold the event loop up, and the library warns.
+                # A large body in one piece would block the event loop, and the library warns.
                 data=io.BytesIO(body) if isinstance(body, bytes) and len(body) > LARGE else body,
                 headers=headers,
                 timeout=_client_timeout(timeout, self.connect_timeout, idle),
@@ -520,7 +523,7 @@ class HttpTransport:
 
     def _release(self, response: aiohttp.ClientResponse) -> None:
         self._responses.discard(response)
-        if not response.closed:  # not all of it has arrived: its connection is closed
+        if not response.closed:  # the body is incomplete: close its connection
             response.release()
 
     async def open_socket(
@@ -528,7 +531,8 @@ class HttpTransport:
     ) -> OpenSocket:
         """Open a WebSocket, with options of ``websocket.open_socket``; the caller closes it.
 
-        ``handshake`` is how long the server may take after connecting. Redirects are not followed.
+        ``handshake`` is the time for the server's answer after connecting. Redirects are not
+        followed.
         """
         if self.closed:
             raise ConnectionClosed("this connection was closed; open a new one")
@@ -560,7 +564,7 @@ class HttpTransport:
         return proxy_for(url) if self.trust_env and self.egress is None else None
 
     def _certificate_of(self, url: str) -> dict[str, Any]:
-        """Return the options of a request whose server may be shown the client's certificate."""
+        """Return the options of a request that may present the client's certificate."""
         if self._certified is None or not url.lower().startswith("https:"):
             return {}
         if self.certificate_for is not None and not self.certificate_for(Origin.of(url)):
@@ -568,9 +572,9 @@ class HttpTransport:
         return {"ssl": self._certified}
 
     def _session_for(self, url: str, *, for_sockets: bool = False) -> aiohttp.ClientSession:
-        """Return the session for an address; those for WebSockets refuse redirects.
+        """Return the session for an address. Sessions for WebSockets reject redirects.
 
-        Raises ``ForbiddenAddress`` for a host that is forbidden by its words alone.
+        Raises ``ForbiddenAddress`` for a host that is forbidden without a DNS query.
         """
         egress, is_trusted = self.egress, False
         if egress is not None:
@@ -626,7 +630,7 @@ class HttpTransport:
             case aiohttp.ClientConnectorError():
                 return Unreachable(f"cannot connect to {where}: {_reason(error)}")
             case aiohttp.ClientHttpProxyError():
-                return Unreachable(f"the proxy refuses to connect to {where}: {error.status}")
+                return Unreachable(f"the proxy rejects the connection to {where}: {error.status}")
             case aiohttp.ClientResponseError():
                 return Disconnected(f"the answer of {where} is not HTTP: {error.message}")
             case aiohttp.ClientPayloadError():
@@ -644,7 +648,7 @@ class HttpTransport:
 
 
 class NamedTransports:
-    """Transports for addresses that a card names, besides ``own``, which fetched the card."""
+    """The transports for addresses on a card, other than ``own``, which fetched the card."""
 
     def __init__(self, own: HttpTransport) -> None:
         self.own = own
@@ -652,7 +656,7 @@ class NamedTransports:
         self._guarded: HttpTransport | None = None
 
     def over_network(self, url: str) -> HttpTransport:
-        """Return ``own``, or another one if ``own`` stays in this process and ``url`` does not."""
+        """Return ``own``, or a network transport if ``own`` is local and does not serve ``url``."""
         if self.own.carries(url):
             return self.own
         if self._network is None:
@@ -660,20 +664,20 @@ class NamedTransports:
         return self._network
 
     def guarded(self, http: HttpTransport, egress: Egress) -> HttpTransport:
-        """Return the guarded transport, which is made of ``http`` and ``egress`` once."""
+        """Return the guarded transport for ``http`` and ``egress``, which is made once."""
         if self._guarded is None:
             self._guarded = http.guarded(egress)
         return self._guarded
 
     async def aclose(self) -> None:
-        """Close all transports but ``own``. Idempotent."""
+        """Close all transports except ``own``. Idempotent."""
         for transport in (self._guarded, self._network):
             if transport is not None:
                 await transport.close()
 
 
 class _Opening:
-    """A request that is sent when its block is entered."""
+    """A context manager that sends a request on entry."""
 
     __slots__ = ("_http", "_request", "_response")
 
@@ -701,7 +705,7 @@ def _client_timeout(
 def not_allowed(error: ForbiddenAddress, where: str) -> AddressNotAllowed:
     """Return the error for an address that a policy forbids."""
     if error.kind == DENIED:
-        return AddressNotAllowed(f"{where} is {error.where}: a deny-list names it")
+        return AddressNotAllowed(f"{where} is {error.where}: it is on a deny-list")
     listed = f'["{error.place}"]'
     option = f"{error.option}={listed}" if error.option else f"egress=Egress.of(allow={listed})"
     return AddressNotAllowed(

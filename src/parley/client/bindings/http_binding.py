@@ -41,18 +41,18 @@ logger = logging.getLogger(__name__)
 
 EVENT_STREAM = "text/event-stream"
 
-# Every HTTP+JSON server accepts it; some accept nothing else.
+# Every HTTP+JSON server accepts this media type; some accept no other.
 _PLAIN_JSON = "application/json"
-# The end of streams of models and of some agents.
+# The last event of some agents' streams, as model APIs send it.
 _DONE = b"[DONE]"
 
 
 MOST_KNOWN_HEADERS = 100
-"""The kinds of calls whose headers are kept: callers of a gateway may name any extensions."""
+"""The number of cached header sets: callers of a gateway may name any extensions."""
 
 
 class SentRequest(NamedTuple):
-    """A request to send. ``id`` is the JSON-RPC id, ``request`` what it says."""
+    """An encoded request. ``id`` is the JSON-RPC id, ``request`` the decoded form."""
 
     verb: str
     url: str
@@ -67,15 +67,15 @@ class HttpClientBinding(ABC):
     A subclass encodes requests (``write``) and decodes answers and events (``read_answer``,
     ``read_event``).
 
-    A server that refuses a request's media type (415) has not processed it. The request is sent
-    again as ``application/json``; if that is accepted, so are all later ones.
+    If a server rejects a request's media type (415), it has not processed the request. The request
+    is sent again as ``application/json``; if that is accepted, later requests use it too.
 
-    ``headers`` go with every request, and what ``auth`` says: it is asked once more after a refusal
-    (401, 403), and the request is repeated if there are other credentials. ``timeout`` bounds calls
-    that the agent answers at once; only the caller bounds a message that waits for its task.
-    ``idle`` bounds the silence in a stream; comments count as activity. ``numbered``: the ids of
-    stream events are their numbers in the task's log, which the agent declares. ``peer`` is the
-    agent's ``Server`` header.
+    ``headers`` are sent with every request, together with the credentials of ``auth``. After a
+    rejection (401, 403) ``auth`` is called again, and the request is repeated if there are new
+    credentials. ``timeout`` bounds calls that the agent answers at once; only the caller bounds a
+    message that waits for its task. ``idle`` bounds the silence in a stream; comments count as
+    activity. ``numbered``: the ids of stream events are their numbers in the task's log, as the
+    agent declares. ``peer`` is the agent's ``Server`` header.
     """
 
     codec: Codec
@@ -116,23 +116,23 @@ class HttpClientBinding(ABC):
     def read_answer(self, reply: Reply, sent: SentRequest) -> Bytes:
         """Return the answer in a reply.
 
-        Raises the error in it, and ``InvalidAgentResponseError`` for a malformed one.
+        Raises the error in the reply, and ``InvalidAgentResponseError`` for a malformed one.
         """
 
     @abstractmethod
     def read_event(self, data: bytes, sent: SentRequest) -> Event | None:
         """Return the event in a stream's ``data``; ``None`` if it answers another request.
 
-        Raises the error in it.
+        Raises the error in ``data``.
         """
 
     def read_at_once(self, operation: Operation, body: bytes, sent: SentRequest) -> Any:
-        """Return the answer in a body where that takes no closer look, else ``None``."""
+        """Return the answer in a simple body on a fast path, else ``None``."""
         return None
 
     @abstractmethod
     def is_from_agent(self, reply: Reply) -> bool:
-        """Return whether an agent sent a reply that has no valid answer."""
+        """Return whether a reply without a valid answer was sent by an agent."""
 
     # -- inherited -----------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class HttpClientBinding(ABC):
     def stream(
         self, operation: Operation, request: A2AStruct, context: CallContext
     ) -> AsyncIterator[StreamItem]:
-        """Return the events of a stream, or the one event of a plain answer."""
+        """Return the events of a stream, or the single event of a plain answer."""
         return self.items(self.write(operation, request), context)
 
     async def items(self, sent: SentRequest, context: CallContext) -> AsyncIterator[StreamItem]:
@@ -184,7 +184,7 @@ class HttpClientBinding(ABC):
         return bool(operation.extension) and self.dialect.version == versions.LATEST
 
     def unsupported(self, operation: Operation, binding: str) -> UnsupportedOperationError:
-        """Return the error for an operation that the version does not have."""
+        """Return the error for an operation that this protocol version lacks."""
         return UnsupportedOperationError(
             f"version {self.dialect.version} of the protocol has no {operation.name} "
             f"over {binding}",
@@ -210,7 +210,7 @@ class HttpClientBinding(ABC):
                     return
 
     def _event_number(self, id: str) -> int | None:
-        # No log has more events, and no longer text is read as a number.
+        # No log has more events, and longer text is not parsed as a number.
         is_number = len(id) <= 18 and id.isascii() and id.isdigit()
         return int(id) if self._numbered and is_number else None
 
@@ -235,7 +235,7 @@ class HttpClientBinding(ABC):
     def _constant_headers(
         self, media_type: str, accept: str, has_type: bool, extensions: Iterable[str]
     ) -> dict[str, str]:
-        """Return the headers that are the same for all calls of a kind."""
+        """Return the headers that are equal for all calls of a kind."""
         ours = {
             "Accept": join_items(
                 (accept, self.media_type, _PLAIN_JSON),
@@ -244,7 +244,7 @@ class HttpClientBinding(ABC):
             "A2A-Version": self.dialect.version,
         }
         if accept and not header_value(self._headers, "accept-encoding"):
-            ours["Accept-Encoding"] = "identity"  # compressing proxies hold events back
+            ours["Accept-Encoding"] = "identity"  # compressing proxies delay events
         if has_type and not header_value(self._headers, "content-type"):
             ours["Content-Type"] = media_type
         if extensions:
@@ -274,9 +274,9 @@ class HttpClientBinding(ABC):
 
 
 class _Attempts:
-    """A request, which is sent again if its media type is refused, and once if its credentials are.
+    """The attempts of a request: again after a rejected media type, and once after a 401 or 403.
 
-    Open, ask whether the response is a refusal, and begin again if it is.
+    Open an attempt, check whether the response is a rejection, and repeat if it is.
     """
 
     def __init__(
@@ -296,14 +296,14 @@ class _Attempts:
         self._timeout = timeout
         self._idle = idle
         self._clock = asyncio.get_running_loop().time
-        self._spent = 0.0  # without the time in which somebody logs in
+        self._spent = 0.0  # without the time of a person's login
         self._first = _PLAIN_JSON if binding._only_plain_json else binding.media_type
         self._media_type = self._first
         self._may_ask = binding._auth is not None
         self._given = NOTHING
 
     async def open(self) -> AbstractAsyncContextManager[OpenResponse]:
-        """Return the response to an attempt, to be entered."""
+        """Return the context manager of the response to an attempt."""
         binding, sent = self._binding, self._sent
         headers = binding._request_headers(self._context, sent, self._media_type, self._accept)
         url = sent.url
@@ -312,7 +312,7 @@ class _Attempts:
             if self._given is not NOTHING:
                 headers = override(headers, self._given.headers)
                 url = self._given.add_to(url)
-        # None with a request that has no body.
+        # ``None`` for a request without a body.
         self._sent_type = headers.get("Content-Type")
         left = None if self._timeout is None else max(self._timeout - self._spent, 0.001)
         self._began = self._clock()
@@ -323,23 +323,23 @@ class _Attempts:
         return binding._http.open(sent.verb, url, headers, sent.body, timeout=left, idle=self._idle)
 
     async def is_refused(self, answer: OpenResponse) -> bool:
-        """Return whether there is another attempt to make."""
+        """Return whether another attempt should be made."""
         binding, status = self._binding, answer.status
         if status in (401, 403) and self._may_ask and binding._auth is not None:
             self._may_ask = False
             self._spent += self._clock() - self._began
             refusal = refusal_in(status, answer.headers)
             if await binding._auth.answer(refusal, self._sent.request, self._given):
-                logger.info("%s refuses the credentials; trying others", redacted(self._url))
+                logger.info("%s rejects the credentials; trying others", redacted(self._url))
                 return True
         if status != 415:
             binding._only_plain_json |= self._media_type != self._first
             return False
         if self._sent_type != self._media_type or self._media_type == _PLAIN_JSON:
             return False
-        await answer.read()  # leaves the connection usable
+        await answer.read()  # so that the connection can be reused
         self._spent += self._clock() - self._began
-        logger.info("%s does not take %s; asking as JSON", redacted(self._url), self._media_type)
+        logger.info("%s does not accept %s; sending JSON", redacted(self._url), self._media_type)
         self._media_type = _PLAIN_JSON
         return True
 
@@ -353,7 +353,7 @@ def _http_error(reply: Reply, error: A2AError, advice: str = "") -> Exception:
     """Return the error for an HTTP answer that is not from the agent."""
     where = redacted(reply.url)
     if reply.status in (401, 403):
-        words = "wants credentials" if reply.status == 401 else "refuses these credentials"
+        words = "wants credentials" if reply.status == 401 else "rejects these credentials"
         return AuthenticationRequired(
             f"{where} {words}" + (f"; {advice}" if advice else ""),
             status=reply.status,
@@ -371,7 +371,7 @@ def _http_error(reply: Reply, error: A2AError, advice: str = "") -> Exception:
 
 
 class _BodyPreview:
-    """A body in a log line: decoded only if the line is written, and cut if it is long."""
+    """The body in a log line: decoded only if the line is written, and shortened."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body

@@ -17,16 +17,16 @@ from parley.model.struct import A2AStruct
 from parley.model.tasks import Event
 from parley.wire.versions import HttpJsonCodec
 
-# Statuses of servers that have no route for this verb and path.
+# Statuses of servers without a route for this verb and path.
 _NOT_ROUTED = frozenset({404, 405, 501})
 _OTHER_VERB = {"POST": "GET", "GET": "POST"}
 
 
 class HttpJsonClientBinding(HttpClientBinding):
-    """Calls the paths below one address; the address's query goes with every request.
+    """Calls the paths below one address; the address's query is sent with every request.
 
-    Servers differ in the verb of SubscribeToTask, as versions of the specification do. If one has
-    no route the other is tried, and the one that works is used from then on.
+    Servers differ in the verb of SubscribeToTask, as versions of the specification do. If a server
+    has no route for one verb, the other is tried, and the one that works is kept.
     """
 
     codec: HttpJsonCodec
@@ -57,14 +57,14 @@ class HttpJsonClientBinding(HttpClientBinding):
     def stream(
         self, operation: Operation, request: A2AStruct, context: CallContext
     ) -> AsyncIterator[StreamItem]:
-        """Return the events of a stream, or the one event of a plain answer."""
+        """Return the events of a stream, or the single event of a plain answer."""
         sent = self.write(operation, request)
         return self._try_both_verbs(sent, context) if operation.safe else self.items(sent, context)
 
     async def _try_both_verbs(
         self, sent: SentRequest, context: CallContext
     ) -> AsyncIterator[StreamItem]:
-        """Yield the events that answer a request, sent with the one verb or the other."""
+        """Yield the events that answer a request, sent with either verb."""
         attempts = [sent, _with_other_verb(sent)]
         if self._prefers_other:
             attempts.reverse()
@@ -86,7 +86,7 @@ class HttpJsonClientBinding(HttpClientBinding):
                     raise
 
     def read_answer(self, reply: Reply, sent: SentRequest) -> bytes:
-        """Return the body of a reply. Raises the error in it."""
+        """Return the body of a reply. Raises the error in the reply."""
         if not 200 <= reply.status < 300:
             raise self.codec.read_error(reply.status, reply.body)
         kind = media_type_of(reply.headers)
@@ -95,11 +95,11 @@ class HttpJsonClientBinding(HttpClientBinding):
         return reply.body
 
     def read_event(self, data: bytes, sent: SentRequest) -> Event:
-        """Return the event in a stream's ``data``. Raises the error in it."""
+        """Return the event in a stream's ``data``. Raises the error in ``data``."""
         return self.codec.read_event(data)
 
     def is_from_agent(self, reply: Reply) -> bool:
-        """Return whether a reply is an error as agents write them."""
+        """Return whether a reply has the form of an agent's error."""
         try:
             self.codec.read_error(reply.status, reply.body)
         except A2AError:

@@ -42,17 +42,17 @@ class JsonRpcClientBinding(HttpClientBinding):
         return SentRequest("POST", self.url, body, id, request)
 
     def read_at_once(self, operation: Operation, body: bytes, sent: SentRequest) -> Any:
-        """Return the result in a response that is as this library writes it, else ``None``."""
+        """Return the result in a response in the form that Parley writes, else ``None``."""
         return self.codec.read_answer(operation, body, sent.id)
 
     def read_answer(self, reply: Reply, sent: SentRequest) -> msgspec.Raw:
-        """Return the result in a reply. Raises the error in it."""
+        """Return the result in a reply. Raises the error in the reply."""
         return jsonrpc.parse_response(reply.body, self.codec.read_error, id=sent.id)
 
     def read_event(self, data: bytes, sent: SentRequest) -> Event | None:
         """Return the event in a stream's ``data``; ``None`` if it answers another request.
 
-        Raises the error in it.
+        Raises the error in ``data``.
         """
         event = self.codec.read_event_answer(data, sent.id)
         if event is not None:
@@ -60,12 +60,12 @@ class JsonRpcClientBinding(HttpClientBinding):
         try:
             result = jsonrpc.parse_response(data, self.codec.read_error, id=sent.id)
         except jsonrpc.MismatchedId as error:
-            logger.warning("an event is passed over: %s", error)
+            logger.warning("an event is skipped: %s", error)
             return None
         return self.codec.read_event(result)
 
     def is_from_agent(self, reply: Reply) -> bool:
-        """Return whether a reply is a JSON-RPC response, even a malformed one or an error."""
+        """Return whether a reply is a JSON-RPC response, even if it is malformed or an error."""
         try:
             members = json.loads(reply.body)
         except (ValueError, RecursionError):

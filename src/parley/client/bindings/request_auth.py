@@ -1,6 +1,7 @@
-"""Headers and credentials of requests, as bindings see them.
+"""Headers and credentials of requests, as used by bindings.
 
-``client/auth`` attaches credentials. A binding asks once for each request, and once after a 401.
+``client/auth`` implements credentials. A binding asks for them before each request, and once after
+a 401.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from parley.model.struct import A2AStruct
 
 # -- headers ----------------------------------------------------------------------------------
 
-# Headers that only the client sets, and the option for each.
+# Headers that only the client may set, with advice for each.
 _RESERVED = {
-    "a2a-version": "say it with version=",
-    "last-event-id": "say it with subscribe(task_id, after=)",
+    "a2a-version": "use version=",
+    "last-event-id": "use subscribe(task_id, after=)",
     "content-length": "the client counts the body itself",
     "transfer-encoding": "the client frames the body itself",
-    "connection": "the client looks after its connections itself",
-    "upgrade": "the client looks after its connections itself",
+    "connection": "the client manages its connections itself",
+    "upgrade": "the client manages its connections itself",
 }
 _EXTENSIONS = frozenset({"a2a-extensions", "x-a2a-extensions"})
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -32,9 +33,9 @@ _INVALID_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 def split_headers(headers: Mapping[str, str] | None) -> tuple[dict[str, str], list[str]]:
     """Return a caller's headers without the extensions header, and the extension URIs in it.
 
-    Accepts the header names of both versions; the interface decides which one is sent. Raises
-    ``ValueError`` for a header that the client sets itself or that no request can carry, and
-    ``TypeError`` for one that is not text.
+    Accepts the header names of both protocol versions; the interface decides which one is sent.
+    Raises ``ValueError`` for a header that only the client may set or that no request can carry,
+    and ``TypeError`` for a header that is not text.
     """
     others: dict[str, str] = {}
     uris: list[str] = []
@@ -75,7 +76,7 @@ def _is_valid_value(value: str) -> bool:
 
 
 def list_items(value: str) -> list[str]:
-    """Return the items of a list header, each once."""
+    """Return the distinct items of a list header."""
     return list(dict.fromkeys(filter(None, (item.strip() for item in value.split(",")))))
 
 
@@ -108,7 +109,7 @@ class RequestParameters(NamedTuple):
         return f"RequestParameters({', '.join((*self.headers, *self.query))})"
 
     def add_to(self, url: str) -> str:
-        """Return an interface's address with the query parameters.
+        """Return an interface's address with the query parameters added.
 
         An ``Authorization`` header replaces a user and a password in the address.
         """
@@ -128,24 +129,24 @@ NOTHING = RequestParameters({}, {})
 
 
 class Refusal(NamedTuple):
-    """A server's refusal of a request: 401 or 403, and its challenges (``WWW-Authenticate``)."""
+    """A server's rejection of credentials: 401 or 403, with its challenges
+    (``WWW-Authenticate``)."""
 
     status: int
     challenge: str = ""
 
 
 def refusal_in(status: int, headers: Mapping[str, str]) -> Refusal:
-    """Return a refusal with the challenges in headers."""
+    """Return the rejection with the challenges in these headers."""
     return Refusal(status, headers.get("www-authenticate", ""))
 
 
 class RequestAuth(NamedTuple):
     """The credentials of requests to one interface.
 
-    ``parameters`` returns the credentials of a request; ``None`` stands for one that is no
-    operation. ``answer`` returns whether there are other credentials after a refusal, for one more
-    attempt. ``advice`` returns what would give the credentials that a server asks for, empty if
-    unknown.
+    ``parameters`` returns the credentials for a request (``None``: a request that is not an
+    operation). ``answer`` returns whether new credentials are available after a rejection.
+    ``advice`` describes how to get the credentials that a server asks for, empty if unknown.
     """
 
     parameters: Callable[[A2AStruct | None], Awaitable[RequestParameters]]

@@ -1,4 +1,4 @@
-"""WebSockets of the client: opened by ``HttpTransport``, which judges where they go."""
+"""WebSockets of the client, opened by ``HttpTransport``, which checks their addresses."""
 
 from __future__ import annotations
 
@@ -20,37 +20,38 @@ from parley.client.errors import (
 from parley.model.backoff import seconds_of
 
 MAX_SENT_AHEAD = 60.0
-"""How long a server may read nothing, in seconds."""
+"""The time in seconds that a server may go without reading."""
 
 CLOSE_SECONDS = 2.0
-"""How long a server has to answer that a socket is being closed."""
+"""The time in seconds for a server to answer the close frame."""
 
 BROKEN_SECONDS = 1.0
-"""When a WebSocket may be tried again after its handshake broke off."""
+"""The pause before another attempt after a handshake broke off."""
 
 _Translate = Callable[[Exception, str], ClientError]
 
 
 MAX_REFUSAL = 64 * 1024
-"""How much of the body of a refusal is read, in bytes."""
+"""The number of bytes that are read from the body of a rejection."""
 
 _refusals: ContextVar[dict[str, bytes] | None] = ContextVar("refusals", default=None)
 
 
 class HandshakeRefused(AuthenticationRequired):
-    """The server refused the credentials of a handshake (401, 403). ``body`` is its answer."""
+    """The server rejected the credentials of a handshake (401, 403). ``body`` is the response
+    body."""
 
     body = b""
 
 
 class SocketRefused(UnexpectedStatus):
-    """The server, or a proxy before it, opens no WebSocket here."""
+    """The server, or a proxy in front of it, does not open WebSockets at this address."""
 
 
 class OpenSocket:
-    """A WebSocket: texts in both directions.
+    """A WebSocket that carries texts in both directions.
 
-    ``subprotocol`` is the server's choice. A server that answers no ping is disconnected.
+    ``subprotocol`` is the server's choice. A server that does not answer a ping is disconnected.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class OpenSocket:
                 await self._socket.send_str(text)
         except TimeoutError:
             self.abort()
-            raise Disconnected(f"{self._url} reads nothing of what is sent to it") from None
+            raise Disconnected(f"{self._url} does not read the messages sent to it") from None
         except (aiohttp.ClientError, OSError, RuntimeError) as error:
             raise self._broken(error) from error
 
@@ -96,20 +97,22 @@ class OpenSocket:
                 return text
             case WSMsgType.BINARY:
                 self.abort()
-                raise Disconnected(f"{self._url} sends bytes where texts are agreed")
+                raise Disconnected(f"{self._url} sends bytes, but only text is allowed")
             case WSMsgType.CLOSE:
                 self.close_code = message.data
                 self.close_reason = str(message.extra or "")[:200]
             case WSMsgType.ERROR if self._socket.close_code == aiohttp.WSCloseCode.MESSAGE_TOO_BIG:
                 self.close_code = self._socket.close_code
-                raise ResponseTooLarge(f"a message of {self._url} is larger than this side takes")
+                raise ResponseTooLarge(
+                    f"a message of {self._url} is larger than the limit of this client"
+                )
             case _:
                 self.close_code = self.close_code or self._socket.close_code
         said = f" ({self.close_code} {self.close_reason})".replace(" )", ")")
         raise Disconnected(f"{self._url} closed the socket" + (said if self.close_code else ""))
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
-        """Close the socket, within a bound. Idempotent."""
+        """Close the socket, within a time limit. Idempotent."""
         self._on_close(self)
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
@@ -123,28 +126,28 @@ class OpenSocket:
         self._socket._response.close()
 
     def _broken(self, error: Exception) -> ClientError:
-        if isinstance(error, RuntimeError):  # closed already, says the library
+        if isinstance(error, RuntimeError):  # raised by the library for a closed socket
             return Disconnected(f"the socket of {self._url} is closed")
         return self._translate(error, self._url)
 
 
 def session_options(shown: Callable[[str], str], connect_timeout: float) -> dict[str, Any]:
-    """Return options by which a session refuses redirects, and keeps the words of a refusal.
+    """Return options by which a session rejects redirects, and keeps the body of a rejection.
 
-    After a redirect the next server would get the credentials.
+    After a redirect another server would get the credentials.
     """
 
     async def refuse(_: Any, __: Any, redirect: aiohttp.TraceRequestRedirectParams) -> None:
         status = redirect.response.status
         redirect.response.close()
         raise SocketRefused(
-            f"{shown(str(redirect.url))} answered {status} and points elsewhere, which is not "
-            "followed",
+            f"{shown(str(redirect.url))} answered {status} and points to another address, which "
+            "is not followed",
             status=status,
         )
 
     async def keep(_: Any, __: Any, end: aiohttp.TraceRequestEndParams) -> None:
-        """Keep the body of a refusal, which the library drops."""
+        """Keep the body of a rejection, which the library would drop."""
         kept, response = _refusals.get(), end.response
         if kept is not None and response.status in (401, 403):
             body = b""
@@ -172,12 +175,12 @@ async def open_socket(
     translate: _Translate,
     on_close: Callable[[OpenSocket], None],
 ) -> OpenSocket:
-    """Open a WebSocket, with a subprotocol that the server has to choose.
+    """Open a WebSocket with a subprotocol that the server must choose.
 
     ``handshake`` bounds connecting and the server's answer, in seconds. ``shown`` is the address
-    for error messages, ``ping`` the interval of pings in seconds: one without an answer
-    disconnects. Raises ``AuthenticationRequired`` (401, 403), ``SocketRefused``
-    for every other answer but the right one, ``Unreachable``, and ``ClientError``.
+    for error messages. ``ping`` is the interval of pings in seconds; an unanswered ping
+    disconnects. Raises ``AuthenticationRequired`` (401, 403), ``SocketRefused`` for any other
+    unexpected answer, ``Unreachable``, and ``ClientError``.
     """
     kept: dict[str, bytes] = {}
     token = _refusals.set(kept)
@@ -195,14 +198,14 @@ async def open_socket(
     except aiohttp.WSServerHandshakeError as error:
         given: Mapping[str, str] = error.headers or {}
         if error.status in (401, 403):
-            words = "wants credentials" if error.status == 401 else "refuses these credentials"
+            words = "wants credentials" if error.status == 401 else "rejects these credentials"
             refused = HandshakeRefused(
                 f"{shown} {words}", status=error.status, challenge=given.get("WWW-Authenticate", "")
             )
             refused.body = kept.get("body", b"")
             raise refused from None
         raise SocketRefused(
-            f"{shown} opens no WebSocket: it answered {error.status}",
+            f"{shown} rejects the WebSocket: it answered {error.status}",
             status=error.status,
             retry_after=seconds_of(given.get("Retry-After")),
         ) from None
@@ -214,9 +217,9 @@ async def open_socket(
         ) from None
     except (aiohttp.ClientError, OSError) as error:
         found = translate(error, url)
-        if isinstance(found, Disconnected):  # by a proxy that lets no WebSocket through, perhaps
+        if isinstance(found, Disconnected):  # perhaps by a proxy without support for WebSockets
             raise SocketRefused(
-                f"{shown} opens no WebSocket: {found}", status=0, retry_after=BROKEN_SECONDS
+                f"{shown} rejects the WebSocket: {found}", status=0, retry_after=BROKEN_SECONDS
             ) from error
         raise found from error
     finally:
@@ -225,6 +228,6 @@ async def open_socket(
     if opened.subprotocol != subprotocol:
         opened.abort()
         raise SocketRefused(
-            f"{shown} opens WebSockets, but does not speak {subprotocol} over them", status=101
+            f"{shown} opens WebSockets, but does not support {subprotocol} over them", status=101
         )
     return opened

@@ -1,1 +1,1 @@
-"""Calls of one agent: operations, turns, and streams that are resumed."""
+"""Calls of one agent: operations, turns, and resumable streams."""

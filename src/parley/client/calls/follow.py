@@ -1,7 +1,7 @@
-"""Streams that survive their connections: every event once and in order.
+"""Streams that survive broken connections: every event once and in order.
 
-A stream that breaks is resumed after its last event where the agent numbers events; otherwise the
-task is polled (``poll``). ``turn_events`` and ``RemoteAgent`` call ``follow``.
+A broken stream is resumed after its last event if the agent numbers events; otherwise the task is
+polled (``poll``). ``turn_events`` and ``RemoteAgent`` call ``follow``.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ MAX_UNCHANGED_POLLS = 12
 
 
 class StallDetector:
-    """Finds a task that stays in an unknown state, and so might never end.
+    """Detects a task that stays in an unknown state, and so might never end.
 
-    Some agents have states of their own; one that does not change counts as final.
+    Some agents have states of their own. Such a state counts as final if it does not change.
     """
 
     def __init__(self) -> None:
@@ -45,8 +45,8 @@ class StallDetector:
         self._unchanged = 0
 
     def is_stalled(self, task: Task) -> bool:
-        """Return whether an unknown state came without any change, poll after poll."""
-        # Some agents give each answer the time at which they wrote it.
+        """Return whether the task is in an unknown state that did not change for several polls."""
+        # Some agents set the timestamp of each answer to the time of the answer.
         task = replace(task, status=replace(task.status, timestamp=None))
         self._unchanged = self._unchanged + 1 if task == self._before else 0
         self._before = task
@@ -54,8 +54,8 @@ class StallDetector:
             return False
         if not self._unchanged:
             logger.warning(
-                "task %.100r is in a state that is unknown here; after %d polls without a change "
-                "it is taken as it stands",
+                "task %.100r is in an unknown state; after %d polls without a change "
+                "it is treated as final",
                 task.id,
                 MAX_UNCHANGED_POLLS,
             )
@@ -65,10 +65,10 @@ class StallDetector:
 async def poll(
     service: A2AService, context: CallContext, reader: StreamReader, retry: Retry
 ) -> AsyncGenerator[Event, None]:
-    """Yield the events of the reader's task, worked out from one snapshot after another.
+    """Yield the events of the reader's task, derived from successive snapshots.
 
-    Pauses grow while nothing happens. Ends when the task ends or waits for its caller, but goes on
-    while the task only waits for the turn of the reader's message to begin.
+    Pauses grow while nothing changes. Ends when the task ends or waits for its caller, but
+    continues while the task only waits for the turn of the reader's message to begin.
     """
     request = GetTaskRequest(id=reader.task_id)
     quiet = 0
@@ -96,16 +96,16 @@ logger = logging.getLogger(__name__)
 
 Source = Callable[[], AsyncIterator[StreamItem]]
 
-# Seconds to wait for the end of the body after the last event, which keeps the connection usable.
+# Seconds to wait for the end of the body after the last event, so that the connection is reusable.
 END_TIMEOUT = 1.0
-# A connection of so many seconds was good: its loss does not count as a failure in a row.
+# After this many seconds a lost connection does not count as a consecutive failure.
 STABLE_AFTER = 5.0
 
 
 async def _asks_again(
     service: A2AService, context: CallContext, reader: StreamReader, retry: Retry
 ) -> bool:
-    """Return whether a turn took the reader's message, and the task's question followed it."""
+    """Return whether the reader's message began a turn that ended with a question."""
     for polls in range(MAX_POLLS):
         task = await service.get_task(GetTaskRequest(id=reader.task_id), context)
         if not (reader.has_message(task) and reader.shows_prior_question(task)):
@@ -124,13 +124,14 @@ async def follow(
     repeatable: bool,
     ends_with_turn: bool,
 ) -> AsyncGenerator[Event, None]:
-    """Yield the events of ``source``, and resume where it broke off.
+    """Yield the events of ``source``, and resume after an interruption.
 
     ``source`` is called again only before its first event, and only if it is ``repeatable`` or did
     not reach the server. ``ends_with_turn``: the stream of a message ends when the agent needs
-    input; a subscription goes on until the task ends or the server closes it.
+    input; a subscription continues until the task ends or the server closes it.
 
-    Raises ``StreamCut`` when ``retry`` is used up, and ``A2AError`` when the agent refuses.
+    Raises ``StreamCut`` when ``retry`` is used up, and ``A2AError`` when the agent rejects the
+    request.
     """
     resumed = reached = polling = fruitless = False
     failures = quiet = 0
@@ -143,13 +144,13 @@ async def follow(
         came = False
         try:
             if subscribing and reader.seq is None:
-                # Only the task shows the missed events. Some servers answer the subscription to an
-                # ended task with a stream that breaks off.
+                # Only the task shows the missed events. Some servers answer a subscription to an
+                # ended task with a broken stream.
                 subscribing = False
                 task = await service.get_task(GetTaskRequest(id=reader.task_id), context)
                 if task.state.is_terminal and not reader.has_begun:
                     raise _ended(reader)
-                # A server that ends a stream in a state of its own sends nothing more.
+                # A server that ends a stream in a non-standard state sends no more events.
                 if closed and reader.state is task.state is TaskState.UNSPECIFIED:
                     return
                 waits = is_settled(task.state) and not reader.shows_prior_question(task)
@@ -160,7 +161,7 @@ async def follow(
                 and closed
                 and reader.is_prior_state
                 and await _asks_again(service, context, reader, retry)
-            ):  # the stream has begun, and ended, with a question that followed the message
+            ):  # the stream has begun, and ended with a question that followed the message
                 reader.accept_any_state()
                 return
             if polling:
@@ -179,13 +180,13 @@ async def follow(
                     if item is None:
                         break
                     if opening and resumed and not _has_position(item):
-                        # The agent resumes without a position. A snapshot has this event and maybe
-                        # the next ones, so the rest of this stream must not be read.
+                        # The agent resumes without a position. A snapshot includes this event and
+                        # maybe later ones, so the rest of this stream must not be read.
                         polling = True
                         break
                     if opening and not ends_with_turn and not _has_position(item):
-                        # A subscription that does not begin with the task: a snapshot has this
-                        # event already. The stream of a message may begin with any event.
+                        # A subscription that does not begin with the task: a snapshot includes this
+                        # event. The stream of a message may begin with any event.
                         request = GetTaskRequest(id=reader.task_id)
                         events = reader.apply_snapshot(await service.get_task(request, context))
                     else:
@@ -200,17 +201,18 @@ async def follow(
         except (ClientError, A2AError) as error:
             is_refusal = ends_with_turn and isinstance(error, UnsupportedOperationError)
             if _is_over(reader, ends_with_turn, closed=False) and (resumed or not is_refusal):
-                return  # what follows the end is not the task's
+                return  # events after the end do not belong to the task
             if isinstance(error, ConnectionClosed):
                 raise
             if is_worth_repeating(error, safe=True):
                 cut = error
             elif polling or (ends_with_turn and not resumed):
-                # The task itself is refused, or the message: others came first, and ended its task.
+                # The error concerns the task itself, or the message because its task has ended
+                # meanwhile.
                 raise
             elif reader.has_begun:
                 # An ended task is not streamed (§3.1.6), some agents stream no task twice, and the
-                # missed events may be gone. The task itself shows its state, or is gone.
+                # missed events may be gone. The task itself shows its state, or no longer exists.
                 polling = True
             elif isinstance(error, UnsupportedOperationError):
                 raise
@@ -218,7 +220,7 @@ async def follow(
                 task = await service.get_task(GetTaskRequest(id=reader.task_id), context)
                 if task.state.is_terminal:
                     raise _ended(reader) from error
-                # The official Go SDK streams only tasks at work, and finds no other.
+                # The official Go SDK streams only working tasks, and reports others as not found.
                 if not isinstance(error, TaskNotFoundError):
                     raise
                 polling = True
@@ -238,10 +240,10 @@ async def follow(
                 raise cut
             raise StreamCut(
                 f"the stream ended before its first event ({cut or 'the server closed it'}); "
-                "whether the agent has the message is not known"
+                "it is unknown whether the agent has the message"
             ) from cut
         was_stable = isinstance(cut, Disconnected | None) and clock() - began > STABLE_AFTER
-        # An agent that has the task, but no stream of it, is polled.
+        # An agent that has the task but no stream of it is polled.
         fruitless = subscribing and not (came or was_stable)
         failures = 1 if was_stable else failures + 1
         may_look = cut is None and reader.task_id and reader.seq is None
@@ -251,13 +253,13 @@ async def follow(
             reason = cut or "it ends without an event"
             raise StreamCut(
                 f"the stream of task {reader.task_id or '(not yet known)'} broke off and could "
-                f"not be taken up again in {failures - 1} attempts: {reason}",
+                f"not be resumed in {failures - 1} attempts: {reason}",
                 task_id=reader.task_id,
                 seq=reader.seq,
             ) from cut
         pause = _backoff(retry, quiet, cut)
         quiet += 1
-        logger.info("the stream was cut (%s); going on in %.2f s", cut or "early end", pause)
+        logger.info("the stream was cut (%s); resuming in %.2f s", cut or "early end", pause)
         await asyncio.sleep(pause)
 
 
@@ -269,7 +271,7 @@ def _ended(reader: StreamReader) -> UnsupportedOperationError:
 
 
 async def _is_received(service: A2AService, context: CallContext, reader: StreamReader) -> bool:
-    """Return whether the agent certainly has the reader's message: it is in the task's history.
+    """Return whether the agent certainly has the reader's message, because the history shows it.
 
     Only a message that continues a task can be found, and not all agents keep a history.
     """
@@ -291,17 +293,17 @@ async def _next(items: AsyncGenerator[StreamItem, None], *, within: float) -> St
 
 
 def _has_position(item: StreamItem) -> bool:
-    """Return whether an event alone shows its position in the task."""
+    """Return whether the event itself shows its position in the task."""
     return item.seq is not None or isinstance(item.event, Task | Message)
 
 
 def _is_over(reader: StreamReader, ends_with_turn: bool, *, closed: bool) -> bool:
-    """Return whether no more events are to come; ``closed`` if the server ended the stream itself.
+    """Return whether no more events will follow. ``closed``: the server ended the stream itself.
 
-    A stream may end, or stay open, while the task waits for its caller: the specification can be
-    read both ways (§3.1.2, §3.1.6, §11.7). An agent that numbers events keeps a subscription open
-    as long as the protocol version lets it, so one that ends earlier is resumed, perhaps on another
-    of its servers.
+    A stream may end, or stay open, while the task waits for its caller: the specification allows
+    both readings (§3.1.2, §3.1.6, §11.7). An agent that numbers events keeps a subscription open as
+    long as the protocol version permits, so a stream that ends earlier is resumed, perhaps on
+    another of its servers.
     """
     if reader.message is not None:
         return True
@@ -342,13 +344,13 @@ async def turn_events(
 ) -> AsyncGenerator[Event, None]:
     """Send the request that ``compose`` returns and yield the events of its turn.
 
-    ``streams``: the agent streams. ``repeatable``: it answers a repeated message once.
+    ``streams``: the agent streams. ``repeatable``: it answers a repeated message only once.
     """
     request = await compose()
     message, before = request.message, None
     if message.task_id and not (streams and reader.numbered):
-        # A numbered stream begins with the task and resumes exactly. For others only the snapshot
-        # shows which output is of this turn, whatever event the stream begins with.
+        # A numbered stream begins with the task and resumes exactly. For other streams only the
+        # snapshot shows which output belongs to this turn, whatever event the stream begins with.
         before = await snapshot_before(service, context, message.task_id)
     reader.start(message, before)
     if streams:
@@ -375,7 +377,7 @@ async def _polled(
     reader: StreamReader,
     retry: Retry,
 ) -> AsyncGenerator[Event, None]:
-    # A continued task may not have begun its turn when it is returned immediately.
+    # A continued task that is returned immediately may not have begun its turn.
     if not request.message.task_id:
         configuration = msgspec.structs.replace(
             request.configuration or SendMessageConfiguration(), return_immediately=True

@@ -1,6 +1,7 @@
 """A remote agent as an ``A2AService``: the operations of the table, over one binding.
 
-One call: check against the card, binding, retry, missing ids filled in. ``RemoteAgent`` calls it.
+Each call is checked against the card, sent over the binding, retried, and gets missing ids filled
+in. ``RemoteAgent`` calls this.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ T = TypeVar("T")
 
 
 class Unopened:
-    """A connection that is to be opened: it has no method of the opened one."""
+    """A connection that is not open yet. It has no methods of the agent."""
 
     if not TYPE_CHECKING:
 
@@ -72,7 +73,7 @@ class Unopened:
 
 
 class PendingCall(Coroutine[Any, Any, T]):
-    """The coroutine of a call, which has nothing of the call's answer."""
+    """The coroutine of a call, with a clear error if it is used like the answer."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, T], name: str) -> None:
         self._coroutine = coroutine
@@ -106,7 +107,7 @@ class PendingCall(Coroutine[Any, Any, T]):
 
 
 def awaited(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Make a method's coroutine say what is missing, if it is taken for the answer."""
+    """Let a method's coroutine explain the missing ``await`` if it is used like the answer."""
 
     @wraps(method)
     def call(*args: P.args, **options: P.kwargs) -> Coroutine[Any, Any, T]:
@@ -124,10 +125,10 @@ class RemoteService:
     """One method for every operation of the table, named as in ``A2AService``.
 
     Each call is checked against ``card`` (§3.3.4), which a later card may replace. Operations that
-    change nothing are retried after transient errors, and so are messages if ``context`` asks for
-    idempotent sends and the agent supports them. Streams are not resumed here; ``follow`` does.
+    change nothing are retried after transient errors, and so are messages if ``context`` requests
+    idempotent sends and the agent supports them. ``follow`` resumes streams, this class does not.
 
-    Methods raise ``A2AError`` for the agent's answer (``is_remote``), ``ClientError`` for a failed
+    Methods raise ``A2AError`` for the agent's errors (``is_remote``), ``ClientError`` for a failed
     call.
     """
 
@@ -137,7 +138,7 @@ class RemoteService:
         self._retry = retry
 
     async def call(self, operation: Operation, request: A2AStruct, context: CallContext) -> Any:
-        """Call an operation that answers once."""
+        """Call an operation with a single answer."""
         self._check(operation, request, context)
         idempotent = (
             IDEMPOTENT_SEND in context.extensions
@@ -188,7 +189,7 @@ class RemoteService:
             raise
 
     def _check(self, operation: Operation, request: A2AStruct, context: CallContext) -> None:
-        """Raise the error that the agent would answer with, according to its card (§3.3.4)."""
+        """Raise the error that the agent would return according to its card (§3.3.4)."""
         capabilities = self.card.capabilities
         operation.check(capabilities)
         sent = request.configuration if isinstance(request, SendMessageRequest) else None
@@ -204,8 +205,8 @@ class RemoteService:
         ]
         if missing:
             raise ExtensionSupportRequiredError(
-                f"{self.card.name} is only spoken to with {', '.join(missing)}; "
-                "connect with extensions=[...] if you do as they say",
+                f"{self.card.name} requires the extensions {', '.join(missing)}; "
+                "connect with extensions=[...] if you implement them",
                 metadata={"requiredExtensions": ",".join(missing)},
             )
         uri = operation.extension
@@ -227,7 +228,7 @@ def ids_in(request: A2AStruct) -> tuple[str, str]:
 
 
 def with_ids(answer: Any, task_id: str, context_id: str) -> Any:
-    """Return an answer or an event with its missing ids filled in, if they are known."""
+    """Return an answer or an event with missing ids filled in, if they are known."""
     missing = {}
     for name in _IDS.get(type(answer), ()):
         if not getattr(answer, name):
@@ -270,18 +271,17 @@ for _operation in OPERATIONS:
 
 # -- failover ---------------------------------------------------------------------------------
 
-# Nothing at the address can have processed the request as a request of the protocol.
+# Statuses that show that the request was not processed as a protocol request.
 _NOTHING_THERE = frozenset({404, 405})
 
 
 class FailoverBinding:
-    """A ``Binding`` over all of ``candidates``, of which it calls one: ``current``.
+    """A ``Binding`` over all ``candidates``, which calls one of them: ``current``.
 
-    It tries the next one when the request certainly did not reach the agent: no connection, nothing
-    that speaks the protocol at the address, or a refusal of the version. A server without a
-    connection is tried only once per call, with its first interface: its other interfaces are as
-    unreachable. The interface that works becomes ``current``. Requests carry the tenant of the
-    interface that they go to.
+    It tries the next candidate when the request certainly did not reach the agent: no connection,
+    no protocol endpoint at the address, or a rejected version. A server that cannot be reached is
+    tried only once per call, with its first interface: its other interfaces are unreachable too.
+    The interface that works becomes ``current``. Requests carry the tenant of their interface.
 
     A change is logged, as a warning if the new version is older.
     """
@@ -316,7 +316,7 @@ class FailoverBinding:
     async def stream(
         self, operation: Operation, request: A2AStruct, context: CallContext
     ) -> AsyncIterator[StreamItem]:
-        """Yield what the operation streams."""
+        """Yield the events of the operation."""
         refusals: list[A2AError | ClientError] = []
         for candidate, binding in self._in_order(refusals):
             items = binding.stream(operation, _with_tenant(request, candidate), context)
@@ -391,7 +391,7 @@ def _server_of(candidate: Candidate) -> tuple[bool, str, str]:
 
 def _with_tenant(request: A2AStruct, candidate: Candidate) -> A2AStruct:
     tenant = candidate.interface.tenant
-    # A request of an extension has none.
+    # A request of an extension may have no tenant field.
     if getattr(request, "tenant", tenant) == tenant:
         return request
     return msgspec.structs.replace(request, tenant=tenant)
@@ -405,7 +405,8 @@ def _is_undelivered(error: Exception) -> bool:
 
 
 def _is_agents_answer(error: Exception) -> bool:
-    """Return whether the agent sent this error; the client itself knows the gaps of versions."""
+    """Return whether the agent sent this error. The client raises some errors of versions
+    itself."""
     return isinstance(error, A2AError) and not isinstance(error, UnsupportedOperationError)
 
 

@@ -1,4 +1,4 @@
-"""The state of a stream: folded task, position, and the events that a reader lacks.
+"""The state of a stream: the folded task, the position, and the events still to deliver.
 
 Does no I/O. ``follow`` and ``poll`` feed it; ``EventStream`` shows its state to the caller.
 """
@@ -36,19 +36,19 @@ from parley.store.fold import Fold, IllegalEvent
 def diff(
     before: Task | None, now: Task, *, after: str = "", known_ids: Set[str] = frozenset()
 ) -> list[Event]:
-    """Return events that turn ``before`` into ``now``; ``now`` itself without a ``before``.
+    """Return events that turn ``before`` into ``now``; only ``now`` if there is no ``before``.
 
-    Status messages that came and went in between are in the history. They become WORKING updates
-    without a timestamp, which the history does not keep. Where the history has the message with the
-    id ``after``, only messages behind it are new, and none with an id in ``known_ids``. Artifacts
-    that are new, grown or replaced follow, and the status comes last.
+    Status messages between the two snapshots are in the history. They become WORKING updates
+    without a timestamp, which the history does not keep. If the history has the message with the id
+    ``after``, only messages behind it are new, and none with an id in ``known_ids``. New, grown or
+    replaced artifacts follow, and the status comes last.
     """
     if before is None or before.id != now.id:
         return [now]
     ids: dict[str, Any] = {"task_id": now.id, "context_id": now.context_id}
     events: list[Event] = []
     known = _message_ids(before) | known_ids
-    if now.status.message is not None:  # some agents have it in the history too
+    if now.status.message is not None:  # some agents repeat it in the history
         known |= {now.status.message.message_id}
     for message in _messages_after(now.history, after):
         if message.role is Role.AGENT and message.message_id not in known:
@@ -65,10 +65,10 @@ def diff(
 
 
 def new_output(before: Task, now: Task) -> Task:
-    """Return ``now`` with only those artifacts and messages that ``before`` did not have.
+    """Return ``now`` with only the artifacts and messages that ``before`` did not have.
 
     An artifact that grew has only its new parts; a replaced one is complete. If ``before`` is the
-    task as a message found it, the ``text`` of the result is the output of that message's turn.
+    task at the time of a message, the ``text`` of the result is the output of that message's turn.
     """
     if before.id != now.id:
         return now
@@ -81,7 +81,7 @@ def new_output(before: Task, now: Task) -> Task:
 
 
 def _message_ids(before: Task) -> set[str]:
-    """Return the ids of all messages; an answered question moves from the status to the history."""
+    """Return the ids of all messages; answered questions move from the status to the history."""
     known = {message.message_id for message in before.history}
     if before.status.message is not None:
         known.add(before.status.message.message_id)
@@ -89,7 +89,7 @@ def _message_ids(before: Task) -> set[str]:
 
 
 def _new_artifacts(before: Task, now: Task) -> Iterator[tuple[Artifact, bool]]:
-    """Yield the news in the artifacts, and whether it is appended to an earlier artifact."""
+    """Yield new content of artifacts, and whether it is appended to an earlier artifact."""
     earlier = {artifact.artifact_id: artifact for artifact in before.artifacts}
     for artifact in now.artifacts:
         old = earlier.get(artifact.artifact_id)
@@ -110,7 +110,7 @@ def _messages_after(history: Sequence[Message], message_id: str) -> Sequence[Mes
 
 
 def _added_parts(old: Artifact, new: Artifact) -> tuple[Part, ...] | None:
-    """Return the parts by which ``new`` is longer than ``old``; ``None`` if it did not grow."""
+    """Return the parts that ``new`` adds to ``old``; ``None`` if it does not extend ``old``."""
     count = len(old.parts)
     if len(new.parts) > count and new.parts[:count] == old.parts:
         return new.parts[count:]
@@ -128,14 +128,14 @@ def _plain_text(parts: Sequence[Part]) -> str | None:
 
 # -- folded task ------------------------------------------------------------------------------
 
-# Some agents submit a continued task anew, and some have states of their own.
+# Some agents submit a continued task again, and some have states of their own.
 _REPEATED_STATES = (TaskState.SUBMITTED, TaskState.UNSPECIFIED)
 
 
 class FoldedTask:
-    """A task and the events that its stream added, complete up to the size of an answer (64 MiB).
+    """A task with the events of its stream applied, complete up to 64 MiB.
 
-    A stream may be endless. Beyond the limit only the ids and the status are kept up to date.
+    A stream may be endless. Beyond the limit only the ids and the status are updated.
     """
 
     def __init__(self, task: Task) -> None:
@@ -147,16 +147,16 @@ class FoldedTask:
 
     @property
     def is_whole(self) -> bool:
-        """True while the artifacts and the history are known."""
+        """True while the artifacts and the history are complete."""
         return self._fold is not None
 
     @property
     def task(self) -> Task:
-        """The current task: complete, or its outline."""
+        """The current task: complete, or only its ids and status."""
         return self._outline if self._fold is None else self._fold.task
 
     def add(self, event: TaskStatusUpdateEvent | TaskArtifactUpdateEvent) -> None:
-        """Add the next event. Raises ``IllegalEvent`` for one that cannot follow."""
+        """Add the next event. Raises ``IllegalEvent`` for an event that cannot follow."""
         if self._fold is not None:
             if not (isinstance(event, TaskStatusUpdateEvent) and self._applied_repeated(event)):
                 self._fold.apply(event)
@@ -166,7 +166,7 @@ class FoldedTask:
             self._outline = replace(self._outline, status=event.status)
 
     def _applied_repeated(self, event: TaskStatusUpdateEvent) -> bool:
-        """Apply a state that ``Fold`` allows no return to; return whether it is one."""
+        """Apply a state to which ``Fold`` allows no return. Return whether it is such a state."""
         if self._fold is None:
             return False
         task = self._fold.task
@@ -180,7 +180,7 @@ class FoldedTask:
     def _drop_if_too_large(self) -> None:
         if self._fold is None or self._size <= self._limit:
             return
-        self._size = len(encode(self._fold.task))  # artifacts may have replaced others
+        self._size = len(encode(self._fold.task))  # artifacts may have been replaced
         if self._size > self._limit // 2:
             self._outline = replace(self._fold.task, artifacts=(), history=())
             self._fold = None
@@ -188,8 +188,8 @@ class FoldedTask:
 
 # -- prior question ---------------------------------------------------------------------------
 
-# Unchanged polls after which the turn counts as ended with the very same question. A status with a
-# timestamp does not repeat, so it gets more time.
+# The number of unchanged polls after which a turn counts as ended with the same question as before.
+# A status with a timestamp does not repeat, so it gets more time.
 MAX_POLLS = 8
 MAX_POLLS_WITHOUT_TIMESTAMP = 3
 # Seconds that a message waits for the snapshot of its task.
@@ -204,7 +204,7 @@ async def snapshot_before(
     history_length: int | None = None,
     timeout: float | None = None,
 ) -> Task | None:
-    """Return the task that a message is about to continue; ``None`` if the agent does not tell.
+    """Return the task that a message will continue; ``None`` if the agent does not return it.
 
     Takes a few seconds at most, and a quarter of the message's ``timeout``: the message is sent
     with or without the snapshot. Raises ``Unreachable`` and ``ConnectionClosed``, as sending the
@@ -218,7 +218,7 @@ async def snapshot_before(
     except (Unreachable, ConnectionClosed):
         raise
     except (A2AError, ClientError, TimeoutError):
-        return None  # the answer to the message says what is wrong with the task
+        return None  # the answer to the message will show the problem of the task
 
 
 def is_settled(state: TaskState) -> bool:
@@ -227,9 +227,9 @@ def is_settled(state: TaskState) -> bool:
 
 
 def shows_prior_question(before: Task | None, now: Task, *, polls: int = 0) -> bool:
-    """Return whether a task still waits for its caller as it did before a message.
+    """Return whether a task still waits for its caller with the same question as before a message.
 
-    ``polls`` is the number of polls in a row without a change. ``False`` without ``before``.
+    ``polls`` is the number of consecutive polls without a change. ``False`` without ``before``.
     """
     if before is None or before.id != now.id:
         return False
@@ -248,7 +248,7 @@ def shows_prior_question(before: Task | None, now: Task, *, polls: int = 0) -> b
 def restates_prior_question(before: Task, first: Task) -> bool:
     """Return whether the first task of a message's stream only repeats the question of ``before``.
 
-    Some agents send it with another timestamp or without the message; more events follow then.
+    Some agents repeat it with another timestamp or without the message; more events follow then.
     """
     if not first.state.is_interrupted or first.id != before.id:
         return False
@@ -260,20 +260,20 @@ def restates_prior_question(before: Task, first: Task) -> bool:
 
 logger = logging.getLogger(__name__)
 
-# Beyond so many artifacts the order of an artifact's chunks is no longer checked.
+# Beyond this number of artifacts the order of an artifact's chunks is not checked.
 MAX_CHECKED_ARTIFACTS = 10_000
 
 
 class StreamReader:
     """The progress of one reader in one task.
 
-    For agents that number their events (``numbered``) the number is enough. For others the reader
-    keeps the task itself, to diff it with a later snapshot. ``ends`` tells which events end a
-    stream in the protocol version in use; ``is_final`` is whether the last event did.
+    For agents that number their events (``numbered``) the number is enough. For other agents the
+    reader keeps the task itself, to compare it with a later snapshot. ``ends`` decides which events
+    end a stream in the used protocol version; ``is_final`` is true if the last event did.
 
-    ``before`` is the task as it was before the reader's message continued it, if known.
-    ``is_prior_state``: the last delivered state is still the one from then, such as the question
-    that the message answers; the turn has no state of its own yet.
+    ``before`` is the task before the reader's message continued it, if known. ``is_prior_state``:
+    the last delivered state is still from before the message, such as the question that the message
+    answers; the turn has no state of its own yet.
     """
 
     def __init__(
@@ -299,14 +299,14 @@ class StreamReader:
         self.has_begun = False
         self.message: Message | None = None
         self._folded: FoldedTask | None = None
-        # Artifact ids: the known ones, once the reader has seen the task, and those with a last
-        # chunk.
+        # The ids of artifacts that are known (once the reader has seen the task), and of completed
+        # ones.
         self._known_artifacts: set[str] | None = None
         self._closed_artifacts: set[str] = set()
 
     @property
     def is_final(self) -> bool:
-        """Whether the last event ends its stream."""
+        """True if the last event ends its stream."""
         return self._last is not None and self._ends(self._last)
 
     @property
@@ -315,7 +315,7 @@ class StreamReader:
         return self.state is not None and is_settled(self.state) and not self.is_prior_state
 
     def start(self, message: Message, before: Task | None) -> None:
-        """Start to read the turn of ``message``; ``before`` is its task from before."""
+        """Start reading the turn of ``message``; ``before`` is its task before the message."""
         self._message_id = message.message_id
         self._continues_task = self.is_prior_state = bool(message.task_id)
         self.before = before
@@ -328,27 +328,27 @@ class StreamReader:
         return any(message.message_id == self._message_id for message in task.history)
 
     def resume_before(self) -> None:
-        """Resume with the task that the message continues, before any event of it came."""
+        """Resume with the task that the message continues, before its first event has arrived."""
         if self.before is not None:
             self.task_id, self.context_id = self.before.id, self.before.context_id
             self.has_begun = True
 
     def accept_any_state(self) -> None:
-        """Take the next state as the turn's own, whatever the task's state was before."""
+        """Treat the next state as the turn's own, whatever the task's state was before."""
         self._continues_task = self.is_prior_state = False
 
     def apply_item(self, item: StreamItem, *, resumed: bool, opening: bool = False) -> list[Event]:
-        """Return what is new to the reader in ``item``; ``resumed`` if it opens a later stream.
+        """Return the new events in ``item``. ``resumed``: it is the first item of a later stream.
 
-        ``opening``: it opens a stream, where the agent says where that begins. Raises
-        ``InvalidAgentResponseError`` for a chunk that follows its artifact's last one, and
-        ``Disconnected`` for an event whose number shows that others before it were lost.
+        ``opening``: it is the first item of a stream, which has any position. Raises
+        ``InvalidAgentResponseError`` for a chunk after its artifact's last one, and
+        ``Disconnected`` for a number that shows that events were lost.
         """
         event = item.event
         if isinstance(event, Message):
             self.message = event
             return [event]
-        if not isinstance(event, Task) and not event.task_id:  # the stream is of one task
+        if not isinstance(event, Task) and not event.task_id:  # a stream belongs to one task
             context_id = event.context_id or self.context_id
             event = msgspec.structs.replace(event, task_id=self.task_id, context_id=context_id)
         if self.numbered and item.seq is not None:
@@ -356,7 +356,7 @@ class StreamReader:
                 return []
             if self._misses_some(item) and not opening:
                 raise Disconnected(
-                    f"the stream goes on with event {item.seq} after event {self.seq}: some were "
+                    f"the stream continues with event {item.seq} after event {self.seq}: some were "
                     "lost on the way"
                 )
             self.seq = item.seq
@@ -367,26 +367,27 @@ class StreamReader:
         self._last = event
         if isinstance(event, Task):
             self._index_artifacts(event)
-            # A reader with a number needs no copy of the task. An agent that numbers its events may
-            # be called over a binding that carries no numbers.
+            # A numbered reader needs no copy of the task. An agent that numbers its events may be
+            # called over a binding without numbers.
             self._folded = None if self.seq is not None else FoldedTask(event)
         elif self._folded is not None:
             try:
                 self._folded.add(event)
             except IllegalEvent as error:
-                # The reader still gets the event; the next snapshot then comes as a whole.
-                logger.info("task %r sends what cannot be: %s", self.task_id, error)
+                # The reader still gets the event; the next snapshot then replaces the whole task.
+                logger.info("task %r sends an impossible event: %s", self.task_id, error)
                 self._folded = None
         return [event]
 
     def _misses_some(self, item: StreamItem) -> bool:
-        """Return whether events are missing before this one. A task stands for all before it."""
+        """Return whether events before this one are missing. A task includes all events before
+        it."""
         if self.seq is None or item.seq is None or isinstance(item.event, Task):
             return False
         return item.seq > self.seq + 1
 
     def apply_snapshot(self, task: Task) -> list[Event]:
-        """Return the news for the reader in a snapshot of the task."""
+        """Return the new events in a snapshot of the task."""
         known = self._folded.task if self._folded is not None and self._folded.is_whole else None
         now, asked = task, self.before.status.message if self.before is not None else None
         if known is not None and self.shows_prior_question(task):
@@ -399,7 +400,7 @@ class StreamReader:
         return events
 
     def _check_chunk(self, event: TaskArtifactUpdateEvent) -> None:
-        """Check that a chunk fits the ones before; the specification (§4.2.2) leaves it open."""
+        """Check that a chunk fits earlier chunks, which the specification (§4.2.2) leaves open."""
         id = event.artifact.artifact_id
         if not event.append:
             self._closed_artifacts.discard(id)
@@ -420,7 +421,7 @@ class StreamReader:
             self._closed_artifacts.add(id)
 
     def shows_prior_question(self, task: Task, *, polls: int = 0) -> bool:
-        """Return whether the task shows only what it did before the turn, or at its first event."""
+        """Return whether the task shows no more than before the turn, or at its first event."""
         if not self.is_prior_state:
             return False
         return any(
@@ -432,7 +433,7 @@ class StreamReader:
         self._closed_artifacts = set()
 
     def deliver(self, event: Event) -> Event:
-        """Record an event that goes to the caller now, and return it."""
+        """Record an event that is delivered to the caller, and return it."""
         self.has_begun = True
         if isinstance(event, Message):
             return event
@@ -462,9 +463,9 @@ class StreamReader:
 class EventStream:
     """The events of a message or a task: an async iterator, each event once and in order.
 
-    ``task_id``, ``context_id`` and ``state`` are those known so far. ``seq`` is the number of the
-    last event, if the agent numbers them: ``subscribe(task_id, after=seq)`` resumes there, also in
-    another process. Leaving the loop early ends the stream; the task continues.
+    ``task_id``, ``context_id`` and ``state`` are the values known so far. ``seq`` is the number of
+    the last event, if the agent numbers them: ``subscribe(task_id, after=seq)`` resumes there, also
+    in another process. Leaving the loop early ends the stream; the task continues.
     """
 
     def __init__(self, events: AsyncGenerator[Event, None], reader: StreamReader) -> None:
@@ -501,9 +502,9 @@ class EventStream:
 
     @property
     def before(self) -> Task | None:
-        """The task as it was when a message continued it, once the stream has begun.
+        """The task before a message continued it, once the stream has begun.
 
-        ``None`` for a message that starts a task, and if the agent did not say.
+        ``None`` for a message that starts a task, and if the agent did not return it.
         """
         return self._reader.before
 
@@ -528,10 +529,10 @@ class EventStream:
 
 
 def with_final_text(task: Task, last_message: Message | None, before: Task | None = None) -> Task:
-    """Return a task with its agent's ``last_message`` in the history, if it ended without any text.
+    """Return an ended task with its agent's ``last_message`` in the history if it has no text.
 
-    Some agents keep no history. Of a task that a message continued only the output of its turn
-    counts: text that was there ``before`` is not part of it.
+    Some agents keep no history. For a continued task only the output of this turn counts, not text
+    from ``before``.
     """
     if last_message is None or not last_message.text or not task.state.is_terminal:
         return task

@@ -1,4 +1,4 @@
-"""Agent catalogs: lists of agents that servers answer with in place of a card."""
+"""Agent catalogs: lists of agents that some servers return instead of a card."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from parley.client.bindings.http import redacted
 from parley.model.cards import AgentCard
 
 MAX_NAMED_AGENTS = 20
-"""The most agents that an error message names."""
+"""The maximum number of agents in an error message."""
 
 _LISTS = ("agents", "cards", "agentCards", "agent_cards")
 _CARDS = ("card", "agentCard", "agent_card")
@@ -38,9 +38,9 @@ class ListedAgent(msgspec.Struct, frozen=True):
 
 
 def parse_catalog(body: bytes, where: str) -> tuple[ListedAgent, ...]:
-    """Return the agents that a JSON document lists; none if it is no catalog.
+    """Return the agents that a JSON document lists; empty if it is not a catalog.
 
-    ``where`` is the address of the document, the base of relative addresses.
+    ``where`` is the address of the document, for relative addresses.
     """
     try:
         value = msgspec.json.decode(body)
@@ -70,7 +70,7 @@ def serves_address(card: AgentCard, url: str) -> bool:
 
 
 def describe_agents(agents: Iterable[ListedAgent]) -> str:
-    """Return the agents of a catalog in words."""
+    """Return a description of the agents of a catalog."""
     each = [str(agent)[:300] for agent in agents]
     more = f" and {len(each) - MAX_NAMED_AGENTS} more" if len(each) > MAX_NAMED_AGENTS else ""
     return ", ".join(each[:MAX_NAMED_AGENTS]) + more
@@ -105,7 +105,7 @@ def _text(value: dict[str, Any], names: Iterable[str]) -> str:
 
 
 def _address(text: str, where: str) -> str:
-    """Return an absolute HTTP address; empty for any other."""
+    """Return an absolute HTTP address; empty for any other text."""
     try:
         url = urljoin(where, text) if text else ""
         parts = urlsplit(url)

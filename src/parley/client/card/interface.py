@@ -1,4 +1,4 @@
-"""The choice of the interfaces to call, from a card's (specification §8.3.2)."""
+"""The choice among a card's interfaces (specification §8.3.2)."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ ADDED_SCHEMES = ("http", "https", "ws", "wss")
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A usable interface with its absolute address, and the protocol version to call it in.
+    """A usable interface with its absolute address and protocol version.
 
-    ``binding`` is its binding's name as the specification spells it. ``origin`` is the origin to
-    connect to, if it is certain.
+    ``binding`` is the binding's name in the specification. ``origin`` is the origin to connect to,
+    if it is certain.
     """
 
     interface: AgentInterface
@@ -43,7 +43,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class Choice(NamedTuple):
-    """The interfaces to call, in order, and the interfaces that get no credentials."""
+    """The interfaces to call, in order, and the interfaces that may not get the credentials."""
 
     candidates: tuple[Candidate, ...]
     skipped: tuple[Candidate, ...]
@@ -60,17 +60,15 @@ def choose(
 ) -> Choice:
     """Return the usable interfaces in the order to try them.
 
-    The order is the card's; a binding that a package adds is used only if it is asked for, or alone
-    there.
-    ``binding`` is the only binding to use, or a list of those to prefer;
-    ``version`` is the only version to use. A relative address is resolved against the card's. After
-    an encrypted interface no unencrypted one is tried: an attacker who can break a connection must
-    not get to read the next. Interfaces at origins that may not have the ``credentials`` are
-    skipped. ``http`` is the transport of the calls.
+    The order is the card's. A binding that a package adds is used only if it is requested or has no
+    alternative. ``binding`` is the only binding to use, or a list of preferred ones; ``version`` is
+    the only version to use. A relative address is resolved against the card's. After an encrypted
+    interface no unencrypted one is tried: an attacker who can break a connection must not get to
+    read the next. Interfaces at origins that may not get the ``credentials`` are skipped. ``http``
+    is the transport of the calls.
 
     Raises ``NoCommonInterface`` if no interface is usable, ``CardInvalid`` if none has a binding or
-    none of the usable ones a valid address, and ``OriginNotTrusted`` if none may have the
-    credentials.
+    no usable one has a valid address, and ``OriginNotTrusted`` if none may get the credentials.
     """
     only = canonical(binding) if isinstance(binding, str) and binding else ""
     preferred = [] if isinstance(binding, str) else [canonical(name) for name in binding]
@@ -82,7 +80,7 @@ def choose(
             for offered in card.supported_interfaces
             if (name := canonical(offered.protocol_binding)) == (only or name)
             and is_known(name)
-            # An interface without a version is of the latest, whose cards have such interfaces.
+            # An interface without a version belongs to the latest version, whose cards allow that.
             and (known := versions.supported_for(offered.protocol_version or versions.LATEST))
             is not None
             and known == (version or known)
@@ -115,7 +113,7 @@ def choose(
             _origin(candidate.binding, url, http) if credentials is not None else None,
         )
         if credentials and not credentials.allows(resolved.origin):
-            logger.info("%.100s: passing over %s, whose origin is not trusted", card.name, resolved)
+            logger.info("%.100s: skipping %s, whose origin is not trusted", card.name, resolved)
             skipped.append(resolved)
         elif resolved not in found and (
             not found or _is_plain(found[0]) or not _is_plain(resolved)
@@ -152,7 +150,7 @@ def _address(binding: str, url: str, card_url: str) -> str | None:
             return url if urlsplit(f"//{url}").port else None
         whole = urljoin(card_url, url)
         parts = urlsplit(whole)
-        # An invalid port raises here.
+        # ``port`` raises for an invalid port.
         schemes = ("http", "https") if binding in BINDINGS else ADDED_SCHEMES
         is_usable = url and parts.scheme in schemes and parts.hostname
         return http_address(whole) if is_usable and parts.port != 0 else None
@@ -172,9 +170,9 @@ def _no_common_interface(card: AgentCard, only: str, version: str) -> ClientErro
     )
     wanted = f"{only} {version}".strip()
     speaks = (
-        f"{wanted} was asked for"
+        f"{wanted} was requested"
         if wanted
-        else f"this client speaks {', '.join(filter(is_supported, BINDINGS))} in "
+        else f"this client supports {', '.join(filter(is_supported, BINDINGS))} in "
         f"{' and '.join(versions.SUPPORTED_VERSIONS)}"
     )
     text = f"{card.name!r} offers {offers or 'no interface'}; {speaks}"

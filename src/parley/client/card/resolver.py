@@ -56,16 +56,17 @@ MAX_CACHED = 64
 
 
 class ForeignCard(msgspec.Struct, frozen=True):
-    """A card that somebody else gave, such as a registry, as JSON values.
+    """A card from a third party, such as a registry, as JSON values.
 
-    The caller does not vouch for it: credentials go to the origin of its first interface only.
+    The caller does not vouch for it: credentials are sent to the origin of its first interface
+    only.
     """
 
     card: Mapping[str, Any]
 
 
 class CatalogReference(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent that a catalog names, such as a ``FoundAgent``, and how it may be called."""
+    """An agent in a catalog, such as a ``FoundAgent``, with its reference and egress policy."""
 
     @property
     def identifier(self) -> str:
@@ -74,7 +75,7 @@ class CatalogReference(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The name for people."""
+        """The display name."""
         raise NotImplementedError
 
     @property
@@ -89,15 +90,15 @@ class CatalogReference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Reference = str | bytes | os.PathLike[str] | Mapping[str, Any] | AgentCard | ForeignCard
-"""An agent: the address of its host or its card, a card file, a card's JSON, or a card."""
+"""A reference to an agent: an address of its host or card, a card file, JSON, or a card."""
 
 
 class ResolvedCard(msgspec.Struct, frozen=True):
-    """A card, its original JSON, and the address that it was fetched from, if any.
+    """A card, its original JSON, and the address from which it was fetched, if any.
 
-    ``server`` is the ``Server`` header there. ``given_origin`` is the origin of the address that
-    the caller gave; redirects may have led to another. ``check`` says whether it is trusted.
-    ``is_foreign``: somebody else gave the card, without an address.
+    ``server`` is the ``Server`` header of that response. ``given_origin`` is the origin of the
+    caller's address; redirects may have led to another. ``check`` is the verdict about its
+    signatures. ``is_foreign``: a third party gave the card, without an address.
     """
 
     card: AgentCard
@@ -114,8 +115,8 @@ class ResolvedCard(msgspec.Struct, frozen=True):
     def bind(self, credentials: Credentials) -> Credentials:
         """Return the credentials, limited to the origins that the caller gave them for.
 
-        The caller vouches for a card that it passes itself. Of a fetched card the caller vouches
-        only for the address, of one that somebody else gave for its first interface.
+        The caller vouches for a card that it passes itself. For a fetched card the caller vouches
+        only for the address, for a third party's card only for the first interface.
         """
         if self.url or self.is_foreign:
             return credentials.for_origin(self.given_origin)
@@ -123,7 +124,7 @@ class ResolvedCard(msgspec.Struct, frozen=True):
 
 
 def first_origin(card: AgentCard) -> Origin | None:
-    """Return the origin of a card's first interface with an address of HTTP."""
+    """Return the origin of a card's first interface with an HTTP address."""
     for interface in card.supported_interfaces:
         try:
             return Origin.of(interface.url)
@@ -140,17 +141,18 @@ class _CachedCard(msgspec.Struct):
 
 
 class _NoCard(msgspec.Struct, frozen=True):
-    """An answer that is no card: its HTTP status, and the agents of a catalog in it."""
+    """A response that is not a card: its HTTP status, and the agents if it is a catalog."""
 
     status: int
     agents: tuple[ListedAgent, ...]
 
 
 class CardResolver:
-    """Finds cards, and caches at most 64 of them as HTTP caching allows (RFC 9111).
+    """Finds cards, and caches up to 64 of them by the rules of HTTP caching (RFC 9111).
 
-    ``headers`` go with every request, ``credentials`` and those of ``auth`` only to the server of
-    the reference (but for headers only when it asks for them). ``requests`` counts requests.
+    ``headers`` are sent with every request. ``credentials`` and the credentials of ``auth`` are
+    sent only to the server of the reference, and, except for headers, only if it asks for them.
+    ``requests`` counts requests.
     """
 
     def __init__(
@@ -178,17 +180,17 @@ class CardResolver:
         self.requests = 0
 
     def forget(self) -> None:
-        """Drop what is cached: it is fetched again, whole."""
+        """Drop the cached cards, so that they are fetched again."""
         self._cache.clear()
 
     async def resolve(self, reference: Reference) -> ResolvedCard:
         """Return the card of ``reference``.
 
-        For an address without a path, a catalog of one agent leads to its card. For one with a
-        path, the domain's card counts if it has an interface there.
+        For an address without a path, a catalog with one agent leads to its card. For an address
+        with a path, the domain's card is used if it has an interface there.
 
-        Raises ``CardNotFound`` (no card, or several agents, which the error names), ``CardInvalid``
-        (something else), ``AuthenticationRequired``, and the errors of ``HttpTransport``.
+        Raises ``CardNotFound`` (no card, or several agents, which the error lists), ``CardInvalid``
+        (not a card), ``AuthenticationRequired``, and the errors of ``HttpTransport``.
         """
         if isinstance(reference, AgentCard):
             return ResolvedCard(reference, struct.encode(reference))
@@ -217,7 +219,7 @@ class CardResolver:
         if re.match(r"https?://", text, re.IGNORECASE):
             return await self._from_url(text)
         if re.match(r"file:", text, re.IGNORECASE):
-            from urllib.request import url2pathname  # a large import, seldom needed
+            from urllib.request import url2pathname  # slow to import, rarely needed
 
             return await self._from_file(Path(url2pathname(urlsplit(text).path)))
         is_host = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+)(:\d+)?(/\S*)?", text)
@@ -227,12 +229,12 @@ class CardResolver:
         if is_host:
             address = f"{_scheme_for(is_host[1])}://{text}"
             if is_file:
-                # A file in the current folder must not take the place of a host.
+                # A file in the current folder must not shadow a host.
                 raise CardNotFound(
                     f"{text!r} is a file here, and may be a host: give ./{text} or {address}"
                 )
             return await self._from_url(address)
-        shown = re.sub(r"^.*@", "...@", text)  # the first part may be a password
+        shown = re.sub(r"^.*@", "...@", text)  # the part before @ may be a password
         raise CardNotFound(f"{shown[:200]!r} is neither an address nor a card file")
 
     async def _from_file(self, path: Path) -> ResolvedCard:
@@ -243,7 +245,7 @@ class CardResolver:
         try:
             raw = await asyncio.to_thread(read)
         except (OSError, ValueError, RuntimeError) as error:
-            reason = getattr(error, "strerror", None) or error  # a NUL in the name, no such home
+            reason = getattr(error, "strerror", None) or error  # such as a NUL in the name
             shown = str(path)[:200]
             raise CardNotFound(f"the card file {shown} cannot be read: {reason}") from error
         if len(raw) > self._max_size:
@@ -296,16 +298,16 @@ class CardResolver:
         raise CardNotFound(f"no agent card at {', '.join(tried)}")
 
     async def _from_domain(self, url: str, credentials: Credentials) -> ResolvedCard | list[str]:
-        """Return the card at the domain's well-known address, if it is the card of ``url``.
+        """Return the card at the domain's well-known address, if it belongs to ``url``.
 
-        Otherwise return the addresses tried. The card of another agent does not count.
+        Otherwise return the addresses tried. The card of another agent is ignored.
         """
         tried = []
         for path in WELL_KNOWN:
             candidate = urlunsplit(urlsplit(url)._replace(path=path, query="", fragment=""))
             try:
                 found = await self._fetch(candidate, credentials)
-            except ClientError:  # the caller gets the error for its own address
+            except ClientError:  # the caller gets the error for its own address instead
                 continue
             if isinstance(found, _NoCard):
                 tried.append(f"{redacted(candidate)} ({found.status})")
@@ -338,7 +340,7 @@ class CardResolver:
         urls = [agent.card_url] if agent.card_url else _candidate_urls(agent.url)
         if not is_same_server(url, urls[0]):
             raise CardNotFound(
-                f"{redacted(url)} has no agent card, and refers to another server; "
+                f"{redacted(url)} has no agent card, and names an agent on another server; "
                 f"connect to {agent}"
             )
         for card_url in urls:
@@ -350,7 +352,7 @@ class CardResolver:
     async def _with_name(
         self, agent: ListedAgent, url: str, credentials: Credentials
     ) -> ListedAgent:
-        """Return an agent of a catalog with the name on its card, if the same server has it."""
+        """Return an agent of a catalog with the name from its card, if the same server has it."""
         if agent.name or not agent.card_url or not is_same_server(url, agent.card_url):
             return agent
         try:
@@ -362,7 +364,7 @@ class CardResolver:
         return msgspec.structs.replace(agent, name=found.card.name)
 
     def _origin_of(self, url: str) -> Origin | None:
-        """Return the origin of the caller's address; ``None`` if nothing is sent there."""
+        """Return the origin of the caller's address; ``None`` if no credentials are sent there."""
         if not self._credentials and self._auth is None:
             return None
         try:
@@ -371,7 +373,7 @@ class CardResolver:
             if not self._credentials:
                 return None
             raise CardNotFound(
-                f"{redacted(url)!r} is no address to send credentials to; give {error}"
+                f"{redacted(url)!r} is not an address to send credentials to; give {error}"
             ) from None
 
     async def _fetch(self, url: str, credentials: Credentials) -> ResolvedCard | _NoCard:
@@ -451,7 +453,7 @@ class CardResolver:
             raise AuthenticationRequired(
                 f"{redacted(reply.url)} wants credentials for the agent card"
                 if reply.status == 401
-                else f"{redacted(reply.url)} refuses to show the agent card",
+                else f"{redacted(reply.url)} rejects the request for the agent card",
                 status=reply.status,
                 challenge=reply.headers.get("www-authenticate", ""),
             )
@@ -517,10 +519,10 @@ def _scheme_for(host: str) -> str:
 
 
 def read_card(raw: bytes, where: str) -> AgentCard:
-    """Return the card in ``raw``; ``where`` names it in errors.
+    """Return the card in ``raw``. Errors call it ``where``.
 
-    Unknown members and security schemes of unknown kinds are ignored. A 0.3 card is converted as
-    far as the two versions agree, with the interfaces that it implies.
+    Unknown members and security schemes of unknown kinds are ignored. A 0.3 card is converted to
+    1.0 as far as possible, including the interfaces that it implies.
 
     Raises ``CardInvalid`` with the reason.
     """

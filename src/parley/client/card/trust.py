@@ -1,4 +1,4 @@
-"""Whom a client trusts to sign agent cards (specification §8.4), and what became of a card."""
+"""The signers of agent cards that a client trusts (specification §8.4), and verdicts on cards."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ State = Literal["not verified", "trusted", "not trusted", "not signed"]
 
 
 class CardCheck(msgspec.Struct, frozen=True):
-    """A client's verdict about a card, and why it is not trusted, if it is not.
+    """A client's verdict on a card, with the reason if it is not trusted.
 
-    ``verdict`` has each signature: its key, its algorithm, and its reason. ``str`` is all of it in
-    words.
+    ``verdict`` lists the signatures, each with key, algorithm and reason. ``str`` returns all of it
+    as text.
     """
 
     state: State = "not verified"
@@ -41,7 +41,7 @@ class CardCheck(msgspec.Struct, frozen=True):
 
     @property
     def is_trusted(self) -> bool:
-        """Whether a trusted key signed the card."""
+        """True if a trusted key signed the card."""
         return self.state == "trusted"
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class CardCheck(msgspec.Struct, frozen=True):
 
 
 def printable(text: str) -> str:
-    """Return a text on one line: cards choose some of the words."""
+    """Return a text on one line, since cards choose some of the text."""
     return "".join(char if char.isprintable() else " " for char in text)
 
 
@@ -63,26 +63,26 @@ NOT_VERIFIED = CardCheck(reason="connect(..., trust=True) verifies signatures")
 
 
 class CardTrust:
-    """Which signatures of agent cards a client trusts: ``connect(url, trust=CardTrust(...))``.
+    """The trusted signers of agent cards: ``connect(url, trust=CardTrust(...))``.
 
-    One signature that a trusted key made is enough. Without pins, keys are trusted that are
-    published (``jku``) at the card's own origin, which is the origin of the caller's address,
-    or at one of ``origins``. The addresses of key sets are encrypted, except on this machine, and
-    no redirect is followed.
+    One signature by a trusted key is enough. Without pins, trusted keys are those that are
+    published (``jku``) at the card's own origin, which is the origin of the caller's address, or at
+    one of ``origins``. The addresses of key sets must be encrypted, except on this machine, and
+    redirects are not followed.
 
     ``keys`` pins keys: a JWK, a JWK Set, PEM, or the path of a file with such keys, alone or in a
-    list. Only these are trusted then, and nothing is fetched; a file is read again when it changes.
+    list. Then only these are trusted, and nothing is fetched; a changed file is read again.
     ``thumbprints`` pins published keys by their SHA-256 thumbprints (RFC 7638), or by key ids and
     their thumbprints (a mapping).
 
-    ``required``: a card without a trusted signature is refused (``CardNotTrusted``). Without it,
+    ``required``: a card without a trusted signature is rejected (``CardNotTrusted``). Otherwise
     ``RemoteAgent.card_trust`` has the verdict. Pins are always required.
 
-    ``algorithms`` are accepted. ``allow_private`` lets ``origins`` be at private addresses,
-    or at the hosts and networks of a list.
+    ``algorithms`` are the accepted algorithms. ``allow_private`` lets ``origins`` be at private
+    addresses, or at the hosts and networks of a list.
 
-    It keeps key sets as long as they may be kept, looks a key up again that is unknown, and
-    remembers which cards were signed: share one among connections. Raises ``ValueError`` for keys,
+    The object caches key sets as long as permitted, fetches again for an unknown key, and remembers
+    which cards were signed: share one object among connections. Raises ``ValueError`` for keys,
     origins and algorithms that cannot be trusted.
     """
 
@@ -112,9 +112,7 @@ class CardTrust:
         if self._pins is not None and self._thumbprints is not None:
             raise ValueError("give keys, or the thumbprints of published ones, but not both")
         if self._pins is not None and self.origins:
-            raise ValueError(
-                "give keys, and only they are trusted, or origins that publish keys, but not both"
-            )
+            raise ValueError("give trusted keys, or origins that publish keys, not both")
         is_pinned = self._pins is not None or self._thumbprints is not None
         if is_pinned and not required:
             raise ValueError("pinned keys are required: leave out required=False, or the pins")
@@ -127,7 +125,7 @@ class CardTrust:
 
     @property
     def pinned(self) -> KeySet | None:
-        """The keys that are pinned, ``None`` without pins. Files are read again if they changed.
+        """The pinned keys, ``None`` without pins. Changed files are read again.
 
         Raises ``ValueError`` for a file without usable keys.
         """
@@ -143,16 +141,16 @@ class CardTrust:
         return thumbprint in (self._thumbprints.get(key.kid), self._thumbprints.get(thumbprint))
 
     def remember(self, address: str, kid: str) -> None:
-        """Note that the card of an address was signed, with which key."""
+        """Record that the card at an address was signed with this key."""
         self._signed[address] = kid
 
     def signed_before(self, address: str) -> str | None:
-        """Return the key that signed the card of an address before, ``None`` if it was not seen."""
+        """Return the key that signed the card at an address before, ``None`` if there was none."""
         return self._signed.get(address)
 
 
 def trust_of(given: CardTrust | bool | None) -> CardTrust | None:
-    """Return the trust that an option asks for: ``True`` requires signatures."""
+    """Return the trust for the option ``trust``: ``True`` requires signatures."""
     if given is None or given is False:
         return None
     if given is True:
@@ -163,7 +161,7 @@ def trust_of(given: CardTrust | bool | None) -> CardTrust | None:
 
 
 class _Pin:
-    """Keys of an operator: as given, or in a file that is read again when it changes."""
+    """Pinned keys: values, or a file that is read again when it changes."""
 
     def __init__(self, given: object) -> None:
         self._path = _path_of(given)
@@ -175,7 +173,7 @@ class _Pin:
             self.read()
 
     def read(self) -> tuple[VerificationKey, ...]:
-        """Return the keys. Raises ``ValueError`` for a file that has none."""
+        """Return the keys. Raises ``ValueError`` for a file without keys."""
         path = self._path
         if path is None:
             return self._keys
@@ -219,9 +217,10 @@ def _content(text: bytes, path: Path) -> object:
 
 
 def _public_keys(given: object, what: str) -> tuple[VerificationKey, ...]:
-    """Return the keys of a JWK, a JWK Set or PEM. Raises ``ValueError`` for secrets, and for none.
+    """Return the keys of a JWK, a JWK Set or PEM. Raises ``ValueError`` for secrets, and for no
+    keys.
 
-    All who knew the secret could sign cards.
+    Everyone who knows a secret could sign cards with it.
     """
     if isinstance(given, str) and given.lstrip().startswith("{"):
         given = _content(given.encode(), Path("keys="))
@@ -240,7 +239,7 @@ def _public_keys(given: object, what: str) -> tuple[VerificationKey, ...]:
 
 
 def _thumbprints(given: Iterable[str] | Mapping[str, str]) -> dict[str, str] | None:
-    """Return thumbprints by key ids, those without by themselves; ``None`` for none."""
+    """Return thumbprints by key id, or by themselves without ids; ``None`` for no pins."""
     pairs = given.items() if isinstance(given, Mapping) else [(each, each) for each in given]
     found = {}
     for kid, thumbprint in pairs:

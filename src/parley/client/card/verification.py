@@ -1,4 +1,4 @@
-"""Verifies the cards of one connection: fetches trusted key sets, and keeps signed members."""
+"""Verification of the cards of one connection: fetches key sets, and keeps signed members."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ MAX_URL = 2048
 
 
 class KeySetClient:
-    """Fetches key sets for the cards of one agent, without credentials and without redirects.
+    """Fetches key sets for the cards of one agent, without credentials and redirects.
 
-    ``http`` fetched the card, so it dials the card's ``own`` origin. Others are dialled if
+    ``http`` fetched the card, so it may call the card's ``own`` origin. Other origins are called if
     ``egress`` allows their addresses.
     """
 
@@ -69,7 +69,7 @@ class KeySetClient:
                 f"its key set {said}; to allow it: CardTrust(allow_private=[...])"
             ) from None
         except ClientError as error:
-            raise FetchFailed(f"its key set cannot be had: {error}") from None
+            raise FetchFailed(f"its key set cannot be fetched: {error}") from None
         try:
             content = msgspec.json.decode(body)
             keys = read_keys(content if isinstance(content, dict) else {})
@@ -86,7 +86,7 @@ class KeySetClient:
 
 
 def checked_jku(url: str, own: Origin | None, trusted: tuple[Origin, ...]) -> str:
-    """Return why keys at an address are not trusted, empty if they are."""
+    """Return the reason why keys at an address are not trusted, empty if they are."""
     if not url:
         return "it names no key set (jku), and its key is not pinned"
     if len(url) > MAX_URL:
@@ -116,7 +116,7 @@ _MAX_KEPT = 4
 
 
 class _KeepingCodec:
-    """A codec that notes the JSON of extended cards before it reads them."""
+    """A codec that stores the JSON of extended cards before it decodes them."""
 
     def __init__(self, codec: Any, kept: list[bytes]) -> None:
         self._codec = codec
@@ -133,9 +133,9 @@ class _KeepingCodec:
 
 
 def keep_raw_card(binding: Any, kept: list[bytes]) -> None:
-    """Have a binding of JSON add the extended cards that it receives to ``kept``.
+    """Let a JSON binding append the extended cards that it receives to ``kept``.
 
-    gRPC has no JSON: there a card is verified in the form that its members have.
+    gRPC has no JSON: there a card is verified in the JSON form of its members.
     """
     codec = getattr(binding, "codec", None)
     if codec is not None:
@@ -147,16 +147,16 @@ def keep_raw_card(binding: Any, kept: list[bytes]) -> None:
 logger = logging.getLogger(__name__)
 
 MAX_KEY_SETS = 4
-"""How many key sets are asked for one card, each once: others choose their addresses."""
+"""The maximum number of key sets fetched for one card, whose author chooses the addresses."""
 
 _EXTENDED = "extended card"
 _LARGE = 128 * 1024
 
 
 class CardVerifier:
-    """Verifies cards as a ``CardTrust`` says; without trust it leaves them as they are.
+    """Verifies cards by a ``CardTrust``; without one, cards are returned unchanged.
 
-    ``http`` is what fetches the cards.
+    ``http`` is the transport that fetches the cards.
     """
 
     def __init__(self, trust: CardTrust | None, http: HttpTransport) -> None:
@@ -165,7 +165,7 @@ class CardVerifier:
         self._client: KeySetClient | None = None
 
     async def aclose(self) -> None:
-        """Close the connections to servers of keys. Idempotent."""
+        """Close the connections to key servers. Idempotent."""
         if self._client is not None:
             await self._client.aclose()
 
@@ -176,10 +176,10 @@ class CardVerifier:
         return check.is_trusted
 
     async def verify(self, resolved: ResolvedCard, *, kind: str = "card") -> ResolvedCard:
-        """Return a card with the verdict about it.
+        """Return a card with the verdict on it.
 
-        Of a card that is trusted, only the signed members are kept: a proxy may have added others.
-        Raises ``CardNotTrusted``.
+        A trusted card keeps only its signed members: a proxy may have added others. Raises
+        ``CardNotTrusted``.
         """
         trust = self.trust
         if trust is None:
@@ -193,7 +193,7 @@ class CardVerifier:
         try:
             card = read_card(msgspec.json.encode(members), where)
         except CardInvalid as error:
-            raise CardInvalid(f"what is signed of it is not enough: {error}") from None
+            raise CardInvalid(f"the signed members are not a complete card: {error}") from None
         card = msgspec.structs.replace(card, signatures=resolved.card.signatures)
         return msgspec.structs.replace(resolved, card=card, check=check)
 
@@ -224,16 +224,18 @@ class CardVerifier:
         before = trust.signed_before(address)
         reason = "the card has no signature"
         if before is not None:
-            reason += f"; it was signed before, by the key {before}: somebody may have removed it"
+            reason += (
+                f"; it was signed before, by the key {before}: its signature may have been removed"
+            )
         return CardCheck("not signed", reason, verdict), None
 
     async def _keys(
         self, trust: CardTrust, signature: CardSignature, own: Origin | None, asked: dict[str, bool]
     ) -> KeySet | str:
-        """Return the trusted keys for a signature, or why there are none.
+        """Return the trusted keys for a signature, or the reason why there are none.
 
-        ``asked`` are the addresses of the key sets that the card led to so far, and whether they
-        were fetched for it.
+        ``asked`` are the addresses of the key sets fetched for this card so far, and whether the
+        fetch succeeded.
         """
         if signature.problem:
             return signature.problem
@@ -249,7 +251,7 @@ class CardVerifier:
             return wrong
         jku = signature.jku
         if jku not in asked and len(asked) == MAX_KEY_SETS:
-            return f"the card names more than {MAX_KEY_SETS} key sets, and no more are asked for"
+            return f"the card names more than {MAX_KEY_SETS} key sets, and no more are fetched"
         looks_again = not asked.setdefault(jku, False)
         if self._client is None:
             self._client = KeySetClient(self._http, trust.egress)
@@ -265,7 +267,7 @@ class CardVerifier:
             return str(error)
         accepted = [key for key in found.keys if trust.accepts(key)]
         if found.has(signature.kid) and not any(key.kid == signature.kid for key in accepted):
-            return f"the key {signature.kid[:80]} has another thumbprint than those that are pinned"
+            return f"the key {signature.kid[:80]} has another thumbprint than the pinned ones"
         return KeySet(accepted)
 
     def _refuse(
@@ -282,9 +284,9 @@ class CardVerifier:
 
 
 class ConnectionCards:
-    """The cards of one connection: its first card, and extended ones.
+    """The cards of one connection: its first card, and extended cards.
 
-    ``received`` is the JSON of extended cards as it came, if signatures are verified.
+    ``received`` is the JSON of extended cards as received, if signatures are verified.
     """
 
     def __init__(self, resolved: ResolvedCard, verifier: CardVerifier) -> None:
@@ -293,24 +295,24 @@ class ConnectionCards:
         self.received: list[bytes] = []
 
     def keep_received(self, binding: object) -> None:
-        """Have a binding add the JSON of extended cards to ``received``, if it is needed."""
+        """Let a binding append the JSON of extended cards to ``received``, if it is needed."""
         if self._verifier.trust is not None:
             keep_raw_card(binding, self.received)
 
     async def aclose(self) -> None:
-        """Close the connections to servers of keys. Idempotent."""
+        """Close the connections to key servers. Idempotent."""
         await self._verifier.aclose()
 
     async def verify_extended(
         self, card: AgentCard, raw: bytes, version: str
     ) -> tuple[AgentCard, CardCheck]:
-        """Return an extended card, of which ``raw`` is the JSON of 1.0, and what is found out.
+        """Return an extended card, whose JSON of version 1.0 is ``raw``, and the verdict on it.
 
         Raises ``CardNotTrusted``.
         """
         if self._verifier.trust is None:
             return card, self._resolved.check
-        # gRPC has no JSON that could be signed: there it is what one of the versions writes.
+        # gRPC has no JSON that could be signed: try the JSON forms of the protocol versions.
         first, *others = self.received[-1:] or [raw, versions.write_card(card, version)]
         found = msgspec.structs.replace(self._resolved, card=card, raw=first)
         for other in others:
@@ -322,6 +324,6 @@ class ConnectionCards:
 
 
 def _why(check: CardCheck) -> str:
-    """Return why a card is not trusted, with each signature. Cards choose some of the words."""
+    """Return the reason why a card is not trusted, with each signature. Cards choose some text."""
     signatures = check.verdict.signatures if check.verdict is not None else ()
     return printable("; ".join((check.reason, *map(str, signatures))))

@@ -1,1 +1,1 @@
-"""Files by reference: up to an agent, and down from where it says."""
+"""Files by reference: uploads to an agent, and downloads from the addresses that it names."""

@@ -1,4 +1,4 @@
-"""Download one file over HTTP, and continue where a connection broke (RFC 9110 §14)."""
+"""Download of one file over HTTP, continued after a broken connection (RFC 9110 §14)."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ _DIGEST = re.compile(r"sha-256=:([A-Za-z0-9+/=]+):")
 
 
 class FetchRoute(NamedTuple):
-    """The transport for an address, and the headers that its server may have.
+    """The transport for an address, and the headers that its server may get.
 
-    ``auth`` has credentials beside them.
+    ``auth`` has further credentials.
     """
 
     http: HttpTransport
@@ -61,8 +61,8 @@ class FetchRoute(NamedTuple):
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits on a download.
 
-    ``max_bytes`` is its size. ``idle`` bounds the seconds without a byte. After ``grace`` seconds
-    of waiting for it, a server must have sent ``min_rate`` bytes a second.
+    ``max_bytes`` is the maximum size. ``idle`` bounds the seconds without a byte. After ``grace``
+    seconds of waiting, a server must have sent ``min_rate`` bytes per second.
     """
 
     max_bytes: int | None = None
@@ -72,11 +72,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Download:
-    """One download: ``chunks`` yields the bytes, and learns about the file from each response.
+    """A download: ``chunks`` yields the bytes, and reads facts about the file from each response.
 
-    ``route`` gives the transport and the headers for every address, also for that of a redirect.
-    After a redirect to another server no credentials are sent. ``sha256`` is that of the whole, if
-    it is known before.
+    ``route`` returns the transport and the headers for every address, including redirects. After a
+    redirect to another server no credentials are sent. ``sha256`` is the expected digest of the
+    whole file, if known.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Download:
         self._waited = 0.0
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes of the file, each once and in order."""
+        """Yield the bytes of the file, once and in order."""
         failures, reached = 0, 0
         while True:
             try:
@@ -124,12 +124,11 @@ class Download:
                     raise
                 pause = self._retry.pause(failures) if wished is None else wished
                 failures += 1
-                logger.info("%s; going on at byte %d in %.2f s", error, self._position, pause)
+                logger.info("%s; resuming at byte %d in %.2f s", error, self._position, pause)
             await asyncio.sleep(pause)
         if self._sha256 and self._hash.hexdigest() != self._sha256:
             raise FileMismatch(
-                f"the bytes of {self._where} do not have the SHA-256 that was announced; "
-                "do not use them"
+                f"the bytes of {self._where} do not have the announced SHA-256; do not use them"
             )
 
     @property
@@ -166,7 +165,8 @@ class Download:
             raise FileMismatch(f"{self._where} sent more than the {size:,} bytes it announced")
 
     def _begin(self, answer: OpenResponse) -> int:
-        """Note the facts of a response about the file; return how many of its bytes are known."""
+        """Record a response's facts about the file. Return how many of its bytes are already
+        known."""
         headers = answer.headers
         whole = headers.get("content-encoding", "identity") == "identity"
         validator = _validator_of(headers) if whole else ""
@@ -178,7 +178,7 @@ class Download:
             match = _CONTENT_RANGE.fullmatch(headers.get("content-range", ""))
             if match is None or match[1] is None or int(match[1]) != self._position:
                 raise FileMismatch(
-                    f"{self._where} answered with another part of the file than was asked for"
+                    f"{self._where} answered with another part of the file than requested"
                 )
             size = None if match[2] == "*" else int(match[2])
             begin = self._position
@@ -215,7 +215,7 @@ class Download:
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[OpenResponse]:
-        """Ask for the rest of the file, and yield a response that has it."""
+        """Request the rest of the file, and yield the response with it."""
         ours = {"Accept": "*/*", "Accept-Encoding": "identity"}
         if self._position:
             ours |= {"Range": f"bytes={self._position}-", "If-Range": self._validator}
@@ -254,13 +254,13 @@ class Download:
         match status:
             case 401 | 403:
                 raise AuthenticationRequired(
-                    f"{where} refuses to give the file: its address has expired, or it wants other "
+                    f"{where} rejects the download: its address has expired, or it wants other "
                     "credentials; ask the agent for a new address",
                     status=status,
                     challenge=answer.headers.get("www-authenticate", ""),
                 )
             case 404 | 410:
-                words = "has no such file, or not any more"
+                words = "has no such file, or has removed it"
             case 416:
                 words = f"has no byte {self._position:,} of the file: it changed"
             case _:
@@ -273,7 +273,7 @@ class Download:
 
 
 def _validator_of(headers: Mapping[str, str]) -> str:
-    """Return what tells whether a file is still the same; a weak entity tag does not."""
+    """Return the validator that shows changes of the file; weak entity tags do not count."""
     etag = headers.get("etag", "")
     return etag if etag.startswith('"') else ""
 
@@ -289,7 +289,7 @@ def _name_in(disposition: str) -> str:
 
 
 def _digest_in(header: str) -> str:
-    """Return the SHA-256 of the whole that a response announces (RFC 9530), as hex."""
+    """Return the SHA-256 of the whole file in a response (RFC 9530), as hex."""
     found = _DIGEST.search(header)
     if not found:
         return ""

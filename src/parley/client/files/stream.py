@@ -1,4 +1,4 @@
-"""The bytes of a file, as callers and authors read them, and save them."""
+"""The bytes of a file, for reading and for saving to disk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from parley.model.parts import MAX_READ, Part
 # -- saving -----------------------------------------------------------------------------------
 
 BUFFER = 1024 * 1024
-"""The bytes that are collected before a thread writes them."""
+"""The number of bytes that are collected before a thread writes them."""
 
 MAX_NAME = 150
 _UNSAFE = re.compile(r'[\x00-\x1f\x7f<>:"|?*\u200e\u200f\u202a-\u202e\u2066-\u2069]')
@@ -30,9 +30,9 @@ _DEVICES = re.compile(r"(?i)(con|prn|aux|nul|com\d|lpt\d)(\..*)?$")
 
 
 def safe_name(filename: str, media_type: str = "") -> str:
-    """Return a safe name for a file on this machine, from a name that comes from outside.
+    """Return a safe local file name for a name from outside.
 
-    It is not empty, has no folder and no character that a system refuses, and is no hidden file.
+    It is not empty, has no folder and no forbidden character, and is not a hidden file.
     """
     name = re.split(r"[/\\]", filename)[-1]
     name = _UNSAFE.sub("_", name).lstrip(".~ ").rstrip(". ")
@@ -50,9 +50,9 @@ def safe_name(filename: str, media_type: str = "") -> str:
 
 
 def free_path(folder: Path, name: str) -> Path:
-    """Return a path in a folder where nothing is yet, and leave an empty file there.
+    """Create an empty file with an unused name in a folder, and return its path.
 
-    A second file of a name gets a number. Raises ``OSError``.
+    If the name is in use, a number is added. Raises ``OSError``.
     """
     for path in numbered_paths(folder, name):
         try:
@@ -64,7 +64,7 @@ def free_path(folder: Path, name: str) -> Path:
 
 
 def numbered_paths(folder: Path, name: str) -> Iterator[Path]:
-    """Yield the paths for files of one name in a folder: the name itself, then with a number."""
+    """Yield the candidate paths for a name in a folder: the name itself, then with numbers."""
     stem, suffix = os.path.splitext(name)
     yield folder / name
     for number in itertools.count(2):
@@ -74,12 +74,13 @@ def numbered_paths(folder: Path, name: str) -> Iterator[Path]:
 async def write_file(path: Path, chunks: AsyncIterator[bytes]) -> Path:
     """Write chunks to a file, and return its path.
 
-    They go to a new file next to it, which takes its place at the end and is removed on failure.
-    Raises ``OSError``.
+    They are written to a temporary file next to it, which replaces it at the end and is removed on
+    failure. Raises ``OSError``.
     """
     temporary = path.with_name(f".{path.name[:MAX_NAME]}.{secrets.token_hex(4)}.part")
     try:
-        # Not in a thread: a call that is cancelled while a thread opens it would leave it there.
+        # Not opened in a thread: if the call were cancelled meanwhile, the file would be left
+        # behind.
         with temporary.open("xb") as file:
             await _write(file, chunks)
         await asyncio.to_thread(os.replace, temporary, path)
@@ -104,15 +105,15 @@ async def _write(file: BinaryIO, chunks: AsyncIterator[bytes]) -> None:
 # -- stream -----------------------------------------------------------------------------------
 
 Progress = Callable[[int, int | None], None]
-"""A function that is called with the bytes so far, and all of them if that is known."""
+"""Called with the number of bytes so far, and the total if it is known."""
 
 
 Chunks = AsyncGenerator[bytes, None]
-"""The bytes of a file, piece by piece."""
+"""The bytes of a file in chunks."""
 
 
 class FileFacts(msgspec.Struct):
-    """Facts about a file; reading it adds to them."""
+    """Facts about a file, updated while it is read."""
 
     filename: str = ""
     media_type: str = ""
@@ -122,9 +123,9 @@ class FileFacts(msgspec.Struct):
 class FileStream:
     """The bytes of a file: an async iterator of chunks, and an async context manager.
 
-    After a broken connection it continues where it stopped. The check of the whole file follows
-    the last chunk: if that raises ``FileMismatch``, do not use the chunks. Leave the loop early
-    inside ``async with``, which closes the connection.
+    After a broken connection it continues at the same position. The whole file is checked after the
+    last chunk: if that raises ``FileMismatch``, do not use the chunks. If you leave the loop early,
+    do so inside ``async with``, which closes the connection.
     """
 
     def __init__(self, chunks: Chunks, facts: FileFacts, url: str = "") -> None:
@@ -135,7 +136,7 @@ class FileStream:
 
     @property
     def filename(self) -> str:
-        """The name of the file, as its sender wrote it: not safe to use as a path."""
+        """The sender's name for the file. It is not safe as a path."""
         return self._facts.filename
 
     @property
@@ -145,7 +146,7 @@ class FileStream:
 
     @property
     def size(self) -> int | None:
-        """The number of bytes, if it is known; inside ``async with`` the server has been asked."""
+        """The number of bytes, if known; inside ``async with`` the server has been asked."""
         return self._facts.size
 
     def __aiter__(self) -> Self:
@@ -186,8 +187,8 @@ class FileStream:
     def _check(self, size: int, limit: int) -> None:
         if size > limit:
             raise FileLimitExceeded(
-                f"{self.filename[:100] or 'the file'} has more than {limit:,} bytes, which is what "
-                "read() holds in memory; read it piece by piece with open(), write it to disk, or "
+                f"{self.filename[:100] or 'the file'} has more than {limit:,} bytes, the limit of "
+                "read() for memory; read it in chunks with open(), write it to disk, or "
                 "give read() a larger limit"
             )
 
@@ -195,7 +196,7 @@ class FileStream:
         """Write the bytes to a file, and return its path.
 
         The file appears when it is complete, and replaces an existing one. If ``path`` is a folder,
-        the file gets its own name there, made safe, and a number if the name is taken.
+        the file gets the sender's name, made safe, with a number if the name is in use.
         """
         path = Path(path)
         async with self:
@@ -211,15 +212,15 @@ class FileStream:
 
 
 async def in_memory(content: bytes, chunk: int = 64 * 1024) -> AsyncGenerator[bytes, None]:
-    """Yield bytes that are there already."""
+    """Yield bytes in memory in chunks."""
     for begin in range(0, len(content), chunk):
         yield content[begin : begin + chunk]
 
 
 def open_part(part: Part, fetch: Callable[[str, FileFacts], Chunks]) -> FileStream:
-    """Return the bytes of a file part as a stream; ``fetch`` yields those at an address.
+    """Return the bytes of a file part as a stream; ``fetch`` yields the bytes at an address.
 
-    Raises ``ValueError`` for a part that is no file, or has an address of another kind.
+    Raises ``ValueError`` for a part that is not a file, or whose address is not HTTP.
     """
     facts = FileFacts(part.filename, part.media_type)
     if part.raw is not None:

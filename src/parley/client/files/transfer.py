@@ -1,4 +1,4 @@
-"""Files of one agent: uploads that its card declares, downloads, and where credentials go.
+"""The files of one agent: uploads that its card declares, downloads, and their credentials.
 
 ``RemoteAgent`` has the public methods.
 """
@@ -30,10 +30,10 @@ from parley.security.egress import Egress
 from parley.security.networks import is_loopback
 
 MAX_INLINE = 7 * 1024 * 1024
-"""The bytes of files that a message carries: in base64 under the 10 MiB limit of common servers."""
+"""The maximum size of files in a message: as base64 below the usual server limit of 10 MiB."""
 
 Holder = Part | Artifact | Message | Task
-"""Anything that has files."""
+"""The objects that contain files."""
 
 
 class TransferParams(msgspec.Struct, frozen=True, rename="camel"):
@@ -45,11 +45,11 @@ class TransferParams(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class AgentFiles:
-    """Uploads to one agent, and downloads its files.
+    """Uploads to one agent, and downloads of its files.
 
-    The caller's credentials go to the agent's own origins and to those that the caller trusts. From
-    other origins files are fetched without them, and from public addresses only, unless ``egress``
-    allows more.
+    The caller's credentials are sent to the agent's own origins and to origins that the caller
+    trusts. From other origins files are fetched without credentials, and only from public
+    addresses, unless ``egress`` allows more.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class AgentFiles:
     # -- credentials -------------------------------------------------------------------------
 
     def _route(self, url: str) -> FetchRoute:
-        """Return how to call an address: an own one has credentials, another one is guarded."""
+        """Return the route to an address: with credentials to own origins, guarded to others."""
         origin = Origin.of(url)
         if any(own.covers(origin) for own in self._origins):
             if not self._auth.credentials.allows(origin):
@@ -147,7 +147,7 @@ class AgentFiles:
             self._guarded = self._http.guarded(egress)
         return FetchRoute(self._guarded, url, {}, is_own=False)
 
-    # -- up ------------------------------------------------------------------------------------
+    # -- uploads -------------------------------------------------------------------------------
 
     async def upload(
         self,
@@ -157,14 +157,14 @@ class AgentFiles:
         media_type: str = "",
         progress: Progress | None = None,
     ) -> Part:
-        """Upload a file, and return the part that refers to it."""
+        """Upload a file, and return a part that refers to it."""
         params = self.params
         if params is None:
             raise ClientError(
                 f"{self._name} declares no file transfer ({FILE_TRANSFER}): put the file where it "
                 "can fetch it, and send Part(url=...)"
             )
-        if isinstance(given, str | Path):  # before all of it is read
+        if isinstance(given, str | Path):  # checked before the file is read
             self._check_size(await _size_of(Path(given)), given, params)
         content = await content_of(given, filename=filename, media_type=media_type)
         self._check_size(content.size or 0, given, params)
@@ -173,7 +173,7 @@ class AgentFiles:
             route = self._route(url)
         except ValueError as error:
             raise ClientError(
-                f"{self._name} takes files at {url[:200]!r}; expected {error}"
+                f"{self._name} accepts files at {url[:200]!r}; expected {error}"
             ) from None
         if not route.is_own and self._auth.credentials:
             raise self._auth.credentials.refusal(self._card().name, [Origin.of(url)])
@@ -200,10 +200,11 @@ class AgentFiles:
     async def by_reference(
         self, message: Sendable | None, files: Sequence[str | Path | bytes | Part]
     ) -> tuple[Sendable | None, Sequence[str | Path | bytes | Part]]:
-        """Return a message's content and files with those uploaded that are too large for it.
+        """Return a message's content and files, after uploading the files that are too large for
+        it.
 
-        Ready parts are left as they are. Raises ``FileLimitExceeded``, before anything is uploaded,
-        if a file is too large and the agent declares no transfer.
+        Ready parts are unchanged. Raises ``FileLimitExceeded``, before anything is uploaded, if a
+        file is too large and the agent declares no file transfer.
         """
         contents = list(message) if isinstance(message, list | tuple) else [message]
         given: list[Any] = [*contents, *(Path(f) if isinstance(f, str) else f for f in files)]
@@ -236,10 +237,10 @@ class AgentFiles:
         sendable: Any = given[:count] if isinstance(message, list | tuple) else given[0]
         return sendable, given[count:]
 
-    # -- down ----------------------------------------------------------------------------------
+    # -- downloads -----------------------------------------------------------------------------
 
     def open(self, part: Part, *, progress: Progress | None = None) -> FileStream:
-        """Return the bytes of a part as a stream. No request is sent before it is read."""
+        """Return the bytes of a part as a stream. The first read sends the request."""
 
         def fetch(url: str, facts: FileFacts) -> Chunks:
             return Download(
@@ -269,7 +270,7 @@ class AgentFiles:
 
 
 def file_parts(holder: Holder) -> Iterator[Part]:
-    """Yield the file parts of anything that has parts: a task's are in its artifacts."""
+    """Yield the file parts of an object. A task's parts are in its artifacts."""
     if isinstance(holder, Part):
         yield holder
     elif isinstance(holder, Task):
@@ -282,7 +283,7 @@ def file_parts(holder: Holder) -> Iterator[Part]:
 
 
 async def _size_of(content: object) -> int:
-    """Return the bytes of what would become a file in a message."""
+    """Return the number of bytes of content that would become a file in a message."""
     if isinstance(content, bytes | bytearray | memoryview):
         return len(content)
     if isinstance(content, Path):
@@ -291,4 +292,4 @@ async def _size_of(content: object) -> int:
 
 
 def _described(given: object) -> str:
-    return str(given)[:200] if isinstance(given, str | Path) else "what is given as bytes"
+    return str(given)[:200] if isinstance(given, str | Path) else "the given bytes"

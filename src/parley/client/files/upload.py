@@ -1,4 +1,4 @@
-"""The content of one file, and its upload in pieces, which continues where a connection broke."""
+"""The content of a file, and its upload in chunks, continued after a broken connection."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from parley.model.errors import InvalidAgentResponseError, an
 # -- content ----------------------------------------------------------------------------------
 
 PIECE = 4 * 1024 * 1024
-"""The bytes that are held in memory, and sent again after a broken connection."""
+"""The number of bytes that are kept in memory, and sent again after a broken connection."""
 
 OCTETS = "application/octet-stream"
 
@@ -46,7 +46,7 @@ _END: Any = object()
 
 
 class Content(msgspec.Struct, frozen=True):
-    """A file to send: its bytes in pieces, its name and type, and its size, if it is known."""
+    """A file to send: its bytes in chunks, its name and media type, and its size if known."""
 
     pieces: AsyncIterator[bytes]
     filename: str
@@ -56,9 +56,9 @@ class Content(msgspec.Struct, frozen=True):
 
 
 async def content_of(given: Uploadable, *, filename: str = "", media_type: str = "") -> Content:
-    """Return a caller's value as content to send. Reads nothing of an iterator yet.
+    """Return a caller's value as content to send. An iterator is not read yet.
 
-    Raises ``OSError`` for a file that cannot be read, ``TypeError`` for anything else.
+    Raises ``OSError`` for a file that cannot be read, ``TypeError`` for any other type.
     """
     size, digest = None, ""
     if isinstance(given, str | Path):
@@ -89,12 +89,12 @@ async def content_of(given: Uploadable, *, filename: str = "", media_type: str =
 
 
 def guess_type(filename: str) -> str:
-    """Return the media type of a name's suffix."""
+    """Return the media type for a file name."""
     return mimetypes.guess_type(filename)[0] or OCTETS
 
 
 def _measure_path(path: Path) -> tuple[int | None, str]:
-    """Return the size and the digest of a file. A pipe or a device is not measured."""
+    """Return the size and the digest of a file, without reading pipes and devices."""
     mode = path.stat().st_mode
     if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
         return None, ""
@@ -104,7 +104,7 @@ def _measure_path(path: Path) -> tuple[int | None, str]:
 
 
 def _measure_file(file: BinaryIO) -> tuple[int | None, str]:
-    """Return the rest of an open file. A file that cannot go back is not measured."""
+    """Return the size and the digest of the rest of an open file, if it can seek."""
     try:
         if not file.seekable():
             return None, ""
@@ -150,7 +150,7 @@ async def _in_thread(items: Iterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def _regrouped(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """Yield the same bytes in pieces of a useful size."""
+    """Yield the same bytes in chunks of a useful size."""
     pending = bytearray()
     async for chunk in chunks:
         pending += _bytes_only(chunk)
@@ -174,13 +174,13 @@ def _bytes_only(value: object) -> bytes:
 logger = logging.getLogger(__name__)
 
 SLICE = 64 * 1024
-"""The bytes that are handed to the connection at once."""
+"""The number of bytes that are passed to the connection at once."""
 
 MAX_ANSWER = 64 * 1024
 
 
 class Created(msgspec.Struct, frozen=True, rename="camel"):
-    """A new file on a server: its address for readers, and the one to write it at."""
+    """A new file on a server: its address for readers, and the address to write it to."""
 
     id: str
     url: str
@@ -188,10 +188,10 @@ class Created(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Upload:
-    """One upload, to a server that takes it in pieces and tells how far it got.
+    """An upload in chunks, to a server that reports its progress.
 
-    ``create_headers`` have the caller's credentials, beside those of ``auth``; the address to write
-    at is signed and needs none. ``idle`` bounds the seconds without progress.
+    ``create_headers`` have the caller's credentials, in addition to those in ``auth``; the address
+    to write to is signed and needs none. ``idle`` bounds the seconds without progress.
     """
 
     def __init__(
@@ -215,10 +215,10 @@ class Upload:
         self._size: int | None = None
 
     async def send(self, content: Content) -> Created:
-        """Send all of it, and return the new file.
+        """Send the content, and return the new file.
 
         Raises ``FileLimitExceeded``, ``FileMismatch`` for a file that changes meanwhile, and other
-        ``ClientError``.
+        errors of type ``ClientError``.
         """
         self._size = content.size
         created = await repeat(
@@ -271,7 +271,7 @@ class Upload:
             created = msgspec.json.decode(body, type=Created)
         except msgspec.MsgspecError as error:
             raise InvalidAgentResponseError(
-                f"{redacted(self._address)} did not say where to write the file: {error}"
+                f"{redacted(self._address)} did not return the address to write to: {error}"
             ) from None
         return msgspec.structs.replace(
             created,
@@ -280,7 +280,7 @@ class Upload:
         )
 
     async def _send_piece(self, url: str, begin: int, piece: bytes, *, is_last: bool) -> None:
-        """Send a piece until the server has all of it."""
+        """Send a chunk until the server has all of it."""
         at, end = begin, begin + len(piece)
         failures, reached = 0, begin
         while True:
@@ -302,13 +302,13 @@ class Upload:
                     raise
                 pause = self._retry.pause(failures) if wished is None else wished
                 failures += 1
-                logger.info("%s; asking how far the upload got in %.2f s", error, pause)
+                logger.info("%s; asking for the progress of the upload in %.2f s", error, pause)
                 await asyncio.sleep(pause)
                 at, is_complete = await repeat(
                     lambda: self._ask(url),
                     self._retry,
                     safe=True,
-                    name="ask for the state of an upload",
+                    name="ask for the progress of an upload",
                     await_restart=True,
                 )
                 if at == end and is_last and is_complete:
@@ -319,12 +319,12 @@ class Upload:
                 failures, reached = 0, at
             if not begin <= at <= end:
                 raise FileMismatch(
-                    f"{redacted(url)} has {at:,} bytes of the file, and {begin:,} were "
-                    "acknowledged before; upload it again"
+                    f"{redacted(url)} has {at:,} bytes of the file, but has acknowledged {begin:,} "
+                    "before; upload it again"
                 )
 
     async def _patch(self, url: str, at: int, rest: memoryview, *, is_last: bool) -> int:
-        """Send bytes at an offset, and return the offset that the server has reached."""
+        """Send bytes at an offset. Return the server's new offset."""
         headers = {
             "Upload-Offset": str(at),
             "Content-Type": "application/offset+octet-stream",
@@ -357,12 +357,12 @@ class Upload:
         except ClientError:
             if not failed:
                 raise
-        if failed:  # the HTTP library takes it for a broken connection
+        if failed:  # the HTTP library reports it as a broken connection
             raise failed[0]
         return reached
 
     async def _ask(self, url: str) -> tuple[int, bool]:
-        """Return the offset that the server has reached, and whether the file is complete."""
+        """Return the server's offset, and whether the file is complete."""
         async with self._http.open("HEAD", url, {}, None, timeout=self._idle) as answer:
             if answer.status not in (200, 204):
                 raise await _failure(answer)
@@ -383,12 +383,12 @@ def _offset_of(answer: OpenResponse, default: int | None = None) -> int:
     if default is not None and not value:
         return default
     raise InvalidAgentResponseError(
-        f"{redacted(answer.url)} did not say how far the upload got (Upload-Offset)"
+        f"{redacted(answer.url)} did not return the progress of the upload (Upload-Offset)"
     )
 
 
 async def _failure(answer: OpenResponse) -> ClientError:
-    """Return the error for a refusal, with the server's own words if it has some."""
+    """Return the error for a rejected upload, with the server's message if it has one."""
     status, where = answer.status, redacted(answer.url)
     try:
         said = _words_of(await answer.read(MAX_ANSWER))
@@ -398,14 +398,14 @@ async def _failure(answer: OpenResponse) -> ClientError:
     match status:
         case 401 | 403:
             return AuthenticationRequired(
-                f"{where} refuses the upload{reason or ': it wants (other) credentials'}",
+                f"{where} rejects the upload{reason or ': it wants (other) credentials'}",
                 status=status,
                 challenge=answer.headers.get("www-authenticate", ""),
             )
         case 413:
-            return FileLimitExceeded(f"{where} takes no file of this size{reason}")
+            return FileLimitExceeded(f"{where} does not accept files of this size{reason}")
         case 404 | 410:
-            text = f"{where} knows no such upload, or no more; begin again{reason}"
+            text = f"{where} does not know the upload (any more); begin again{reason}"
         case _:
             text = f"{where} answered {status} to an upload{reason}"
     return UnexpectedStatus(
@@ -429,7 +429,7 @@ def _words_of(body: bytes) -> str:
 
 
 def _took_nothing(url: str, how_long: str = "") -> Disconnected:
-    return Disconnected(f"{redacted(url)} took nothing of the file{how_long}")
+    return Disconnected(f"{redacted(url)} accepted no bytes of the file{how_long}")
 
 
 def _changed(content: Content) -> FileMismatch:

@@ -1,7 +1,7 @@
 """Connections to PostgreSQL: by URL, with bounded waits, directly or through a pooler.
 
-Error messages never hold the URL, which may hold a password. The arrays at the end are parameters
-that are cheaper to send than lists.
+Error messages never contain the URL, which may have a password. The arrays at the end are
+parameters that are cheaper to send than lists.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OLDEST = 13
 CONNECT_SECONDS = 5
 
 STALE_SECONDS = 1.0
-"""How long a connection to a read-only server is used: then another may have taken its place."""
+"""The time that a connection to a read-only server is used; another server may have replaced it."""
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -53,7 +53,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     def of(cls, url: str, *, schema: str = SCHEMA) -> Address:
         """Return the address in a URL, whose ``?schema=`` may name another schema.
 
-        Raises ``ValueError``, without a password.
+        Raises ``ValueError``, which does not contain the password.
         """
         usual = schema
         try:
@@ -104,7 +104,7 @@ class _TimedConnection(psycopg.Connection[Any]):
 def _until(
     gen: Generator[Any, Any, Any], deadline: float, is_stopped: Callable[[], bool]
 ) -> Generator[Any, Any, Any]:
-    """Run ``gen`` until the deadline, or until stopped. Raises ``OperationalError`` then."""
+    """Run ``gen`` until the deadline or ``stop``. Raises ``OperationalError`` then."""
     try:
         state = next(gen)
         while True:
@@ -127,10 +127,10 @@ _UNUSABLE = (pq.TransactionStatus.ACTIVE, pq.TransactionStatus.UNKNOWN)
 
 
 class BoundedConnection:
-    """A connection that connects when it is used, and again after it was lost.
+    """A connection that is opened on first use, and again after it was lost.
 
-    It is used by one thread. ``timeout`` is how many seconds it waits for one answer. ``session``
-    is the SQL that sets up a session, where there is no pooler in between.
+    It is used by one thread. ``timeout`` is the number of seconds that it waits for an answer.
+    ``session`` is the SQL that configures a session if there is no pooler.
     """
 
     def __init__(self, address: Address, *, timeout: float, session: str = INDEXED) -> None:
@@ -143,12 +143,12 @@ class BoundedConnection:
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection, as far as known."""
+        """True if there is a connection, as far as known."""
         return self._connection is not None and not self._connection.closed
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction is open that has not failed."""
+        """True if a transaction is open that has not failed."""
         connection = self._connection
         return (
             connection is not None
@@ -168,7 +168,7 @@ class BoundedConnection:
         try:
             is_direct = _is_direct(connection)
             if is_direct and self._session:
-                # Behind a pooler the session is not ours to set.
+                # Behind a pooler the session must not be configured.
                 connection.execute(self._session, prepare=False)
             if is_direct or _prepared_are_safe(connection):
                 connection.prepare_threshold = 2
@@ -185,7 +185,7 @@ class BoundedConnection:
         """Execute a statement. Raises ``psycopg.Error``.
 
         It disconnects when the connection is broken, and when the server has become read-only: its
-        data may be stale, as others write to the server that took its place.
+        data may be stale, as other replicas write to the server that replaced it.
         """
         self.connect()
         assert self._connection is not None
@@ -193,7 +193,7 @@ class BoundedConnection:
         try:
             cursor = self._connection.execute(sql, values, binary=True)
             if is_read_only(self._connection) and time.monotonic() > self._stale_at:
-                raise psycopg.errors.ReadOnlySqlTransaction("the server takes no writes any more")
+                raise psycopg.errors.ReadOnlySqlTransaction("the server no longer accepts writes")
             return cursor
         except BaseException as error:
             status = self._connection.pgconn.transaction_status
@@ -210,12 +210,12 @@ class BoundedConnection:
         """Execute several statements. Raises ``psycopg.Error``."""
         self.connect()
         assert self._connection is not None
-        # Without parameters, psycopg sends the text as it is.
+        # Without parameters, psycopg sends the text unchanged.
         self._connection.execute(sql, prepare=False)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Commit what the block does, or undo it when it raises. Raises ``psycopg.Error``."""
+        """Commit the changes of the block, or roll back if it raises. Raises ``psycopg.Error``."""
         self.execute("BEGIN")
         try:
             yield
@@ -225,7 +225,7 @@ class BoundedConnection:
             raise
 
     def stop(self) -> None:
-        """Stop waiting for answers, now and later. Any thread may call it."""
+        """Stop waiting for answers, now and later. Thread-safe."""
         self._stopped.set()
 
     def roll_back(self) -> None:
@@ -244,22 +244,22 @@ class BoundedConnection:
 
 
 def is_read_only(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
-    """Return whether the server is read-only, as of its last answer (PostgreSQL 14 and later)."""
+    """Return whether the server was read-only at its last answer (PostgreSQL 14 and later)."""
     setting = connection.pgconn.parameter_status
     return b"on" in (setting(b"default_transaction_read_only"), setting(b"in_hot_standby"))
 
 
 def _is_direct(connection: Connection) -> bool:
-    """Return whether there is no pooler in between, which would report a process id of its own."""
+    """Return whether there is no pooler, which would report its own process id."""
     found = connection.execute(_SQL["backend_pid"]).fetchone()
     return found is not None and bool(found[0] == connection.pgconn.backend_pid)
 
 
 def _prepared_are_safe(connection: Connection) -> bool:
-    """Return whether a pooler keeps the prepared statements of its clients apart.
+    """Return whether a pooler separates the prepared statements of its clients.
 
-    Other poolers let a client run a statement of another client under the same name. Such a pooler
-    gives them other names.
+    Other poolers let a client run a statement of another client with the same name. A pooler that
+    separates them renames them.
     """
     raw = connection.pgconn
     name = f"parley_{uuid4().hex}"
@@ -270,7 +270,7 @@ def _prepared_are_safe(connection: Connection) -> bool:
         if not is_apart:
             connection.execute(_SQL["deallocate"].replace("{name}", name), prepare=False)
     if not is_apart:
-        logger.info("a pooler without prepared statements is in between: going without them")
+        logger.info("there is a pooler without prepared statements: not using them")
     return is_apart
 
 
@@ -304,7 +304,7 @@ _LIBPQ_ERRORS = (
     ("too many clients already", "", "53300"),
     ("connection slots are reserved", "", "53300"),
 )
-"""Texts with which a server rejects a connection, and their codes, which libpq does not give."""
+"""Texts of connection errors, and their codes, which libpq does not provide."""
 
 
 def explain(error: BaseException, address: Address) -> StoreUnavailable:
@@ -370,7 +370,7 @@ _SIZE = struct.Struct(">i").pack
 
 
 def ints(values: Sequence[int | None]) -> Ints:
-    """Return integers as one parameter. A list would take the driver ten times as long."""
+    """Return integers as one parameter. The driver takes ten times as long for a list."""
     count, has_null = len(values), None in values
     if has_null:
         body = b"".join(
@@ -384,7 +384,7 @@ def ints(values: Sequence[int | None]) -> Ints:
 
 
 def flags(values: Sequence[bool]) -> Flags:
-    """Return truth values as one parameter."""
+    """Return booleans as one parameter."""
     body = b"".join([b"\x00\x00\x00\x01\x01" if v else b"\x00\x00\x00\x01\x00" for v in values])
     return Flags(_header(16, len(values)) + body)
 

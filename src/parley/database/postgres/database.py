@@ -39,7 +39,7 @@ J = TypeVar("J", bound=Job)
 T = TypeVar("T")
 
 Written: TypeAlias = tuple[list[JobResult[J]], list[J]]
-"""Results, and the jobs to do again: another replica had changed what they change."""
+"""Results, and the jobs to repeat, because another replica had changed the same rows."""
 
 READ_BACKOFF = Backoff(0.02, 0.5)
 """The delay before a read is tried again, in seconds."""
@@ -59,8 +59,8 @@ MIGRATION_SECONDS = 600.0
 class PostgresDatabase(Database[BoundedConnection]):
     """A database of an application, in the schema of an address.
 
-    Reads and writes wait ``timeout`` seconds for a database that is away. ``open`` brings the
-    schema up to date if ``migrates``, else it rejects an older one.
+    Reads and writes wait ``timeout`` seconds for an unavailable database. ``open`` migrates the
+    schema if ``migrates``, else it rejects an older one.
     """
 
     def __init__(
@@ -102,10 +102,10 @@ class PostgresDatabase(Database[BoundedConnection]):
 
 
 class PostgresReadConnection(ReadConnection[BoundedConnection]):
-    """Reads, and reads again when the connection was lost, for up to ``timeout`` seconds.
+    """Reads, and repeats a read after a lost connection, for up to ``timeout`` seconds.
 
-    The time counts from when a caller began to wait: callers whose time is over are refused without
-    a further try, however many they are.
+    The time counts from the start of a caller's wait: callers whose time is over are rejected
+    without another attempt, however many there are.
     """
 
     def __init__(self, address: Address, timeout: float, session: str = INDEXED) -> None:
@@ -145,8 +145,8 @@ class PostgresReadConnection(ReadConnection[BoundedConnection]):
 class RetryingWriter(BatchWriter[J]):
     """A ``BatchWriter`` that writes a group again until it succeeds or times out.
 
-    A job waits ``timeout`` seconds for a database that is away. When the connection is lost while
-    a group commits, its outcome is found out first (``_settled``): a group is neither lost nor
+    A job waits ``timeout`` seconds for an unavailable database. When the connection is lost while a
+    group commits, its outcome is determined first (``_settled``): a group is neither lost nor
     written twice. Until then it is ``_in_doubt``.
     """
 
@@ -162,17 +162,17 @@ class RetryingWriter(BatchWriter[J]):
 
     @abstractmethod
     def _settled(self) -> Written[J] | None:
-        """Return what follows from the group in doubt, if it was committed.
+        """Return the results of the group in doubt, if it was committed.
 
-        Then it is no longer in doubt. Raises ``psycopg.Error`` while that is not known.
+        Then it is no longer in doubt. Raises ``psycopg.Error`` while the outcome is unknown.
         """
 
     @abstractmethod
     def _execute(self, jobs: Sequence[J], *, pessimistic: bool) -> Written[J]:
         """Write jobs in one transaction.
 
-        Raises ``StoreError`` and ``psycopg.Error``: nothing was written then, or ``_in_doubt`` has
-        what may have been.
+        Raises ``StoreError`` and ``psycopg.Error``: then nothing was written, or ``_in_doubt`` has
+        the group that may have been.
         """
 
     def _failed(self, job: J, error: StoreError) -> JobResult[J]:
@@ -180,7 +180,7 @@ class RetryingWriter(BatchWriter[J]):
         return job, None, (), error.with_traceback(None)
 
     def _write_all(self, jobs: list[J], results: list[JobResult[J]]) -> None:
-        """Write jobs pessimistically, until none of them is to be done again."""
+        """Write jobs pessimistically, until none must be repeated."""
         while jobs:
             jobs = self._write_retrying(jobs, results, pessimistic=True)
 
@@ -189,7 +189,7 @@ class RetryingWriter(BatchWriter[J]):
     ) -> list[J]:
         """Write jobs in one transaction, until it succeeds or they time out.
 
-        Return the jobs to do again pessimistically.
+        Return the jobs to repeat pessimistically.
         """
         failures = 0
         while jobs:
@@ -206,11 +206,11 @@ class RetryingWriter(BatchWriter[J]):
             except psycopg.Error as error:
                 text = str(explain(error, self._address))
                 if is_settled and self.connection.is_connected:
-                    self._in_doubt = None  # the server answered: it did not commit
+                    self._in_doubt = None  # the server answered that it did not commit
                 if not is_transient(error):
                     return self._part(jobs, StoreUnavailable(text), results, pessimistic)
                 if self._in_doubt is not None:
-                    text += "; it is not known whether it was written"
+                    text += "; it is unknown whether it was written"
                 until = time.monotonic() - self._timeout
                 results += [
                     self._failed(job, StoreUnavailable(text))
@@ -226,14 +226,14 @@ class RetryingWriter(BatchWriter[J]):
             except Exception:
                 logger.exception("%s: a group of %d failed", self._address.name, len(jobs))
                 self.connection.disconnect()
-                text = f"{self._address.name}: the store failed; its log says how"
+                text = f"{self._address.name}: the store failed; see its log"
                 return self._part(jobs, StoreUnavailable(text), results, pessimistic)
         return []
 
     def _part(
         self, jobs: list[J], error: StoreError, results: list[JobResult[J]], pessimistic: bool
     ) -> list[J]:
-        """Fail one job; write each of several in a transaction of its own."""
+        """Fail a single job; write each of several in a separate transaction."""
         if pessimistic and len(jobs) == 1:
             results.append(self._failed(jobs[0], error))
             return []
@@ -246,15 +246,15 @@ class RetryingWriter(BatchWriter[J]):
 class PostgresGroupWriter(RetryingWriter[Job]):
     """A ``BatchWriter`` whose operations are called with the connection, inside the transaction.
 
-    What is in doubt is a transaction that was told to commit, and the results of its jobs: the
-    server is asked for its outcome. After a fail-over to a server that lacks the last
-    transactions, its answer is about the transactions that it has.
+    In doubt is a transaction whose commit was sent, with the results of its jobs: the server is
+    asked for its outcome. After a fail-over to a server that lacks the last transactions, the
+    answer is about the transactions that it has.
 
-    An operation lets the errors of the connection through, and may be called again after one.
+    An operation must not catch the errors of the connection, and may be called again after one.
     """
 
     def write(self, group: Sequence[Job]) -> list[JobResult[Job]]:
-        """Do jobs together, or one by one when that fails, so that only a faulty one fails."""
+        """Execute jobs together, or one by one when that fails, so that only a faulty one fails."""
         results: list[JobResult[Job]] = []
         self._write_all(list(group), results)
         self._in_doubt = None
@@ -282,7 +282,7 @@ class PostgresGroupWriter(RetryingWriter[Job]):
         try:
             [(outcome,)] = self.connection.rows(_SQL["outcome"], (id,))
         except psycopg.errors.InvalidParameterValue:
-            outcome = "aborted"  # the server that took the place of the other never had it
+            outcome = "aborted"  # the server that replaced the other never had it
         if outcome not in ("committed", "aborted"):
             raise psycopg.OperationalError("a transaction is neither committed nor aborted")
         self._in_doubt = None
@@ -301,12 +301,12 @@ class PostgresSchema:
     """The tables of an application in a schema of PostgreSQL: their version, and migrations.
 
     The migrations are in ``files``, in which ``{schema}`` is the schema of the address. ``steps``
-    are the work of versions besides their SQL.
+    are Python functions of migrations in addition to their SQL.
 
     Each migration runs in a transaction, under a lock that one process at a time holds, while
-    processes of the version before still work: it adds, and removes only parts that no running code
-    uses. Each says by ``-- oldest: n`` which version of the schema code must know at least to work
-    with its result; older code refuses to start.
+    processes of the previous version still work: it adds, and removes only parts that no running
+    code uses. Each has a line ``-- oldest: n``, the minimum version of the schema that code must
+    know to work with its result; older code does not start.
     """
 
     def __init__(self, files: SqlFiles, steps: Mapping[int, Step] | None = None) -> None:
@@ -395,7 +395,7 @@ class PostgresSchema:
                     if (step := self._steps.get(version)) is not None:
                         step(connection, address)
                     oldest = re.match(r"-- oldest: (\d+)\n", script)
-                    assert oldest, "a migration says which version of the schema code must know"
+                    assert oldest, "a migration states the oldest compatible schema"
                     connection.execute(sql["add_version"], (version, name, int(oldest[1])))
             except psycopg.errors.DeadlockDetected:
                 continue  # with a replica of the version before

@@ -43,10 +43,10 @@ CHECK_SECONDS = 1.0
 """The time between two checks of the files while no group is written."""
 
 FRESH_SECONDS = 0.05
-"""How long the check after a group serves as the check before the next."""
+"""The time for which the check after a group is valid as the check before the next."""
 
 BACKOFF = Backoff(0.02, 1.0)
-"""How many seconds pass between tries to begin the write-ahead log anew."""
+"""The delays in seconds between attempts to restart the write-ahead log."""
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ class SqliteDatabase(Database[sqlite3.Connection]):
 
     @property
     def unavailable_reason(self) -> str:
-        """The file that is missing as of the last check, which is made every second."""
+        """The missing file at the last check, which is made every second."""
         return self._file.watch.unavailable_reason if self._file is not None else ""
 
     def _open(self) -> Opened[sqlite3.Connection]:
@@ -87,10 +87,10 @@ class SqliteDatabase(Database[sqlite3.Connection]):
 
 
 class SqliteReadConnection(ReadConnection[sqlite3.Connection]):
-    """Reads, unless the file was found to be unavailable (see ``FileWatch``).
+    """Reads, unless ``FileWatch`` found the file to be unavailable.
 
-    Readers never wait for the writer or for each other: each statement sees the database as it was
-    when the statement began.
+    Readers never wait for the writer or for each other: each statement sees the database at the
+    time when the statement began.
     """
 
     def __init__(self, connection: sqlite3.Connection, file: SqliteFile) -> None:
@@ -131,12 +131,12 @@ class SqliteGroupWriter(BatchWriter[J]):
         try:
             self.connection.close()
         except sqlite3.Error:
-            logger.exception("%s was not closed properly; nothing is lost by that", self._path)
+            logger.exception("%s was not closed properly; no data is lost", self._path)
 
     def maintain(self) -> float:
         """Check the files every second, and keep the write-ahead log short.
 
-        Return the seconds until it is due again if no group comes before.
+        Return the seconds until it is due again if no group comes earlier.
         """
         watch = self._file.watch
         now = time.monotonic()
@@ -149,9 +149,9 @@ class SqliteGroupWriter(BatchWriter[J]):
         return CHECK_SECONDS
 
     def _truncate_wal(self, now: float) -> float:
-        """Truncate the write-ahead log, after overlapping readers kept it from starting anew.
+        """Truncate the write-ahead log, after overlapping readers kept it from restarting.
 
-        A busy reader is not waited for: the next try follows with backoff. Return its delay.
+        It does not wait for busy readers: the next attempt follows with backoff. Return its delay.
         """
         if now < self._truncate_at:
             return self._truncate_at - now
@@ -180,7 +180,7 @@ class SqliteGroupWriter(BatchWriter[J]):
         self.connection.execute(CONNECTION_SQL["set_busy_timeout"].replace("{ms}", str(ms)))
 
     def write(self, group: Sequence[J]) -> list[JobResult[J]]:
-        """Do jobs together, or one by one when that fails, so that only a faulty one fails.
+        """Execute jobs together, or one by one when that fails, so that only a faulty one fails.
 
         All fail when the check before or after the group finds the file unavailable.
         """
@@ -205,7 +205,7 @@ class SqliteGroupWriter(BatchWriter[J]):
                 # No job is at fault, and each further try would wait as long.
                 return [self._failed(job, done) for job in group]
             logger.info("%s: a group of %d failed (%s)", self._path, len(group), done)
-        elif not isinstance(done, StoreError):  # else a job is rejected, and not the others
+        elif not isinstance(done, StoreError):  # a StoreError rejects a job, but not the others
             logger.error("%s: a group of %d failed", self._path, len(group), exc_info=done)
         results: list[JobResult[J]] = []
         for job in group:
@@ -222,9 +222,9 @@ class SqliteGroupWriter(BatchWriter[J]):
 
     @abstractmethod
     def _execute(self, jobs: Sequence[J], *, pessimistic: bool) -> list[JobResult[J]]:
-        """Write the jobs that may be written in one transaction.
+        """Write the accepted jobs in one transaction.
 
-        When it raises, nothing was written, and each job is tried by itself, ``pessimistic``.
+        When it raises, nothing was written, and each job is tried separately, ``pessimistic``.
         """
 
     def _refuse(self, job: J, error: StoreUnavailable) -> JobResult[J]:
@@ -232,13 +232,13 @@ class SqliteGroupWriter(BatchWriter[J]):
         return self._failed(job, error)
 
     def _failed(self, job: J, error: Exception) -> JobResult[J]:
-        """Return the result of a job that failed, and not by a result of ``_execute``."""
+        """Return the result of a job that failed outside of ``_execute``."""
         if isinstance(error, StoreError):
             return job, None, (), error
         if isinstance(error, sqlite3.Error):
             return job, None, (), explain(error, self._path)
         logger.error("%s: a job failed", self._path, exc_info=error)
-        return job, None, (), StoreUnavailable(f"{self._path}: the store failed; its log says how")
+        return job, None, (), StoreUnavailable(f"{self._path}: the store failed; see its log")
 
 
 class SqliteOperations(SqliteGroupWriter[Job]):

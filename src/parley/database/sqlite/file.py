@@ -1,12 +1,12 @@
 """Opens a SQLite database: locked, checked for damage, and with its schema up to date.
 
-One connection writes, and it alone moves the write-ahead log into the database file. So the
-WAL-reset bug of SQLite before 3.51.3, which needs two such connections, cannot occur. The lock file
-keeps other processes from opening the second one.
+One connection writes, and only this connection moves the write-ahead log into the database file. So
+the WAL-reset bug of SQLite before 3.51.3, which needs two such connections, cannot occur. The lock
+file keeps other processes from opening a second one.
 
-A symbolic link that names the database is resolved once, by the caller. The files are opened
-through no link, have one name, and are private to their owner. While the database is open they are
-watched: writes to a file without a name would be lost.
+A symbolic link to the database is resolved once, by the caller. The files are opened through no
+link, have one name, and are private to their owner. While the database is open they are watched:
+writes to a deleted file would be lost.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ QUICK_CHECK_SECONDS = 2.0
 WAL_BYTES = 64 << 20
 
 LOCK_SECONDS = 1.0
-"""How long to wait for the lock: a command, or ``parley.complete``, may have the file for a moment,
-and must not keep a server from starting.
+"""The time to wait for the lock: a command, or ``parley.complete``, may hold the file briefly, and
+must not keep a server from starting.
 """
 
 LOCK_INTERVAL = 0.02
@@ -45,17 +45,17 @@ LOCK_INTERVAL = 0.02
 CONNECTION_SQL = SqlFiles("parley.database").queries("sqlite", "connection.sql")
 OLDEST = (3, 35, 0)
 
-REMEDY = "put that very file back, or restart the server to go on with what is there now"
+REMEDY = "put the same file back, or restart the server to continue with the present file"
 
 Synchronous = Literal["FULL", "NORMAL"]
-"""Whether commits survive a power cut, or only the end of the process."""
+"""Durability of commits: after a power cut, or only after the end of the process."""
 
 
 class SqliteSchema(msgspec.Struct, frozen=True):
     """The schema of an application's SQLite files.
 
-    ``application_id`` marks its files: others are refused. Its migrations are in ``files``;
-    ``steps`` are the work of versions besides their SQL, in the same transaction.
+    ``application_id`` marks its files: other files are rejected. Its migrations are in ``files``;
+    ``steps`` are Python functions of migrations in addition to their SQL, in the same transaction.
     """
 
     application_id: int
@@ -86,7 +86,7 @@ def explain(error: sqlite3.Error, path: Path) -> StoreUnavailable:
     name = getattr(error, "sqlite_errorname", type(error).__name__)
     reasons = {
         sqlite3.SQLITE_FULL: "the disk is full; make room on it",
-        sqlite3.SQLITE_IOERR: "the disk does not take or give the data; it may be full, over "
+        sqlite3.SQLITE_IOERR: "the disk cannot read or write the data; it may be full, over "
         "quota, gone or damaged",
         sqlite3.SQLITE_BUSY: "another program has locked the database; end that program, or give "
         "this server a database of its own",
@@ -107,9 +107,9 @@ def explain(error: sqlite3.Error, path: Path) -> StoreUnavailable:
 class SqliteFile:
     """A database that only this process has open: its lock, and its connections.
 
-    ``path`` is resolved. ``opened`` is called with the writer's connection once the schema is up to
-    date, before anything reads. A write waits ``busy_timeout`` seconds for another program's lock.
-    Opening blocks: call it in a thread. Raises ``StoreUnavailable``.
+    ``path`` is resolved. ``opened`` is called with the writer's connection after migrations, before
+    any read. A write waits ``busy_timeout`` seconds for another program's lock. Opening blocks:
+    call it in a thread. Raises ``StoreUnavailable``.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class SqliteFile:
             raise
 
     def close(self) -> None:
-        """Close the connections and release the lock, when no thread uses them any more."""
+        """Close the connections and release the lock, after all threads have stopped using them."""
         try:
             for connection in (*self.readers, *self._opened):
                 connection.close()
@@ -189,7 +189,7 @@ def _acquire_lock(path: Path) -> LockFile:
 
 
 def _make_private(path: Path) -> tuple[int, int]:
-    """Create the database if missing; make sure that its files are safe to open, and private.
+    """Create the database if it is missing; make sure that its files are safe to open, and private.
 
     Return its device and inode. The lock must be held, and no connection be open: closing a
     descriptor of the file would drop the connection's locks. Raises ``StoreUnavailable``.
@@ -274,7 +274,7 @@ def _open_reader(path: Path, schema: SqliteSchema) -> sqlite3.Connection:
 
 
 def _check_integrity(connection: sqlite3.Connection, path: Path) -> None:
-    """Look for damage, for ``QUICK_CHECK_SECONDS``: a large file is not read to its end."""
+    """Check for damage, for ``QUICK_CHECK_SECONDS``: a large file is not checked to its end."""
     deadline = time.monotonic() + QUICK_CHECK_SECONDS
     connection.set_progress_handler(lambda: time.monotonic() > deadline, 10_000)
     try:
@@ -287,8 +287,8 @@ def _check_integrity(connection: sqlite3.Connection, path: Path) -> None:
     finally:
         connection.set_progress_handler(None, 0)
     if found != "ok":
-        # The quick check of SQLite 3.40 finds a NULL in sound tables WITHOUT ROWID whose key has
-        # another order than their columns. The whole check decides.
+        # The quick check of SQLite 3.40 reports a NULL in intact tables WITHOUT ROWID whose key has
+        # another column order. The full check decides.
         found = _one(connection, "integrity_check")
     if found != "ok":
         raise StoreUnavailable(
@@ -298,7 +298,7 @@ def _check_integrity(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _migrate(connection: sqlite3.Connection, path: Path, schema: SqliteSchema) -> list[str]:
-    """Bring the schema up to date, one transaction a migration; return the migrations done."""
+    """Migrate the schema, one transaction per migration; return the executed migrations."""
     migrated: list[str] = []
     connection.execute(CONNECTION_SQL["create_versions"])
     current = _one(connection, "version")
@@ -347,13 +347,13 @@ class _File(NamedTuple):
 
 
 class FileWatch:
-    """Checks whether files were removed, moved or replaced since this was made.
+    """Checks whether files were removed, moved or replaced since this object was made.
 
     ``data`` and ``others`` give each file's role; the first of ``data`` is the database, the last
-    its write-ahead log. ``unavailable_reason`` is the result of the last check, empty when all is
-    well; callers may see it, so it names no path. All is well again when the same files are back. A
-    check is one system call for each file, and is made by one thread. It opens nothing: closing a
-    file of a SQLite database would drop this process's locks on it.
+    its write-ahead log. ``unavailable_reason`` is the result of the last check, empty when all
+    files are present; callers may see it, so it names no path. The file is available again when the
+    same files are back. A check is one system call per file, made by one thread. It opens nothing:
+    closing a file of a SQLite database would drop this process's locks on it.
 
     Raises ``OSError`` when a file is missing.
     """
@@ -383,7 +383,7 @@ class FileWatch:
                 found = f"the {role} cannot be looked at any more ({error.strerror})"
                 break
             if (status.st_dev, status.st_ino) != identity:
-                found = f"another file took the place of the {role} while it is in use"
+                found = f"another file has replaced the {role} while it is in use"
                 break
             if number < len(self._data):
                 size = status.st_size
@@ -392,14 +392,14 @@ class FileWatch:
             self.size = size
         if links > 1 and not self._is_linked:
             logger.warning(
-                "%s has a second name now: to open it by that while it is in use damages it",
+                "%s has a second name now: opening it by that name while it is in use damages it",
                 self._data[0].path,
             )
         self._is_linked = links > 1
         if found and not self.unavailable_reason:
             logger.error("%s: %s; %s", self._data[0].path, found, REMEDY)
         elif self.unavailable_reason and not found:
-            logger.warning("%s: the files are there again", self._data[0].path)
+            logger.warning("%s: the files are present again", self._data[0].path)
         self.unavailable_reason = found
         return found
 

@@ -24,25 +24,25 @@ logger = logging.getLogger(__name__)
 _FLAGS = (
     os.O_RDWR
     | getattr(os, "O_NOFOLLOW", 0)
-    | getattr(os, "O_NONBLOCK", 0)  # or a named pipe would wait for its other end
+    | getattr(os, "O_NONBLOCK", 0)  # otherwise a named pipe would block
     | getattr(os, "O_NOCTTY", 0)
     | getattr(os, "O_BINARY", 0)
 )
 _LINK_ERRORS = (errno.ELOOP, errno.EMLINK)
-_LOCKED_BYTE = 1 << 30  # far behind the process id, which others must be able to read
+_LOCKED_BYTE = 1 << 30  # far behind the process id, which must stay readable for others
 _HELD_ERRORS = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK)
 
 
 class UnsafeFile(Exception):
-    """The path is not a file to write to. The message says why, and what to do."""
+    """The path is not a file that may be written. The message has the reason and a remedy."""
 
 
 def open_private(path: Path, *, creates: bool) -> int:
     """Open the regular file at a path for reading and writing; return its descriptor.
 
-    A file that others may access is made private to its owner, whatever the umask; the log says so
-    when that fails. Raises ``UnsafeFile`` for a symbolic link, for anything but a regular file, and
-    for a file with a second name; ``FileNotFoundError`` without ``creates``; ``OSError``.
+    A file that others can access is made private to its owner, whatever the umask is; if that
+    fails, it is logged. Raises ``UnsafeFile`` for a symbolic link, for anything but a regular file,
+    and for a file with a second name; ``FileNotFoundError`` without ``creates``; ``OSError``.
     """
     descriptor = _open(path, creates=creates)
     try:
@@ -51,8 +51,8 @@ def open_private(path: Path, *, creates: bool) -> int:
             raise UnsafeFile(f"{path} is not a regular file; move it away")
         if status.st_nlink > 1:
             raise UnsafeFile(
-                f"{path} is a hard link: the file has {status.st_nlink} names, and what one "
-                "protects another does not; remove the others, or replace it by a copy"
+                f"{path} is a hard link: the file has {status.st_nlink} names, and the protection "
+                "of one does not cover another; remove the others, or replace it by a copy"
             )
         _make_private(descriptor, path, status)
     except BaseException:
@@ -79,7 +79,7 @@ def _open(path: Path, *, creates: bool) -> int:
         except OSError as error:
             raise _explained(error, path) from error
         if hasattr(os, "fchmod"):
-            os.fchmod(descriptor, 0o600)  # the umask may have taken the owner's rights too
+            os.fchmod(descriptor, 0o600)  # the umask may have removed the owner's rights too
         return descriptor
 
 
@@ -129,13 +129,13 @@ class LockFile:
     """Holds the lock of a file from construction to ``release``. The file is not removed.
 
     Raises ``LockHeld`` when another holder has it, in this process too; ``UnsafeFile`` for a link,
-    and for a file that is no lock file, which is never written to; ``OSError``.
+    and for a file that is not a lock file, which is never written; ``OSError``.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         while True:
-            # Not inherited by programs that this process starts, or they would hold the lock too.
+            # Not inherited by child programs, which would otherwise hold the lock too.
             self._descriptor = open_private(path, creates=True)
             try:
                 self._acquire()
@@ -144,7 +144,7 @@ class LockFile:
             except BaseException:
                 self.release()
                 raise
-            self.release()  # it was removed before it was locked, and another may be there by now
+            self.release()  # it was removed before it was locked, and may have been replaced
 
     def _acquire(self) -> None:
         try:
@@ -164,7 +164,7 @@ class LockFile:
         content = os.read(self._descriptor, 64)
         if not re.fullmatch(rb"\d{0,20}\s*", content):
             raise UnsafeFile(
-                f"{self.path} is not a lock file: it holds something else; move it away, or name "
+                f"{self.path} is not a lock file: it has other content; move it away, or name "
                 "another database"
             )
         return content.decode().strip()

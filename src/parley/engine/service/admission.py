@@ -1,6 +1,6 @@
-"""Admit messages: check one, then begin its task, or join it to the task that it names.
+"""Admission of messages: check a message, then create its task, or add it to its existing task.
 
-Each is admitted once where that is asked for (``urn:parley:idempotent-send:v1``).
+With ``urn:parley:idempotent-send:v1`` a repeated message is admitted once.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ log = logging.getLogger("parley.engine")
 
 
 class IncomingMessage(msgspec.Struct, gc=False):
-    """A message on its way to the executor, and what the steps of its admission found out.
+    """A message on its way to the executor, with the results of the admission steps.
 
-    ``logged``: the task is in the log before the function runs. ``with_task``: the reply's handle
-    has the whole of the task that the message names, as it was before. ``is_elsewhere``: the
-    conversation was handed to another agent. ``may_be_logged``: the log may have events of the
-    message's task already.
+    ``logged``: the task is stored before the function runs. ``with_task``: the reply's handle has
+    the whole named task, as it was before the message. ``is_elsewhere``: the conversation was
+    handed over to another agent. ``may_be_logged``: the log may already have events of the
+    message's task.
     """
 
     request: SendMessageRequest
@@ -92,24 +92,24 @@ class IncomingMessage(msgspec.Struct, gc=False):
     chain: Chain | None = None
     joined: TaskRecord | None = None
     is_elsewhere: bool = False
-    skill: Skill = cast("Skill", None)  # until the step that chooses it
+    skill: Skill = cast("Skill", None)  # set by a later step
     inputs: dict[str, Any] | None = None
     task_id: str = ""
     may_be_logged: bool = False
 
 
 AdmissionStep = Callable[[IncomingMessage], Awaitable[None] | None]
-"""A step returns what has to be awaited, or nothing. It raises ``A2AError`` to refuse."""
+"""A step returns an awaitable, or ``None`` if it is done. It raises ``A2AError`` to reject."""
 
 
 class Admission:
-    """Hands the messages to one agent to its executor, one turn for each.
+    """Passes the messages to one agent on to its executor, one turn for each.
 
-    A message passes the ``steps`` in their order, whether it begins a task or joins one, and over
-    every binding. ``keeps_addresses``: the address that a message was sent to is the turn's
-    ``base_url``. ``files`` keeps what messages name by reference. ``hidden`` are the skills that
-    not all see, if there are any. ``limits`` say how much callers may send. Maintenance windows,
-    and the number of requests that a skill serves at once, hold for messages that begin tasks.
+    A message passes the ``steps`` in their order, on every binding, whether it begins a task or
+    continues one. ``keeps_addresses``: the address to which a message was sent becomes the turn's
+    ``base_url``. ``files`` stores the files that messages name by reference. ``hidden`` are the
+    hidden skills, if there are any. ``limits`` bounds the messages of callers. Maintenance windows,
+    and the number of concurrent requests of a skill, apply to messages that begin tasks.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Admission:
     def _steps_of(self, agent: AgentDescription) -> Iterator[AdmissionStep]:
         yield self._read_request
         if self._gates:
-            yield self._pass_gates  # before a router is asked
+            yield self._pass_gates  # before the router is called
         if agent.handoffs is not None:
             yield self._find_handoff
         yield self._choose_skill
@@ -157,10 +157,10 @@ class Admission:
             yield self._pass_gates_of_skill
 
     def admit(self, m: IncomingMessage) -> ReplyHandle | Coroutine[Any, Any, ReplyHandle]:
-        """Begin the task of a message, or join the message to the task that it names.
+        """Create the task of a message, or add the message to the task that it names.
 
-        It is done now, or in the coroutine that is returned. Raises ``A2AError`` for a message that
-        is refused, and ``StoreError``.
+        This is done at once, or by the returned coroutine. Raises ``A2AError`` for a rejected
+        message, and ``StoreError``.
         """
         for step in self.steps:
             if (pending := step(m)) is not None:
@@ -179,7 +179,7 @@ class Admission:
     # -- the steps -----------------------------------------------------------------------------
 
     def _read_request(self, m: IncomingMessage) -> Awaitable[None] | None:
-        """Refuse a message that no agent accepts; read its webhook, extensions and task."""
+        """Reject a message that no agent accepts; read its webhook, extensions and task."""
         check_message(m)
         configuration, extensions, profile = m.request.configuration, m.context.extensions, None
         if configuration is not None and configuration.task_push_notification_config:
@@ -211,7 +211,7 @@ class Admission:
                 m.push = replace(m.push, options=options)
 
     async def _prepare(self, m: IncomingMessage, profile: Profile | None) -> None:
-        """Have active extensions take the message, check its chain of calls, load its task."""
+        """Apply active extensions to the message, check its chain of calls, and load its task."""
         context = m.context
         if profile is not None:
             m.request = await profile.receive(m.request, replace(context, once=self._once))
@@ -259,7 +259,7 @@ class Admission:
         m.is_elsewhere = await is_handed_over(self._store, m.scope, context_id)
 
     def _choose_skill(self, m: IncomingMessage) -> Awaitable[None] | None:
-        """Choose the skill of a message, or have the agent's router choose it."""
+        """Choose the skill of a message, or call the agent's router."""
         if m.joined is not None:
             return None
         skill: Skill | None
@@ -282,7 +282,7 @@ class Admission:
         return None
 
     async def _route(self, m: IncomingMessage) -> None:
-        """Ask the agent's router, for a message that names no skill."""
+        """Call the agent's router for a message that names no skill."""
         metadata = dict(m.request.metadata or {})
         routed = RoutedMessage(m.request.message, metadata, m.context.caller)
         m.skill = await route(self._agent, routed, self._executor.in_thread)
@@ -290,7 +290,7 @@ class Admission:
             self._hidden.check(m.skill, m.context.caller)
 
     def _authorize(self, rules: Authorization, m: IncomingMessage) -> Awaitable[None] | None:
-        """Refuse a message to a skill that its sender may not use, and ask the policy."""
+        """Reject a message to a skill that its sender may not use, and call the policy."""
         if m.skill is not None:
             rules.check_skill(m.skill.id, m.context.caller)
         if rules.policy is None:
@@ -316,7 +316,7 @@ class Admission:
             m.inputs = read_inputs(m.request.message, m.skill)
 
     def _attach_files(self, m: IncomingMessage) -> Awaitable[None] | None:
-        """Keep the files that a message names with its task, before the task has the message."""
+        """Attach the files that a message names to its task, before the task has the message."""
         files = self._files
         assert files is not None
         for part in m.request.message.parts:
@@ -333,7 +333,7 @@ class Admission:
     # -- the executor --------------------------------------------------------------------------
 
     def _submit(self, m: IncomingMessage) -> ReplyHandle:
-        """Hand a message to the executor, as the first of its task."""
+        """Submit a message to the executor, as the first of its task."""
         request, context, skill = m.request, m.context, m.skill
         message, configuration = request.message, request.configuration
         handle = self._executor.submit(
@@ -366,12 +366,12 @@ class Admission:
         return handle
 
     def _log_unclear(self) -> None:
-        """Say once in the log that a message did not say which of several skills it is for."""
+        """Log once that a message did not name one of several skills."""
         if not self._has_logged_unclear:
             self._has_logged_unclear = True
             log.warning(
-                "a message to %r names none of its skills (%s), and its input does not tell which "
-                "one is meant: %r answers, which is the first. Callers name a skill with "
+                "a message to %r names none of its skills (%s), and its input fits several: %r "
+                "answers, which is the first. Callers name a skill with "
                 "send(..., skill=...), authors with @agent.skill(default=True) or @agent.router",
                 self._agent.name,
                 ", ".join(self._agent.skills),
@@ -379,7 +379,7 @@ class Admission:
             )
 
     async def authorize_repeat(self, m: IncomingMessage, task_id: str) -> None:
-        """Refuse the answer of a repeated message to a sender who may not send it now.
+        """Reject a repeated message if its sender may not send it now.
 
         ``task_id`` names its task, if it has one. Raises ``A2AError`` and ``StoreError``.
         """
@@ -392,12 +392,12 @@ class Admission:
         if record is not None:
             m.skill = await skill_at_work(self._agent, self._store, record)
         elif not m.request.message.task_id and (pending := self._choose_skill(m)) is not None:
-            await pending  # it had a direct reply: no log says the skill
+            await pending  # it had a direct reply, so no log has its skill
         if (pending := self._authorize(authorization, m)) is not None:
             await pending
 
     async def _join(self, m: IncomingMessage, record: TaskRecord) -> ReplyHandle:
-        """Log a message for the task that it names (E2)."""
+        """Append a message to the log of the task that it names (E2)."""
         request, context = m.request, m.context
         message, configuration = request.message, request.configuration
         task_id = message.task_id
@@ -434,8 +434,8 @@ class Admission:
             raise cannot_join(task_id) from None
         except TooManyWaiting as error:
             raise OverloadedError(
-                f"{error.limit} messages wait on the task already; send this one when it has "
-                "taken some of them",
+                f"{error.limit} messages are waiting on the task already; send this one when some "
+                "of them have been processed",
                 retry_after=1,
             ) from None
         except TooManyPushes:
@@ -453,7 +453,7 @@ class Admission:
 
 
 def check_message(m: IncomingMessage) -> None:
-    """Refuse a message that no agent accepts. Raises ``InvalidParamsError``."""
+    """Reject a message that no agent accepts. Raises ``InvalidParamsError``."""
     if m.request.message.role is not Role.USER:
         raise invalid("message.role", "a message to an agent has the role ROLE_USER")
     if m.request.configuration is not None:
@@ -487,12 +487,12 @@ async def skill_at_work(agent: AgentDescription, store: TaskStore, record: TaskR
 
 
 def _metadata_of(request: SendMessageRequest) -> dict[str, Any] | None:
-    """Return the metadata of a request, for the log, without the chain of calls."""
+    """Return the metadata of a request for the log, without the chain of calls."""
     return {k: v for k, v in (request.metadata or {}).items() if k != CALL_CHAIN} or None
 
 
 def _chain_of(request: SendMessageRequest, context: CallContext) -> dict[str, Any] | None:
-    """Return the data of the chain of calls, which was checked, for the log."""
+    """Return the data of the checked chain of calls, for the log."""
     return (request.metadata or {}).get(CALL_CHAIN) if CALL_CHAIN in context.extensions else None
 
 
@@ -502,9 +502,9 @@ def _chain_of(request: SendMessageRequest, context: CallContext) -> dict[str, An
 
 
 class Repeated(msgspec.Struct, frozen=True):
-    """A message that was admitted before. It got a direct ``reply``, or a task.
+    """The result of an earlier admission of the same message: a direct ``reply``, or a task.
 
-    ``began`` is true if the message began the task; ``handle`` waits for the turn that took it.
+    ``began`` is true if the message began the task; ``handle`` waits for the turn that received it.
     """
 
     reply: Message | None = None
@@ -514,7 +514,7 @@ class Repeated(msgspec.Struct, frozen=True):
 
 
 class _Sent(NamedTuple):
-    """A message with what its receipt is kept under: its id, of a sender if there are several."""
+    """A message, with the key of its receipt: its id, and its sender if there are several."""
 
     message_id: str
     receipt_id: str
@@ -529,7 +529,7 @@ class _Sent(NamedTuple):
 
 
 class _PendingSend(msgspec.Struct):
-    """A message whose caller may repeat it before it has a reply."""
+    """A message in progress that its caller may repeat before it has a reply."""
 
     digest: bytes
     admitted: asyncio.Event
@@ -539,8 +539,8 @@ class _PendingSend(msgspec.Struct):
 class IdempotentAdmission:
     """Admits the messages to one agent; with the extension, each message id once.
 
-    Repeats may be concurrent, and may reach other replicas. Without the extension, a repeated id
-    is a new message.
+    Repeats may be concurrent, and may reach other replicas. Without the extension, a repeated id is
+    a new message.
     """
 
     def __init__(self, admission: Admission, store: TaskStore, replies: RemoteReplies) -> None:
@@ -552,9 +552,10 @@ class IdempotentAdmission:
     def admit(
         self, m: IncomingMessage
     ) -> ReplyHandle | Coroutine[Any, Any, ReplyHandle | Repeated]:
-        """Admit a message, or find what became of it before: now, or in what is returned.
+        """Admit a message, or return the result of its earlier admission, at once or as a
+        coroutine.
 
-        Raises ``A2AError`` for a message that is refused, and ``StoreError``.
+        Raises ``A2AError`` for a rejected message, and ``StoreError``.
         """
         if IDEMPOTENT_SEND not in m.context.extensions:
             return self._admission.admit(m)
@@ -583,7 +584,7 @@ class IdempotentAdmission:
                 repeated = await self._repeated(m.scope, sent)
                 if repeated is not None:
                     return repeated
-                raise OverloadedError("the message is being taken in by another", retry_after=1)
+                raise OverloadedError("the message is being processed elsewhere", retry_after=1)
             if not handle.is_settled:
                 pending.handle = handle
                 handle.on_settled(lambda: self._pending.pop(key, None))
@@ -607,7 +608,7 @@ class IdempotentAdmission:
         return None if handle.is_repeat else handle
 
     async def _repeated(self, scope: Scope, sent: _Sent) -> Repeated | None:
-        """Return what became of a message that was admitted before."""
+        """Return the result of an earlier admission of the message."""
         receipt = await self._store.receipt(scope, sent.receipt_id)
         if receipt is None:
             return None
@@ -620,7 +621,7 @@ class IdempotentAdmission:
 
 
 def _digest(request: SendMessageRequest) -> bytes:
-    """Return a digest of the request, the same over every binding."""
+    """Return a digest of the request, equal for all bindings."""
     if request.configuration == SendMessageConfiguration():
         request = msgspec.structs.replace(request, configuration=None)
     return hashlib.sha256(encode(request)).digest()
@@ -630,6 +631,6 @@ def _check_digest(before: bytes, now: bytes) -> None:
     if before != now:
         raise invalid(
             "message.messageId",
-            "this id was used for another message; a repeated message is the same in all "
+            "this id was used for another message; a repeated message must be equal in all "
             "fields, a new one has an id of its own",
         )

@@ -1,4 +1,4 @@
-"""Refuse requests: the checks of all operations, their errors, and the pages of lists."""
+"""Checks of requests for all operations, their errors, and the pages of lists."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WHERE = "send the input as a data part, or as text that is a JSON object"
 
 
 def check_history(length: int | None, field: str) -> None:
-    """Refuse a negative history length (specification §3.2.4)."""
+    """Reject a negative history length (specification §3.2.4)."""
     if length is not None and length < 0:
         raise invalid(
             field, "0 for none, a positive number for the last messages, or left out for all"
@@ -47,7 +47,7 @@ def check_history(length: int | None, field: str) -> None:
 
 
 def check_modes(request: SendMessageRequest, skill: Skill, agent: AgentDescription) -> None:
-    """Refuse parts that the skill does not take, and callers who accept none of its outputs.
+    """Reject parts that the skill does not accept, and callers who accept none of its outputs.
 
     Raises ``ContentTypeNotSupportedError``.
     """
@@ -61,7 +61,7 @@ def _check_parts(message: Message, modes: Sequence[str]) -> None:
     for index in not_taken(modes, message.parts):
         media_type = media_type_of(message.parts[index])
         raise ContentTypeNotSupportedError(
-            f"message.parts[{index}] is {media_type}; this agent takes {', '.join(modes)}",
+            f"message.parts[{index}] is {media_type}; this agent accepts {', '.join(modes)}",
             metadata={"mediaType": media_type, "supported": ", ".join(modes)},
         )
 
@@ -71,15 +71,15 @@ def _check_output(configuration: SendMessageConfiguration, modes: Sequence[str])
     if not gives(modes, accepted):
         raise ContentTypeNotSupportedError(
             f"configuration.acceptedOutputModes has {', '.join(accepted)[:200]}; "
-            f"this agent gives {', '.join(modes)}",
+            f"this agent sends {', '.join(modes)}",
             metadata={"supported": ", ".join(modes)},
         )
 
 
 def read_inputs(message: Message, skill: Skill) -> dict[str, Any] | None:
-    """Return the values of a skill's typed parameters; ``None`` if the task asks for them.
+    """Return the values of a skill's typed parameters; ``None`` if the task will ask for them.
 
-    Raises ``InvalidParamsError`` that names each field that does not fit.
+    Raises ``InvalidParamsError`` with each field that does not fit.
     """
     assert skill.inputs is not None
     try:
@@ -104,7 +104,7 @@ async def owned(
 ) -> TaskRecord:
     """Return a task of this scope, with ``history`` of its last messages and maybe its artifacts.
 
-    Raises ``TaskNotFoundError`` for any other task, without reading it.
+    Raises ``TaskNotFoundError`` for a task of another scope, without reading it.
     """
     record = await store.load(task_id, scope=scope, history=history, artifacts=artifacts)
     if record is None:
@@ -128,14 +128,14 @@ def not_found(task_id: str) -> TaskNotFoundError:
 
 
 def cannot_join(task_id: str) -> TaskNotFoundError:
-    """Return the error for a message to such a task: some clients choose the ids of new tasks."""
+    """Return the error for a message to an unknown task, since some clients choose new task ids."""
     error = not_found(task_id)
     hint = "the agent chooses the ids of tasks, so leave it out to begin one"
     return TaskNotFoundError(f"{error.message}; {hint}", metadata=error.metadata)
 
 
 def too_many_pushes(field: str) -> InvalidParamsError:
-    """Return the error for one push notification configuration too many."""
+    """Return the error for exceeding the number of push notification configurations."""
     return invalid(
         field,
         f"the task has {MAX_PUSHES} push notification configurations, and may not have more; "
@@ -165,7 +165,7 @@ async def page_of_tasks(
 ) -> ListTasksResponse:
     """Return a page of the tasks of a scope, the last updated first (specification §3.1.4).
 
-    ``shown`` makes of each what the page has.
+    ``shown`` converts each stored task for the page.
 
     Raises ``InvalidParamsError`` and ``StoreError``.
     """

@@ -56,7 +56,7 @@ from parley.store.task_store import TaskStore
 LARGEST_PAGE = 100
 
 SET_OPTIONS_TRIES = 5
-"""How often options are set on a configuration that others replace meanwhile."""
+"""The number of attempts to set options on a configuration that others replace meanwhile."""
 
 
 class _PageToken(msgspec.Struct, array_like=True, frozen=True):
@@ -69,8 +69,9 @@ class PushConfigs:
     """Stores the push notification configurations of one agent's tasks.
 
     A configuration is returned without its credentials. Every method raises
-    ``PushNotificationNotSupportedError`` if the agent sends none, ``TaskNotFoundError`` for a task
-    of another caller, and ``OverloadedError`` if the store is unavailable.
+    ``PushNotificationNotSupportedError`` if the agent sends no push notifications,
+    ``TaskNotFoundError`` for a task of another caller, and ``OverloadedError`` if the store is
+    unavailable.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class PushConfigs:
     async def create(
         self, request: TaskPushNotificationConfig, context: CallContext, scope: Scope
     ) -> TaskPushNotificationConfig:
-        """Add a configuration to a task, or replace the configuration with its id."""
+        """Add a configuration to a task, or replace the configuration with the same id."""
         self._check_supported()
         if not request.task_id:
             raise invalid("taskId", "the id of the task")
@@ -113,7 +114,7 @@ class PushConfigs:
         """
 
         def done(putting: asyncio.Future[PushRecord]) -> None:
-            # A store that fails may have written it nevertheless.
+            # A failed store may have written it nevertheless.
             if putting.exception() is None or isinstance(putting.exception(), StoreUnavailable):
                 self._executor.push.watch(task_id, scope)
 
@@ -165,7 +166,7 @@ class PushConfigs:
     async def set_options(
         self, request: SetPushOptionsRequest, context: CallContext, scope: Scope
     ) -> PushOptionsResponse:
-        """Set what a configuration receives: it is created again, and continues."""
+        """Set the events for a configuration: it is stored again, and continues its deliveries."""
         options, replaced = PushOptions(events=request.events), PushReplaced()
         for _ in range(SET_OPTIONS_TRIES):
             found = [p for p in await self._pushes(request.task_id, scope) if p.id == request.id]
@@ -191,7 +192,7 @@ class PushConfigs:
         raise not_found(request.task_id)
 
     async def history(self, request: GetPushHistoryRequest, scope: Scope) -> GetPushHistoryResponse:
-        """Return the deliveries to one configuration of a task, or to all."""
+        """Return the deliveries of one configuration of a task, or of all."""
         found = []
         for push in await self._pushes(request.task_id, scope):
             if request.id not in ("", push.id):

@@ -76,10 +76,10 @@ class AgentService:
     """The ``A2AService`` of one agent. Every answer is read from the log, so it is durable.
 
     Callers see only the tasks of their scope (agent, tenant, owner). ``in_json`` is for bindings
-    that write the JSON that the store holds. ``authenticates``: the server
-    identifies callers, and the extended card is for authenticated ones. ``keeps_addresses``: turns
-    learn the address that their message was sent to, because none is configured. ``files`` keeps
-    what messages name by reference. ``limits`` are the agent's.
+    that write the store's JSON unchanged. ``authenticates``: the server identifies callers, and the
+    extended card is for authenticated callers. ``keeps_addresses``: turns get the address to which
+    their message was sent, because none is configured. ``files`` stores the files that messages
+    name by reference. ``limits`` are the agent's.
     """
 
     def __init__(
@@ -122,9 +122,9 @@ class AgentService:
 
     @cached_property
     def in_json(self) -> AgentService:
-        """The same service, but tasks that it reads from the store stay JSON: ``msgspec.Raw``.
+        """The same service, but tasks from the store stay JSON: ``msgspec.Raw``.
 
-        It is for codecs that write these as they are (``Codec.takes_json``).
+        For codecs that write these unchanged (``Codec.takes_json``).
         """
         service = copy(self)
         service._shown = _as_json
@@ -140,11 +140,11 @@ class AgentService:
         return reply
 
     def begin_message(self, request: SendMessageRequest, context: CallContext, done: Done) -> None:
-        """Answer a message: ``done`` takes the reply, its error, or the coroutine of the reply.
+        """Answer a message: ``done`` receives the reply, its error, or the coroutine of the reply.
 
-        The reply comes when the message's turn ends, after at most the agent's
+        The reply is available when the message's turn ends, after at most the agent's
         ``blocking_timeout`` and the caller's timeout, unless the caller wants an immediate return.
-        Raises ``A2AError`` for a message that is refused.
+        Raises ``A2AError`` for a rejected message.
         """
         configuration = request.configuration
         immediate = configuration is not None and configuration.return_immediately
@@ -164,7 +164,7 @@ class AgentService:
         m: IncomingMessage,
         admitted: ReplyHandle | Coroutine[Any, Any, ReplyHandle | Repeated],
     ) -> Task | Message:
-        """Return the reply to a message whose admission has to be awaited, or its task."""
+        """Return the reply to a message whose admission must be awaited, or its task."""
         context, length = m.context, _history_length(m.request)
         configuration = m.request.configuration
         try:
@@ -208,7 +208,7 @@ class AgentService:
             done(reply)
 
     async def _find_reply(self, wait: ReplyWait, length: int | None) -> Task | Message:
-        """Return a reply that another process gives, or the task after the timeout."""
+        """Return a reply from another process, or the task after the timeout."""
         if await wait.find():
             return self._reply(wait.handle, length)
         current = await self._executor.remote_replies.current_task(wait.handle, length)
@@ -216,11 +216,11 @@ class AgentService:
 
     @property
     def reads_at_once(self) -> bool:
-        """Whether ``get_task`` and ``list_tasks`` wait for nothing: the store is in memory."""
+        """True if ``get_task`` and ``list_tasks`` need no I/O: the store is in memory."""
         return self._store.reads_at_once
 
     def _reply(self, handle: ReplyHandle, length: int | None) -> Task | Message:
-        """Return a reply that is there. Raises ``A2AError`` if the message was refused."""
+        """Return an available reply. Raises the ``A2AError`` of a rejected message."""
         reply = handle.stored_reply
         if isinstance(reply, StoredTask):
             reply = self._shown(reply) if length is None else reply.task()
@@ -253,16 +253,16 @@ class AgentService:
                     yield batch
             return
         is_new = not m.may_be_logged
-        del request, context, admitted, m  # the turn may take hours
+        del request, context, admitted, m  # free them: the turn may take hours
         if handle.found is not None:
-            # The task as it was before the message: no event of its turn is missed.
+            # The task before the message, so that no event of its turn is missed.
             yield (self._first_item(handle.found),)
             async with aclosing(self._follow(handle.task_id, handle.found.seq, handle)) as batches:
                 async for batch in batches:
                     yield batch
             return
         # A new task runner has written nothing yet, so this subscription misses no event; an
-        # enqueued task may be in the log.
+        # enqueued task may already be in the log.
         with self._hints.subscribe(handle.task_id) as live:
             await handle.logged()
             new = live if is_new and handle.delegate is None else None
@@ -270,7 +270,7 @@ class AgentService:
                 if isinstance(handle.reply, Message):
                     yield (StreamItem(handle.reply),)
                     return
-                new = None  # the store reported a failure, and has the task nevertheless
+                new = None  # the store reported a failure, but has the task
             async with aclosing(self._follow(handle.task_id, 0, handle, new)) as batches:
                 async for batch in batches:
                     yield batch
@@ -280,14 +280,14 @@ class AgentService:
         return await self._owned(task_id, None, history=length, artifacts=True)
 
     def _first_item(self, record: TaskRecord) -> StreamItem:
-        """Return the first item of a stream that begins with a task as it is."""
+        """Return the first item of a stream that begins with the current task."""
         return StreamItem(self._shown(record.stored), record.seq)
 
     async def _repeat(self, repeated: Repeated, length: int | None) -> Batches:
         """Stream the answer of a message that was admitted before.
 
-        A message that began its task gets all events of it, another one the task and its next
-        events.
+        A message that began its task gets all its events; another message gets the task and its
+        next events.
         """
         if repeated.reply is not None:
             yield (StreamItem(repeated.reply),)
@@ -350,7 +350,7 @@ class AgentService:
         handle: ReplyHandle | None = None,
         live: Subscription | None = None,
     ) -> Batches:
-        """Yield the events after a number, with a handle up to the end of its turn."""
+        """Yield the events after a number; with a handle, up to the end of its turn."""
         until = None if self.agent.execution.stream_until_terminal else handle
         async with aclosing(self._questions(task_id, after, live)) as batches:
             async for batch, question in batches:
@@ -373,9 +373,10 @@ class AgentService:
     async def _questions(
         self, task_id: str, after: int, live: Subscription | None = None
     ) -> AsyncGenerator[tuple[Sequence[StreamItem], LoggedEvent | None], None]:
-        """Yield the events after a number as they come: up to a question, which is named, or all.
+        """Yield batches of events after a number, each with the question that ends the batch, if
+        any.
 
-        A stream may end with a question, so nothing that follows one is in its batch.
+        A stream may end with a question, so no event that follows a question is in its batch.
         """
         try:
             async with aclosing(
@@ -420,8 +421,8 @@ class AgentService:
     async def cancel_task(self, request: CancelTaskRequest, context: CallContext) -> Task:
         """Cancel a task and return it, canceled (§3.1.5).
 
-        A task that is canceled already is returned as it is, except over 0.3, where that is an
-        error. A task that ended in another state cannot be canceled.
+        A canceled task is returned unchanged, except over 0.3, where that is an error. A task that
+        ended in another state cannot be canceled.
         """
         scope = self._scope(context)
         dialect = versions.dialect(context.version)
@@ -434,7 +435,7 @@ class AgentService:
             try:
                 await self._executor.cancel(request.id, turn=record.turn, caller=context.caller)
             except (TaskEnded, UnknownTask):
-                pass  # it ended by itself: its state is read below
+                pass  # it has ended otherwise: its state is read below
             except StoreError as error:
                 raise self._executor.unavailable(error) from error
             record = await self._owned(request.id, scope)
@@ -443,7 +444,7 @@ class AgentService:
             return self._shown(record.stored)
         if not record.state.is_terminal:
             raise OverloadedError(
-                "the cancellation is noted, and the task will be canceled; ask again later",
+                "the cancellation is recorded, and the task will be canceled; ask again later",
                 retry_after=1,
             )
         state = dialect.state_name(record.state)
@@ -461,7 +462,7 @@ class AgentService:
     async def _owned(
         self, task_id: str, scope: Scope | None, *, history: int | None = 0, artifacts: bool = False
     ) -> TaskRecord:
-        """Return a task, of this scope if there is one. Raises ``A2AError``."""
+        """Return a task, of this scope if one is given. Raises ``A2AError``."""
         load = self._store.load
         try:
             record = await load(task_id, scope=scope, history=history, artifacts=artifacts)
@@ -472,7 +473,8 @@ class AgentService:
         return record
 
     def _scope(self, context: CallContext) -> Scope:
-        """Return whose tasks a request is about. Raises ``A2AError`` for who may own nothing."""
+        """Return the scope of a request's tasks. Raises ``A2AError`` for a caller without a
+        scope."""
         return Scope(self.agent.key, context.tenant, self.agent.owner.key_of(context.caller))
 
     # -- push notification configurations ------------------------------------------------------
@@ -541,7 +543,7 @@ class AgentService:
 
 
 def _as_json(stored: StoredTask) -> Task:
-    """Return the JSON of a task, in the place of the task."""
+    """Return the JSON of a task, typed as a task."""
     return msgspec.Raw(stored.json())  # type: ignore[return-value]
 
 
@@ -571,7 +573,7 @@ async def _with_histories(batches: Batches, length: int) -> Batches:
 
 
 async def _without_numbers(batches: Batches) -> Batches:
-    """Yield the items of a stream of an agent that does not offer to resume one."""
+    """Yield the items of a stream without numbers, for an agent without resumable streams."""
     async with aclosing(batches):
         async for batch in batches:
             yield [StreamItem(item.event, json=item.json) for item in batch]
@@ -597,7 +599,7 @@ def _items(records: Sequence[LoggedEvent]) -> list[StreamItem]:
 
 
 def _asks(record: LoggedEvent) -> bool:
-    """Return whether a task is in input-required with a public record."""
+    """Return whether an event is a public record of input-required."""
     event = record.event
     return (
         isinstance(event, TaskStatusUpdateEvent | Task)

@@ -1,1 +1,1 @@
-"""The turns of one task: claimed, run, written to the log, finished or released."""
+"""The turns of one task: claiming, running, writing to the log, finishing or releasing."""

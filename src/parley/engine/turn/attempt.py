@@ -1,8 +1,8 @@
 """One attempt at a turn: its request, the records of earlier attempts, and its writes.
 
-``agent/`` builds the author's ``Turn`` on it. ``TaskRunner`` runs it. The
-log names calls of other agents, calls of tools and the values that a task alone keeps, so any
-replica that ends the task cancels and removes them, also after a crash.
+``agent/`` builds the author's ``Turn`` on it. ``TaskRunner`` runs it. The log records calls of
+other agents, calls of tools, and the values that belong to the task, so that any replica that ends
+the task can cancel and remove them, even after a crash.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ T = TypeVar("T")
 
 
 class TurnOver(RuntimeError):
-    """The turn has ended; nothing more can be said in it."""
+    """The turn has ended, and accepts no more output."""
 
 
 class Rejected(BaseException):
-    """The function refuses the request (``turn.reject``).
+    """Raised by ``turn.reject``: the function rejects the request.
 
-    No ``except Exception`` catches it. ``metadata`` belongs to the message that says so.
+    ``except Exception`` does not catch it. ``metadata`` belongs to the message with the reason.
     """
 
     metadata: dict[str, Any] | None = None
@@ -60,7 +60,7 @@ class Rejected(BaseException):
 class NotAuthorized(Exception):
     """The agent's policy does not allow an action (``turn.authorize``).
 
-    The text is for the caller, and does not name what was asked; ``action`` and ``resource`` do.
+    The text is for the caller, and does not name the action; ``action`` and ``resource`` do.
     """
 
     def __init__(self, action: str, resource: str) -> None:
@@ -70,9 +70,9 @@ class NotAuthorized(Exception):
 
 
 class Failed(BaseException):
-    """The function could not fulfil the request (``turn.fail``).
+    """Raised by ``turn.fail``: the function could not fulfil the request.
 
-    No ``except Exception`` catches it. ``metadata`` belongs to the message that says so.
+    ``except Exception`` does not catch it. ``metadata`` belongs to the message with the reason.
     """
 
     metadata: dict[str, Any] | None = None
@@ -83,8 +83,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     ``base_url`` is the agent's address as the sender of the turn's message saw it, unless the
     server's own address is configured. ``inputs`` are the values of typed parameters; ``None`` if
-    they were not read yet. ``metadata`` came with the message that began the task,
-    ``latest_metadata`` with the message of a later turn.
+    they were not read yet. ``metadata`` belongs to the message that began the task,
+    ``latest_metadata`` to the message of a later turn.
     """
 
     message: Message
@@ -102,7 +102,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(A2AStruct, frozen=True, kw_only=True):
-    """A decision of the agent's policy in a turn, as it is logged, and the caller it is about."""
+    """A logged decision of the agent's policy in a turn, with the caller whom it concerns."""
 
     action: str
     resource: str = ""
@@ -113,17 +113,17 @@ class Decision(A2AStruct, frozen=True, kw_only=True):
 _CONTINUES = {CONTINUES: True}
 
 DECISIONS = "authorize:"
-"""Begins the keys of decisions. The turn and a key follow."""
+"""The prefix of the keys of decisions. The turn and a key follow."""
 
 MOST_DECISIONS = 1000
-"""The most decisions that one turn logs."""
+"""The maximum number of decisions that one turn logs."""
 
 
 class Journal:
-    """What earlier attempts and turns of the task recorded, and which of it this attempt has used.
+    """The records of earlier attempts and turns of the task, and the keys used in this attempt.
 
-    ``answers`` by the key of their question, ``results`` of steps as JSON by their key, and
-    ``live_messages`` that a running turn took and that a re-run receives again.
+    ``answers`` by the key of their question, ``results`` of steps as JSON by key, and
+    ``live_messages`` that a running turn received and that a re-run receives again.
     """
 
     def __init__(self) -> None:
@@ -136,13 +136,14 @@ class Journal:
 class Attempt:
     """One attempt at one turn.
 
-    Everything that it says goes through the task's writer, in the order of the calls. ``ending`` is
-    how the turn ends, whatever the function catches, says or returns afterwards.
+    All its output is written by the task's writer, in the order of the calls. ``ending`` determines
+    the end of the turn, whatever the function catches, writes or returns afterwards.
     ``is_canceling``: the function is called because its task is canceled while no turn runs (see
     ``Skill.runs_on_cancel``).
     """
 
-    # Defaults of the class, which most attempts never change: that makes a direct reply cheap.
+    # Class attributes as defaults, since most attempts never change them: keeps direct replies
+    # cheap.
     finished = False
     ending: Rejected | Failed | A2AError | None = None
     is_canceling = False
@@ -154,7 +155,7 @@ class Attempt:
     decision_count = 0
     artifact_ids: frozenset[str] = frozenset()
     unowned: frozenset[str] = frozenset()
-    buffers: tuple[Callable[[], object], ...] = ()  # write the newest chunk of a stream
+    buffers: tuple[Callable[[], object], ...] = ()  # functions that flush the streams' last chunks
     calls: frozenset[asyncio.Task[Any]] = frozenset()
     before_question: tuple[Callable[[], Awaitable[None]], ...] = ()
     on_end: tuple[Callable[[], None], ...] = ()
@@ -179,7 +180,7 @@ class Attempt:
 
     @property
     def journal(self) -> Journal:
-        """What earlier attempts and turns recorded."""
+        """The records of earlier attempts and turns."""
         if self._journal is None:
             self._journal = Journal()
         return self._journal
@@ -201,7 +202,7 @@ class Attempt:
             journal.results[remembered.key] = remembered.value
 
     def begin_again(self) -> None:
-        """Let the function run from the top once more in this attempt, and find its records.
+        """Prepare to run the function from the top again in this attempt, with its records.
 
         Call it when the function has ended.
         """
@@ -219,22 +220,23 @@ class Attempt:
     # -- writing -------------------------------------------------------------------------------
 
     def end_with(self, error: Rejected | Failed) -> NoReturn:
-        """End the turn: raise an error that holds even if the function catches it."""
+        """End the turn: raise an error that applies even if the function catches it."""
         if not (self.finished or self.ending):
             self.ending = error
             self.runner.stop_soon()
         try:
             raise error
         finally:
-            del error  # its traceback has this frame
+            del error  # avoids a reference cycle through its traceback
 
     def writer(self, *, buffered: bool = False) -> TaskWriter:
-        """Return the task's writer; create the task if there is none yet.
+        """Return the task's writer. Creates the task if there is none yet.
 
-        Raises ``TurnOver`` after the turn's end, but for what streams ``buffered`` before it.
+        Raises ``TurnOver`` after the turn's end, except for text that streams ``buffered`` before
+        it.
         """
         if self.finished or (self.ending is not None and not buffered):
-            raise TurnOver("this turn has ended; what it says now would reach nobody")
+            raise TurnOver("this turn has ended; its output would reach no caller")
         writer = self.runner.writer
         if writer is None:
             writer = self.runner.create_task()
@@ -243,7 +245,7 @@ class Attempt:
         return writer
 
     def working(self, *, buffered: bool = False) -> TaskWriter:
-        """Return the task's writer after a SUBMITTED task was set to WORKING."""
+        """Return the task's writer, after setting a SUBMITTED task to WORKING."""
         writer = self.writer(buffered=buffered)
         if writer.fold.state is TaskState.SUBMITTED:
             writer.status(TaskState.WORKING)
@@ -278,7 +280,7 @@ class Attempt:
         continues: bool = False,
         buffered: bool = False,
     ) -> TaskWriter:
-        """Write an artifact or a chunk of one, after what streams buffer."""
+        """Write an artifact or a chunk of one, after the buffered chunks of streams."""
         writer = self.working(buffered=buffered)
         self.write_chunk(writer, artifact, append=append, last=last, continues=continues)
         return writer
@@ -286,9 +288,9 @@ class Attempt:
     def write_chunk(
         self, writer: TaskWriter, artifact: Artifact, *, append: bool, last: bool, continues: bool
     ) -> None:
-        """Write an artifact or a chunk of one, before what streams buffer.
+        """Write an artifact or a chunk of one, before the buffered chunks of streams.
 
-        The text of a chunk that ``continues`` and the text before it are one part of the artifact.
+        The text of a chunk that ``continues`` is joined with the text before it to one part.
         """
         if artifact.artifact_id not in self.artifact_ids:
             self.artifact_ids |= {artifact.artifact_id}
@@ -306,9 +308,9 @@ class Attempt:
     # -- questions -----------------------------------------------------------------------------
 
     async def ask(self, state: TaskState, content: object, key: str | None) -> Answer:
-        """Return the answer to a question, or park the task until there is one.
+        """Return the answer to a question, or suspend the task until there is one.
 
-        Awaits ``before_question`` before it parks the task: the function ends there.
+        Awaits ``before_question`` before the task is suspended, which ends the function.
         """
         if key is None:
             key = self.next_question_key()
@@ -326,12 +328,12 @@ class Attempt:
         return await never  # the runner cancels this function here
 
     def next_question_key(self) -> str:
-        """Return the key of a question that has none of its own: its order."""
+        """Return the key of a question without a key of its own: its position."""
         self.question_count += 1
         return str(self.question_count)
 
     def use(self, key: str, what: str) -> None:
-        """Note that this attempt uses a key. Raises ``ValueError`` if it has used it before."""
+        """Record the use of a key. Raises ``ValueError`` if this attempt has used it before."""
         if key in self.journal.used_keys:
             raise ValueError(
                 f"the {what} key {key.partition(':')[2]!r} is used twice in one turn; "
@@ -347,17 +349,17 @@ class Attempt:
         return self.journal.results.get(f"step:{key}")
 
     def log_result(self, key: str, value: object) -> None:
-        """Log a fact of the task that later attempts find among the results."""
+        """Log a fact of the task, which later attempts find among the results."""
         result = self.journal.results[key] = msgspec.Raw(msgspec.json.encode(value))
         self.working().write(StepResult(key=key, value=result))
 
     def logged(self, key: str, kind: type[T]) -> T | None:
-        """Return the record that the task's log has under a key."""
+        """Return the record under a key in the task's log."""
         value = self.journal.results.get(key)
         return None if value is None else decode(value, kind)
 
     async def log(self, key: str, record: A2AStruct, *, durable: bool = True) -> None:
-        """Log a record of the task, and wait until that is durable, if asked to."""
+        """Log a record of the task. With ``durable``, wait until it is durable."""
         writer = self.working()
         value = self.journal.results[key] = msgspec.Raw(encode(record))
         writer.write(StepResult(key=key, value=value))
@@ -374,17 +376,17 @@ class Attempt:
         await writer.flush()
 
     async def own_value(self, key: str, *, lists: bool = False) -> None:
-        """Have the value that the context keeps under ``key`` removed when the task ends.
+        """Register the context value under ``key`` for removal at the end of the task.
 
-        If it ``lists`` others, it is an object with their ``keys``, and they are removed too. What
-        is to be removed is durable before this returns. Raises ``TurnOver`` after the turn's end.
+        With ``lists``, the value is an object whose ``keys`` name further values to be removed. The
+        registration is durable before this returns. Raises ``TurnOver`` after the turn's end.
         """
         writer, name = self.working(), f"{VALUE_PREFIX}{key}"
         if name not in self.journal.results:
             value = self.journal.results[name] = msgspec.Raw(LISTS if lists else b"null")
             writer.write(StepResult(key=name, value=value))
             self.unowned |= {name}
-        if name in self.unowned:  # also if another branch of the function owns it just now
+        if name in self.unowned:  # also if another branch of the function is registering it
             await writer.flush()
             self.unowned -= {name}
 
@@ -397,12 +399,12 @@ class Attempt:
     async def log_decision(self, key: str, decision: Decision) -> None:
         """Log a decision, and wait until it is durable. Raises ``RuntimeError`` for too many."""
         prefix, results = f"{DECISIONS}{self.turn}:", self.journal.results
-        if not self.decision_count:  # a further attempt counts on
+        if not self.decision_count:  # a later attempt continues the count
             self.decision_count = sum(each.startswith(prefix) for each in results)
         if self.decision_count >= MOST_DECISIONS:
             raise RuntimeError(
                 f"a turn authorises up to {MOST_DECISIONS} different actions, because each is "
-                "logged; authorise what they have in common, such as the folder of the files"
+                "logged; authorise a common action instead, such as access to a folder"
             )
         self.decision_count += 1
         await self.log(prefix + key, decision)
@@ -411,11 +413,11 @@ class Attempt:
 
     @property
     def results(self) -> Mapping[str, msgspec.Raw] | None:
-        """The task's remembered values, as far as this attempt knows; ``None`` for nothing."""
+        """The task's stored values, as far as this attempt knows; ``None`` if there are none."""
         return None if self._journal is None else self._journal.results
 
     def begin_call(self, key: str) -> None:
-        """Claim the key of a call. Raises ``ValueError`` for a key that this turn has used."""
+        """Reserve the key of a call. Raises ``ValueError`` for a key that this turn has used."""
         self.use(f"{CALL_PREFIX}{key}", "call")
 
     def logged_call(self, key: str) -> RemoteCall | None:
@@ -423,13 +425,13 @@ class Attempt:
         return self.logged(f"{CALL_PREFIX}{key}", RemoteCall)
 
     async def log_call(self, key: str, call: RemoteCall, *, durable: bool = True) -> None:
-        """Log a call, and wait until that is durable, if asked to."""
+        """Log a call. With ``durable``, wait until it is durable."""
         await self.log(f"{CALL_PREFIX}{key}", call, durable=durable)
 
     # -- live messages -------------------------------------------------------------------------
 
     async def next_message(self) -> Message:
-        """Return the next message that arrives while the turn runs; the turn takes it."""
+        """Return the next message that arrives while the turn runs. It belongs to the turn."""
         if self.journal.live_messages:
             return self.journal.live_messages.popleft()
         writer = self.working()
@@ -460,11 +462,11 @@ def agent_message(content: object, runner: TaskRunner) -> Message:
 
 
 class Answer(Message, frozen=True, kw_only=True, dict=True):
-    """The message that answers a question. It compares and serializes like that message."""
+    """The message that answers a question. It compares and serializes like a message."""
 
     @classmethod
     def of(cls, message: Message, *, replayed: bool) -> Self:
-        """Return an answer made of a message."""
+        """Return an answer with the content of a message."""
         answer = cls(**{name: getattr(message, name) for name in message.__struct_fields__})
         answer.__dict__["replayed"] = replayed
         return answer
@@ -502,7 +504,7 @@ _KINDS = (RecordKind.TURN, RecordKind.REMEMBERED)
 
 
 class PrivateRecords:
-    """Caches the turns of a task and what they remembered; reads each record once."""
+    """Caches the private records of a task, and reads each record once."""
 
     __slots__ = ("_after", "remembered", "turns")
 
@@ -523,13 +525,14 @@ CALL_PREFIX = "call:"
 
 
 class RemoteCall(A2AStruct, frozen=True, kw_only=True):
-    """One message to another agent, as the log has it.
+    """The log record of one message to another agent.
 
-    ``address`` is the agent's, without secrets; ``card`` its card, if it was given without one.
-    ``request`` was sent; it is kept until the remote task is known. ``task_id`` is the remote
-    task. ``answered`` is set with the answer: a direct ``message``, or the ``task`` (left out if it
-    is large). ``ended``: the remote task needs nothing more. ``cancel``: it is canceled with ours.
-    ``caller`` and ``tenant`` belong to a call of an agent of this process.
+    ``address`` is the agent's, without secrets; ``card`` is its card, if it was given without an
+    address. ``request`` is the sent request; it is kept until the remote task is known. ``task_id``
+    is the remote task. ``answered`` is set with the answer: a direct ``message``, or the ``task``
+    (left out if it is large). ``ended``: the remote task needs no more attention. ``cancel``: the
+    remote task is canceled together with this one. ``caller`` and ``tenant`` belong to a call of an
+    agent of this process.
     """
 
     address: str
@@ -547,9 +550,9 @@ class RemoteCall(A2AStruct, frozen=True, kw_only=True):
 
 
 def calls_to_cancel(results: Mapping[str, msgspec.Raw]) -> dict[str, RemoteCall]:
-    """Return the calls, by their names, that may still run and end with their task.
+    """Return the calls, by name, that may still run and must end with their task.
 
-    Of several messages to one remote task the last decides.
+    If several messages went to one remote task, the last one decides.
     """
     last: dict[tuple[str, str], tuple[str, RemoteCall]] = {}
     for key, value in results.items():
@@ -560,19 +563,20 @@ def calls_to_cancel(results: Mapping[str, msgspec.Raw]) -> dict[str, RemoteCall]
 
 
 TOOL_PREFIX = "tool:"
-"""Begins the keys of calls that a source of tools records: their last ``state`` is ``returned``."""
+"""The prefix of the keys of tool calls that a source records; their last ``state`` is
+``returned``."""
 
 VALUE_PREFIX = "value:"
-"""Begins the keys of records of values; the key of the value follows."""
+"""The prefix of the keys of records of values; the key of the value follows."""
 
 LISTS = b"true"
-"""The value of such a record if the value has ``keys`` of further values that go too."""
+"""The content of such a record if the value has ``keys`` of further values to remove."""
 
 
 async def forget_values(
     store: TaskStore, scope: Scope, context_id: str, results: Mapping[str, msgspec.Raw]
 ) -> None:
-    """Remove the values that a context keeps for a task, by what the task's log has.
+    """Remove the values that a context keeps for a task, as recorded in the task's log.
 
     Raises ``StoreError``.
     """

@@ -1,4 +1,4 @@
-"""Call the function of an attempt, and make its outcome: a reply, an error, or the last status."""
+"""The call of an attempt's function, and its outcome: a reply, an error, or the last status."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Invoke = Callable[[Attempt], Awaitable[object]]
 
 
 class FunctionCall:
-    """Calls an author's function in the task that runs a runner, one attempt after another.
+    """Calls an author's function in the asyncio task of a runner, one attempt after another.
 
-    ``cancel`` and ``stop`` cancel the function alone. Whoever cancels the task itself ends the
-    runner: the function is cancelled, and ``run`` raises the cancellation.
+    ``cancel`` and ``stop`` cancel only the function. A cancellation of the asyncio task itself ends
+    the runner: the function is cancelled, and ``run`` raises the cancellation.
     """
 
-    # Defaults of the class, as a runner has.
+    # Class attributes as defaults, as in a runner.
     is_running = False
     _task: asyncio.Task[None] | None = None
     _cancellations = 0
@@ -51,8 +51,8 @@ class FunctionCall:
     ) -> tuple[object, BaseException | None]:
         """Call the function in ``task``, the current one, and return its value or its exception.
 
-        ``on_timeout`` is called after ``seconds``, if it still runs. Without ``invoke`` the attempt
-        ends without a call. Raises ``CancelledError`` if the task was cancelled by someone else.
+        ``on_timeout`` is called after ``seconds`` if it still runs. Without ``invoke`` the attempt
+        ends without a call. Raises ``CancelledError`` if ``task`` was cancelled from outside.
         """
         failure: BaseException | None = None
         value: object = None
@@ -81,10 +81,10 @@ class FunctionCall:
                 await _absorb_cancellation(task)
             return value, failure
         finally:
-            failure = None  # its traceback has this frame: a reference cycle
+            failure = None  # avoids a reference cycle through its traceback
 
     def cancel(self) -> None:
-        """Cancel the function, if it runs."""
+        """Cancel the function, if it is running."""
         if self._task is not None and self.is_running:
             self._cancellations += 1
             self._task.cancel()
@@ -130,7 +130,7 @@ async def _absorb_cancellation(task: asyncio.Task[None]) -> None:
     while task.uncancel():
         pass
     with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.sleep(0)  # raises a cancellation that the function did not get to see
+        await asyncio.sleep(0)  # raises a cancellation that the function did not receive
 
 
 log = logging.getLogger("parley.engine")
@@ -139,7 +139,7 @@ log = logging.getLogger("parley.engine")
 class TaskOutcome(msgspec.Struct, frozen=True):
     """The turn ends its task in ``state`` with ``message``, after a last ``artifact``.
 
-    ``metadata`` goes to the status update. A function of an adapter returns one to say all of
+    ``metadata`` belongs to the status update. Functions of adapters return this to determine all of
     it; others return values and raise exceptions.
     """
 
@@ -207,9 +207,9 @@ def _direct_reply(attempt: Attempt, value: object) -> Message:
 def _of_failure(attempt: Attempt, failure: BaseException, *, has_task: bool) -> Outcome:
     """Return the outcome of an exception.
 
-    The text of ``reject``, ``fail`` and of an ``A2AError`` reaches the caller; of any other
-    exception only a reference does, and the server's log has the rest. The error of another agent
-    is such an exception: the caller knows nothing of that agent.
+    The text of ``reject``, ``fail`` and of an ``A2AError`` is sent to the caller; for any other
+    exception only a reference is, and the server's log has the details. An error of another agent
+    counts as such an exception: the caller does not know that agent.
     """
     reason, skill, runner = _reason(failure), attempt.request.skill, attempt.runner
     metadata = reason.metadata if isinstance(reason, Failed | Rejected) else None
@@ -238,7 +238,7 @@ def _of_failure(attempt: Attempt, failure: BaseException, *, has_task: bool) -> 
 
 
 def store_failure(failure: BaseException) -> StoreUnavailable | None:
-    """Return the store's failure, if that is why a function failed."""
+    """Return the store's failure, if it made a function fail."""
     if isinstance(failure, StoreUnavailable):
         return failure
     if isinstance(failure, BaseExceptionGroup):
@@ -247,7 +247,7 @@ def store_failure(failure: BaseException) -> StoreUnavailable | None:
 
 
 def _reason(failure: BaseException) -> BaseException:
-    """Return the exception that the function meant to raise, out of exception groups."""
+    """Return the original exception from exception groups."""
     if not isinstance(failure, BaseExceptionGroup):
         return failure
     for error in failure.exceptions:
@@ -263,12 +263,12 @@ def _is_for_caller(error: BaseException) -> bool:
 
 
 def _is_own(error: BaseException) -> bool:
-    """Return whether this is an error of A2A that is meant for the caller."""
+    """Return whether an A2A error is meant for the caller."""
     return isinstance(error, A2AError) and not error.is_remote
 
 
 def exchange_of(attempt: Attempt, task: Task | None, closing: Message | None) -> Sequence[Message]:
-    """Return a turn's addition to the context's history: its message, and its last words."""
+    """Return a turn's addition to the context's history: its message, and its last message."""
     latest, _ = writable(attempt.latest)
     if closing is not None:
         return (latest, closing)

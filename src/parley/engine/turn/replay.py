@@ -1,4 +1,4 @@
-"""What a task's log says about its request and its turns, and when they time out."""
+"""The request, turns and deadlines of a task, reconstructed from its log."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def first_events(
 ) -> list[TaskEvent | PrivateEvent]:
     """Return the first events of the log of a task that begins ``at`` (ms).
 
-    A private record keeps the facts of the request that the message lacks, if there is
-    anything; the skill only if the agent has several. The address is in the task's head (see
+    A private record has the facts of the request that are not in the message, if there are any; it
+    names the skill only if the agent has several. The address is in the task's head (see
     ``Append.base_url``). ``queued``: no attempt has started yet.
     """
     message = replace(request.message, task_id=task_id, context_id=context_id)
@@ -69,7 +69,7 @@ def first_turn_receipts(receipts: Sequence[Receipt], task_id: str) -> list[Recei
 
 
 def receipt_of(reply: Message, receipts: Sequence[Receipt]) -> Receipt | None:
-    """Return the receipt of a message with its direct reply, if it has one to be kept."""
+    """Return the receipt of a message with its direct reply, if it must be stored."""
     return replace(receipts[0], reply=encode(reply)) if receipts else None
 
 
@@ -79,7 +79,7 @@ def turns_in(records: PrivateRecords) -> list[TurnStarted]:
 
 
 def results_in(records: PrivateRecords) -> dict[str, Raw]:
-    """Return the task's remembered values, by their keys: of several values the last."""
+    """Return the task's stored values by key, the last value of each."""
     return {
         record.event.key: record.event.value
         for record in records.remembered
@@ -108,11 +108,11 @@ def request_of(
     turn: int,
     received: MessageReceived | None = None,
 ) -> Request:
-    """Return the request of a turn, as far as the log knows it.
+    """Return the request of a turn, as far as the log has it.
 
-    ``received`` is the message that a new turn takes; a re-run finds its own in the log. The caller
-    is the message's sender; extensions, the trace and the latest metadata are those of one message.
-    Accepted output modes and the agent's address stay until another message names others.
+    ``received`` is the message of a new turn; a re-run finds its own in the log. The caller is the
+    message's sender; extensions, the trace and the latest metadata come from that message too.
+    Accepted output modes and the agent's address persist until another message names others.
     """
     first = first_turn(records.turns)
     request = Request(
@@ -154,7 +154,7 @@ def _chain_in(extensions: Iterable[str], metadata: dict[str, Any] | None) -> Cha
 
 
 def turn_taking(received: MessageReceived, *, turn: int, answers: str) -> TurnStarted:
-    """Return the record of a turn that takes a message, which answers the question ``answers``."""
+    """Return the record of a turn for a message, which answers the question ``answers``."""
     return TurnStarted(
         turn=turn,
         entries=(received.entry,),
@@ -171,15 +171,15 @@ def turn_taking(received: MessageReceived, *, turn: int, answers: str) -> TurnSt
 
 
 def latest_message(records: PrivateRecords) -> Message | None:
-    """Return the message that the last turn took, ``None`` for the first turn."""
+    """Return the message of the last turn, ``None`` for the first turn."""
     taken = [turn.messages[0] for turn in turns_in(records) if turn.messages and not turn.live]
     return taken[-1] if taken else None
 
 
 class Attempts(NamedTuple):
-    """How many attempts a turn has had, and how many of them were released.
+    """The number of attempts at a turn, and the number of released ones among them.
 
-    ``asleep``: the last one fell asleep, and is to continue.
+    ``asleep``: the last attempt fell asleep, and will continue.
     """
 
     made: int
@@ -188,14 +188,14 @@ class Attempts(NamedTuple):
 
 
 def attempts_of(record: TaskRecord, records: PrivateRecords) -> Attempts:
-    """Return the attempts at the open turn. A queued turn has had none."""
+    """Return the attempts at the open turn; zero for a queued turn."""
     same = [turn for turn in turns_in(records) if turn.turn == record.turn]
     count = max((t.attempt for t in same), default=1)
     return Attempts(count, sum(t.released for t in same), bool(same) and same[-1].asleep)
 
 
 def pending_question(records: PrivateRecords) -> str:
-    """Return the key of the question that the task waits on, or an empty string."""
+    """Return the key of the open question of the task, or an empty string."""
     asked = [
         record.event.key.removeprefix("ask:")
         for record in records.remembered
@@ -206,7 +206,7 @@ def pending_question(records: PrivateRecords) -> str:
 
 
 class Deadline(NamedTuple):
-    """A time in ms by the store's clock, and the message of the task that fails at it."""
+    """A time in ms by the store's clock, and the last message of the task if it fails then."""
 
     at: int
     reason: str
@@ -231,7 +231,8 @@ class Deadlines:
     async def for_turn(
         self, record: TaskRecord, records: PrivateRecords, turn: int
     ) -> Deadline | None:
-        """Return the deadline of a task in a turn; of the task alone when ``turn`` is 0."""
+        """Return the deadline of a task in a turn; only the task's own deadline if ``turn`` is
+        0."""
         now = created = self._store.now()
         if self._task is not None or turn == 1:
             created = (await self._store.events(record.stored.task_id, 0, 1))[0].at
@@ -242,14 +243,14 @@ class Deadlines:
         )
 
     def of_task(self, task_id: str) -> int | None:
-        """Return about when a task times out (ms): its id holds its creation time."""
+        """Return the approximate time (ms) of a task's timeout: its id has its creation time."""
         if self._task is None:
             return None
         return milliseconds_of(task_id) + _milliseconds(self._task)
 
 
 def _started(records: PrivateRecords, turn: int, created: int, now: int) -> int:
-    """Return when the first attempt at a turn started; ``now`` if it is about to."""
+    """Return the start of the first attempt at a turn; ``now`` if it is starting."""
     if turn == 1 and all(started.attempt for started in turns_in(records)):
         return created  # it was not queued
     for record in records.turns:
@@ -272,7 +273,7 @@ def _milliseconds(span: timedelta) -> int:
 
 
 def of_chain(chain: Chain | None) -> Deadline | None:
-    """Return the deadline that the caller of a turn gave."""
+    """Return the deadline given by the caller of a turn."""
     if chain is None or chain.deadline is None:
         return None
     reason = f"The turn was not finished by the deadline of its caller ({chain.deadline})."
@@ -280,5 +281,5 @@ def of_chain(chain: Chain | None) -> Deadline | None:
 
 
 def earliest(*deadlines: Deadline | None) -> Deadline | None:
-    """Return the first of these deadlines."""
+    """Return the earliest of these deadlines."""
     return min([one for one in deadlines if one is not None], default=None)

@@ -1,4 +1,4 @@
-"""Runs the turns of one task, one after another, while the task is active in this process."""
+"""Runs the turns of one task sequentially, while the task is active in this process."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("parley.engine")
 
 UNKNOWN_SCOPE = Scope(agent="")
-"""The scope of a task that was not loaded yet."""
+"""The scope of a task that is not loaded yet."""
 
 ATTEMPT_KEY = "urn:parley:attempt"
-"""The metadata key of a status update that says which attempt at the turn is at work."""
+"""The metadata key of a status update with the number of the attempt."""
 
 
 class TaskRunner:
@@ -73,22 +73,23 @@ class TaskRunner:
 
     A runner starts with a new message, whose task need not be in the log yet, or with a logged task
     that has work: a waiting message, an open turn without a runner, a cancellation. It runs turns
-    until there is no work; the task then costs a row. It also ends when another replica has claimed
-    the task; its waiters then find their replies in the log.
+    until there is no work; the idle task is then only a row in the store. It also ends when another
+    replica has claimed the task; its waiters then find their replies in the log.
     """
 
-    # Defaults of the class, which most runners never change: that makes a direct reply cheap.
+    # Class attributes as defaults, since most runners never change them: keeps direct replies
+    # cheap.
     writer: TaskWriter | None = None
     predecessor: TaskWriter | None = None
     attempt: Attempt | None = None
-    epoch = 0  # the fencing token of the claim; 0 before it
+    epoch = 0  # the fencing token of the claim; 0 before the claim
     successor_epoch = 0
     woken = False
     cancel_requested = False
     releasing = False
     abandoned = False
     asleep = False
-    holds = False  # its caller waits for the reply, and knows alone of the task
+    holds = False  # the caller waits for the reply, and only it knows the task
     timeout_reason = ""
     deadline: Deadline | None = None
     receipts: Sequence[Receipt] = ()
@@ -119,24 +120,24 @@ class TaskRunner:
 
     @property
     def task_id(self) -> str:
-        """The task's id; for a message without a task, the id it would get."""
+        """The task's id; for a message without a task, the id that a task would get."""
         if not self._task_id:
             self._task_id = new_id(self.store.now())
         return self._task_id
 
     @property
     def deadline_at(self) -> int | None:
-        """When the turn times out, in ms by the store's clock."""
+        """The time of the turn's timeout, in ms by the store's clock."""
         return None if self.deadline is None else self.deadline.at
 
     @property
     def has_id(self) -> bool:
-        """Whether the task's id was needed yet."""
+        """True if the task's id has been used."""
         return bool(self._task_id)
 
     @property
     def _has_ended(self) -> bool:
-        """Whether this runner has written the task's end."""
+        """True if this runner has written the task's end."""
         return self.writer is not None and self.writer.fold.status.state in TERMINAL_STATES
 
     # -- start, claim, turns, end --------------------------------------------------------------
@@ -188,9 +189,9 @@ class TaskRunner:
                 self.waiters.delegate(self.executor.remote_replies)
 
     async def _run_logged_turns(self) -> None:
-        """Claim the task, and run its turns until there is nothing to do; then release it."""
+        """Claim the task, and run its turns until there is no work; then release it."""
         self._listen()
-        if self.predecessor is not None:  # one of its appends may create the task
+        if self.predecessor is not None:  # an append of the predecessor may create the task
             with contextlib.suppress(StoreError):
                 await self.predecessor.flush()
                 for handle in self.waiters.current:
@@ -212,7 +213,7 @@ class TaskRunner:
             if record is None or record.state.is_terminal:
                 return
             if record.epoch != self.epoch:
-                raise Fenced(f"task {self.task_id} was taken over")
+                raise Fenced(f"task {self.task_id} was claimed by another executor")
             self.context_id, self.scope = record.stored.context_id, record.scope
             attempt = None if self.releasing else await self._next_attempt(record)
             if attempt is not None:
@@ -224,7 +225,8 @@ class TaskRunner:
                     return
 
     async def _claim_again(self) -> None:
-        """Claim the task of a sleeping turn, which a cancellation woke while it fell asleep."""
+        """Claim the task of a sleeping turn that a cancellation woke while it was falling
+        asleep."""
         if self.writer is not None:
             self.writer.detach()
         self.asleep, self.writer = False, None
@@ -264,14 +266,14 @@ class TaskRunner:
                 if given.at <= store.now():
                     await self._end_task(TaskState.FAILED, given.reason)
                     return None
-            # Durable before the function runs: the attempt counts even if it kills the process.
+            # Durable before the function runs: the attempt counts even if it crashes the process.
             await self.writer.flush()
         return attempt
 
     async def _new_turn(
         self, record: TaskRecord, records: PrivateRecords, writer: TaskWriter
     ) -> Attempt | None:
-        """Return the attempt at a new turn, which takes the oldest waiting message (E2)."""
+        """Return the attempt at a new turn, for the oldest waiting message (E2)."""
         received = await self.waiters.oldest_message(self.store, self.task_id)
         question = pending_question(records)
         if received is None:
@@ -291,7 +293,7 @@ class TaskRunner:
     async def _retry(
         self, record: TaskRecord, records: PrivateRecords, writer: TaskWriter
     ) -> Attempt | None:
-        """Return another attempt at an open turn (E3): its process died, or it was queued.
+        """Return another attempt at an open turn (E3) whose process died, or that was queued.
 
         An attempt that fell asleep continues.
         """
@@ -300,7 +302,7 @@ class TaskRunner:
         if is_woken:
             return self._wake_up(record, records, writer, attempts)
         if attempts > released and options.on_crash == "fail":
-            reason = "The server stopped while it worked on this task."
+            reason = "The server stopped while it was working on this task."
             await self._end_task(TaskState.FAILED, reason)
             return None
         if attempts - released >= options.max_attempts:
@@ -323,7 +325,7 @@ class TaskRunner:
         attempt = self._attempt_at(record, records, record.turn, latest=latest, number=number)
         writer.write(TurnStarted(turn=attempt.turn, attempt=number))
         writer.output_filter = self._filter_of(attempt.request)
-        if writer.fold.status.message is not None:  # it said what the turn waited for
+        if writer.fold.status.message is not None:  # the reason of the wait
             self._write_working(attempt, writer)
         writer.open_turn()
         return attempt
@@ -354,7 +356,7 @@ class TaskRunner:
     def _write_working(
         self, attempt: Attempt, writer: TaskWriter, metadata: dict[str, Any] | None = None
     ) -> None:
-        """Set the task to WORKING; if the output filter refuses that, the turn fails."""
+        """Set the task to WORKING; if the output filter rejects that, the turn fails."""
         writer.output_filter = self._filter_of(attempt.request)
         try:
             writer.status(TaskState.WORKING, metadata=metadata)
@@ -362,7 +364,8 @@ class TaskRunner:
             attempt.ending = error
 
     async def _cancel_at_rest(self, record: TaskRecord) -> None:
-        """Cancel a task of which no turn runs; a skill that handles it is called first."""
+        """Cancel a task without a running turn; a skill that handles cancellation is called
+        first."""
         skills = self.executor.skills.values()
         value: object = None
         if self.executor.runs_turns and any(skill.runs_on_cancel for skill in skills):
@@ -382,7 +385,7 @@ class TaskRunner:
         await self._end_canceled(value)
 
     async def _end_canceled(self, value: object) -> None:
-        """End the task as CANCELED, with the function's words about that, if any."""
+        """End the task as CANCELED, with the function's message, if any."""
         said = value if isinstance(value, TaskOutcome) else TaskOutcome(TaskState.CANCELED)
         if said.state is not TaskState.CANCELED:
             said = TaskOutcome(TaskState.CANCELED)
@@ -410,9 +413,9 @@ class TaskRunner:
             self.asleep = True
         elif attempt.parked:
             assert self.writer is not None
-            await self.writer.flush()  # again: the function may have been cancelled there
+            await self.writer.flush()  # again: the function may have been cancelled during a flush
             self.reply()
-        elif self.cancel_requested:  # perhaps while the turn was prepared
+        elif self.cancel_requested:  # perhaps during the preparation of the turn
             await self._end_canceled(value)
         elif self.releasing:
             await self._release_turn(attempt)
@@ -420,7 +423,7 @@ class TaskRunner:
             await self._finish(attempt, None, Failed(self.timeout_reason))
         else:
             if failure is not None and (unavailable := store_failure(failure)) is not None:
-                raise unavailable  # its turn is run again, which counts as an attempt
+                raise unavailable  # the turn is run again, and this attempt counts
             await self._finish(attempt, value, failure)
         self.attempt = None
 
@@ -436,8 +439,8 @@ class TaskRunner:
                 invoke, attempt, task=self._main, seconds=seconds, on_timeout=self._time_out
             )
         except asyncio.CancelledError:
-            # The event loop ends, and cancels the runner. The function did not fail: whoever finds
-            # the turn open runs it again.
+            # The event loop ends, and cancels the runner. The function did not fail: the process
+            # that finds the open turn runs it again.
             self.executor.may_have_orphans = True
             raise
         finally:
@@ -503,7 +506,7 @@ class TaskRunner:
                 attempt.finished = True
             message = writer.status(state, message, metadata)
         except A2AError as error:
-            # The task ends all the same; its message gives the output filter's reason only.
+            # The task ends in any case; its message has only the output filter's reason.
             writer.output_filter = None
             if attempt is not None:
                 attempt.finished = True
@@ -517,7 +520,7 @@ class TaskRunner:
         self.waiters.delegate_pending(self.executor.remote_replies)
 
     async def _settle_elsewhere(self, attempt: Attempt | None, state: TaskState) -> None:
-        """Delete the values of the task alone, and cancel its calls if it did not succeed."""
+        """Delete the values of the task, and cancel its calls if it did not succeed."""
         results = None if attempt is None else attempt.results
         if attempt is None:
             self._records = self._records or PrivateRecords()
@@ -538,7 +541,7 @@ class TaskRunner:
     # -- release: another runner continues -----------------------------------------------------
 
     async def _release_turn(self, attempt: Attempt) -> None:
-        """Release the lease during a turn; it is run again, and this attempt does not count."""
+        """Release the lease during a turn: it is run again, and this attempt does not count."""
         attempt.finished = True
         writer = self.writer
         if writer is None:
@@ -556,7 +559,7 @@ class TaskRunner:
             self.waiters.resolve(writer.fold.task)
 
     async def _release_idle(self, record: TaskRecord) -> None:
-        """Release the lease of a task of which no turn runs."""
+        """Release the lease of a task without a running turn."""
         writer, seq = self.writer, record.seq
         if writer is not None:
             if self._has_ended:
@@ -579,7 +582,7 @@ class TaskRunner:
     # -- the next message ----------------------------------------------------------------------
 
     async def receive(self) -> MessageReceived:
-        """Wait for the next message that no turn has taken; the current turn takes it."""
+        """Wait for the next message that no turn has received. It belongs to the current turn."""
         while True:
             self._message_arrived = asyncio.get_running_loop().create_future()
             if self.writer is not None:
@@ -610,7 +613,7 @@ class TaskRunner:
             self.wake()
 
     def on_position(self, position: LogPosition) -> None:
-        """Handle the log's position, as the store has it."""
+        """Handle a new position of the log in the store."""
         if 0 < self.epoch < position.epoch:
             self._stop_fenced()
         elif position.ended:
@@ -621,12 +624,12 @@ class TaskRunner:
             self.wake()
 
     def wake(self) -> None:
-        """Look into the log again before the runner ends, and at once in ``receive``."""
+        """Check the log again before the runner ends, and at once in ``receive``."""
         self.woken = True
         if self._message_arrived is not None and not self._message_arrived.done():
             self._message_arrived.set_result(None)
 
-    # -- the seam of attempts  --------------------------------------------------
+    # -- interface for attempts ----------------------------------------------------------------
 
     def create_task(self, request: Request | None = None) -> TaskWriter:
         """Write the task's first event, and return the writer.
@@ -638,8 +641,8 @@ class TaskRunner:
             request = self.attempt.request
         if request.skill.replies == "message":
             raise RuntimeError(
-                f"the skill {request.skill.id!r} is declared replies='message', so it has no task "
-                "to use; declare replies='task', or neither"
+                f"the skill {request.skill.id!r} is declared replies='message', so it has no task; "
+                "declare replies='task', or leave replies out"
             )
         if not self.holds:
             self._stop_direct_reply_timer()
@@ -705,18 +708,18 @@ class TaskRunner:
                 self.abort(error)
 
     def show_task(self) -> None:
-        """Write the task's log as it grows from now on: someone may learn of the task."""
+        """Write the task's log without holding events back: a client may know the task now."""
         self.holds = False
         if self.writer is not None:
             self.writer.show()
 
     def reply(self) -> None:
-        """Reply to the turn's waiters with the task as it is; the turn continues."""
+        """Reply to the turn's waiters with the current task; the turn continues."""
         assert self.writer is not None
         self.waiters.resolve(self.writer.fold.task)
 
     def fall_asleep(self, wakes_at: int, events: Sequence[str]) -> None:
-        """Have the turn sleep until a time (ms) or any of some events, and cancel the function.
+        """Let the turn sleep until a time (ms) or any of some events, and cancel the function.
 
         It wakes up at its deadline at the latest, and fails then.
         """
@@ -724,7 +727,7 @@ class TaskRunner:
         assert attempt is not None
         assert writer is not None
         if self.cancel_requested or self.releasing or self.timeout_reason:
-            return  # the function is being cancelled for that
+            return  # the function is already being cancelled for a sleep
         if self.deadline is not None:
             wakes_at = min(wakes_at, self.deadline.at)
         writer.write(TurnStarted(turn=attempt.turn, attempt=attempt.number, asleep=True))
@@ -752,20 +755,20 @@ class TaskRunner:
         self._function.cancel()
 
     def stop_soon(self) -> None:
-        """Stop the function unless it ends by itself. Any thread may call it."""
+        """Stop the function unless it ends in time. Thread-safe."""
         self._function.stop_soon(self.executor.options.cancel_grace, self._abandon)
 
     # -- stop the function ---------------------------------------------------------------------
 
     def cancel(self) -> None:
-        """Cancel the task: the function gets ``CancelledError``, and the grace period (E4)."""
+        """Cancel the task: the function gets ``CancelledError`` and the grace period (E4)."""
         if not self.cancel_requested:
             self.cancel_requested = True
             self.wake()
             self._stop_function()
 
     def release(self) -> None:
-        """Release the task to another process: this one shuts down."""
+        """Release the task to another process, because this one shuts down."""
         self.releasing = True
         self.wake()
         self._function.cancel()
@@ -777,22 +780,22 @@ class TaskRunner:
         self._stop_function()
 
     def _stop_fenced(self) -> None:
-        """Stop: another executor has claimed the task."""
+        """Stop, because another executor has claimed the task."""
         self.wake()
         if self.writer is not None:
-            self.writer.stop(Fenced(f"task {self.task_id} was taken over"))
+            self.writer.stop(Fenced(f"task {self.task_id} was claimed by another executor"))
 
     def _stop_function(self) -> None:
         """Cancel the function, and abandon it if it does not end within the grace period."""
         self._function.stop(self.executor.options.cancel_grace, self._abandon)
 
     def _abandon(self) -> None:
-        """Have another runner continue the task: the function does not end."""
+        """Let another runner continue the task, because the function does not end."""
         attempt = self.attempt
         if attempt is None or self.abandoned:
             return
         log.warning(
-            "the skill %r does not end after it was told to; the task goes on without it",
+            "the skill %r does not end after its cancellation; the task continues without it",
             attempt.request.skill.id,
         )
         self._detach_function(attempt)
@@ -814,6 +817,6 @@ class TaskRunner:
         self._stop_listening()
 
     def cancel_main(self) -> None:
-        """Cancel the runner itself, at the end of the process's work."""
+        """Cancel the runner itself, at the end of the process."""
         if self._main is not None:
             self._main.cancel()

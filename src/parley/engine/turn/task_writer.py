@@ -1,4 +1,4 @@
-"""Write the log of one task while a runner has it; each event is filtered once before."""
+"""The writer of one task's log while a runner has the task. Filters each event once."""
 
 from __future__ import annotations
 
@@ -29,40 +29,40 @@ log = logging.getLogger("parley.engine")
 Update = TypeVar("Update", TaskStatusUpdateEvent, TaskArtifactUpdateEvent)
 
 MAX_IN_FLIGHT = 192
-"""How many events may be in flight to the store before ``drain`` waits.
+"""The number of events in progress to the store from which ``drain`` waits.
 
-So many tokens fit into one write of a stream (``Settings.send_buffer``).
+This many tokens fit into one write of a stream (``Settings.send_buffer``).
 """
 
 HAND_OVER_PASSES = 4
-"""How many passes of the event loop a committed event takes to the connection, at the most: the
-stream's reader takes it, its response sends it, and the event loop writes it.
+"""The maximum number of event loop iterations from a commit to the connection: the stream's reader
+receives the event, its response sends it, and the event loop writes it.
 """
 
 SAVE_BYTES = 64 * 1024
-"""How many bytes artifacts grow before the growth joins the task's stored snapshot."""
+"""The growth of artifacts in bytes after which it is added to the task's stored snapshot."""
 
 
 class TaskWriter:
-    """Writes one task's log, in order, with several appends in flight.
+    """Writes one task's log, in order, with several appends in progress.
 
-    ``write`` never waits: it folds events at once, batches the events of a pass of the loop, and
-    appends each batch. ``drain`` waits while too many events are in flight, ``flush`` until all are
-    durable; both raise the ``StoreError`` that stopped the log. After such an error the writer
-    writes nothing more, because later events cannot skip a missing one. An append that is done
-    when the store returns is done here too: nothing waits for a pass of the event loop.
+    ``write`` never waits: it folds events at once, batches the events of one iteration of the event
+    loop, and appends each batch. ``drain`` waits while too many events are in progress, ``flush``
+    until all are durable; both raise the ``StoreError`` that stopped the log. After such an error
+    the writer writes nothing more, because later events cannot skip a missing one. An append that
+    the store completes synchronously is complete here too, without another iteration of the loop.
 
     The first write of a turn is shown at once: if a stream reads the task in this process, the
-    first ``drain`` waits until that is durable and handed to the connection. ``is_first``: nothing
-    was drained in the turn yet. What cannot be written is refused before it is part of the log:
-    ``UnwritableOutput``. ``is_held``: events wait for ``flush`` or a ``drain`` that waits,
-    because the task is not known yet.
+    first ``drain`` waits until that write is durable and passed to the connection. ``is_first``:
+    nothing was drained in the turn yet. Unwritable output is rejected before it becomes part of the
+    log (``UnwritableOutput``). ``is_held``: events wait for ``flush`` or a waiting ``drain``,
+    because no client knows the task yet.
 
-    ``epoch`` is the fencing token of the claim: the store refuses an append with an earlier one.
-    ``output_filter`` filters statuses and artifacts, and may refuse them. ``hints`` knows who reads
-    the task. ``since`` is when a new task begins (ms). ``on_created`` is called after the first
-    commit, ``on_error`` when ``error`` is set. ``measure`` is called before an event is written,
-    and may refuse it.
+    ``epoch`` is the fencing token of the claim: the store rejects an append with an earlier one.
+    ``output_filter`` filters statuses and artifacts, and may reject them. ``hints`` knows the
+    readers of the task. ``since`` is the start of a new task (ms). ``on_created`` is called after
+    the first commit, ``on_error`` when ``error`` is set. ``measure`` is called before an event is
+    written, and may reject it.
     """
 
     error: StoreError | None = None
@@ -114,10 +114,11 @@ class TaskWriter:
         self._last_status = stamp.milliseconds if stamp is not None else since
 
     def write(self, *events: TaskEvent | PrivateEvent) -> None:
-        """Add events to the log. Raises ``IllegalEvent`` for one that must not follow, and
-        ``UnwritableOutput``.
+        """Add events to the log.
+
+        Raises ``IllegalEvent`` for an event that must not follow, and ``UnwritableOutput``.
         """
-        for event in events:  # a result is found again by its key, so that is not repaired
+        for event in events:  # results are found again by their keys, so keys are not repaired
             event, payload = writable(event, repairs=type(event) is not StepResult)
             self._write(event, payload)
 
@@ -141,10 +142,10 @@ class TaskWriter:
         message: Message | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> Message | None:
-        """Write a status update, and return its message as it was sent.
+        """Write a status update, and return its message in the sent form.
 
-        Its timestamp is the store's time, and never before that of the previous status.
-        Raises ``A2AError`` for a status that must not be sent.
+        Its timestamp is the store's time, and never before the previous status. Raises ``A2AError``
+        for a status that must not be sent.
         """
         self._last_status = max(self._last_status, self._store.now())
         update = TaskStatusUpdateEvent(
@@ -156,7 +157,7 @@ class TaskWriter:
         return self.say(update).status.message
 
     def say(self, update: Update) -> Update:
-        """Write an update with valid text, and return it as it was sent.
+        """Write an update with valid text, and return it in the sent form.
 
         Raises ``A2AError`` for an update that must not be sent.
         """
@@ -168,7 +169,7 @@ class TaskWriter:
             self._has_warned = True
             log.warning(
                 "task %s: text with half of a surrogate pair, which no peer could read, is written "
-                "with U+FFFD in its place",
+                "with U+FFFD instead",
                 self.task_id,
             )
         sent = valid if self.output_filter is None else self.output_filter.send(valid)
@@ -191,7 +192,7 @@ class TaskWriter:
         receipts: Sequence[Receipt] = (),
         pushes: Sequence[PushRecord] = (),
     ) -> None:
-        """Open a turn with this batch; it takes ``taken`` waiting messages.
+        """Open a turn with this batch; it receives ``taken`` waiting messages.
 
         ``base_url`` is given with a task's first turn only.
         """
@@ -208,7 +209,7 @@ class TaskWriter:
             self._option("pushes", pushes)
 
     def release(self) -> None:
-        """Release the lease with the batch so far: any replica may claim the task then."""
+        """Release the lease with the batch so far: then any replica may claim the task."""
         self._options["release"] = True
 
     def sleep(self, wakes_at: int, events: Sequence[str]) -> None:
@@ -217,12 +218,12 @@ class TaskWriter:
         self._save = True
 
     def stop(self, error: StoreError) -> None:
-        """Write nothing more: another executor has the task."""
+        """Write nothing more, because another executor has the task."""
         if self.error is None:
             self._fail(error)
 
     def detach(self) -> None:
-        """Drop the callbacks: the runner has ended, and the writer must not keep it alive."""
+        """Drop the callbacks, so that the writer does not keep the ended runner alive."""
         self._on_error = self._measure = None
         if self.error is not None:
             self._on_created = None
@@ -243,9 +244,9 @@ class TaskWriter:
         return self.is_first or self._in_flight + len(self._pending) >= MAX_IN_FLIGHT
 
     async def drain(self) -> None:
-        """Wait while ``MAX_IN_FLIGHT`` events or more are in flight.
+        """Wait while ``MAX_IN_FLIGHT`` events or more are in progress.
 
-        After the first write of a turn, wait until the streams of the task have that.
+        After the first write of a turn, wait until the streams of the task have it.
         """
         if self.is_first:
             self.is_first = False
@@ -266,19 +267,19 @@ class TaskWriter:
             raise self.error
 
     def append(self) -> None:
-        """Hand everything written to the store, and hold nothing back from now on."""
+        """Pass all written events to the store, and hold none back from now on."""
         self._is_held = False
         if self._pending:
             self._append_batch()
 
     def show(self) -> None:
-        """Hold nothing back from the next pass of the event loop on. Any thread may call it."""
+        """Hold nothing back from the next iteration of the event loop on. Thread-safe."""
         if self._is_held:
             self._loop.call_soon_threadsafe(self.append)
 
     async def _wait(self) -> None:
         self.append()
-        if not self._in_flight:  # done at once; readers keep up with who writes much
+        if not self._in_flight:  # done synchronously; readers keep up with heavy writers
             await asyncio.sleep(0)
             return
         waiter = self._loop.create_future()
@@ -286,7 +287,7 @@ class TaskWriter:
         await waiter
 
     def _append_pending(self) -> None:
-        """Append the batch of a pass of the event loop, unless that was done within it."""
+        """Append the batch of an event loop iteration, unless that was done within it."""
         self._batching = False
         if self._pending and not self._is_held:
             self._append_batch()
@@ -344,15 +345,15 @@ class TaskWriter:
 
 
 async def handed_over() -> None:
-    """Wait until committed events are handed to the connections that wait for them."""
+    """Wait until committed events are passed to the waiting connections."""
     for _ in range(HAND_OVER_PASSES):
         await asyncio.sleep(0)
 
 
 def timestamp(milliseconds: int) -> Timestamp:
-    """Return a timestamp; calls in a row with the same argument share one value."""
+    """Return a timestamp. Consecutive calls with the same argument share one value."""
     global _last
-    known = _last  # servers may run in several threads
+    known = _last  # a local copy, as servers may run in several threads
     if milliseconds != known[0]:
         known = _last = (milliseconds, Timestamp.from_milliseconds(milliseconds))
     return known[1]
@@ -365,10 +366,10 @@ E = TypeVar("E", Message, TaskStatusUpdateEvent, TaskArtifactUpdateEvent)
 
 
 class OutputFilter:
-    """Filters everything that one turn says, once, before it is logged.
+    """Filters all output of one turn, before it is stored.
 
-    Parts get the form that the caller accepts, if they have one; other parts are sent unchanged,
-    with a warning in the server's log, because ``acceptedOutputModes`` is a wish (§3.2.2).
+    Parts get a form that the caller accepts, if they have one; other parts are sent unchanged, with
+    a warning in the server's log, because ``acceptedOutputModes`` is only a preference (§3.2.2).
     Then the active extensions process the event.
     """
 
@@ -378,7 +379,7 @@ class OutputFilter:
         self._warned = False
 
     def send(self, event: E) -> E:
-        """Return the event to log. Raises ``A2AError`` for an event that must not be sent."""
+        """Return the event to store. Raises ``A2AError`` for an event that must not be sent."""
         if self._modes:
             event = self._fit(event)
         return event if self._profile is None else self._profile.send(event)
@@ -410,7 +411,7 @@ class OutputFilter:
 
 
 class OutputFilters:
-    """Makes the output filters of an agent's turns."""
+    """Makes the output filters for an agent's turns."""
 
     def __init__(self, extensions: Iterable[Extension], in_thread: InThread) -> None:
         self.profiles = Profiles(extensions, in_thread)

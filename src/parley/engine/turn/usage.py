@@ -1,4 +1,4 @@
-"""Measure what turns use (seconds, bytes, tasks), refuse more than the limits, and report it."""
+"""Usage of turns (seconds, bytes, tasks): measuring, limiting, and reporting."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class OutputTooLarge(A2AError):
 
 
 class TaskMeter:
-    """Measures the output of one task, and refuses what exceeds the limits of its skill.
+    """Measures the output of one task, and rejects output beyond the limits of its skill.
 
-    A refused event is not written, and a turn that continues fails. The last status of a task is
-    never refused. ``attempt`` returns the attempt that writes.
+    A rejected event is not written, and a turn that continues fails. The last status of a task is
+    never rejected. ``attempt`` returns the attempt that writes.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class TaskMeter:
             self._bytes = sum(self._artifacts.values()) + _size(task.history)
 
     def measure(self, event: TaskEvent | PrivateEvent) -> None:
-        """Count an event that is about to be written. Raises ``OutputTooLarge``."""
+        """Count an event that will be written. Raises ``OutputTooLarge``."""
         if isinstance(event, TaskArtifactUpdateEvent):
             self._measure(event)
         elif isinstance(event, TaskStatusUpdateEvent):
@@ -106,7 +106,7 @@ class TaskMeter:
             self._meter.wrote(request, size)
 
     def _count(self, messages: Iterable[Message], size: int | None = None) -> None:
-        """Count messages of the history; too many end the turn."""
+        """Count messages of the history. Too many end the turn."""
         messages = tuple(messages)
         self._messages += len(messages)
         self._bytes += _size(messages) if size is None else size
@@ -132,7 +132,7 @@ def _size(messages: Iterable[Message]) -> int:
 
 
 def content_size(artifact: Artifact) -> int:
-    """Return how many bytes an artifact, or a chunk of one, has."""
+    """Return the size of an artifact, or a chunk of one, in bytes."""
     size = 0 if artifact.metadata is None else len(encode(artifact.metadata))
     return size + sum([_part_size(part) for part in artifact.parts])
 
@@ -149,7 +149,7 @@ def _part_size(part: Part) -> int:
 
 
 class AgentMeter:
-    """Counts the turns of an agent, if usage is counted, and knows their limits."""
+    """Counts the turns of an agent, if usage is counted, and has their limits."""
 
     def __init__(self, limits: AgentLimits) -> None:
         self._limits = limits
@@ -169,13 +169,13 @@ class AgentMeter:
     def measured(
         self, invoke: Callable[[Attempt], Awaitable[object]]
     ) -> Callable[[Attempt], Awaitable[object]]:
-        """Return what calls the author's function, and counts how long it runs."""
+        """Return a function that calls the author's function and counts its running time."""
 
         async def measured(attempt: Attempt) -> object:
             began = time.monotonic()
             runner, request = attempt.runner, attempt.request
             if attempt.turn == 1 and attempt.number == 1 and runner.writer is not None:
-                self.began(request)  # of a task that is created later its writer counts it
+                self.began(request)  # a task that is created later is counted by its writer
             value: object = None
             try:
                 value = await invoke(attempt)
@@ -197,12 +197,12 @@ class AgentMeter:
 
 
 def billed(caller: Caller) -> str:
-    """Return whom usage counts for."""
+    """Return the caller key for usage."""
     return caller.owner if caller.authenticated else ""
 
 
 def _reply_size(value: Any) -> int:
-    """Return the size of a direct reply in bytes, about; a task is made for an artifact."""
+    """Return the approximate size of a direct reply in bytes; an artifact needs a task."""
     if value is None or isinstance(value, Artifact):
         return 0
     if isinstance(value, str):
@@ -223,7 +223,7 @@ async def usage_report(
     Raises ``UnsupportedOperationError`` if nothing is counted, and ``StoreError``.
     """
     if limits is None or limits.usage is None:
-        raise UnsupportedOperationError("nothing counts usage here")
+        raise UnsupportedOperationError("this server does not count usage")
     today = now // DAY_MS
     query = UsageQuery(
         since=today - days + 1,

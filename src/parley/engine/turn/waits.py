@@ -1,8 +1,8 @@
-"""The sleeps of one attempt, and the events that it waits for: when its turn falls asleep.
+"""The sleeps of one attempt, and its waits for events, during which its turn sleeps.
 
-A turn sleeps as a row in the store, so its function ends and runs again from the top when the turn
-wakes up. The journal has when each wait ends and what each event was, so it replays those that are
-over.
+A sleeping turn is only a row in the store: its function ends, and runs again from the top when the
+turn wakes up. The journal has the end of each wait and the value of each event, so finished waits
+are replayed.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from parley.engine.turn.attempt import Attempt
 
 SHORT_MS = 1000
-"""A sleep that is not longer (ms) keeps its coroutine: to park it would cost more."""
+"""The longest sleep (ms) that keeps its coroutine: suspending the turn would cost more."""
 
 SETTLE_ROUNDS = 20
-"""For how many rounds of the event loop a turn waits before it falls asleep, so that its other
-branches begin to wait, too, or continue after their wait.
+"""The number of event loop iterations before a turn falls asleep, so that its other branches can
+begin to wait too, or continue after their wait.
 """
 
 _NULL = msgspec.Raw(b"null")
@@ -44,21 +44,21 @@ class _Wait(NamedTuple):
 
 
 class _Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The record of a wait that is over: the event's value, or none within its time."""
+    """The record of a finished wait: the event's value, or a timeout."""
 
     value: msgspec.Raw = _NULL
     timed_out: bool = False
 
 
 _STEP: ContextVar[tuple[Waits | None, str]] = ContextVar("_STEP", default=(None, ""))
-"""The step that runs, and the waits of its turn: another agent's turn may inherit the context."""
+"""The running step, and the waits of its turn: another agent's turn may inherit the context."""
 
 
 class Waits:
-    """The waits of an attempt that have begun and not ended.
+    """The unfinished waits of an attempt.
 
     The turn falls asleep when some of its branches wait and none is ``busy``. It wakes up at the
-    earliest time that one of them waits for, or when one of their events is complete.
+    earliest time among its waits, or when one of their events is complete.
     """
 
     def __init__(self, attempt: Attempt) -> None:
@@ -72,7 +72,7 @@ class Waits:
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """Keep the turn awake meanwhile: a branch does what must not be begun again."""
+        """Keep the turn awake while a branch does work that must not be repeated."""
         self._busy += 1
         try:
             yield
@@ -82,7 +82,7 @@ class Waits:
 
     @contextmanager
     def step(self, key: str) -> Iterator[None]:
-        """Keep the turn awake during a step, which must not wait itself: it would wait for ever."""
+        """Keep the turn awake during a step. The step must not wait: it would wait for ever."""
         token = _STEP.set((self, key))
         try:
             with self.busy():
@@ -126,7 +126,7 @@ class Waits:
                     known = await self._log_outcome(f"event:{key}", value)
         if known is None:
             await self._park(_Wait(wakes_at, name))
-        assert known is not None, "a turn that was parked runs again"
+        assert known is not None, "a suspended turn runs again"
         outcome = msgspec.json.decode(known, type=_Outcome)
         if outcome.timed_out:
             raise TimeoutError(f"the event {name!r} was not completed within the time given")
@@ -135,13 +135,13 @@ class Waits:
     async def park_until(self, event: str, wakes_at: int) -> NoReturn:
         """Wait until an event is complete, or a time (ms): the function ends here, and runs again.
 
-        The event itself does not come into the log.
+        The event itself is not logged.
         """
         await self._park(_Wait(wakes_at, event))
-        raise AssertionError("a turn that was parked runs again")
+        raise AssertionError("a suspended turn runs again")
 
     def _begin(self, key: str, seconds: float | None, message: object) -> int:
-        """Return when a wait ends (ms). Logs that, if it begins now."""
+        """Return the end of a wait (ms). If it begins now, this is logged."""
         attempt = self._attempt
         begun = attempt.journal.results.get(key)
         if begun is not None:
@@ -174,7 +174,7 @@ class Waits:
         waits, step = _STEP.get()
         if waits is self:
             raise RuntimeError(
-                f"the step {step!r} sleeps or waits for an event, and a step is done in one go; "
+                f"the step {step!r} sleeps or waits for an event, and a step must not wait; "
                 "wait outside of the step"
             )
         if len(_events_of([wait, *self._pending.values()])) > MAX_WAITS:
@@ -206,12 +206,12 @@ class Waits:
         waits = self._pending.values()
         wakes_at = min([wait.wakes_at for wait in waits])
         try:
-            self._attempt.writer()  # writes what streams buffer
+            self._attempt.writer()  # writes the buffered chunks of streams
             self._attempt.runner.fall_asleep(wakes_at, sorted(_events_of(waits)))
         except A2AError as error:
             self._attempt.runner.abort(error)
         except StoreError:
-            pass  # the writer has stopped, and has told the runner
+            pass  # the writer has stopped, and the runner knows
         for never in list(self._pending):
             never.cancel()
 

@@ -1,1 +1,1 @@
-"""Types of an author's inputs, results and answers: their JSON Schema, and reading values."""
+"""Types of an author's inputs, results and answers: JSON Schemas, and reading values."""

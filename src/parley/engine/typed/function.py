@@ -1,4 +1,4 @@
-"""The parameters of an author's function, and its result: what annotations promise, and checks."""
+"""The parameters and the result of an author's function, from its annotations."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from parley.model.errors import an
 from parley.model.parts import Artifact, Message, Part
 
 Takes = Literal["turn", "text", "nothing", "typed"]
-"""What fills the parameters: the turn, the message's text, nothing, or ``Inputs``."""
+"""The arguments of a function: the turn, the message's text, nothing, or ``Inputs``."""
 
 FORMS = (
     "a skill takes the turn (def f(turn: Turn)), the text (def f(text: str)), nothing, or typed "
-    "parameters, also beside the turn (def f(turn: Turn, request: Conversion), "
+    "parameters, also together with the turn (def f(turn: Turn, request: Conversion), "
     'def f(amount: float, currency: str = "EUR"))'
 )
 
@@ -41,7 +41,7 @@ _DECLARATIONS = ("pydantic", "msgspec", "fastapi", "annotated_types")
 def parameters_of(
     function: Callable[..., Any], turns: tuple[type, ...]
 ) -> tuple[Takes, Inputs | None]:
-    """Return how the parameters of ``function`` are filled; ``turns`` are the types of turns.
+    """Return the source of ``function``'s arguments; ``turns`` are the types of turns.
 
     Raises ``TypeError`` for a function whose parameters cannot be filled.
     """
@@ -82,7 +82,7 @@ def parameters_of(
 
 
 def tool_inputs(function: Callable[..., Any], turns: tuple[type, ...]) -> Inputs:
-    """Return the parameters of a tool for a model: all are typed, but for the turn.
+    """Return the parameters of a tool for a model; all are typed except the turn.
 
     Raises ``TypeError`` for a function whose parameters cannot be filled.
     """
@@ -115,7 +115,7 @@ def _untyped(
     to_fill: list[inspect.Parameter],
     roles: Mapping[str, str],
 ) -> tuple[Takes, Inputs | None]:
-    """Return how untyped parameters are filled."""
+    """Return the source of untyped parameters."""
     needed = [p for p in to_fill if p.default is p.empty]
     turns = [p for p in to_fill if roles[p.name] == "turn"]
     _check_one(what, turns)
@@ -145,12 +145,12 @@ def _check_one(what: str, turns: list[inspect.Parameter]) -> None:
 def _role(
     parameter: inspect.Parameter, hints: Mapping[str, Any], turns: tuple[type, ...]
 ) -> Literal["turn", "typed", "untyped"]:
-    """Return what fills a parameter, by its annotation."""
+    """Return the role of a parameter, by its annotation."""
     if parameter.name not in hints:
         return "untyped"
     hint = hints[parameter.name]
     if isinstance(hint, Unresolved):
-        # Often imported for type checkers alone.
+        # Often imported for type checkers only.
         last = hint.text.rpartition(".")[2].strip("'\"")
         return "turn" if last in {turn.__name__ for turn in turns} else "typed"
     kinds = [kind for kind in arms(hint) if kind is not type(None)]
@@ -162,7 +162,7 @@ def _is_turn(kind: Any, turns: tuple[type, ...]) -> bool:
         return False
     try:
         return any(issubclass(turn, kind) or issubclass(kind, turn) for turn in turns)
-    except TypeError:  # a protocol that is not checked at run time
+    except TypeError:  # a protocol without runtime checks
         return False
 
 
@@ -171,17 +171,16 @@ def _is_text(hint: Any) -> bool:
 
 
 def _field(what: str, parameter: inspect.Parameter, hint: Any) -> Field | None:
-    """Return what a message fills; ``None`` for a default that no message could replace.
+    """Return the field for a parameter; ``None`` if its default cannot come from a message.
 
-    That is how authors hand a function its tools: ``def f(turn: Turn, lock: Lock = lock)``.
+    Authors pass tools to a function with such defaults: ``def f(turn: Turn, lock: Lock = lock)``.
     """
     name, default = parameter.name, parameter.default
     if isinstance(hint, Unresolved):
         _refuse(
             what,
             f"has the parameter {name!r} of the type {hint.text!r}, which cannot be resolved "
-            f"({hint.missing}); import it where the function is defined, outside of "
-            "TYPE_CHECKING",
+            f"({hint.missing}); import it where the function is defined, outside of TYPE_CHECKING",
         )
     _check_default(what, parameter, hint)
     try:
@@ -194,7 +193,7 @@ def _field(what: str, parameter: inspect.Parameter, hint: Any) -> Field | None:
 
 
 def _check_default(what: str, parameter: inspect.Parameter, hint: Any) -> None:
-    """Refuse a default that declares something instead of being a value, as in FastAPI."""
+    """Reject a default that is a declaration and not a value, as in FastAPI."""
     declaration = type(parameter.default)
     module = declaration.__module__.partition(".")[0]
     if module == "fastapi" and declaration.__name__ == "Depends":
@@ -233,7 +232,7 @@ _NAMES = {kind.__name__ for kind in _CONTENT} | {
 
 
 class BadResult(TypeError):
-    """A function returned something else than its annotation says."""
+    """A function returned a value that does not fit its annotation."""
 
 
 class ResultType:
@@ -252,7 +251,7 @@ class ResultType:
     def dump(self, value: object) -> Any:
         """Return the data of a result, ``None`` if there is none. Raises ``BadResult``."""
         if isinstance(value, Message) and HANDOFF_KEY in (value.metadata or {}):
-            return None  # the answer of the agent that the conversation was handed to
+            return None  # the answer of an agent to which the conversation was handed over
         if value is None and self._may_be_none:
             return None
         try:
@@ -267,10 +266,10 @@ class ResultType:
 def result_of(function: Callable[..., Any]) -> ResultType | None:
     """Return the type of a function's result; ``None`` if its annotation promises no data.
 
-    That is text, bytes, parts, messages, artifacts, paths, nothing, whatever is streamed, and what
-    can be anything. A union with one of them promises no data.
+    Text, bytes, parts, messages, artifacts, paths, nothing, streamed values, and types that can be
+    anything promise no data, and neither does a union with any of them.
 
-    Raises ``TypeError`` for an annotation that cannot be data, and for one that cannot be resolved.
+    Raises ``TypeError`` for an annotation that cannot be data, and for an unresolvable one.
     """
     signature = signature_of(function)
     if signature.return_annotation is inspect.Signature.empty:
@@ -292,8 +291,8 @@ def result_of(function: Callable[..., Any]) -> ResultType | None:
         return ResultType(kind)
     except UnsupportedType as error:
         raise TypeError(
-            f"{what} returns what cannot be sent as data: {error}; or write -> object, which "
-            "promises nothing"
+            f"{what} returns a type that cannot be sent as data: {error}; or write -> object, "
+            "which promises nothing"
         ) from None
 
 

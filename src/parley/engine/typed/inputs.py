@@ -29,9 +29,9 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
 class Inputs:
     """The typed parameters of a function, filled from the message that began the task.
 
-    One parameter whose values are objects takes the data of the message as it is; otherwise the
+    A single parameter whose values are objects gets the data of the message itself; otherwise the
     data is an object with a member for each parameter. ``turn`` and ``text`` are the parameters
-    that get the turn and the message's text; ``order`` are the parameters by position.
+    that get the turn and the message's text; ``order`` are the positional parameters.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Inputs:
 
     @property
     def takes_turn(self) -> bool:
-        """Whether any parameter is the turn."""
+        """True if a parameter is the turn."""
         return bool(self._turn)
 
     # -- values --------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ class Inputs:
                     raise Mismatch(_under(self._only.name, mismatch.violations)) from None
         values = self.read_data({})
         if text and not self._turn:
-            # The function would never see the text.
+            # Otherwise the function would never see the text.
             raise Mismatch([Violation((), NO_DATA)])
         return values
 
@@ -102,7 +102,7 @@ class Inputs:
             field = self._only
             if data != {} or field.required:
                 try:
-                    return {field.name: field.type.read(data)}  # the value alone
+                    return {field.name: field.type.read(data)}  # the data is the value itself
                 except Mismatch as mismatch:
                     if not isinstance(data, dict):
                         raise Mismatch(_under(field.name, mismatch.violations)) from None
@@ -126,7 +126,7 @@ class Inputs:
     def arguments(
         self, values: Mapping[str, Any], turn: Any, text: str
     ) -> tuple[list[Any], dict[str, Any]]:
-        """Return the arguments of a call: those by position, and those by name."""
+        """Return the positional arguments and the keyword arguments of a call."""
         by_name = dict(values)
         if self._turn:
             by_name[self._turn] = turn
@@ -140,7 +140,7 @@ class Inputs:
     # -- missing values ------------------------------------------------------------------------
 
     def data_of(self, message: Message) -> Any:
-        """Return the data of the message that began the task, as far as there is any."""
+        """Return the data of the message that began the task, if there is any."""
         data = data_of(message)
         if data is UNSET:
             text = message.text.strip()
@@ -155,8 +155,8 @@ class Inputs:
     def answered(self, data: Any, problems: tuple[Violation, ...], answer: Message) -> Any:
         """Return the data with the values of an answer to a question about ``problems``.
 
-        Wrong values are left out; objects are merged. A text that is no JSON object is the value
-        of the only field that was asked for.
+        Wrong values are left out; objects are merged. A text that is not a JSON object is the value
+        of the only missing field.
         """
         fields = {_names(each.path) for each in problems}
         kept = _without(data, fields)
@@ -176,7 +176,8 @@ class Inputs:
         return _merged(kept, added)
 
     def _as_text(self, kept: Any, path: Path, text: str) -> Any:
-        """Return a text as the value of a field: as text, or as what it is as JSON if that fits."""
+        """Return a text as the value of a field: the text itself, or its JSON value if that
+        fits."""
         as_json = json_in(text)
         if as_json is UNSET:
             return text
@@ -204,7 +205,7 @@ def _under(name: str, violations: tuple[Violation, ...]) -> tuple[Violation, ...
 
 
 def _names(path: Path) -> Path:
-    """Return the way to a field that an answer names: a wrong item makes its list wrong."""
+    """Return the path to a field in an answer: a wrong item makes its whole list wrong."""
     return tuple(itertools.takewhile(lambda step: isinstance(step, str), path))
 
 

@@ -1,8 +1,8 @@
-"""JSON Schemas (2020-12) that stand alone, and the annotations that they are made of.
+"""Self-contained JSON Schemas (2020-12), and the annotations from which they are made.
 
-Definitions are under the schema's own ``$defs``. msgspec leaves out the formats of dates with a
-time and of times, because it reads them without a time zone too; the schema names them
-nevertheless: it says what to send, and pages make a field for a time of it.
+Definitions are under the schema's own ``$defs``. msgspec leaves out the formats of times and of
+dates with a time, because it also reads them without a time zone; these schemas include them
+nevertheless: they show what to send, and pages use them to choose an input field.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ REF = "#/$defs/"
 def standalone(schema: Mapping[str, Any], defs: Mapping[str, Any]) -> dict[str, Any]:
     """Return a schema with the definitions that it uses.
 
-    One that is only a reference becomes what it refers to, so that readers find its properties.
+    A schema that is only a reference is replaced by its target, so that readers find its
+    properties.
     """
     whole = dict(schema)
     if set(whole) == {"$ref"}:
@@ -58,7 +59,7 @@ def references(schema: Any) -> Iterable[str]:
 def object_of(
     properties: Mapping[str, Mapping[str, Any]], required: Iterable[str]
 ) -> dict[str, Any]:
-    """Return the schema of an object whose properties have schemas that stand alone."""
+    """Return the schema of an object whose properties have self-contained schemas."""
     defs: dict[str, Any] = {}
     made: dict[str, Any] = {name: hoisted(schema, defs) for name, schema in properties.items()}
     schema: dict[str, Any] = {"type": "object", "properties": made}
@@ -72,7 +73,7 @@ def object_of(
 def hoisted(schema: Mapping[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
     """Return a schema without its ``$defs``, which are added to ``defs``.
 
-    A definition whose name is taken by another one gets a new name.
+    A definition whose name is used by another one gets a new name.
     """
     own: Mapping[str, Any] = schema.get("$defs", {})
     names: dict[str, str] = {}
@@ -140,7 +141,7 @@ def _shapes(schema: Any, defs: Mapping[str, Any], above: tuple[str, ...]) -> set
 
 
 def default_of(value: Any) -> dict[str, Any]:
-    """Return ``value`` as the default of a property; nothing if JSON does not have it."""
+    """Return ``value`` as the default of a property; empty if it is not JSON."""
     dump = getattr(value, "model_dump", None)
     try:
         made = value if dump is None else dump(mode="json", by_alias=True)
@@ -153,7 +154,7 @@ _FORMATS = {datetime: "date-time", time: "time"}
 
 
 def add_formats(kind: Any, schema: dict[str, Any], defs: Mapping[str, Any]) -> None:
-    """Add the formats of a type to the schema that msgspec made of it, and to ``defs``."""
+    """Add the formats of a type to msgspec's schema for it, and to ``defs``."""
     _add(kind, schema, defs, set())
 
 
@@ -198,16 +199,16 @@ _QUALIFIERS = (typing.Required, typing.NotRequired, typing.Final)
 
 
 class Unresolved(msgspec.Struct, frozen=True):
-    """An annotation that names something that cannot be found."""
+    """An annotation with a name that cannot be resolved."""
 
     text: str
     missing: str
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature that callers of ``function`` have to fill.
+    """Return the signature for callers of ``function``.
 
-    A wrapper that passes on what it gets (``*args``) has that of the function it wraps.
+    A wrapper that passes its arguments on (``*args``) has the signature of the wrapped function.
     """
     own = inspect.signature(function, follow_wrapped=False)
     passes_on = any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in own.parameters.values())
@@ -226,8 +227,8 @@ def bound_keywords(function: Callable[..., Any]) -> frozenset[str]:
 def resolved(function: Callable[..., Any], annotations: Mapping[str, Any]) -> dict[str, Any]:
     """Return annotations of a function as types.
 
-    One that cannot be resolved is ``Unresolved``. Names are looked up where the function is
-    defined: in its module, and in the functions around it that are running.
+    An unresolvable annotation is ``Unresolved``. Names are looked up where the function is defined:
+    in its module, and in the running functions around it.
     """
     globalns = getattr(_innermost(function), "__globals__", {})
     found: dict[str, Any] = {}
@@ -253,7 +254,7 @@ def _evaluated(annotation: Any, globalns: dict[str, Any], localns: dict[str, Any
 
 
 def _innermost(function: Any) -> Any:
-    """Return the function that was written, below partials, wrappers, methods and objects."""
+    """Return the original function, below partials, wrappers, methods and objects."""
     while True:
         if isinstance(function, functools.partial):
             function = function.func
@@ -270,7 +271,7 @@ def _innermost(function: Any) -> Any:
 
 
 def _surroundings(function: Any, globalns: dict[str, Any]) -> dict[str, Any]:
-    """Return the local names around a function's definition, which is being decorated."""
+    """Return the local names around the definition of a function that is being decorated."""
     names: dict[str, Any] = {}
     frame = sys._getframe(1)
     frames = []
@@ -306,7 +307,7 @@ def plain(kind: Any) -> Any:
 
 
 def _within(kind: Any) -> Any:
-    """Return the type that a wrapper such as ``Annotated`` or ``NewType`` is around."""
+    """Return the type inside a wrapper such as ``Annotated`` or ``NewType``."""
     if typing.get_origin(kind) is Annotated:
         return kind.__origin__
     if isinstance(kind, NewType):
@@ -319,7 +320,7 @@ def _within(kind: Any) -> Any:
 
 
 def arms(kind: Any) -> tuple[Any, ...]:
-    """Return the types of a union, flat; a type that is none is its only arm."""
+    """Return the members of a union, flattened; any other type is its only member."""
     kind = plain(kind)
     if typing.get_origin(kind) in UNION:
         return tuple(arm for each in typing.get_args(kind) for arm in arms(each))
@@ -374,7 +375,7 @@ def _substituted(kind: Any, given: Mapping[Any, Any]) -> Any:
 
 
 def parts_of(kind: Any) -> Iterator[Any]:
-    """Yield a type and all that it is made of: arguments, arms, fields. Each class comes once."""
+    """Yield a type and all its components: arguments, union members, fields. Each class once."""
     seen: set[Any] = set()
     pending = [kind]
     while pending:

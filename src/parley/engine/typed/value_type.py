@@ -1,7 +1,7 @@
-"""A type as JSON sees it: its schema, reading a value, and checking a sent value.
+"""A type with a JSON form: its schema, reading a value, and checking a value to send.
 
-pydantic is imported only where a type comes from it. The data of a message is its first data part,
-else its text where that is a JSON object.
+pydantic is imported only for types that come from it. The data of a message is its first data part,
+or its text if that is a JSON object.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _EXACT = 2**53
 class ValueType:
     """A type whose values are JSON.
 
-    ``schema`` describes what ``read`` takes, and ``output_schema`` what ``dump`` returns.
-    Raises ``UnsupportedType`` for a type that has no JSON form.
+    ``schema`` describes the input of ``read``, and ``output_schema`` the result of ``dump``. Raises
+    ``UnsupportedType`` for a type that has no JSON form.
     """
 
     def __init__(self, kind: Any) -> None:
@@ -54,16 +54,16 @@ class ValueType:
 
     @property
     def name(self) -> str:
-        """The type as authors write it."""
+        """The type in an author's notation."""
         return _named(self.kind)
 
     @property
     def output_schema(self) -> dict[str, Any]:
-        """The JSON Schema of values that are sent."""
+        """The JSON Schema of sent values."""
         return _whole(self._reader.schema(output=True))
 
     def read(self, data: Any) -> Any:
-        """Return JSON data as a value. Raises ``Mismatch`` that names the first wrong fields."""
+        """Return JSON data as a value. Raises ``Mismatch`` with the first wrong fields."""
         try:
             return self._reader.read(data)
         except RecursionError:
@@ -75,7 +75,7 @@ class ValueType:
 
 
 class _MsgspecType:
-    """A type that msgspec reads and writes; pydantic models within it are pydantic's."""
+    """A type that msgspec reads and writes, except for pydantic models within it."""
 
     def __init__(self, kind: Any) -> None:
         self.kind = kind
@@ -144,9 +144,9 @@ def _whole(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fill_defaults(value: Any) -> None:
-    """Give the dataclasses in a value the defaults that msgspec leaves to their classes.
+    """Set the defaults that msgspec leaves to the classes of dataclasses in a value.
 
-    Else ``vars`` and msgspec itself, when it writes them, would miss those fields.
+    Otherwise ``vars``, and msgspec itself when it writes them, would miss those fields.
     """
     pending = [value]
     while pending:
@@ -192,13 +192,13 @@ def _named(kind: Any) -> str:
 
 
 MAX_ERRORS = 1000
-"""Above how many errors pydantic's messages are left out: it can only make all of them."""
+"""The number of errors above which pydantic's messages are left out: it makes all or none."""
 
 _MODULES = ("pydantic", "pydantic_core", "annotated_types")
 
 
 def is_pydantic(kind: Any) -> bool:
-    """Return whether a type itself is a class of pydantic, or is annotated with its constraints."""
+    """Return whether a type is a class of pydantic, or is annotated with its constraints."""
     return is_model(kind) or has_constraints(kind) or _is_own(plain(kind))
 
 
@@ -222,7 +222,7 @@ def _is_own(kind: Any) -> bool:
 
 
 def uses_pydantic(kind: Any) -> bool:
-    """Return whether pydantic reads values of ``kind``: it is somewhere in it, and no struct is.
+    """Return whether pydantic must read values of ``kind``: it occurs in it, outside of structs.
 
     Raises ``UnsupportedType`` for a msgspec struct in which pydantic's constraints would be lost.
     """
@@ -237,7 +237,7 @@ def uses_pydantic(kind: Any) -> bool:
                 constrained = part
     if has_struct and constrained is not None:
         raise UnsupportedType(
-            f"{constrained} stands in a msgspec struct, which knows no constraints of pydantic; "
+            f"{constrained} is in a msgspec struct, which ignores constraints of pydantic; "
             "use msgspec.Meta there"
         )
     return has_pydantic and not has_struct
@@ -274,8 +274,8 @@ class PydanticType:
     def dump(self, value: Any) -> Any:
         """Return a value as JSON data. Raises ``Mismatch`` for a value that does not fit."""
         value = self._told(lambda: self._adapter.validate_python(value))
-        with contextlib.suppress(TypeError):  # by_name came with pydantic 2.11
-            # Models are not checked again by themselves, and may have been changed since.
+        with contextlib.suppress(TypeError):  # before pydantic 2.11 there is no by_name
+            # pydantic does not validate models again, which may have been changed since.
             self._told(lambda: self._adapter.validate_python(_raw(value), by_name=True))
         try:
             data = self._adapter.dump_python(value, mode="json", by_alias=True, warnings="error")
@@ -292,7 +292,7 @@ class PydanticType:
 
 
 def violations_in(error: Any) -> list[Violation]:
-    """Return the violations in an error of pydantic, in its words."""
+    """Return the violations in a pydantic error, with its messages."""
     if error.error_count() > MAX_ERRORS:
         return [Violation((), f"{error.error_count():,} values in it do not fit")]
     return [
@@ -302,7 +302,7 @@ def violations_in(error: Any) -> list[Violation]:
 
 
 def hooked(kind: Any) -> PydanticType | None:
-    """Return the reader of a pydantic model within a type that msgspec reads."""
+    """Return the reader of a pydantic model inside a type that msgspec reads."""
     if "pydantic" not in sys.modules or not is_model(kind):
         return None
     made = _HOOKED.get(kind)
@@ -315,7 +315,7 @@ _HOOKED: dict[Any, PydanticType] = {}
 
 
 def _raw(value: Any) -> Any:
-    """Return a value with its models as their fields, so that they are checked again."""
+    """Return a value with its models replaced by their fields, so that they are checked again."""
     fields = getattr(type(value), "__pydantic_fields__", None)
     if fields is not None and not isinstance(value, type):
         held = vars(value) if hasattr(value, "__dict__") else {}
@@ -341,13 +341,13 @@ def data_of(message: Message) -> Any:
 
 
 def object_in(text: str) -> Any:
-    """Return the JSON object that a text is, ``UNSET`` if it is none."""
+    """Return the JSON object in a text, ``UNSET`` if it is not one."""
     found = json_in(text) if text.lstrip().startswith("{") else UNSET
     return found if isinstance(found, dict) else UNSET
 
 
 def json_in(text: str) -> Any:
-    """Return the JSON value that a text is, ``UNSET`` if it is none."""
+    """Return the JSON value in a text, ``UNSET`` if it is not JSON."""
     try:
         return msgspec.json.decode(text)
     except (ValueError, RecursionError):
@@ -355,7 +355,7 @@ def json_in(text: str) -> Any:
 
 
 def read_text(kind: ValueType, text: str) -> Any:
-    """Return a text as a value: the text itself, else what it is as JSON. Raises ``Mismatch``."""
+    """Return a text as a value: the text itself, or its JSON value. Raises ``Mismatch``."""
     try:
         return kind.read(text)
     except Mismatch:
@@ -368,7 +368,7 @@ def read_text(kind: ValueType, text: str) -> Any:
 def read_answer(kind: ValueType, message: Message) -> Any:
     """Return the value in the answer to a question. Raises ``Mismatch``.
 
-    A text that is no JSON object is read as text, which is how people answer.
+    A text that is not a JSON object is read as text, which is how people answer.
     """
     data = data_of(message)
     return read_text(kind, message.text.strip()) if data is UNSET else kind.read(data)

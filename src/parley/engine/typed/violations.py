@@ -1,4 +1,4 @@
-"""The first wrong fields of a value, as msgspec or pydantic find them."""
+"""The first wrong fields of a value, from errors of msgspec or pydantic."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from parley.model.errors import FieldViolation
 from parley.model.struct import encode
 
 MAX_VIOLATIONS = 50
-"""How many violations of one value are reported."""
+"""The maximum number of reported violations of one value."""
 
 MAX_CHOICES = 20
-"""How many choices of an enum an error lists."""
+"""The maximum number of choices of an enum in an error."""
 
 WHOLE = "$"
 """The field of a violation that concerns the whole value."""
 
 Path = tuple[str | int | EllipsisType, ...]
-"""The way to a field: member names and positions in lists; ``...`` for any member of a mapping."""
+"""The path to a field: member names and list positions; ``...`` for any member of a mapping."""
 
 
 class Violation(NamedTuple):
-    """A field that does not fit, and the expectation there."""
+    """A field that does not fit, and the expected value."""
 
     path: Path
     description: str
@@ -56,12 +56,12 @@ class Mismatch(ValueError):
 
     @property
     def fields(self) -> tuple[FieldViolation, ...]:
-        """The violations as the errors of the protocol have them."""
+        """The violations in the form of protocol errors."""
         return tuple(FieldViolation(each.field, each.description) for each in self.violations)
 
 
 class UnsupportedType(TypeError):
-    """A type that has no JSON form. The text says which, and what would be right."""
+    """A type without a JSON form. The message names it, and supported types."""
 
 
 _PLACE = re.compile(r" - at `(key` in `)?\$([^`]*)`$")
@@ -102,10 +102,10 @@ Schema = Mapping[str, Any]
 
 
 def violations_of(error: msgspec.ValidationError, data: Any, schema: Schema) -> list[Violation]:
-    """Return the first wrong field of ``data``, which msgspec found, in the words of its schema.
+    """Return the first wrong field of ``data`` that msgspec found, described by its schema.
 
-    Of an object that lacks fields, all of them are named, and of a pydantic model all that are
-    wrong.
+    If an object lacks several fields, all of them are listed; for a pydantic model all wrong fields
+    are.
     """
     text, options = str(error), _options(schema, schema)
     place = _PLACE.search(text)
@@ -114,7 +114,7 @@ def violations_of(error: msgspec.ValidationError, data: Any, schema: Schema) -> 
     if isinstance(error.__cause__, Mismatch):
         within = error.__cause__.violations
         return [Violation((*path, *each.path), each.description) for each in within]
-    if error.__cause__ is not None:  # a __post_init__ of the author says it
+    if error.__cause__ is not None:  # raised by an author's __post_init__
         return [Violation(path, text)]
     if place is not None and place[1]:
         return [Violation(path, f"a key: {_description(text, [])}")]
@@ -139,7 +139,7 @@ def violations_of(error: msgspec.ValidationError, data: Any, schema: Schema) -> 
 
 
 def expected(schema: Schema) -> str:
-    """Return in words which values a schema has."""
+    """Return a description of a schema's values."""
     return _expected(_options(schema, schema))
 
 
@@ -150,7 +150,7 @@ def _path(text: str) -> Path:
 
 
 def _options(schema: Any, whole: Schema) -> list[Schema]:
-    """Return the schemas of which a value fits one."""
+    """Return the alternative schemas of a value."""
     if not isinstance(schema, Mapping):
         return []
     if "$ref" in schema:
@@ -176,7 +176,7 @@ def _below(
 
 
 def _member(data: Any, step: Any) -> Any:
-    """Return a member or an item; ``None`` if the step does not say which."""
+    """Return a member or an item; ``None`` if the step is ambiguous."""
     if isinstance(data, dict):
         return data.get(step)
     return data[step] if isinstance(data, list) and isinstance(step, int) else None
@@ -197,7 +197,7 @@ def _expected(options: Iterable[Schema]) -> str:
 
 
 def _description(text: str, options: list[Schema]) -> str:
-    """Return what msgspec says, with the choices and formats of the schema."""
+    """Return msgspec's message, with the choices and formats of the schema."""
     if options and text.startswith("Invalid "):
         return f"expected {_expected(options)}"
     if options and (types := _TYPES.fullmatch(text)) is not None:

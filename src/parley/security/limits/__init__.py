@@ -1,1 +1,1 @@
-"""How much callers may take: limits, the counters of rates, and usage."""
+"""Limits on callers: declarations, the counters of rates, and usage."""

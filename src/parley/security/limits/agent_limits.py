@@ -1,10 +1,10 @@
-"""The limits of an agent, asked once for each call of any binding, and once for each message.
+"""The limits of an agent, checked once for each call of any binding and once for each message.
 
-The dispatcher asks before it reads a request (``begin``): it knows operation, caller and address.
-It asks for the tenant once that is known (``LimitGrant.of_tenant``), and admission when it
-knows the skill (``AgentLimits.admit``). A caller learns of limits by the error, and by the fields
-of draft-ietf-httpapi-ratelimit-headers: ``RateLimit-Policy`` has the policies, ``RateLimit`` the
-remainders and the seconds until more is free.
+The dispatcher checks before it reads a request (``begin``), knowing the operation, the caller and
+the address. It checks the tenant as soon as that is known (``LimitGrant.of_tenant``), and admission
+checks the skill (``AgentLimits.admit``). Callers see limits in the error, and in the fields of
+draft-ietf-httpapi-ratelimit-headers: ``RateLimit-Policy`` has the policies, ``RateLimit`` the
+remaining amounts and the seconds until more is free.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from parley.security.networks import is_among, network_of
 QUOTA_FAILURE = "type.googleapis.com/google.rpc.QuotaFailure"
 
 Fields = list[tuple[str, str]]
-"""Names, in lower case, and values of headers or metadata."""
+"""Headers or metadata: names in lower case, and values."""
 
 
 class Standing(NamedTuple):
@@ -53,19 +53,19 @@ class Standing(NamedTuple):
 
 
 class LimitExceeded(TooManyRequestsError):
-    """A limit is reached. ``standings`` are the known states of the request's limits."""
+    """A limit is reached. ``standings`` are the states of the request's limits, if known."""
 
     standings: Sequence[Standing] = ()
 
 
 class MessageTooLarge(InvalidParamsError):
-    """A message is larger than the agent takes."""
+    """A message is larger than the agent accepts."""
 
     http_status = 413
 
 
 def exceeded(text: str, standing: Standing, *, what: str = "") -> LimitExceeded:
-    """Return the error of a limit that was declared as ``text``."""
+    """Return the error for a limit. ``text`` is the declaration of the limit."""
     seconds = max(1, math.ceil(standing.reset))
     soon = f"wait {seconds} second{'' if seconds == 1 else 's'}"
     message = f"the limit of {text} is reached{what}; {soon} and send this again"
@@ -98,11 +98,11 @@ def fields_of(standings: Iterable[Standing]) -> Fields:
 
 
 _AS_SENT = {"SendStreamingMessage": "SendMessage"}
-"""Limits of the operation on the right hold for that on the left too."""
+"""Limits of the operation on the right apply to the operation on the left too."""
 
 
 class Asking(msgspec.Struct, frozen=True):
-    """Who asks for what."""
+    """A request to be counted: its caller, and the operation."""
 
     caller: Caller
     tenant: str
@@ -112,13 +112,13 @@ class Asking(msgspec.Struct, frozen=True):
 
     @property
     def billed(self) -> str:
-        """The caller of usage and budgets; empty without proof of who it is."""
+        """The caller in usage and budgets; empty if the caller is not authenticated."""
         return self.caller.owner if self.caller.authenticated else ""
 
     def key(self, applies: Applies) -> tuple[str, ...]:
-        """Return the key by which a limit counts this.
+        """Return the key by which a limit counts this request.
 
-        Callers without proof of who they are count by their address: an id costs them nothing.
+        Unauthenticated callers are counted by address, since they can invent ids.
         """
         return tuple([f"{name}={self._value(name)}" for name in applies.per])
 
@@ -132,7 +132,7 @@ class Asking(msgspec.Struct, frozen=True):
         return self.skill if name == "skill" else self.tenant
 
     def is_exempt(self, applies: Applies) -> bool:
-        """Return whether a limit does not hold for this. Ids and roles count if they are proved."""
+        """Return whether a limit does not apply. Ids and roles must be authenticated to count."""
         for each in applies.exempt:
             if each.kind == "address":
                 if is_among(self.address, (ip_network(each.value),)):
@@ -149,7 +149,7 @@ class Asking(msgspec.Struct, frozen=True):
 
 
 class _Scoped(msgspec.Struct, frozen=True):
-    """A limit of the server (``scope`` is empty) or of an agent, and what counts it."""
+    """A limit of an agent, or of the server (``scope`` is empty), with its counter."""
 
     limit: Any
     scope: str
@@ -161,10 +161,10 @@ class _Scoped(msgspec.Struct, frozen=True):
 
 
 class LimitGrant:
-    """The grant of a call, and the limits that are still to be awaited.
+    """The permission for a call, with the limits that remain to be checked.
 
-    ``of_tenant`` is called once the tenant is known, ``settle`` awaited before the call is
-    answered. ``fields`` are for the response.
+    ``of_tenant`` is called as soon as the tenant is known, and ``settle`` is awaited before the
+    call is answered. ``fields`` are for the response.
     """
 
     __slots__ = ("_asking", "_limits", "_of_tenants", "_pending", "_standings", "_taken")
@@ -191,7 +191,7 @@ class LimitGrant:
             self.take(scoped)
 
     def take(self, scoped: _Scoped) -> None:
-        """Count the call for a rate, now or in ``settle``, unless the caller is exempt.
+        """Count the call for a rate, now or in ``settle``. Exempt callers are not counted.
 
         Raises ``LimitExceeded``.
         """
@@ -212,11 +212,11 @@ class LimitGrant:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is to be awaited."""
+        """True if no limit remains to be awaited."""
         return not self._pending
 
     async def settle(self) -> None:
-        """Count the call for the rates that have to be awaited. Raises ``LimitExceeded``."""
+        """Count the call for the rates that need I/O. Raises ``LimitExceeded``."""
         pending, self._pending = self._pending, []
         for scoped, key in pending:
             self._note(scoped, key, await scoped.counters.take(key, scoped.limit))
@@ -243,12 +243,12 @@ class LimitGrant:
         return fields_of(self._standings)
 
     def stream(self) -> Any:
-        """Return the context in which the call has a stream open."""
+        """Return the context manager that counts an open stream of the call."""
         return self._limits.stream(self._asking)
 
 
 class Sizes(msgspec.Struct, frozen=True):
-    """The limits on a message of a skill and on the writes of its turn; ``None`` is none."""
+    """The limits on a message for a skill and on the output of its turn; ``None`` is unlimited."""
 
     message: SizeLimit | None = None
     parts: SizeLimit | None = None
@@ -260,9 +260,9 @@ class Sizes(msgspec.Struct, frozen=True):
 class AgentLimits:
     """The limits of one agent, and of its server.
 
-    ``server`` and ``own`` are limits; limits of skills are among ``own``. ``counters`` count rates
-    and ``daily`` the messages and tasks of a day. ``usage`` meters, if anything asks for it.
-    ``declared`` are all of them.
+    ``server`` and ``own`` are limits; limits of skills are part of ``own``. ``counters`` count
+    rates, ``daily`` counts the messages and tasks of a day. ``usage`` is the meter, if anything
+    needs one. ``declared`` has all limits.
     """
 
     def __init__(
@@ -306,14 +306,14 @@ class AgentLimits:
 
     @property
     def limits_messages(self) -> bool:
-        """Whether admission has anything to ask."""
+        """True if admission has any limit to check."""
         sized = any(each.what in ("message", "parts") for each in self._sizes)
         return bool(sized or self._late or self._budgets or self.usage is not None)
 
     # -- the dispatcher ------------------------------------------------------------------------
 
     def begin(self, operation: str, caller: Caller, sender: Callable[[], str]) -> LimitGrant:
-        """Count a call before it is read; its tenant is not known. Raises ``LimitExceeded``.
+        """Count a call before it is read; its tenant is unknown then. Raises ``LimitExceeded``.
 
         ``sender`` returns the address of the sender; empty if there is none (unix sockets).
         """
@@ -329,7 +329,8 @@ class AgentLimits:
         return grant
 
     def _rates(self, operation: str) -> tuple[list[_Scoped], list[_Scoped]]:
-        """Return the rates of an operation that are asked before it is read, and those after."""
+        """Return the rates to check before a call of an operation is read, and the rates for
+        later."""
         names = {operation, _AS_SENT.get(operation)}
         found: tuple[list[_Scoped], list[_Scoped]] = ([], [])
         for each in self._early:
@@ -345,13 +346,13 @@ class AgentLimits:
             self.usage.count("requests", self.agent, asking.tenant, asking.billed)
 
     def refused(self, asking: Asking) -> None:
-        """Count a refusal."""
+        """Count a rejected request."""
         if self.usage is not None:
             self.usage.count("refusals", self.agent, asking.tenant, asking.billed, asking.skill)
 
     @contextmanager
     def stream(self, asking: Asking) -> Iterator[None]:
-        """Have a stream open while the context lasts. Raises ``LimitExceeded``."""
+        """Count an open stream while the context lasts. Raises ``LimitExceeded``."""
         held: list[str] = []
         try:
             for scoped in self._streams:
@@ -376,10 +377,10 @@ class AgentLimits:
     def admit(
         self, request: SendMessageRequest, context: CallContext, skill: str, *, begins: bool
     ) -> Awaitable[None] | None:
-        """Count a message whose skill is known, before anything is logged.
+        """Count a message whose skill is known, before it is stored.
 
-        It is counted now, or in what is returned. ``begins``: the message names no task. Raises
-        ``LimitExceeded``, ``MessageTooLarge``.
+        The returned awaitable, if any, counts the part that needs I/O. ``begins`` is true for a
+        message that names no task. Raises ``LimitExceeded`` and ``MessageTooLarge``.
         """
         asking = self._asking(request, context, skill)
         if self._budgets:
@@ -402,14 +403,15 @@ class AgentLimits:
         self._admitted(asking)
 
     def _asking(self, request: SendMessageRequest, context: CallContext, skill: str) -> Asking:
-        """Return who sends a message, if it is small enough. Raises ``MessageTooLarge``."""
+        """Return the request to count, if its message is small enough. Raises
+        ``MessageTooLarge``."""
         asking = Asking(context.caller, context.tenant, context.address, "SendMessage", skill)
         if self._sizes:
             self._check_size(request, asking)
         return asking
 
     def _take_late(self, asking: Asking, begins: bool) -> LimitGrant:
-        """Take of the rates of messages, as far as that is possible now."""
+        """Count a message for the rates of messages, as far as possible without I/O."""
         grant = LimitGrant(self, asking)
         for scoped in self._late:
             rate = scoped.limit
@@ -437,7 +439,7 @@ class AgentLimits:
             raise exceeded(budget.text, standing, what=what)
 
     async def _left_of(self, scoped: _Scoped, asking: Asking) -> tuple[int, float]:
-        """Return what is left of a budget, and the seconds until it begins anew."""
+        """Return the remaining amount of a budget, and the seconds until it is full again."""
         budget: Budget = scoped.limit
         assert self.usage is not None
         per, now = budget.applies.per, self._now()
@@ -468,7 +470,7 @@ class AgentLimits:
         )
 
     def sizes(self, skill: str) -> Sizes:
-        """Return the smallest limits for a skill."""
+        """Return the smallest size limits for a skill."""
         found = self._sizes_of.get(skill)
         if found is None:
             own = [each for each in self._sizes if not each.skills or skill in each.skills]
@@ -479,7 +481,8 @@ class AgentLimits:
     # -- reports -------------------------------------------------------------------------------
 
     async def report(self, context: CallContext) -> list[tuple[Limit, int | None, float | None]]:
-        """Return the limits that hold for a caller: what is left, and when there is more (s)."""
+        """Return the limits of a caller, each with the remaining amount and the seconds until
+        more."""
         asking = Asking(context.caller, context.tenant, context.address, "")
         found: list[tuple[Limit, int | None, float | None]] = []
         for scoped in (*self._early, *self._late):
@@ -502,14 +505,14 @@ class AgentLimits:
 
 
 def standings_of(error: Exception) -> Sequence[Standing]:
-    """Return the states of limits in an error."""
+    """Return the limit states in an error."""
     return error.standings if isinstance(error, LimitExceeded) else ()
 
 
 def _names(caller: Caller) -> tuple[str, ...]:
-    """Return the names of a caller: ``ISSUER:ID``, and its id, unless that looks like the former.
+    """Return the names of a caller: ``ISSUER:ID``, and its id unless that looks like the former.
 
-    Of a caller without issuer the id is the only one.
+    A caller without issuer has only its id.
     """
     if not caller.issuer:
         return (caller.id,)

@@ -1,7 +1,7 @@
 """Counters of limits: rates in this process or in Redis, and amounts of a day in the store.
 
-Replicas that share a database without Redis have equal parts of a rate. What is shared may fail;
-then each process counts on its own, so a limit never stops working and never stops the server.
+Replicas that share a database but no Redis split each rate evenly. If a shared counter fails, each
+process counts on its own, so that a limit still works and never stops the server.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("parley.server")
 
 SLOTS = 60
-"""The slots of a span: an amount comes back up to one of them late."""
+"""The number of slots in a span. An amount is free again up to one slot late."""
 
 
 class Window:
-    """The amounts taken in a span, by slot. Memory is bounded by the number of slots.
+    """The amounts used in a span, by slot. Memory is bounded by the number of slots.
 
-    An amount counts until all of its slot is older than the span, so no span of that length ever
-    has more than the limit. Without slots before the current one, spans follow one another.
+    An amount counts until its whole slot is older than the span, so no span of that length ever
+    exceeds the limit. With a single slot, spans follow one another.
     """
 
     __slots__ = ("_before", "_slot_ms", "_slots", "total")
@@ -43,15 +43,15 @@ class Window:
     def __init__(self, period_ms: int, before: int = SLOTS) -> None:
         self._slot_ms = -(-period_ms // max(1, before))
         self._before = before
-        self._slots: deque[list[int]] = deque()  # slot, taken; the oldest first
+        self._slots: deque[list[int]] = deque()  # slot and used amount; the oldest first
         self.total = 0
 
     def take(self, now: int, amount: int, wanted: int = 1) -> int:
-        """Take up to ``wanted`` of the free amount, and return the amount taken."""
+        """Use up to ``wanted`` of the free amount. Return the amount used."""
         slot = self._advance(now)
         given = max(0, min(wanted, amount - self.total))
         if given:
-            if self._slots and self._slots[-1][0] >= slot:  # a clock may go back
+            if self._slots and self._slots[-1][0] >= slot:  # the clock may have been set back
                 self._slots[-1][1] += given
             else:
                 self._slots.append([slot, given])
@@ -59,7 +59,7 @@ class Window:
         return given
 
     def give_back(self, count: int = 1) -> None:
-        """Undo the last taking."""
+        """Undo the last use."""
         while count and self._slots:
             last = self._slots[-1]
             undone = min(count, last[1])
@@ -70,7 +70,7 @@ class Window:
                 self._slots.pop()
 
     def wait(self, now: int) -> int:
-        """Return the ms until some of the amount is free again; 0 if none is taken."""
+        """Return the ms until some of the amount is free again; 0 if none is in use."""
         self._advance(now)
         if not self._slots:
             return 0
@@ -86,20 +86,20 @@ class Window:
 # -- counters ---------------------------------------------------------------------------------
 
 MOST_KEYS = 100_000
-"""How many keys (callers, addresses ...) one process counts: the most recent ones."""
+"""The number of keys (callers, addresses ...) that one process counts: the most recent ones."""
 
 SHARE_SECONDS = 5.0
-"""How often the replicas are counted that have parts of the rates."""
+"""The interval between counts of the replicas that share the rates."""
 
 FAILURE_LOG_SECONDS = 60.0
-"""How often a failure of the store or of Redis is logged."""
+"""The minimum time between two log lines about failures of the store or of Redis."""
 
 FALLBACK_SECONDS = 1.0
-"""How long a process counts alone after a failure of the store or of Redis."""
+"""The time for which a process counts alone after a failure of the store or of Redis."""
 
 
 class Taken(NamedTuple):
-    """The answer of a counter: ``reset`` is in seconds."""
+    """The result of a counter. ``reset`` is in seconds."""
 
     allowed: bool
     remaining: int
@@ -107,7 +107,7 @@ class Taken(NamedTuple):
 
 
 class LocalCounters:
-    """Counts in this process, which has an equal part of each rate. ``now`` returns ms."""
+    """Counts in this process, which gets an equal share of each rate. ``now`` returns ms."""
 
     def __init__(self, now: Callable[[], int], *, most_keys: int = MOST_KEYS) -> None:
         self._now = now
@@ -115,11 +115,11 @@ class LocalCounters:
         self._replicas = 1
 
     def share(self, replicas: int) -> None:
-        """Count this process as one of so many that are alive."""
+        """Set the number of live replicas among which the rates are split."""
         self._replicas = max(1, replicas)
 
     def try_take(self, key: str, rate: Rate) -> Taken:
-        """Take one."""
+        """Use one unit."""
         window = self._windows.use(key)
         if window is None:
             window = Window(rate.period_ms, 0) if rate.is_daily else Window(rate.period_ms)
@@ -129,7 +129,7 @@ class LocalCounters:
         return Taken(allowed, amount - window.total, window.wait(now) / 1000)
 
     async def peek(self, key: str, rate: Rate) -> Taken | None:
-        """Return how much is left."""
+        """Return the remaining amount."""
         window, amount = self._windows.get(key), self._part_of(rate)
         if window is None:
             return Taken(True, amount, 0.0)
@@ -137,7 +137,7 @@ class LocalCounters:
         return Taken(window.total < amount, amount - window.total, wait / 1000)
 
     def give_back(self, key: str, rate: Rate) -> None:
-        """Undo the last taking."""
+        """Undo the last use."""
         if (window := self._windows.get(key)) is not None:
             window.give_back()
 
@@ -148,7 +148,7 @@ class LocalCounters:
 def shared_by(
     counters: LocalCounters, replicas: Callable[[], Awaitable[Sequence[Any]]]
 ) -> Periodic:
-    """Return the task that gives ``counters`` their part, of the ``replicas`` of a store."""
+    """Return the background task that updates the share of ``counters`` from the live replicas."""
 
     async def share() -> None:
         counters.share(len([each for each in await replicas() if each.alive]))
@@ -157,7 +157,8 @@ def shared_by(
 
 
 class SharedCounters(ABC):
-    """Counts together with other processes, or in this one for a while after a failure."""
+    """Counts together with other processes. After a failure it counts in this process for a
+    while."""
 
     what = ""
 
@@ -167,39 +168,39 @@ class SharedCounters(ABC):
         self._alone_until = self._logged = -math.inf
 
     def try_take(self, key: str, rate: Rate) -> Taken | None:
-        """Take one, or return ``None`` if that has to be awaited."""
+        """Use one unit, or return ``None`` if that needs I/O."""
         return self._alone.try_take(key, rate) if self.is_alone else None
 
     @abstractmethod
     async def take(self, key: str, rate: Rate) -> Taken:
-        """Take one."""
+        """Use one unit."""
 
     async def peek(self, key: str, rate: Rate) -> Taken | None:
-        """Return the remainder, without taking any; ``None`` if it is unknown here."""
+        """Return the remaining amount, ``None`` if it is unknown here. Uses nothing."""
         return None
 
     def give_back(self, key: str, rate: Rate) -> None:
-        """Undo the last taking, if that was in this process."""
+        """Undo the last use, if it was counted in this process."""
         if self.is_alone:
             self._alone.give_back(key, rate)
 
     @abstractmethod
     async def close(self) -> None:
-        """End what is under way, and disconnect."""
+        """Cancel the requests in progress, and disconnect."""
 
     @property
     def is_alone(self) -> bool:
-        """Whether the last failure is recent."""
+        """True if the last failure is recent."""
         return time.monotonic() < self._alone_until
 
     def _take_alone(self, key: str, rate: Rate, error: Exception) -> Taken:
-        """Take one in this process, and the next ones for a while."""
+        """Use one unit in this process, and switch to counting here for a while."""
         now = time.monotonic()
         self._alone_until = now + FALLBACK_SECONDS
         if now - self._logged >= FAILURE_LOG_SECONDS:
             self._logged = now
             log.warning(
-                "%s does not count limits now, so each process counts on its own: %r",
+                "%s cannot count limits now, so each process counts on its own: %r",
                 self.what,
                 error,
             )
@@ -209,13 +210,14 @@ class SharedCounters(ABC):
 Counters = LocalCounters | SharedCounters
 
 SPENT_SECONDS = 1.0
-"""How long a process refuses what is spent without asking the store again."""
+"""The time for which a process rejects requests for a used-up amount without asking the store."""
 
 
 class DailyCounters(SharedCounters):
-    """Counts the messages and tasks of a day in the store: exactly, over all replicas and restarts.
+    """Counts the messages and tasks of a day in the store, exactly, over all replicas and restarts.
 
-    Each costs a change of one row. What is asked while a change is under way goes with the next.
+    Each count updates one row. Requests that arrive during an update are combined into the next
+    one.
     """
 
     what = "the store"
@@ -229,13 +231,14 @@ class DailyCounters(SharedCounters):
         self._spent: Bounded[str, int] = Bounded(MOST_KEYS)
 
     def try_take(self, key: str, rate: Rate) -> Taken | None:
-        """Refuse what is known to be spent, or return ``None`` to ask the store."""
+        """Reject if the amount is known to be used up, else return ``None``: the store has to be
+        asked."""
         if self._now() < self._spent.get(key, 0):
             return Taken(False, 0, self._reset())
         return super().try_take(key, rate)
 
     async def take(self, key: str, rate: Rate) -> Taken:
-        """Take one in the store."""
+        """Use one unit in the store."""
         try:
             grant = await self._answer(key, rate, 1)
         except StoreError as error:
@@ -246,7 +249,7 @@ class DailyCounters(SharedCounters):
         return Taken(bool(grant.given), max(0, rate.amount - grant.taken), reset)
 
     async def peek(self, key: str, rate: Rate) -> Taken | None:
-        """Return the remainder, which the store knows."""
+        """Return the remaining amount in the store."""
         try:
             grant = await self._answer(key, rate, 0)
         except StoreError:
@@ -254,7 +257,7 @@ class DailyCounters(SharedCounters):
         return Taken(True, max(0, rate.amount - grant.taken), self._reset())
 
     def give_back(self, key: str, rate: Rate) -> None:
-        """Undo the last taking, with the next question to the store."""
+        """Undo the last use, together with the next request to the store."""
         if self.is_alone:
             self._alone.give_back(key, rate)
         else:
@@ -275,7 +278,7 @@ class DailyCounters(SharedCounters):
     def _ask(
         self, key: str, rate: Rate, wanted: int
     ) -> tuple[asyncio.Task[Sequence[QuotaGrant]], int]:
-        """Return the task that asks the store, and the place of the grant in its result."""
+        """Return the task that asks the store, and the index of the grant in its result."""
         day = self._now() // DAY_MS
         ask = QuotaAsk(
             key=key,
@@ -288,16 +291,16 @@ class DailyCounters(SharedCounters):
         self._asked.append(ask)
         if self._next is None:
             self._next = asyncio.create_task(self._ask_all(self._under_way))
-            self._next.add_done_callback(_retrieve)  # nobody waits for what is given back
+            self._next.add_done_callback(_retrieve)  # no request waits for a unit to be given back
         return self._next, len(self._asked) - 1
 
     async def _ask_all(
         self, before: asyncio.Task[Sequence[QuotaGrant]] | None
     ) -> Sequence[QuotaGrant]:
-        """Ask the store for all that wait in one call, after the call before."""
+        """Ask the store for all waiting requests in one call, after the call before."""
         if before is not None:
             await asyncio.wait({before})
-        await asyncio.sleep(0)  # questions of one pass of the event loop go together
+        await asyncio.sleep(0)  # combine the requests of one iteration of the event loop
         asked, self._asked = self._asked, []
         self._under_way, self._next = self._next, None
         try:
@@ -313,24 +316,24 @@ def _retrieve(asking: asyncio.Task[Sequence[QuotaGrant]]) -> None:
 
 
 def short_key(*parts: str) -> str:
-    """Return the store's key of some parts: short, and without ids and addresses."""
-    key = "\0".join(parts)  # which no id contains
+    """Return a short key for the store, in which ids and addresses cannot be read."""
+    key = "\0".join(parts)  # NUL is in no id
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 EXACT_UP_TO = 1000
-"""Rates up to this amount keep every request; larger ones keep two numbers, and are estimates that
-assume that the requests of the window before were spread evenly.
+"""The largest amount for which Redis keeps every request of a rate. Larger rates keep two numbers,
+and are estimates: they assume that the requests of the previous window were spread evenly.
 """
 
 REDIS_TIMEOUT_SECONDS = 1.0
 
 REDIS_CONNECTIONS = 50
-"""How many requests ask Redis at the same time, each on a connection; others wait."""
+"""The number of concurrent requests to Redis, each on a connection; others wait."""
 
 
 class RedisCounters(SharedCounters):
-    """Counts together with all processes that name the same Redis."""
+    """Counts together with all processes that use the same Redis."""
 
     what = "Redis"
 
@@ -346,11 +349,11 @@ class RedisCounters(SharedCounters):
         self._items: dict[tuple[int, int], RateLimitItem] = {}
 
     async def take(self, key: str, rate: Rate) -> Taken:
-        """Take one."""
+        """Use one unit."""
         if self._storage is None:
             self._open()
         async with self._free:
-            if self.is_alone:  # Redis failed an earlier request
+            if self.is_alone:  # Redis failed recently
                 return self._alone.try_take(key, rate)
             try:
                 return await self._take(key, rate)
@@ -371,7 +374,7 @@ class RedisCounters(SharedCounters):
         from redis.backoff import NoBackoff
         from redis.exceptions import RedisError
 
-        self._errors = (RedisError, OSError, RuntimeError)  # uvloop raises the last of them
+        self._errors = (RedisError, OSError, RuntimeError)  # uvloop raises RuntimeError
 
         self._storage = storage_from_string(
             f"async+{self._url}",
@@ -379,7 +382,7 @@ class RedisCounters(SharedCounters):
             key_prefix=self._prefix,
             socket_timeout=REDIS_TIMEOUT_SECONDS,
             socket_connect_timeout=REDIS_TIMEOUT_SECONDS,
-            # A retry takes twice from a rate, and opens a connection that Redis accepts later.
+            # A retry would count twice, and would open a connection that Redis accepts too late.
             retry=Retry(NoBackoff(), 0),  # type: ignore[arg-type]
         )
         self._exact = MovingWindowRateLimiter(self._storage)
@@ -403,21 +406,21 @@ class RedisCounters(SharedCounters):
 # -- names ------------------------------------------------------------------------------------
 
 SLACK_MS = 60_000
-"""How much longer a name is kept than needed: the clocks of replicas may differ."""
+"""The extra time for which a name is kept, since the clocks of replicas may differ."""
 
 
 class StoredNames:
-    """Names that are each taken once, by all replicas together and over restarts.
+    """Names that can each be claimed once, over all replicas and restarts.
 
     A name is an amount of one in the store: exact, durable before ``take`` returns, and removed
-    when it no longer counts. Nothing is kept in memory.
+    when it expires. Nothing is kept in memory.
     """
 
     def __init__(self, store: SecurityStore) -> None:
         self._store = store
 
     async def take(self, *names: str, until: int) -> bool:
-        """Take a name, and return whether it was free. It is taken until a time (ms).
+        """Claim a name until a time (ms). Return ``False`` if it was claimed already.
 
         Raises ``StoreError``.
         """
@@ -429,14 +432,14 @@ class StoredNames:
 
 
 class AgentNames:
-    """Names of one agent and one extension, for ``CallContext.once``."""
+    """The names of one agent and one extension, for ``CallContext.once``."""
 
     def __init__(self, names: StoredNames, agent: str) -> None:
         self._names = names
         self._agent = agent
 
     async def take(self, extension: str, name: str, until: int) -> bool:
-        """Take a name: see ``Once``. Raises ``OverloadedError`` while the store cannot tell."""
+        """Claim a name: see ``Once``. Raises ``OverloadedError`` while the store is unavailable."""
         try:
             return await self._names.take("once", self._agent, extension, name, until=until)
         except StoreError as error:

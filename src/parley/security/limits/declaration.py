@@ -1,12 +1,12 @@
-"""Limits as values, and the language that declares them.
+"""Limits as values, and the language in which they are declared.
 
     RATE      60/minute, 5/10 seconds         requests in any span of that length
     STREAMS   20 streams                      streams that are open at once, in one process
     BUDGET    1000 messages/day, 50 MB output/day, 2 hours running/day     of a day in UTC
     SIZE      message 256 KB, message 20 parts, artifact 10 MB, task 50 MB, history 100 messages
 
-A rate, a number of streams or a budget continues with ``per`` (the key that is counted by), ``on``
-(operations), ``for skill`` and ``except`` (whom it does not hold for), in this order:
+A rate, a number of streams or a budget may be followed by ``per`` (the keys by which it counts),
+``on`` (operations), ``for skill`` and ``except`` (exempt callers), in this order:
 
     60/minute per caller on SendMessage, GetTask except caller:ada, scope:admin
 """
@@ -24,7 +24,7 @@ from parley.model.operations import OPERATIONS
 
 Key = Literal["caller", "tenant", "operation", "skill", "address"]
 KEYS: tuple[Key, ...] = ("caller", "tenant", "operation", "skill", "address")
-"""The keys by which requests are counted."""
+"""The keys by which a limit can count."""
 
 Budgeted = Literal["messages", "tasks", "output", "running"]
 Sized = Literal["message", "parts", "artifact", "task", "history"]
@@ -63,16 +63,16 @@ _OPERATIONS = {each.name.lower(): each.name for each in OPERATIONS}
 
 
 class Exemption(msgspec.Struct, frozen=True):
-    """Whom a limit does not hold for: a caller's id, a scope, a role, or a network."""
+    """An exemption from a limit: a caller's id, a scope, a role, or a network."""
 
     kind: str
     value: str
 
 
 class Applies(msgspec.Struct, frozen=True, kw_only=True):
-    """The scope of a limit: keys, operations and skills, and exempt callers.
+    """The scope of a limit: keys, operations, skills, and exempt callers.
 
-    Without operations it holds for all of them, without skills too.
+    Without operations it applies to all operations, without skills to all skills.
     """
 
     per: tuple[Key, ...] = ()
@@ -82,12 +82,12 @@ class Applies(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needs_skill(self) -> bool:
-        """Whether a request has to be routed before it can be counted."""
+        """True if a request must be routed to a skill before it can be counted."""
         return bool(self.skills) or "skill" in self.per
 
 
 class _Counted(msgspec.Struct, frozen=True, kw_only=True):
-    """A limit that counts, with its text and the name of its policy."""
+    """A limit with a counter, with its text and the name of its policy."""
 
     text: str
     name: str
@@ -96,9 +96,9 @@ class _Counted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rate(_Counted, frozen=True, kw_only=True):
-    """So many requests in any span of ``period_ms``; a budget counts by the days of UTC.
+    """A number of requests in any span of ``period_ms``. A budget counts per day in UTC.
 
-    ``counts`` are requests, or the messages or tasks of a budget.
+    ``counts`` is the unit: requests, or the messages or tasks of a budget.
     """
 
     period_ms: int
@@ -107,17 +107,17 @@ class Rate(_Counted, frozen=True, kw_only=True):
 
 
 class StreamLimit(_Counted, frozen=True, kw_only=True):
-    """So many streams at once, in each process."""
+    """A number of simultaneous streams in each process."""
 
 
 class Budget(_Counted, frozen=True, kw_only=True):
-    """So many bytes of output, or milliseconds of running turns, of a day in UTC."""
+    """An amount of output (bytes) or of running time (ms) per day in UTC."""
 
     what: Literal["output", "running"]
 
 
 class SizeLimit(msgspec.Struct, frozen=True, kw_only=True):
-    """The largest message, artifact, task (bytes), or the most parts or messages."""
+    """The maximum size of a message, artifact or task (bytes), or number of parts or messages."""
 
     text: str
     amount: int
@@ -133,9 +133,9 @@ def parse_limits(
 ) -> tuple[Limit, ...]:
     """Return limits from their texts.
 
-    ``skill`` declares them: they hold for it alone. ``operations`` are names that ``on`` may have
-    besides those of the specification. Raises ``ValueError`` for what is no limit, with the right
-    form, and ``TypeError`` for what is no text.
+    ``skill`` is the skill that declares the limits; they apply only to it. ``operations`` are
+    further names for ``on``, in addition to the specification's. Raises ``ValueError`` for a text
+    that is not a limit, with the right form, and ``TypeError`` for an element that is not text.
     """
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise TypeError(
@@ -161,7 +161,7 @@ def _parse(text: str, skill: str, known: dict[str, str]) -> Limit:
         if match := pattern.match(text):
             if match.end() != len(text):
                 rest = text[match.end() :].strip()
-                raise _wrong(text, f"a size holds for everybody, and {rest[:60]!r} is too much")
+                raise _wrong(text, f"a size applies to every caller, so leave {rest[:60]!r} out")
             return _size(text, match, what, skill)
     for pattern in (_STREAMS, _COUNTED, _OUTPUT, _RUNNING, _RATE):
         if match := pattern.match(text):
@@ -184,7 +184,7 @@ def _counted(
     by = re.sub(r"[^A-Za-z0-9_.-]", "_", by)
     if pattern is _STREAMS:
         if applies.needs_skill:
-            raise _wrong(text, "streams are not told apart by skill: give it to the agent")
+            raise _wrong(text, "streams are not counted by skill: give the limit to the agent")
         if applies.operations:
             raise _wrong(text, "streams are counted together, so leave 'on' out")
         return StreamLimit(
@@ -194,7 +194,7 @@ def _counted(
         others = [key for key in applies.per if key not in ("caller", "tenant")]
         if others or applies.operations or applies.skills or not applies.per:
             raise _wrong(
-                text, "such a budget is one of an agent, per caller, per tenant, or per both"
+                text, "such a budget belongs to an agent, per caller, per tenant, or per both"
             )
         is_output = pattern is _OUTPUT
         unit = _BYTES[match["size"].lower()] if is_output else 1000 * _UNITS[match["unit"].lower()]
@@ -204,12 +204,12 @@ def _counted(
     counts: Any = "requests"
     if pattern is _COUNTED:
         if applies.operations:
-            raise _wrong(text, "messages and tasks come with SendMessage, so leave 'on' out")
+            raise _wrong(text, "messages and tasks only come with SendMessage, so leave 'on' out")
         counts, period = match["what"].lower(), DAY_MS
         name = f"{counts}-{by}"
     else:
         if applies.needs_skill and applies.operations:
-            raise _wrong(text, "a skill is known of messages alone, so leave 'on' out")
+            raise _wrong(text, "only messages have a skill, so leave 'on' out")
         many, span = int(match["many"] or 1), match["unit"].lower()
         period = many * _UNITS[span] * 1000
         if not 0 < period <= 31 * DAY_MS:

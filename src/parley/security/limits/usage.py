@@ -1,6 +1,6 @@
-"""The usage of callers: counted in memory, and added to the store in batches.
+"""The usage of callers, counted in memory and added to the store in batches.
 
-The store also counts the amounts of limits that replicas share.
+The store also keeps the counts of limits that replicas share.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ log = logging.getLogger("parley.server")
 # -- the store --------------------------------------------------------------------------------
 
 USAGE_KEPT_DAYS = 400
-"""How many days of usage a store keeps."""
+"""The number of days for which a store keeps usage."""
 
 MOST_USAGE_ROWS = 10_000
-"""How many rows one reading returns at most, the latest days first."""
+"""The maximum number of rows in one result, the latest days first."""
 
 
 class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
     """The usage of an agent's skill by a caller on a day (days of UTC since 1970).
 
-    ``caller`` is the key of the caller (``Caller.owner``), empty for callers without proof of who
-    they are. Requests and refusals of other operations than messages have no ``skill``.
+    ``caller`` is the key of the caller (``Caller.owner``), empty for unauthenticated callers. Rows
+    for requests and rejections of other operations than messages have no ``skill``.
     """
 
     day: int
@@ -52,7 +52,7 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Selects usage: ``None`` is any agent, tenant or caller. Days are inclusive."""
+    """A filter for usage. ``None`` selects every agent, tenant or caller. Days are inclusive."""
 
     since: int = 0
     until: int = 2**31
@@ -63,10 +63,10 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuotaAsk(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks for up to ``wanted`` of an amount. Slots from ``oldest`` on count.
+    """A request for up to ``wanted`` units of an amount, counting the slots from ``oldest`` on.
 
-    A negative number gives back an amount of ``slot``. ``ends_at`` (ms) is when the slot
-    no longer counts.
+    A negative number gives units of ``slot`` back. ``ends_at`` (ms) is the time when the slot
+    expires.
     """
 
     key: str
@@ -78,7 +78,7 @@ class QuotaAsk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuotaGrant(msgspec.Struct, frozen=True):
-    """How much was given, how much is taken now in all, and the oldest slot with some of it."""
+    """The result: the units granted, the units in use, and the oldest slot with units in use."""
 
     given: int
     taken: int
@@ -88,16 +88,16 @@ class QuotaGrant(msgspec.Struct, frozen=True):
 class SecurityStore(Protocol):
     """Secrets, API keys and counts in the server's store, which replicas share.
 
-    - Exact: all replicas together are never given more than an amount.
+    - Exact: all replicas together never get more than an amount.
     - At most once: an addition counts once, or not at all if the call fails.
-    - Bounded: usage is kept for ``USAGE_KEPT_DAYS``, and a slot as long as it counts.
+    - Bounded: usage is kept for ``USAGE_KEPT_DAYS``, and a slot until it expires.
 
     Every call may raise ``StoreError``.
     """
 
     @property
     def has_operators(self) -> bool:
-        """Whether ``parley keys`` can change the store while it is open."""
+        """True if ``parley keys`` can change the store while a server has it open."""
         ...
 
     def now(self) -> int:
@@ -105,11 +105,11 @@ class SecurityStore(Protocol):
         ...
 
     async def secret(self, name: str) -> bytes:
-        """Return the secret of a name."""
+        """Return the secret with this name."""
         ...
 
     def listen_api_keys(self, changed: Callable[[str], None]) -> None:
-        """Call ``changed`` with the id of each key that this process adds or ends."""
+        """Call ``changed`` with the id of each key that this process adds or revokes."""
         ...
 
     async def add_api_key(self, record: ApiKeyRecord) -> None:
@@ -117,19 +117,19 @@ class SecurityStore(Protocol):
         ...
 
     async def api_key(self, id: str) -> ApiKeyRecord | None:
-        """Return a key, ended or not."""
+        """Return a key, expired and revoked keys included."""
         ...
 
     async def api_keys(self, owner: str = "") -> Sequence[ApiKeyRecord]:
-        """Return all keys, or the keys of an owner."""
+        """Return all keys, or the keys of one owner."""
         ...
 
     async def take_quotas(self, asks: Sequence[QuotaAsk]) -> Sequence[QuotaGrant]:
-        """Take from amounts, one after another. Durable when it returns."""
+        """Use units of amounts, in this order. Durable when it returns."""
         ...
 
     async def add_usage(self, rows: Sequence[UsageRow]) -> None:
-        """Add to the usage. The keys of the rows differ."""
+        """Add to the usage. Each row must have a different key."""
         ...
 
     async def usage(self, query: UsageQuery) -> Sequence[UsageRow]:
@@ -137,29 +137,29 @@ class SecurityStore(Protocol):
         ...
 
     async def sum_usage(self, query: UsageQuery) -> UsageRow:
-        """Return the sum of all rows that are selected, without their keys; no ``limit`` holds."""
+        """Return the sum of all selected rows, without their keys. ``limit`` is ignored."""
         ...
 
 
 UsageKey = tuple[int, str, str, str, str]
 
 OTHERS = group_key("others")
-"""The key of the caller whose usage stands for callers that are too many to be counted each.
+"""The caller key under which the usage of further callers is summed when there are too many.
 
 No caller has this key.
 """
 
 COUNTED = ("requests", "refusals", "messages", "tasks", "output_bytes", "run_ms")
-"""The columns of a row that are added up."""
+"""The columns of a row that are summed."""
 
 
 def usage_key(row: UsageRow) -> UsageKey:
-    """Return the key of a row: its columns that are not added up."""
+    """Return the key of a row: the columns that are not summed."""
     return (row.day, row.agent, row.tenant, row.caller, row.skill)
 
 
 def usage_row(values: Sequence[Any]) -> UsageRow:
-    """Return the usage with a key and counts."""
+    """Return a row from its key and counts."""
     day, agent, tenant, caller, skill, *counts = values
     counted = dict(zip(COUNTED, counts, strict=True))
     return UsageRow(day=day, agent=agent, tenant=tenant, caller=caller, skill=skill, **counted)
@@ -177,27 +177,27 @@ def added(first: UsageRow, second: UsageRow) -> UsageRow:
 
 
 NO_USAGE = usage_row((0, "", "", "", "", *[0] * len(COUNTED)))
-"""The sum of no rows."""
+"""The sum of an empty list of rows."""
 
 
 # -- the meter --------------------------------------------------------------------------------
 
 FLUSH_SECONDS = 2.0
-"""How often usage is added to the store: a killed process loses the usage of this time."""
+"""The interval of writes to the store: a killed process loses this much usage."""
 
 MOST_ROWS = 10_000
-"""The most keys between two flushes. Further ones count by caller, up to as many again; the rest
-count together.
+"""The maximum number of keys between two writes. Beyond it usage is counted per caller only, for as
+many again, and after that in one sum.
 """
 
 MOST_TENANTS = 10_000
-"""The most tenants of one caller on a day; usage of further ones has no tenant."""
+"""The maximum number of tenants per caller and day; usage of further tenants has no tenant."""
 
 MOST_TOTALS = 10_000
 _PLACE = {name: index for index, name in enumerate(COUNTED)}
 
 Whose = tuple[int, str | None, str | None, str | None]
-"""A day, and the agent, tenant and caller that count; ``None`` is all."""
+"""A day, and the agent, tenant and caller to sum for; ``None`` is all."""
 
 
 class _Total(msgspec.Struct):
@@ -207,7 +207,7 @@ class _Total(msgspec.Struct):
 
 
 class UsageMeter:
-    """Counts usage. ``now`` returns ms. Nothing here costs a request a write."""
+    """Counts usage in memory; no request waits for a write. ``now`` returns ms."""
 
     def __init__(self, store: SecurityStore, now: Callable[[], int]) -> None:
         self._store = store
@@ -226,7 +226,7 @@ class UsageMeter:
 
     @property
     def totals(self) -> Mapping[str, int]:
-        """The counts of this process since its start, by the names of the columns."""
+        """The counts of this process since its start, by column name."""
         return dict(zip(COUNTED, self._all, strict=True))
 
     def count(
@@ -247,7 +247,8 @@ class UsageMeter:
                     total.own[place] += amount
 
     def _told_apart(self, key: UsageKey) -> UsageKey:
-        """Return a key, without its tenant if its caller, who may invent them, named too many."""
+        """Return a key, without its tenant if its caller named too many: callers can invent
+        tenants."""
         day, agent, tenant, caller, skill = key
         if not tenant:
             return key
@@ -260,7 +261,7 @@ class UsageMeter:
         return key
 
     def _row(self, key: UsageKey) -> list[int]:
-        """Return the pending counts of a key, or of a wider key if there are too many."""
+        """Return the pending counts of a key, or of a coarser key if there are too many."""
         day, agent, _, caller, _ = key
         if key not in self._pending and len(self._pending) >= MOST_ROWS:
             key = (day, agent, "", caller, "")
@@ -269,7 +270,7 @@ class UsageMeter:
         return self._pending.setdefault(key, [0] * len(COUNTED))
 
     async def used(self, what: str, whose: Whose) -> int:
-        """Return the usage of a column; while the store fails, the last known usage."""
+        """Return the usage in a column, or the last known usage while the store fails."""
         total = self._totals.get(whose)
         if total is None or self._now() - total.read_at > FLUSH_SECONDS * 1000:
             total = self._totals[whose] = await self._read_total(whose, total)
@@ -278,7 +279,7 @@ class UsageMeter:
 
     async def _read_total(self, whose: Whose, known: _Total | None) -> _Total:
         try:
-            async with self._flushing:  # counts on their way would count twice
+            async with self._flushing:  # counts of a running write would count twice
                 return _Total(await self._sum(whose), self._sum_pending(whose), self._now())
         except StoreError as error:
             self._failed(error)
@@ -303,7 +304,7 @@ class UsageMeter:
         return found
 
     async def read(self, query: UsageQuery) -> Sequence[UsageRow]:
-        """Return the usage, also unstored counts. Raises ``StoreError``."""
+        """Return the usage, including counts that are not stored yet. Raises ``StoreError``."""
         rows = {usage_key(row): row for row in await self._store.usage(query)}
         for pending in (self._pending, self._writing):
             for key, counts in pending.items():
@@ -320,11 +321,11 @@ class UsageMeter:
     # -- flushing ------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to add to the store regularly."""
+        """Begin to write to the store regularly."""
         self._flushes.start()
 
     async def close(self) -> None:
-        """Add the rest, and stop."""
+        """Write the remaining counts, and stop."""
         await self._flushes.stop()
         try:
             await self.flush()
@@ -332,7 +333,7 @@ class UsageMeter:
             log.warning("the usage of the last seconds is lost: %s", error)
 
     async def flush(self) -> None:
-        """Add the counts to the store. Raises ``StoreError``; nothing is lost then."""
+        """Write the counts to the store. Raises ``StoreError``, and keeps the counts."""
         async with self._flushing:
             if not self._pending:
                 return
@@ -358,11 +359,11 @@ class UsageMeter:
     def _failed(self, error: StoreError) -> None:
         if not self._is_failing:
             self._is_failing = True
-            log.warning("usage is counted, and cannot be stored for now: %s", error)
+            log.warning("usage is counted, but cannot be stored now: %s", error)
 
 
 def _budgets_of(day: int, agent: str, tenant: str, caller: str) -> tuple[Whose, ...]:
-    """Return whose budgets an addition counts for."""
+    """Return the keys of all budgets to which an addition belongs."""
     return tuple(
         [
             (day, each_agent, each_tenant, each_caller)

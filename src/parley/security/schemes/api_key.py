@@ -1,4 +1,4 @@
-"""API keys in a header, a query parameter or a cookie (specification §4.5.2), and new ones."""
+"""API keys in a header, a query parameter or a cookie (specification §4.5.2); creation of keys."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ Keys = Mapping[str, Caller] | Callable[[str], Caller | Awaitable[Caller | None] 
 """Callers by the SHA-256 of their keys (hexadecimal digits), or a function that finds them."""
 
 CACHE_SECONDS = 4.0
-"""With the second in which open requests are judged again, a revoked key counts five at most."""
+"""With the one-second recheck of open requests, a revoked key is valid for five seconds at most."""
 
 MAX_KEY_LENGTH = 4096
 
 MAX_CALLS = 16
-"""How many calls of a function that finds keys run at once; further ones wait."""
+"""The number of concurrent calls of a function that finds keys; further calls wait."""
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 _TAKEN = frozenset({"authorization", "cookie", "host", "proxy-authorization", "content-length"})
@@ -61,13 +61,14 @@ _OWNER = "a key belongs to a Caller, not to"
 class ApiKey(Scheme):
     """A key in a header, a query parameter or a cookie, by ``key_name``.
 
-    Without ``keys`` it accepts the keys that ``parley keys create`` put into the server's store.
-    With it, the keys of a mapping from the SHA-256 of a key (64 hexadecimal digits) to its caller,
-    with ``scopes``; or of a function that returns the caller of such a hash, or ``None``. A plain
+    Without ``keys`` it accepts the keys that ``parley keys create`` has stored in the server's
+    store. ``keys`` is a mapping from the SHA-256 of a key (64 hexadecimal digits) to its caller,
+    with ``scopes``; or a function of such a hash that returns the caller or ``None``. A plain
     ``def`` runs in a thread.
 
-    A verdict about a key is kept for ``cache_seconds``: a revoked key is refused that
-    much later at most, and at once by the process that revokes it. An expired one always is.
+    A verdict about a key is cached for ``cache_seconds``: this is the longest time that a revoked
+    key is still accepted. The process that revokes it rejects it at once. Expired keys are always
+    rejected.
     """
 
     def __init__(
@@ -166,8 +167,8 @@ class ApiKey(Scheme):
             await self._of(store).start()
             if store is not None and not store.has_operators:
                 log.warning(
-                    "%s accepts the keys of the server's store, which is in memory, where "
-                    "parley keys creates none: use a sqlite:/// or postgresql:// store, or keys=",
+                    "%s accepts the keys of the server's store, which is in memory, where parley "
+                    "keys cannot create any: use a sqlite:/// or postgresql:// store, or keys=",
                     self,
                 )
 
@@ -175,7 +176,7 @@ class ApiKey(Scheme):
         if self._location == "header":
             return evidence.headers(self._header)
         if self._location == "cookie" and "cross-site" in evidence.headers(b"sec-fetch-site"):
-            return []  # a page of another site made the browser send it: nobody presents it
+            return []  # a page of another site caused the request: the user did not present the key
         pairs = evidence.query if self._location == "query" else evidence.cookies
         return [value for name, value in pairs if name == self._key_name]
 
@@ -215,9 +216,9 @@ class ApiKey(Scheme):
         return self._of(None if evidence.resources is None else evidence.resources.store)
 
     def _of(self, store: SecurityStore | None) -> _StoredKeys:
-        """Return the keys of a store: one agent may be served several times."""
+        """Return the keys of a store, since one agent may be served several times."""
         if store is None:
-            raise RuntimeError(f"{self} verifies keys of a store, and no server has lent it one")
+            raise RuntimeError(f"{self} verifies keys of a store, and was started without a store")
         found = self._stored.get(store)
         if found is None:
             found = self._stored[store] = _StoredKeys(store, self.name, self._seconds)
@@ -232,9 +233,9 @@ class _Known(msgspec.Struct, frozen=True):
 
 
 class _StoredKeys:
-    """The keys in one store, as one scheme sees them.
+    """The keys of one store, for one scheme.
 
-    It is kept as long as the store is; the store does not keep the scheme.
+    It lives as long as the store; the store holds no reference to the scheme.
     """
 
     def __init__(self, store: SecurityStore, name: str, seconds: float) -> None:
@@ -245,7 +246,7 @@ class _StoredKeys:
         store.listen_api_keys(self._known.forget)
 
     async def start(self) -> None:
-        """Read the secret that ids are tagged with."""
+        """Read the secret for the tags of ids."""
         if not self._secret:
             self._secret = await self._store().secret(STORE_SECRET)
 
@@ -262,7 +263,7 @@ class _StoredKeys:
     async def _look_up(self, id: str, key: str, now: float) -> Proof:
         try:
             await self.start()
-            # A made-up id costs no query: nobody without the store's secret can make one.
+            # An invented id costs no query: its tag needs the store's secret.
             known = None
             if is_issued(key, self._secret):
                 known = await self._known.find(id, now, lambda: self._read(id))
@@ -285,7 +286,7 @@ class _StoredKeys:
 
 
 def _judged(known: _Known, key: str, now: float) -> Proof:
-    """Return what a key proves whose id is known. Raises ``CredentialsRefused``."""
+    """Return the proof of a key whose id is known. Raises ``CredentialsRefused``."""
     record = known.record
     if not hmac.compare_digest(digest_of(key), record.digest):
         raise CredentialsRefused(f"a wrong secret for the API key {record.id}", _UNKNOWN)
@@ -297,7 +298,7 @@ def _judged(known: _Known, key: str, now: float) -> Proof:
 
 
 def _proofs(keys: Mapping[str, Caller], name: str) -> dict[str, Proof]:
-    """Return what the keys of a mapping prove, by their hashes. Raises ``ValueError``."""
+    """Return the proofs of the keys of a mapping, by hash. Raises ``ValueError``."""
     found = {}
     for digest, caller in keys.items():
         if not is_digest(digest):
@@ -319,7 +320,7 @@ async def create_key(
 ) -> tuple[str, ApiKeyRecord]:
     """Create a key in an open store, valid for ``expires_in`` seconds, or until it is revoked.
 
-    Returns it and its record; nothing shows the key again. Raises ``ValueError``, and
+    Returns the key and its record. The key cannot be shown again. Raises ``ValueError`` and
     ``StoreError``.
     """
     now = store.now()

@@ -1,4 +1,4 @@
-"""HTTP authentication: Basic, and Bearer with a token that a function of the operator's judges."""
+"""HTTP authentication: Basic, and Bearer with a function of the operator that checks tokens."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Users = Mapping[str, str] | Callable[[str, str], Caller | Awaitable[Caller | Non
 CACHE_SECONDS = 30.0
 
 MAX_CHECKS = 4
-"""How many passwords are verified at once: each takes a thread, memory and time."""
+"""The number of concurrent password checks: each needs a thread, memory and time."""
 
 MAX_CREDENTIALS = 4096
 
@@ -51,12 +51,12 @@ _REFUSED = "the user or the password is wrong"
 
 
 class Basic(Scheme):
-    """HTTP Basic. ``users`` maps users to hashes of their passwords (``Basic.hash``).
+    """HTTP Basic. ``users`` maps user names to password hashes (``Basic.hash``).
 
-    Or it is a function of user and password that returns the caller, with ``scopes``, or ``None``.
-    A plain ``def`` runs in a thread. The verdict about a user and a password is kept for
-    ``cache_seconds``, by a hash under a key that only this process has: who changed a password can
-    use the old one that long. Use it over TLS only: every request carries the password.
+    ``users`` may also be a function of user and password that returns the caller, with ``scopes``,
+    or ``None``. A plain ``def`` runs in a thread. The verdict is cached for ``cache_seconds``, by a
+    hash under a key of this process: an old password is accepted that long after a change. Use it
+    over TLS only: every request carries the password.
     """
 
     credential = "basic"
@@ -106,25 +106,25 @@ class Basic(Scheme):
         return any(scheme == "basic" for scheme, _ in evidence.authorization)
 
     def claimed(self, evidence: Evidence) -> str:
-        """Return the user that a request names."""
+        """Return the user name in a request."""
         try:
             return _user_and_password(evidence)[0]
         except CredentialsRefused:
             return ""
 
     def verify(self, evidence: Evidence) -> Proof | Awaitable[Proof]:
-        """Return what user and password prove.
+        """Return the proof of a user name and password.
 
         Raises ``CredentialsRefused``, ``OverloadedError``, ``TooManyRequestsError``.
         """
         user, password = _user_and_password(evidence)
-        text = f"{user}:{password}".encode()  # no user has a colon
+        text = f"{user}:{password}".encode()  # user names have no colon
         key = hashlib.blake2b(text, key=self._key, digest_size=32).digest()
         found = self._verdicts.get(key, evidence.now())
         return found if isinstance(found, Proof) else self._find(key, user, password, evidence)
 
     async def knows(self, id: str, resources: SchemeResources) -> bool:
-        """Return whether an id is a user's of the mapping."""
+        """Return whether an id is a user name of the mapping."""
         return self._hashes is not None and id in self._hashes
 
     def challenge(
@@ -142,7 +142,8 @@ class Basic(Scheme):
         return found
 
     def _reason(self, user: str) -> str:
-        """Return the words for the log. A name that is no user's may be a password, typed there."""
+        """Return the reason for the log. An unknown user name is not shown: it may be a
+        password."""
         if self._hashes is None:
             return "a user and a password that the function of Basic does not accept"
         return f"a wrong password for the user {user!r}" if user in self._hashes else "no such user"
@@ -162,7 +163,7 @@ class Basic(Scheme):
         return Caller(id=user) if is_right else None
 
     def _matches(self, user: str, password: str) -> bool:
-        """Return whether a password is the user's; it takes as long without that user."""
+        """Return whether the password is right. Takes as long for an unknown user."""
         assert self._hashes is not None
         found = self._hashes.get(user)
         if found is not None:
@@ -175,11 +176,11 @@ class Basic(Scheme):
 
 
 def _hashes(users: Mapping[str, str]) -> dict[str, PasswordHash]:
-    """Return the hashes of a mapping. Raises ``ValueError``, which shows none."""
+    """Return the hashes of a mapping. Raises ``ValueError`` without quoting them."""
     found = {}
     for user, text in users.items():
         if not isinstance(user, str) or not user or ":" in user or not may_be_name(user):
-            raise ValueError(f"a user is a text without colons and control characters: {user!r}")
+            raise ValueError(f"a user is text without colons and control characters: {user!r}")
         try:
             found[normal(user)] = PasswordHash.of(text)
         except ValueError as error:
@@ -188,7 +189,7 @@ def _hashes(users: Mapping[str, str]) -> dict[str, PasswordHash]:
 
 
 def _user_and_password(evidence: Evidence) -> tuple[str, str]:
-    """Return the only user and password of a request. Raises ``CredentialsRefused``."""
+    """Return the single user name and password of a request. Raises ``CredentialsRefused``."""
     found = _only_credentials(evidence, "basic")
     right = "send Authorization: Basic <base64 of user:password in UTF-8>"
     if len(found) > MAX_CREDENTIALS:
@@ -207,7 +208,7 @@ def _user_and_password(evidence: Evidence) -> tuple[str, str]:
 # -- bearer -----------------------------------------------------------------------------------
 
 Judge = Callable[[str], Caller | Awaitable[Caller | None] | None]
-"""Returns the caller of a token, ``None`` for a token that it does not accept."""
+"""Returns the caller of a token, ``None`` for a token to reject."""
 
 
 class BearerScheme(Scheme):
@@ -227,9 +228,10 @@ class BearerScheme(Scheme):
 
 
 class Bearer(BearerScheme):
-    """A bearer token of any kind. ``judge`` returns whose it is, with its ``scopes``, or ``None``.
+    """A bearer token of any kind. ``judge`` returns its caller, with ``scopes``, or ``None``.
 
-    It runs on the event loop for every request: what takes time is an ``async def``.
+    ``judge`` is called on the event loop for every request. A slow check should be an ``async
+    def``.
     """
 
     def __init__(
@@ -265,7 +267,7 @@ class Bearer(BearerScheme):
 
 
 def bearer_token(evidence: Evidence) -> str:
-    """Return the only bearer token of a request. Raises ``CredentialsRefused``."""
+    """Return the single bearer token of a request. Raises ``CredentialsRefused``."""
     token = _only_credentials(evidence, "bearer")
     if not token or not token.isascii() or " " in token:
         raise CredentialsRefused("a malformed bearer token", "send Authorization: Bearer <token>")
@@ -273,7 +275,7 @@ def bearer_token(evidence: Evidence) -> str:
 
 
 def _only_credentials(evidence: Evidence, kind: str) -> str:
-    """Return the only credentials of a request. Raises ``CredentialsRefused``."""
+    """Return the single credentials of a request. Raises ``CredentialsRefused``."""
     if len(evidence.authorization) != 1 or evidence.authorization[0][0] != kind:
         raise CredentialsRefused("several Authorization headers", "send one Authorization header")
     return evidence.authorization[0][1]

@@ -1,4 +1,4 @@
-"""Mutual TLS: callers prove who they are by a certificate (specification §4.5.6)."""
+"""Mutual TLS: callers authenticate with a certificate (specification §4.5.6)."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ _HEADERS = {name.lower(): name for name in (XFCC, CLIENT_CERT)}
 _MAX_CACHED = 256
 
 ISSUER = "mtls"
-"""The issuer of callers whose proxy does not say who signed their certificates."""
+"""The issuer of callers if the proxy does not say who signed their certificates."""
 
 
 class MutualTls(Scheme):
-    """A client certificate that an authority of the server signed (``tls_client_ca``).
+    """A client certificate that one of the server's authorities signed (``tls_client_ca``).
 
-    ``identities`` are those that are accepted, all by default: URIs such as SPIFFE ids, DNS names,
-    subjects (RFC 4514), or SHA-256 fingerprints of certificates. A mapping gives each its scopes:
+    ``identities`` are the accepted identities, all by default: URIs such as SPIFFE ids, DNS names,
+    subjects (RFC 4514), or SHA-256 fingerprints of certificates. A mapping gives scopes to each:
     ``{"spiffe://example.org/billing": ["pay"]}``.
 
-    Behind a proxy that ends TLS, ``proxy_header`` is the header in which it passes certificates on:
-    ``X-Forwarded-Client-Cert`` or ``Client-Cert`` (RFC 9440). It counts on connections from
-    ``trusted_proxies`` alone, and a request that has it from elsewhere is refused. The proxy must
-    verify certificates, and remove the header from what it is sent.
+    Behind a proxy that terminates TLS, ``proxy_header`` is the header with the certificate:
+    ``X-Forwarded-Client-Cert`` or ``Client-Cert`` (RFC 9440). It is read only on connections from
+    ``trusted_proxies``; a request with the header from another address is rejected. The proxy must
+    verify certificates, and must remove the header from incoming requests.
 
-    The caller is the first URI of the certificate, else its first DNS name, else its subject.
+    The caller id is the first URI of the certificate, else its first DNS name, else its subject.
     """
 
     def __init__(
@@ -74,12 +74,12 @@ class MutualTls(Scheme):
         self._proxies = networks(trusted_proxies, what="MutualTls(trusted_proxies=...)")
         if self._header and not self._proxies:
             raise ValueError(
-                f"anyone can send {self._header}: say which proxies are believed, such as "
+                f"anyone can send {self._header}: name the trusted proxies, such as "
                 'MutualTls(..., trusted_proxies=["10.0.0.0/8"])'
             )
         if self._proxies and not self._header:
             raise ValueError(
-                f"trusted_proxies pass certificates on in a header: give proxy_header={XFCC!r} "
+                f"trusted_proxies forward certificates in a header: give proxy_header={XFCC!r} "
                 f"or {CLIENT_CERT!r}"
             )
         self._now = SchemeResources().now
@@ -90,11 +90,11 @@ class MutualTls(Scheme):
 
     @property
     def reads_header(self) -> bool:
-        """Whether certificates may come in a proxy's header."""
+        """True if certificates may arrive in a proxy's header."""
         return bool(self._header)
 
     async def start(self, resources: SchemeResources) -> None:
-        """Take the server's clock."""
+        """Use the server's clock."""
         self._now = resources.now
 
     def declared(self) -> SecurityScheme:
@@ -115,7 +115,7 @@ class MutualTls(Scheme):
         if not identity.id or not may_be_name(identity.id) or not may_be_name(identity.issuer):
             raise CredentialsRefused(
                 "a certificate without a name",
-                "the certificate names nobody: it has neither a URI, a DNS name nor a subject",
+                "the certificate has no identity: it has neither a URI, a DNS name nor a subject",
             )
         self._check_dates(identity)
         scopes = self._scopes(identity)
@@ -131,23 +131,25 @@ class MutualTls(Scheme):
     def challenge(
         self, evidence: Evidence | None = None, *, error: str = "", scopes: Sequence[str] = ()
     ) -> str:
-        """Return a challenge that names mutual TLS, for which there is no registered one."""
+        """Return a challenge that names mutual TLS. No challenge for it is registered."""
         return challenge("MutualTLS", error=error, scope=" ".join(scopes))
 
     def _is_from_proxy(self, evidence: Evidence) -> bool:
         return bool(self._header) and is_among(evidence.connection_address, self._proxies)
 
     def _identity(self, evidence: Evidence) -> Identity:
-        """Return whom the certificate is for. Raises ``CredentialsRefused``."""
+        """Return the identity in the certificate. Raises ``CredentialsRefused``."""
         values = evidence.headers(self._raw_header) if self._header else []
         try:
             if self._is_from_proxy(evidence):
                 return forwarded_identity(self._header, values)
             if values:
                 address = evidence.connection_address
-                log.warning("%s from %s, which is no trusted proxy", self._header, address or "?")
+                log.warning(
+                    "%s from %s, which is not a trusted proxy", self._header, address or "?"
+                )
                 raise CredentialsRefused(
-                    f"{self._header} from an address that is no trusted proxy",
+                    f"{self._header} from an address that is not a trusted proxy",
                     f"the header {self._header} is not accepted from here",
                 )
             if evidence.certificate_error:
@@ -159,20 +161,21 @@ class MutualTls(Scheme):
             ) from None
 
     def _cached(self, certificate: str) -> Identity:
-        """Return the identity of a certificate: connections show the same one each time."""
+        """Return the identity of a certificate, cached: a connection presents the same one each
+        time."""
         identity = self._identities.use(certificate)
         if identity is None:
             identity = self._identities[certificate] = identity_in_pem(certificate)
         return identity
 
     def _check_dates(self, identity: Identity) -> None:
-        """Refuse a certificate that is not valid now: connections outlive certificates."""
+        """Reject a certificate that is not valid now: a connection may outlive its certificate."""
         now = self._now()
         if identity.not_after is not None and identity.not_after < now:
             raise CredentialsRefused("an expired certificate", "the client certificate has expired")
         if identity.not_before is not None and identity.not_before > now:
             raise CredentialsRefused(
-                "a certificate of the future", "the client certificate is not valid yet"
+                "a certificate that is not valid yet", "the client certificate is not valid yet"
             )
 
     def _scopes(self, identity: Identity) -> frozenset[str]:
@@ -190,7 +193,7 @@ class MutualTls(Scheme):
 def _scopes_by_identity(
     identities: Iterable[str] | Mapping[str, Iterable[str]],
 ) -> dict[str, frozenset[str]]:
-    """Return the scopes of each identity that is accepted. Raises ``ValueError``."""
+    """Return the scopes of each accepted identity. Raises ``ValueError``."""
     if isinstance(identities, str):
         identities = (identities,)
     if not isinstance(identities, Mapping):
@@ -204,7 +207,7 @@ def _scopes_by_identity(
 
 
 def _claims(identity: Identity) -> dict[str, object]:
-    """Return the names of a certificate, as claims of its caller."""
+    """Return the names of a certificate as claims of its caller."""
     claims = {
         "subject": identity.subject,
         "fingerprint": identity.fingerprint,

@@ -46,14 +46,14 @@ from parley.security.schemes.tokens import (
 # -- access tokens ---------------------------------------------------------------------------
 
 MAX_VERIFIED = 4096
-"""How many verified tokens are kept: those that came last."""
+"""The number of cached verified tokens, the most recent ones."""
 
 
 class TokenScheme(BearerScheme):
     """A scheme whose credentials are access tokens, sent as bearer tokens (RFC 6750).
 
-    A verified token is known by its hash until its time is over: no network and no signature is
-    involved when it comes again.
+    A verified token is cached by its hash until it expires: a repeated token needs no network
+    request and no signature check.
     """
 
     def __init__(self, *, name: str, description: str) -> None:
@@ -89,15 +89,15 @@ class TokenScheme(BearerScheme):
         return found.proof
 
     async def start(self, resources: SchemeResources) -> None:
-        """Take the server's clock and egress policy; the issuer is asked on the first use."""
+        """Use the server's clock and egress policy. The issuer is first contacted on first use."""
         self._users[asyncio.get_running_loop()] += 1
         self._now = resources.now
         self._fetcher.egress = resources.egress
 
     async def close(self) -> None:
-        """End what is under way, and close the connections to the issuer.
+        """Cancel the requests in progress, and close the connections to the issuer.
 
-        Several servers may use one scheme: the last one of an event loop does so.
+        If several servers of an event loop use the scheme, the last one closes it.
         """
         loop = asyncio.get_running_loop()
         self._users[loop] -= 1
@@ -113,10 +113,10 @@ class TokenScheme(BearerScheme):
 class Jwt(TokenScheme):
     """A JWT of ``issuer`` for ``audience``, sent as a bearer token.
 
-    Its key is one at ``jwks_url``, which are fetched and followed as they rotate, or one of
-    ``keys``: JWKs, a key set, PEM, or the bytes of a secret. ``algorithms`` may be fewer than
-    those that fit the keys; a secret is never taken for a public key, nor the other way.
-    ``leeway`` is how far clocks may be apart, in seconds. ID tokens are refused, unless
+    Its key is one of the keys at ``jwks_url``, which are fetched and kept up to date, or one of
+    ``keys``: JWKs, a key set, PEM, or the bytes of a secret. ``algorithms`` may restrict the
+    algorithms that fit the keys; a secret is never used as a public key, nor a public key as a
+    secret. ``leeway`` is the permitted clock difference in seconds. ID tokens are rejected, unless
     ``accept_id_tokens``.
     """
 
@@ -167,11 +167,11 @@ class Jwt(TokenScheme):
 
 
 class OpenIdConnect(TokenScheme):
-    """A JWT that the OpenID Connect issuer at ``url`` has made for ``audience``.
+    """A JWT for ``audience`` from the OpenID Connect issuer at ``url``.
 
-    ``url`` is the issuer's, or that of its discovery document. The issuer's keys are fetched when
-    the first token comes, and followed as they rotate. ``algorithms``, ``leeway`` and
-    ``accept_id_tokens`` are those of ``Jwt``.
+    ``url`` is the address of the issuer or of its discovery document. The issuer's keys are fetched
+    for the first token, and kept up to date. ``algorithms``, ``leeway`` and ``accept_id_tokens``
+    are as for ``Jwt``.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class OpenIdConnect(TokenScheme):
         super().__init__(name=name, description=description)
         checked_url(url, "the address of an OpenID Connect issuer")
         self._url = openid_url(url)
-        # An issuer with a trailing slash has the same document as one without.
+        # Issuers with and without a trailing slash have the same discovery document.
         issuer = self._url.removesuffix(OPENID)
         issuers = (url, *{issuer, f"{issuer}/"} - {url})
         self.authorization_servers = (issuer if url.endswith(OPENID) else url,)
@@ -205,7 +205,7 @@ class OpenIdConnect(TokenScheme):
         )
 
     def declared(self) -> SecurityScheme:
-        """Return the scheme as a card has it: clients find everything else in the document."""
+        """Return the scheme as a card has it. Clients find the rest in the discovery document."""
         return SecurityScheme(
             open_id_connect_security_scheme=OpenIdConnectSecurityScheme(
                 open_id_connect_url=self._url, description=self._description
@@ -218,27 +218,27 @@ class OpenIdConnect(TokenScheme):
 log = logging.getLogger("parley.security")
 
 REFUSED_SECONDS = 5.0
-"""How long a token that is not active is not asked about again."""
+"""The time for which an inactive token is rejected without asking again."""
 
 RETRY_SECONDS = 1.0
 """The pause after a failure."""
 
 MAX_REFUSED = 4096
 MAX_UNDER_WAY = 200
-"""The tokens that are asked about at the same time."""
+"""The number of concurrent introspection requests."""
 
 _ABOUT_TOKEN = frozenset({400, 413, 414, 422})
-"""Answers about one token: other tokens are asked about without a pause."""
+"""Statuses that concern one token only: there is no pause for other tokens."""
 
 NOT_ACTIVE = "the token is not active"
 
 
 class Introspection(msgspec.Struct, frozen=True):
-    """Where tokens are introspected, and the client as which this server asks.
+    """The introspection endpoint for tokens, and this server's client credentials.
 
-    Without ``url`` it is the ``introspection_endpoint`` of the issuer's metadata. ``cache_for`` is
-    how many seconds an active token is not asked about again, at most until its time is over; a
-    token that is revoked counts so long.
+    Without ``url`` the ``introspection_endpoint`` of the issuer's metadata is used. ``cache_for``
+    is the number of seconds for which an active token is not asked about again, until it expires at
+    the latest; a revoked token is accepted that long.
     """
 
     client_id: str
@@ -259,18 +259,18 @@ class Introspection(msgspec.Struct, frozen=True):
 
     @property
     def authorization(self) -> str:
-        """The header of this server's client (RFC 6749 §2.3.1)."""
+        """The ``Authorization`` header of this server's client (RFC 6749 §2.3.1)."""
         pair = f"{quote_plus(self.client_id)}:{quote_plus(self.client_secret)}"
         return f"Basic {base64.b64encode(pair.encode()).decode()}"
 
 
 Refusal = CredentialsRefused | OverloadedError
 _Asked = tuple[asyncio.AbstractEventLoop, bytes]
-"""The event loop that asks, and the hash of the token."""
+"""The event loop of a request, and the hash of its token."""
 
 
 class IntrospectionVerifier:
-    """Asks the issuer about tokens, once for all who send the same meanwhile."""
+    """Introspects tokens at the issuer. Concurrent requests with the same token share one call."""
 
     def __init__(
         self,
@@ -308,7 +308,7 @@ class IntrospectionVerifier:
             if wait > 0 or len(self._asking) >= MAX_UNDER_WAY:
                 raise OverloadedError(UNREACHABLE, retry_after=max(wait, 1.0))
             answering = self._asking[asked] = asyncio.create_task(self._answer(token, asked))
-        await asyncio.wait((answering,))  # which goes on if its waiters are cancelled
+        await asyncio.wait((answering,))  # continues if its waiters are cancelled
         if answering.cancelled():
             raise OverloadedError(UNREACHABLE, retry_after=RETRY_SECONDS)
         answer = answering.result()
@@ -320,24 +320,24 @@ class IntrospectionVerifier:
         return answer
 
     def _check_issuer(self, token: str) -> None:
-        """Refuse a JWT of another issuer, which is none of this one's business."""
+        """Reject a JWT of another issuer without asking this one."""
         if not self._issuer or token.count(".") != 2:
             return
         try:
             issuer = read_jwt(token).claims.get("iss", self._issuer)
         except CredentialsRefused:
-            return  # of a form that only its issuer knows
+            return  # an opaque token, which only its issuer can read
         if issuer != self._issuer:
             raise CredentialsRefused("a token of another issuer", NOT_ACTIVE, is_foreign=True)
 
     async def close(self) -> None:
-        """End what is under way in this event loop."""
+        """Cancel the requests in progress on this event loop."""
         loop = asyncio.get_running_loop()
         await end([each for asked, each in self._asking.items() if asked[0] is loop])
         await self._client.close()
 
     async def _answer(self, token: str, asked: _Asked) -> AccessToken | Refusal:
-        """Ask about a token, which is under way until its answer is there."""
+        """Ask the issuer about a token. Concurrent requests wait for the same answer."""
         try:
             return await self._ask(token)
         except (CredentialsRefused, OverloadedError) as refusal:
@@ -361,7 +361,7 @@ class IntrospectionVerifier:
         if self._issuer and claims.get("iss", self._issuer) != self._issuer:
             raise CredentialsRefused("a token of another issuer", NOT_ACTIVE)
         if str(claims.get("token_type", "bearer")).lower() not in ("bearer", "access_token"):
-            raise CredentialsRefused("a token that is no bearer token", NOT_ACTIVE)
+            raise CredentialsRefused("a token that is not a bearer token", NOT_ACTIVE)
         now = self._now()
         self._rules.check_times(claims, now, needs_exp=False)
         self._rules.check_audience(claims)
@@ -388,15 +388,16 @@ _ADDRESSES = ("authorization_url", "device_authorization_url", "token_url", "ref
 
 
 class OAuth2(TokenScheme):
-    """An access token that clients obtain by ``flow``, as the card says.
+    """An access token that clients obtain by ``flow``, as declared on the card.
 
-    Tokens are JWTs of ``issuer`` for ``audience``. The issuer's keys are those of its metadata,
-    which is at ``metadata_url`` or at its well-known addresses (RFC 8414, OpenID Connect), or at
-    ``jwks_url``, or they are ``keys``. With ``introspection`` tokens may be of any form, and the
-    issuer is asked about each (RFC 7662); ``audience=""`` then accepts what the issuer accepts.
-    ``algorithms``, ``leeway`` and ``accept_id_tokens`` are those of ``Jwt``.
+    Tokens are JWTs of ``issuer`` for ``audience``. The issuer's keys come from its metadata (at
+    ``metadata_url`` or at its well-known addresses, RFC 8414 and OpenID Connect), from
+    ``jwks_url``, or from ``keys``. With ``introspection`` tokens may have any form, and the issuer
+    is asked about each (RFC 7662); ``audience=""`` then accepts all tokens that the issuer accepts.
+    ``algorithms``, ``leeway`` and ``accept_id_tokens`` are as for ``Jwt``.
 
-    A card's entry has one flow: for several, declare several schemes, and combine them with ``|``.
+    A scheme on a card has one flow: for several, declare several schemes, and combine them with
+    ``|``.
     """
 
     def __init__(
@@ -485,13 +486,13 @@ class OAuth2(TokenScheme):
         )
 
     def _client(self, *, jwks_url: str = "", introspection_url: str = "") -> IssuerClient:
-        """Return the client of the issuer, whose metadata has the addresses that lack here."""
+        """Return the client of the issuer. Addresses that are not given come from its metadata."""
         if jwks_url or introspection_url:
             return IssuerClient(
                 self._fetcher, self.now, jwks_url=jwks_url, introspection_url=introspection_url
             )
         if not self._issuer:
-            raise ValueError("OAuth2 needs issuer=, whose metadata names what is to be asked")
+            raise ValueError("OAuth2 needs issuer=, whose metadata has the missing addresses")
         checked_url(self._issuer, "issuer=")
         own = (oauth_url(self._issuer), openid_url(self._issuer))
         urls = (self._metadata_url,) if self._metadata_url else own

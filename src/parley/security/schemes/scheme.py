@@ -1,4 +1,4 @@
-"""A security scheme: its place on the card, what of a request it reads, and its verdict."""
+"""A security scheme: its entry on the card, the credentials that it reads, and its verdict."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def bearer_challenge(*, error: str = "", scopes: Sequence[str] = (), **parameter
 
 
 def with_parameter(challenge: str, name: str, value: str) -> str:
-    """Return a challenge with one more parameter, which comes first."""
+    """Return a challenge with one more parameter in front."""
     scheme, _, parameters = challenge.partition(" ")
     return f'{scheme} {name}="{_quoted(value)}"' + (f", {parameters}" if parameters else "")
 
@@ -44,15 +44,16 @@ def _quoted(value: str) -> str:
 
 # -- scheme -----------------------------------------------------------------------------------
 
-DIFFERENT_PEOPLE = "the credentials are those of different people: send those of one"
+DIFFERENT_PEOPLE = "the credentials belong to different people: send the credentials of one"
 
 
 class CredentialsRefused(Exception):
-    """Credentials that do not prove who sends them.
+    """The credentials do not prove a caller.
 
-    ``reason`` is for the server's log and counts, without any part of the credentials; callers
-    are told ``description`` only, which says how to get it right. ``is_foreign``: they may be for
-    another scheme that reads the same credential, such as a token of another issuer.
+    ``reason`` is for the server's log and counters, and contains no part of the credentials.
+    ``description`` is for the caller, and says what valid credentials are. ``is_foreign`` means
+    that the credentials may be for another scheme that reads them too, such as a token of another
+    issuer.
     """
 
     def __init__(self, reason: str, description: str = "", *, is_foreign: bool = False) -> None:
@@ -63,21 +64,21 @@ class CredentialsRefused(Exception):
 
 
 def refused_again(refusal: CredentialsRefused) -> CredentialsRefused:
-    """Return the same refusal for another request: an error is raised once."""
+    """Return a copy of an error for another request, since an instance is raised only once."""
     return CredentialsRefused(refusal.reason, refusal.description, is_foreign=refusal.is_foreign)
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """What credentials prove: the caller, and the scopes that they carry."""
+    """The proof by credentials: the caller, and the scopes that were granted."""
 
     caller: Caller
     scopes: frozenset[str] = frozenset()
 
 
 def proof_of(caller: Caller, name: str, what: str) -> Proof:
-    """Return what credentials of a caller prove, by the scheme of a name.
+    """Return the proof for a caller, by the scheme with this name.
 
-    Raises ``TypeError``, which begins with ``what``, for anything else than a caller.
+    Raises ``TypeError``, beginning with ``what``, if ``caller`` is not a ``Caller``.
     """
     if not isinstance(caller, Caller):
         raise TypeError(f"{what} {an(type(caller).__name__)}")
@@ -88,7 +89,7 @@ def proof_of(caller: Caller, name: str, what: str) -> Proof:
 async def asked(
     function: Callable[..., Caller | Awaitable[Caller | None] | None], *given: str
 ) -> Caller | None:
-    """Return what an author's function returns; a plain ``def`` runs in a thread."""
+    """Return the result of an author's function; a plain ``def`` runs in a thread."""
     if inspect.iscoroutinefunction(function):
         found: Caller | None = await function(*given)
         return found
@@ -97,10 +98,10 @@ async def asked(
 
 
 class Granted(dict["Scheme", frozenset[str]]):
-    """The scopes that were granted, by scheme.
+    """The granted scopes, by scheme.
 
-    ``proofs`` is what each scheme proved; ``own`` are the schemes that proved the caller, the
-    others its application.
+    ``proofs`` has the proof of each scheme. ``own`` are the schemes that proved the caller; the
+    others proved its application.
     """
 
     def __init__(self, proofs: Mapping[Scheme, Proof], own: Collection[Scheme]) -> None:
@@ -110,12 +111,12 @@ class Granted(dict["Scheme", frozenset[str]]):
 
 
 def caller_proved_by(proofs: Mapping[Scheme, Proof]) -> Caller:
-    """Return the caller whom schemes prove together; anonymous without any.
+    """Return the caller that schemes prove together, the anonymous caller if there are none.
 
-    It is the person, and of several applications the first; an application beside a person is the
-    ``client``. Only the scopes of its own credentials are the caller's. Raises
-    ``UnauthenticatedError`` for credentials of different people. One credential may be that of
-    several: then the first scheme says who it is.
+    The caller is the person, or the first application if there is no person. An application next to
+    a person becomes ``client``. The caller has only the scopes of its own credentials. If one
+    credential satisfies several schemes, the first scheme determines the caller. Raises
+    ``UnauthenticatedError`` for credentials of different people.
     """
     if not proofs:
         return ANONYMOUS
@@ -142,17 +143,17 @@ def caller_proved_by(proofs: Mapping[Scheme, Proof]) -> Caller:
 
 
 class Requirement(msgspec.Struct, frozen=True):
-    """A scheme, with the scopes that its credentials must carry."""
+    """A scheme, and the scopes that its credentials need."""
 
     scheme: Scheme
     scopes: tuple[str, ...] = ()
 
 
 class Security:
-    """The proof that a caller needs: alternatives, each a combination of schemes.
+    """A requirement for callers: alternatives, each a combination of schemes.
 
     ``a | b`` accepts either, ``a & b`` needs both; ``scheme.with_scopes("read")`` needs scopes too.
-    An alternative without schemes lets everyone in.
+    An alternative without schemes accepts everyone.
     """
 
     def __init__(self, alternatives: Sequence[tuple[Requirement, ...]]) -> None:
@@ -170,7 +171,7 @@ class Security:
 
     @property
     def security(self) -> Security:
-        """The requirement itself: schemes have the same property."""
+        """The requirement itself. Schemes have the same property."""
         return self
 
     def __or__(self, other: Security | Scheme) -> Security:
@@ -192,11 +193,11 @@ class Security:
 
     @property
     def is_open(self) -> bool:
-        """Whether a request without credentials passes."""
+        """True if requests without credentials are accepted."""
         return any(not needs for needs in self.alternatives)
 
     def is_met(self, caller: Caller) -> bool:
-        """Return whether a caller has proved one of the alternatives, scopes included."""
+        """Return whether a caller has proved one of the alternatives, including its scopes."""
         return any(
             all(
                 each.scheme in caller.granted
@@ -208,9 +209,9 @@ class Security:
         )
 
     def missing_scopes(self, caller: Caller) -> tuple[str, ...] | None:
-        """Return the scopes that an alternative lacks whose schemes are all proved.
+        """Return the missing scopes of an alternative whose schemes are all proved.
 
-        ``None`` if no alternative has them all: then credentials are missing, not scopes.
+        Returns ``None`` if there is no such alternative: then credentials are missing, not scopes.
         """
         for needs in self.alternatives:
             if all(each.scheme in caller.granted for each in needs):
@@ -226,7 +227,7 @@ class Security:
         return None
 
     def declared(self) -> tuple[SecurityRequirement, ...]:
-        """Return the requirements as a card has them (specification §4.5)."""
+        """Return the requirements in the form of a card (specification §4.5)."""
         return tuple(
             SecurityRequirement(
                 schemes={each.scheme.name: StringList(list=each.scopes) for each in needs}
@@ -236,8 +237,9 @@ class Security:
 
 
 def _is_of(caller: Caller, needs: Collection[Requirement]) -> bool:
-    """Return whether one of the schemes proved the caller: what only its application proved says
-    nothing of it.
+    """Return whether one of the schemes proved the caller itself.
+
+    A scheme that only proved the caller's application does not count.
     """
     granted = caller.granted
     return (
@@ -248,12 +250,12 @@ def _is_of(caller: Caller, needs: Collection[Requirement]) -> bool:
 
 
 class Scheme(ABC):
-    """One way to prove who calls. Two schemes are equal only if they are the same object.
+    """A method of authentication. Two schemes are equal only if they are the same object.
 
-    ``name`` is its key on the card. Schemes with the same ``credential`` read the same one of a
-    request, such as the bearer token, and one of them has to accept it; without, a scheme has one
-    of its own. ``authorization_servers`` are the issuers of its tokens, and ``scopes`` those that
-    a client can ask them for (RFC 9728).
+    ``name`` is its key on the card. Schemes with the same ``credential`` read the same credential
+    of a request, such as the bearer token, and one of them has to accept it; a scheme without has
+    its own credential. ``authorization_servers`` are the issuers of its tokens, and ``scopes`` the
+    scopes that a client can request from them (RFC 9728).
     """
 
     name: str
@@ -261,7 +263,7 @@ class Scheme(ABC):
     authorization_servers: tuple[str, ...] = ()
     scopes: tuple[str, ...] = ()
 
-    # -- what a scheme implements ----------------------------------------------------------------
+    # -- methods of a scheme ---------------------------------------------------------------------
 
     @abstractmethod
     def declared(self) -> SecurityScheme:
@@ -269,40 +271,40 @@ class Scheme(ABC):
 
     @abstractmethod
     def is_presented(self, evidence: Evidence) -> bool:
-        """Return whether a request has credentials of this kind, valid or not. It does no I/O."""
+        """Return whether a request has credentials of this kind, valid or not. Does no I/O."""
 
     @abstractmethod
     def verify(self, evidence: Evidence) -> Proof | Awaitable[Proof]:
-        """Return what presented credentials prove.
+        """Return the proof of the presented credentials.
 
-        Raises ``CredentialsRefused``, and ``OverloadedError`` if that cannot be found out now.
+        Raises ``CredentialsRefused``, and ``OverloadedError`` if verification is impossible now.
         """
 
     def claimed(self, evidence: Evidence) -> str:
-        """Return the id that presented credentials claim, unverified; empty if they name none.
+        """Return the unverified id in the presented credentials, empty if they name none.
 
-        Failures are counted for it. It costs next to nothing, and raises nothing.
+        Failures are counted by it. It must be cheap, and must not raise.
         """
         return ""
 
     def challenge(
         self, evidence: Evidence | None = None, *, error: str = "", scopes: Sequence[str] = ()
     ) -> str:
-        """Return the value of ``WWW-Authenticate`` that asks for such credentials, or nothing.
+        """Return the ``WWW-Authenticate`` value that asks for such credentials; may be empty.
 
         ``error`` is a code of RFC 6750, such as ``invalid_token``.
         """
         return ""
 
     async def knows(self, id: str, resources: SchemeResources) -> bool:
-        """Return whether somebody with this id has credentials, as far as that is known here."""
+        """Return whether the id is known to have credentials for this scheme."""
         return False
 
     async def start(self, resources: SchemeResources) -> None:  # noqa: B027
-        """Prepare to verify. What a network has to answer may as well wait for the first use."""
+        """Prepare the verification. Requests to a network should be left to the first use."""
 
     async def close(self) -> None:  # noqa: B027
-        """Free what ``start`` and ``verify`` hold."""
+        """Release the resources of ``start`` and ``verify``."""
 
     # -- combining ------------------------------------------------------------------------------
 
@@ -312,7 +314,7 @@ class Scheme(ABC):
         return Security([(Requirement(self),)])
 
     def with_scopes(self, *scopes: str) -> Security:
-        """Return the requirement of credentials of this scheme that carry all these scopes."""
+        """Return the requirement of this scheme with all these scopes."""
         return Security([(Requirement(self, tuple(dict.fromkeys(scopes))),)])
 
     def __or__(self, other: Security | Scheme) -> Security:
@@ -323,7 +325,7 @@ class Scheme(ABC):
 
 
 def security_of(given: Scheme | Security, what: str) -> Security:
-    """Return a requirement, whose place is ``what``. Raises ``TypeError`` for anything else."""
+    """Return a requirement. Raises ``TypeError``, which names ``what``, for any other object."""
     if not isinstance(given, Scheme | Security):
         raise TypeError(
             f"{what} is a scheme of parley.security, such as ApiKey() or Bearer(judge), or several "
@@ -333,7 +335,7 @@ def security_of(given: Scheme | Security, what: str) -> Security:
 
 
 def checked_name(name: str) -> str:
-    """Return the name of a scheme, which is part of the identity of its callers.
+    """Return the name of a scheme, which becomes part of its callers' identity.
 
     Raises ``ValueError``.
     """
@@ -346,7 +348,7 @@ def checked_name(name: str) -> str:
 
 
 anonymous = Security([()])
-"""Lets everyone in: ``scheme | anonymous`` verifies credentials where there are some."""
+"""Accepts everyone: ``scheme | anonymous`` verifies credentials if there are some."""
 
 
 def card_schemes(securities: Sequence[Security]) -> dict[str, SecurityScheme]:

@@ -1,4 +1,4 @@
-"""Access tokens: claims, the form of JWTs, and verification."""
+"""Access tokens: claims, the JWT format, and verification."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from parley.security.signing.keys import decode, encode
 # -- access token -----------------------------------------------------------------------------
 
 MAX_ACTORS = 8
-"""The actors of a token, which passed a user's call on."""
+"""The maximum number of actors in a token, services that act for the user (RFC 8693)."""
 
 MAX_SCOPES = 500
 
@@ -33,14 +33,14 @@ _NOT_HERE = "the token is not accepted here"
 
 
 class AccessToken(msgspec.Struct, frozen=True):
-    """A valid token: its proof, its end, and the certificate that it is bound to."""
+    """A valid token: its proof, its expiry, and the certificate to which it is bound."""
 
     proof: Proof
     until: float
     thumbprint: str = ""
 
     def check_sender(self, evidence: Evidence) -> None:
-        """Refuse a token that is bound to a certificate which its sender has not (RFC 8705 §3)."""
+        """Reject a certificate-bound token from a sender without that certificate (RFC 8705 §3)."""
         if not self.thumbprint:
             return
         import ssl
@@ -54,7 +54,7 @@ class AccessToken(msgspec.Struct, frozen=True):
         if not own or not hmac.compare_digest(made.encode(), self.thumbprint.encode()):
             raise CredentialsRefused(
                 "a token that is bound to another certificate",
-                "the token is bound to a client certificate: call with that",
+                "the token is bound to a client certificate: present that certificate",
             )
 
 
@@ -70,9 +70,9 @@ class ClaimRules(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"leeway= is from 0 to {MAX_LEEWAY:g} seconds, not {self.leeway!r}")
 
     def check_kind(self, typ: str, claims: Mapping[str, Any]) -> None:
-        """Refuse a JWT that is something else than an access token (RFC 9068 §4, RFC 8725 §3.11).
+        """Reject a JWT that is not an access token (RFC 9068 §4, RFC 8725 §3.11).
 
-        ``typ`` is its header's.
+        ``typ`` is from the header.
         """
         kind = typ.lower().removeprefix("application/")
         if kind == "at+jwt":
@@ -86,19 +86,19 @@ class ClaimRules(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def check_times(self, claims: Mapping[str, Any], now: float, *, needs_exp: bool = True) -> None:
-        """Refuse a token whose time is over, or has not come."""
+        """Reject a token that has expired, or is not valid yet."""
         exp, nbf, iat = (_time(claims, name) for name in ("exp", "nbf", "iat"))
         if exp is None and needs_exp:
-            raise CredentialsRefused("a token without an end", _NOT_HERE)
+            raise CredentialsRefused("a token without an expiry", _NOT_HERE)
         if exp is not None and now >= exp + self.leeway:
             raise CredentialsRefused("an expired token", "the token is expired")
         if (nbf is not None and now + self.leeway < nbf) or (
             iat is not None and now + self.leeway < iat
         ):
-            raise CredentialsRefused("a token of the future", "the token is not valid yet")
+            raise CredentialsRefused("a token that is not valid yet", "the token is not valid yet")
 
     def check_audience(self, claims: Mapping[str, Any]) -> None:
-        """Refuse a token for somebody else. Without audiences every one is accepted."""
+        """Reject a token for another audience. If no audiences are set, all are accepted."""
         if not self.audiences:
             return
         named = claims.get("aud")
@@ -114,7 +114,7 @@ class ClaimRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_id_token(claims: Mapping[str, Any]) -> bool:
-    """Return whether claims are of an ID token, for issuers that do not say so in ``typ``."""
+    """Return whether claims belong to an ID token, for issuers that do not set ``typ``."""
     if claims.get("typ") == "ID" or any(name in claims for name in _OF_ID_TOKENS):
         return True
     audience = claims.get("aud")
@@ -127,12 +127,12 @@ def is_id_token(claims: Mapping[str, Any]) -> bool:
 def token_of(
     claims: Mapping[str, Any], *, issuer: str, now: float, keep_for: float, leeway: float
 ) -> AccessToken:
-    """Return what valid claims prove. Raises ``CredentialsRefused``."""
+    """Return the access token for valid claims. Raises ``CredentialsRefused``."""
     scopes = scopes_of(claims)
     client = _name(claims, "azp") or _name(claims, "client_id")
     subject = _name(claims, "sub") or client
     if not subject:
-        raise CredentialsRefused("a token of nobody", _NOT_HERE)
+        raise CredentialsRefused("a token without a subject", _NOT_HERE)
     caller = Caller(
         id=subject,
         authenticated=True,
@@ -148,7 +148,7 @@ def token_of(
 
 
 def scopes_of(claims: Mapping[str, Any]) -> frozenset[str]:
-    """Return the scopes of a token: of ``scope`` and ``scp``, texts or lists."""
+    """Return the scopes of a token, from ``scope`` and ``scp``, texts or lists."""
     found: set[str] = set()
     for name in ("scope", "scp"):
         value = claims.get(name, "")
@@ -162,7 +162,7 @@ def scopes_of(claims: Mapping[str, Any]) -> frozenset[str]:
 
 
 def actors_of(claims: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return who acts for the subject, the current one first (RFC 8693 §4.1)."""
+    """Return the actors for the subject, the current one first (RFC 8693 §4.1)."""
     found: list[str] = []
     act = claims.get("act")
     while act is not None:
@@ -179,12 +179,12 @@ def actors_of(claims: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def audiences_of(audience: str | Collection[str], what: str) -> frozenset[str]:
-    """Return the audiences that an operator names. Raises ``ValueError`` for none."""
+    """Return an operator's audiences. Raises ``ValueError`` if there are none."""
     found = frozenset([audience] if isinstance(audience, str) else audience)
     if not found or not all(isinstance(each, str) and each for each in found):
         raise ValueError(
-            f"{what} needs audience=: the name of this agent in the tokens of the issuer, without "
-            "which it would accept tokens that are meant for others"
+            f"{what} needs audience=: the name of this agent in the tokens of the issuer; without "
+            "it tokens for other agents would be accepted"
         )
     return found
 
@@ -206,9 +206,9 @@ def _time(claims: Mapping[str, Any], name: str) -> float | None:
 
 
 def _thumbprint(claims: Mapping[str, Any]) -> str:
-    """Return the thumbprint of the certificate that a token is bound to.
+    """Return the thumbprint of the certificate to which a token is bound.
 
-    A token that is bound to something else is no bearer token (RFC 9449 §7.2).
+    A token that is bound to anything else is not a bearer token (RFC 9449 §7.2).
     """
     bound = claims.get("cnf")
     if bound is None:
@@ -225,13 +225,13 @@ def _thumbprint(claims: Mapping[str, Any]) -> str:
 
 MAX_TOKEN = 16 * 1024
 MAX_HEADER = 4 * 1024
-"""The characters of a token, and of its header."""
+"""The maximum number of characters of a token's header."""
 
 _MALFORMED = "the token is malformed"
 
 
 class SignedJwt(msgspec.Struct, frozen=True):
-    """A JWT in its parts; nothing of it is verified."""
+    """The parts of a JWT. Nothing is verified."""
 
     alg: str
     kid: str | None
@@ -247,7 +247,7 @@ def read_jwt(token: str) -> SignedJwt:
         raise _refused("a token that is too long")
     parts = token.split(".")
     if len(parts) != 3 or len(parts[0]) > MAX_HEADER:
-        raise CredentialsRefused("something else than a signed JWT", _MALFORMED, is_foreign=True)
+        raise CredentialsRefused("something other than a signed JWT", _MALFORMED, is_foreign=True)
     header = _object(parts[0])
     claims = _object(parts[1])
     alg, kid, typ = header.get("alg"), header.get("kid"), header.get("typ", "")
@@ -264,7 +264,7 @@ def read_jwt(token: str) -> SignedJwt:
 def _object(part: str) -> dict[str, Any]:
     try:
         value = read_strict(_decoded(part), "it")
-        msgspec.json.encode(value)  # half a surrogate pair cannot be written
+        msgspec.json.encode(value)  # fails for half of a surrogate pair
     except (ValueError, TypeError):
         raise _refused("a JWT whose parts are not JSON, or have a member twice") from None
     if not isinstance(value, dict):
@@ -273,7 +273,7 @@ def _object(part: str) -> dict[str, Any]:
 
 
 def _decoded(part: str) -> bytes:
-    """Return what base64url stands for; each value has one spelling only."""
+    """Return the bytes of base64url; only the canonical spelling is accepted."""
     try:
         return decode(part)
     except ValueError:
@@ -287,7 +287,7 @@ def _refused(reason: str) -> CredentialsRefused:
 # -- verification -----------------------------------------------------------------------------
 
 CACHE_SECONDS = 300.0
-"""How long a verified JWT is not verified again: a key that is withdrawn counts so long."""
+"""The time for which a JWT is not verified again: a withdrawn key is accepted this long."""
 
 MAX_LEEWAY = 600.0
 
@@ -297,7 +297,7 @@ UNREACHABLE = "the issuer of tokens cannot be reached; try again later"
 class JwtVerifier:
     """Verifies JWTs: form, algorithm, issuer, signature, claims (RFC 7519, RFC 8725, RFC 9068).
 
-    ``keys`` are those that an operator names, or an issuer's. Raises ``ValueError``.
+    ``keys`` are the keys of an operator or of an issuer. Raises ``ValueError``.
     """
 
     def __init__(
@@ -317,7 +317,7 @@ class JwtVerifier:
         self._now = now
 
     async def verify(self, token: str) -> AccessToken:
-        """Return what a JWT proves. Raises ``CredentialsRefused``, ``OverloadedError``."""
+        """Return the access token for a JWT. Raises ``CredentialsRefused``, ``OverloadedError``."""
         jwt = read_jwt(token)
         if jwt.alg not in self._algorithms:
             raise CredentialsRefused(
@@ -343,7 +343,7 @@ class JwtVerifier:
         )
 
     async def close(self) -> None:
-        """End fetches that are under way."""
+        """Cancel the fetches in progress."""
         await self._keys.close()
 
     async def _find(self, kid: str | None, alg: str) -> VerificationKey | None:
@@ -367,7 +367,7 @@ def _of_another_issuer() -> CredentialsRefused:
 def _checked_algorithms(
     algorithms: Collection[str] | None, keys: Sequence[VerificationKey] | None
 ) -> frozenset[str]:
-    """Return the algorithms to accept, of one kind. Raises ``ValueError``."""
+    """Return the accepted algorithms, all of one kind. Raises ``ValueError``."""
     is_secret = keys is not None and all(key.algorithms <= frozenset(SYMMETRIC) for key in keys)
     kind = SYMMETRIC if is_secret else ASYMMETRIC
     if algorithms is None:

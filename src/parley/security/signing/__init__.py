@@ -1,1 +1,1 @@
-"""What a server proves: its private keys, canonical JSON, and signatures of cards."""
+"""The server's private keys, canonical JSON, and signatures of cards."""

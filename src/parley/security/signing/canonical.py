@@ -1,4 +1,4 @@
-"""JSON with one reading only, and its canonical form (RFC 8785) for signatures."""
+"""Unambiguous JSON, and its canonical form (RFC 8785) for signatures."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from parley.model.cards import AgentCard
 
 
 class AmbiguousJson(ValueError):
-    """The text is no JSON, or not all parsers would read the same in it."""
+    """The text is not JSON, or parsers could disagree about its value."""
 
 
 def read_object(text: bytes | str, *, limit: int, what: str) -> dict[str, Any]:
     """Return the members of a JSON object of at most ``limit`` bytes.
 
-    Raises ``AmbiguousJson`` for anything else: members that are there twice, invalid UTF-8, numbers
-    that JSON does not have. The error never quotes values.
+    Raises ``AmbiguousJson`` for anything else: duplicate members, invalid UTF-8, numbers outside
+    JSON. The error never quotes values.
     """
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     if len(data) > limit:
@@ -35,7 +35,7 @@ def read_object(text: bytes | str, *, limit: int, what: str) -> dict[str, Any]:
 
 
 def read_strict(data: bytes, what: str) -> Any:
-    """Return the value of a JSON text with one reading only. Raises ``AmbiguousJson``."""
+    """Return the value of an unambiguous JSON text. Raises ``AmbiguousJson``."""
     try:
         return json.loads(
             data.decode(),
@@ -81,11 +81,11 @@ _TOO_DEEP = "has no canonical form: it is nested too deeply"
 
 
 class NotCanonical(ValueError):
-    """The value has no canonical form: a number that is too large, half a surrogate pair, depth."""
+    """The value has no canonical form: a too large number, half a surrogate pair, or its depth."""
 
 
 def canonical(value: Any) -> bytes:
-    """Return a JSON value as RFC 8785 writes it. Raises ``NotCanonical``."""
+    """Return the canonical form (RFC 8785) of a JSON value. Raises ``NotCanonical``."""
     import rfc8785
 
     try:
@@ -99,18 +99,18 @@ def canonical(value: Any) -> bytes:
 
 
 def received(members: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all members of a card but its signatures."""
+    """Return all members of a card except its signatures."""
     return {name: value for name, value in members.items() if name != SIGNATURES}
 
 
 def exact(members: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the members of a card that version 1.0 has, as the specification signs them."""
+    """Return the members of a card that version 1.0 defines, as the specification signs them."""
     found: dict[str, Any] = _projected(received(members), AgentCard, required=True)
     return found
 
 
 def stripped(members: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the members of a card that version 1.0 has and that are not empty.
+    """Return the non-empty members of a card that version 1.0 defines.
 
     Raises ``NotCanonical`` for a card that is nested too deeply.
     """
@@ -118,7 +118,7 @@ def stripped(members: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stripped_as_received(members: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the members of a card of another version that are not empty.
+    """Return the non-empty members of a card of another version.
 
     Raises ``NotCanonical`` for a card that is nested too deeply.
     """
@@ -126,12 +126,12 @@ def stripped_as_received(members: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def has_latest_form(members: Mapping[str, Any]) -> bool:
-    """Return whether a card has the members of version 1.0, alone or beside others."""
+    """Return whether a card has the members of version 1.0, alone or together with others."""
     return "supportedInterfaces" in members
 
 
 class _Field(msgspec.Struct, frozen=True):
-    """A member that a message of the protocol has. ``of`` is the message in it, if any."""
+    """A field of a protocol message. ``of`` is the type of the message in it, if any."""
 
     name: str
     kind: type
@@ -150,7 +150,7 @@ def _fields(message: type) -> tuple[_Field, ...]:
 
 
 def _shape(declared: Any) -> tuple[type, type | None, bool]:
-    """Return the kind of a type, the message in it, and whether it tells empty from unset."""
+    """Return the type of a field, the message type in it, and whether it distinguishes unset."""
     origin = get_origin(declared)
     if origin in (Union, types.UnionType):
         (inner,) = [each for each in get_args(declared) if each is not type(None)]
@@ -171,9 +171,9 @@ def _is_message(declared: Any) -> bool:
 
 
 def _projected(given: Any, message: type, *, required: bool) -> Any:
-    """Return the members of a message; values of other kinds than theirs stay as they are.
+    """Return the members that a message defines; values of other types stay unchanged.
 
-    With ``required`` those that must be there are, even if empty.
+    With ``required``, required members are included even if they are empty.
     """
     if not isinstance(given, dict):
         return given
@@ -213,7 +213,7 @@ def _stripped(members: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_empty(value: Any) -> Any:
-    """Return a value without its empty members, at any depth; ``None`` if nothing is left."""
+    """Return a value without empty members at any depth; ``None`` if nothing remains."""
     if isinstance(value, dict):
         kept = {name: _without_empty(each) for name, each in value.items()}
         return {name: each for name, each in kept.items() if each is not None} or None

@@ -32,22 +32,22 @@ MAX_VERIFIED_BYTES = 2 * 1024 * 1024
 MAX_SIGNATURES = 32
 MAX_PROTECTED = 8 * 1024
 MAX_SIGNATURE = 2 * 1024
-"""The most characters of a protected header and of a signature."""
+"""The maximum length of a protected header and of a signature."""
 
 MAX_NAME = 2048
-"""The most characters of a ``kid`` and a ``jku``."""
+"""The maximum length of a ``kid`` and of a ``jku``."""
 
-_TYPES = ("JOSE", "JOSE+JSON", "JWT")  # PyJWT writes the last one, whatever it signs
+_TYPES = ("JOSE", "JOSE+JSON", "JWT")  # PyJWT always writes JWT
 
 
 class CardUnverifiable(ValueError):
-    """Whether a card is signed cannot be said: it is no JSON object with one reading."""
+    """The signatures of a card cannot be checked: the card is not an unambiguous JSON object."""
 
 
 class CardSignature(msgspec.Struct, frozen=True):
-    """One signature of a card, read and not verified.
+    """A signature of a card, parsed but not verified.
 
-    ``problem`` says why it cannot be verified with any key; empty if it can.
+    ``problem`` is the reason why no key can verify it; empty if there is none.
     """
 
     number: int
@@ -60,9 +60,9 @@ class CardSignature(msgspec.Struct, frozen=True):
 
 
 class SignatureVerdict(msgspec.Struct, frozen=True):
-    """What became of one signature: the form of the card that it is of, or why it is not trusted.
+    """The result for one signature: the signed form of the card, or the reason for distrust.
 
-    ``members`` are the signed members, ``reason`` is empty for a signature that verifies.
+    ``members`` are the signed members; ``reason`` is empty for a verified signature.
     """
 
     number: int
@@ -79,10 +79,10 @@ class SignatureVerdict(msgspec.Struct, frozen=True):
 
 
 class CardVerdict(msgspec.Struct, frozen=True):
-    """Whether a card is trusted, and why: the verdicts over its signatures.
+    """The result for a card, with the results for its signatures. One verified signature is enough.
 
-    One signature that verifies is enough. ``form`` is the one of the signature that covers most,
-    and ``members`` are the signed ones: what else the card has proves nothing.
+    ``form`` is the form of the verified signature that covers most, and ``members`` are the signed
+    members. Other members of the card are not trusted.
     """
 
     signatures: tuple[SignatureVerdict, ...]
@@ -91,12 +91,12 @@ class CardVerdict(msgspec.Struct, frozen=True):
 
     @property
     def is_trusted(self) -> bool:
-        """Whether a signature verifies."""
+        """True if a signature was verified."""
         return self.form is not None
 
     @property
     def verified(self) -> tuple[SignatureVerdict, ...]:
-        """The signatures that verify."""
+        """The verified signatures."""
         return tuple(each for each in self.signatures if each.form is not None)
 
     def __str__(self) -> str:
@@ -106,13 +106,14 @@ class CardVerdict(msgspec.Struct, frozen=True):
 
 
 Keys = KeySet | Callable[[CardSignature], KeySet | str]
-"""The keys that are trusted: one set, or what gives the set for a signature, or why it has none."""
+"""The trusted keys: one set, or a function that returns the set for a signature, or an error
+text."""
 
 
 def members_of_card(card: bytes | Mapping[str, Any]) -> dict[str, Any]:
-    """Return the members of a card. Raises ``CardUnverifiable`` if two readers could differ.
+    """Return the members of a card. Raises ``CardUnverifiable`` if parsers could disagree.
 
-    Only bytes show members that are there twice: give bytes where there are bytes.
+    Duplicate members can only be detected in bytes, so pass bytes if there are any.
     """
     if isinstance(card, Mapping):
         return dict(card)
@@ -125,7 +126,7 @@ def members_of_card(card: bytes | Mapping[str, Any]) -> dict[str, Any]:
 def signatures_of(
     card: bytes | Mapping[str, Any], algorithms: Iterable[str] = ALGORITHMS
 ) -> tuple[CardSignature, ...]:
-    """Return the signatures of a card, to find their keys by. Raises ``CardUnverifiable``."""
+    """Return the signatures of a card, for finding their keys. Raises ``CardUnverifiable``."""
     allowed = allowed_algorithms(algorithms)
     given = members_of_card(card).get(SIGNATURES)
     if given is None:
@@ -142,10 +143,10 @@ def signatures_of(
 def verify(
     card: bytes | Mapping[str, Any], keys: Keys, algorithms: Iterable[str] = ALGORITHMS
 ) -> CardVerdict:
-    """Return whether a card is signed with one of the trusted keys, and for each signature why not.
+    """Return whether one of the trusted keys signed a card, with the result for each signature.
 
-    Raises ``CardUnverifiable`` for a card without a single reading, and ``ValueError`` for
-    algorithms that prove nothing.
+    Raises ``CardUnverifiable`` for an ambiguous card, and ``ValueError`` for algorithms that prove
+    nothing.
     """
     members = members_of_card(card)
     signatures = signatures_of(members, algorithms)
@@ -175,7 +176,7 @@ def allowed_algorithms(given: Iterable[str]) -> frozenset[str]:
 
 
 class _Forms:
-    """The forms of one card, each made once, in the order in which they are tried."""
+    """The signable forms of one card, each made once, in the order of the attempts."""
 
     def __init__(self, members: Mapping[str, Any]) -> None:
         self._members = members
@@ -183,7 +184,7 @@ class _Forms:
         self._makers: dict[CardForm, Callable[[Mapping[str, Any]], dict[str, Any]]]
         if has_latest_form(members):
             self._makers = {"exact": exact, "received": received, "stripped": stripped}
-        else:  # of 0.3 alone
+        else:  # a card of version 0.3 only
             self._makers = {"received": received, "stripped": stripped_as_received}
 
     @property
@@ -191,7 +192,8 @@ class _Forms:
         return self._makers.keys()
 
     def make(self, form: CardForm) -> tuple[dict[str, Any], str] | str:
-        """Return the members of a form and its payload in base64url, or why there is none."""
+        """Return the members of a form and its payload in base64url, or the reason why it has
+        none."""
         if form not in self._made:
             try:
                 signed = self._makers[form](self._members)
@@ -206,7 +208,7 @@ class _Forms:
     def trusted(self, form: CardForm) -> dict[str, Any]:
         """Return the members that a signature of a form proves.
 
-        Of the stripped form, these are the members of the exact one: what differs is empty.
+        For the stripped form these are the members of the exact form: the difference is empty.
         """
         if form == "stripped" and has_latest_form(self._members):
             return exact(self._members)
@@ -243,7 +245,7 @@ def _match(signature: CardSignature, keys: Keys, forms: _Forms) -> tuple[CardFor
 
 
 def _read(number: int, given: Any, allowed: frozenset[str]) -> CardSignature:
-    """Return a signature that keys are looked for, or one with its problem."""
+    """Return a parsed signature, with its problem if it cannot be verified."""
 
     def unusable(problem: str) -> CardSignature:
         return msgspec.structs.replace(found, problem=problem)
@@ -279,7 +281,7 @@ def _read(number: int, given: Any, allowed: frozenset[str]) -> CardSignature:
 def _problem(
     found: CardSignature, header: Mapping[str, Any], unprotected: Any, allowed: frozenset[str]
 ) -> str:
-    """Return why a signature is not even tried, empty if it is."""
+    """Return the reason why a signature cannot be verified, empty if it can."""
     if found.alg not in allowed:
         names = ", ".join(sorted(allowed))
         return f"the algorithm {shown(found.alg) or 'none'} is not allowed: {names}"
@@ -288,7 +290,7 @@ def _problem(
     if "crit" in header:
         return "its protected header has critical members (crit), which are not understood"
     if header.get("b64", True) is not True:
-        return "its payload is not encoded (b64), which cards are not signed with"
+        return "its payload is not encoded (b64), which is not allowed for cards"
     typ = header.get("typ", "JOSE")
     if not isinstance(typ, str) or typ.upper() not in _TYPES:
         return f"it is of another type than a card's: typ is {shown(typ)}"
@@ -305,7 +307,7 @@ def _text(header: Mapping[str, Any], name: str) -> str | None:
 
 
 def shown(value: object) -> str:
-    """Return a text of a card, short, for a message."""
+    """Return a short form of a card's text for a message."""
     text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
@@ -313,7 +315,7 @@ def shown(value: object) -> str:
 # -- card signing -----------------------------------------------------------------------------
 
 JWKS_PATH = "/.well-known/jwks.json"
-"""Where a server publishes its keys, below its address."""
+"""The path of a server's published keys, below its address."""
 
 MAX_CARD_BYTES = 16 * 1024 * 1024
 
@@ -321,10 +323,10 @@ _MAX_CACHED = 64
 
 
 def payloads_of(*written: Mapping[str, Any]) -> list[bytes]:
-    """Return the payloads to sign for a card, which is written in one way or in several.
+    """Return the payloads to sign for a card, which is given in one form or several.
 
-    The form of the specification is first, then the card as it is written, then the form of SDKs
-    that leave out empty members. Equal payloads are signed once.
+    The specification's form is first, then the card as given, then the form of SDKs that leave out
+    empty members. Equal payloads are signed once.
     """
     found: dict[bytes, None] = {}
     for members in written:
@@ -351,9 +353,10 @@ def signatures_over(
 def sign_card(
     card: bytes, signers: Iterable[SigningKey], *, jku: str = "", replace: bool = False
 ) -> bytes:
-    """Return a card in JSON with signatures, after those that it has, or in their place.
+    """Return a card in JSON with new signatures after its own, or replacing them.
 
-    Nothing else in the text changes. Raises ``ValueError`` for what is no card with one reading.
+    The rest of the text is unchanged. Raises ``ValueError`` for a text that is not an unambiguous
+    card.
     """
     members = read_object(card, limit=MAX_CARD_BYTES, what="the card")
     added = signatures_over(payloads_of(members), signers, jku)
@@ -365,7 +368,7 @@ def sign_card(
 def with_signatures(
     card: bytes, members: Mapping[str, Any], added: Iterable[Mapping[str, str]]
 ) -> bytes:
-    """Return a card, whose members were read from its JSON, with more signatures."""
+    """Return a card with more signatures. ``members`` were read from its JSON."""
     before = members.get(SIGNATURES)
     if before is not None and not isinstance(before, list):
         raise ValueError("the signatures of the card are no list")
@@ -379,10 +382,9 @@ def with_signatures(
 
 
 class CardSigner:
-    """Signs what a server writes, with its current keys; the last results are kept.
+    """Signs the cards of a server with its current keys, and caches the latest results.
 
-    ``url`` is the public address of the server, that the operator named. ``revision`` changes when
-    the keys do.
+    ``url`` is the public address that the operator configured. ``revision`` changes with the keys.
     """
 
     def __init__(self, keys: SigningKeys, url: str) -> None:
@@ -397,7 +399,7 @@ class CardSigner:
         return self._keys.revision
 
     def sign(self, card: bytes) -> bytes:
-        """Return a written card with signatures."""
+        """Return a card in JSON with signatures."""
 
         def signed() -> bytes:
             return sign_card(card, self._keys.signers, jku=self.jku)
@@ -406,7 +408,7 @@ class CardSigner:
         return found
 
     def signatures(self, *written: bytes) -> list[dict[str, str]]:
-        """Return the signatures of a card that is written in several ways, for any of them."""
+        """Return the signatures of a card for several JSON forms; any of them can be verified."""
 
         def signed() -> list[dict[str, str]]:
             read = [read_object(each, limit=MAX_CARD_BYTES, what="the card") for each in written]

@@ -1,8 +1,8 @@
 """The private keys of a server: read from a file or the environment, equal on all replicas.
 
-A key set is a JWK Set (RFC 7517) of private keys. Each key has a ``state``: the ``current`` ones
-sign, the ``next`` ones are published before they sign, and the ``previous`` ones are published
-until their time (``until``) is over. ``joserfc`` is imported inside functions: few servers need it.
+A key set is a JWK Set (RFC 7517) of private keys. Each key has a ``state``: ``current`` keys sign,
+``next`` keys are published before they sign, and ``previous`` keys are published until they expire
+(``until``). ``joserfc`` is imported inside functions: few servers need it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _NEW = (
 
 
 class FileExposed(ValueError):
-    """Others than the owner of a file with secrets may read or change it."""
+    """A file with secrets can be read or changed by others than its owner."""
 
 
 def stamp_of(path: Path) -> object:
-    """Return what changes when a file does, ``None`` if there is none."""
+    """Return a value that changes when a file changes, ``None`` if the file does not exist."""
     try:
         found = path.stat()
     except OSError:
@@ -46,7 +46,7 @@ def stamp_of(path: Path) -> object:
 def read_private(path: Path, *, limit: int) -> bytes:
     """Return the content of a file that only its owner may read.
 
-    A file of root may be read by a group too: so secrets are mounted into containers. Raises
+    A file of root may be readable for a group, as secrets in containers are. Raises
     ``FileExposed``, ``OSError``, and ``ValueError`` for a file that is too long.
     """
     with path.open("rb") as file:
@@ -54,7 +54,7 @@ def read_private(path: Path, *, limit: int) -> bytes:
             _check(path, os.fstat(file.fileno()))
         data = file.read(limit + 1)
     if len(data) > limit:
-        raise ValueError(f"{path} has more than {limit:,} bytes, and is no key file")
+        raise ValueError(f"{path} has more than {limit:,} bytes, so it is not a key file")
     return data
 
 
@@ -63,31 +63,31 @@ def _check(path: Path, status: os.stat_result) -> None:
     of_root = status.st_uid == 0 and os.geteuid() != 0
     if mode & (0o037 if of_root else 0o077):
         raise FileExposed(
-            f"{path} has private keys, and others on this machine may use it (mode {mode:04o}): "
-            f"chmod 600 {path}"
+            f"{path} has private keys, and other users of this machine can access it (mode "
+            f"{mode:04o}): chmod 600 {path}"
         )
 
 
 class WriteUnderWay(Exception):
-    """Another process writes the file, or one was killed while it did."""
+    """Another process is writing the file, or was killed while it did."""
 
 
 @contextmanager
 def replacing(path: Path, *, creates: bool = False) -> Iterator[Callable[[bytes], None]]:
-    """Give a function that replaces a private file, or makes one (``creates``), as a whole.
+    """Return a function that atomically replaces a private file, or creates it (``creates``).
 
-    Only one process at a time gets it, and readers see the old content or the new one. The new file
-    has the owner and the rights of the old one, and mode 0600 if it is new. Raises
-    ``WriteUnderWay``, ``FileExistsError`` for a file that was to be made, and ``OSError``.
+    Only one process at a time gets it, and readers see the old or the new content. The new file
+    keeps the owner and the mode of the old one; a created file has mode 0600. Raises
+    ``WriteUnderWay``, ``FileExistsError`` if a file to create exists, and ``OSError``.
     """
-    path = Path(os.path.realpath(path))  # a link stays one
+    path = Path(os.path.realpath(path))  # keeps a symbolic link
     beside = path.with_name(f"{path.name}.new")
     try:
         descriptor = os.open(beside, _NEW, 0o600)
     except FileExistsError:
         raise WriteUnderWay(
-            f"another process is changing {path}, or one was killed while it did: if there is "
-            f"none, remove {beside}"
+            f"another process is changing {path}, or was killed while it did: if no process "
+            f"is running, remove {beside}"
         ) from None
     try:
         try:
@@ -110,7 +110,7 @@ def replacing(path: Path, *, creates: bool = False) -> Iterator[Callable[[bytes]
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
-    # Once it has its new name, a file next to it is another process's.
+    # After the rename, the temporary name may belong to another process.
     if not written:
         beside.unlink(missing_ok=True)
         return
@@ -125,17 +125,17 @@ def replacing(path: Path, *, creates: bool = False) -> Iterator[Callable[[bytes]
 def _take_over(descriptor: int, before: os.stat_result | None) -> None:
     if not hasattr(os, "fchmod"):
         return  # Windows
-    os.fchmod(descriptor, 0o600)  # the umask may have taken the owner's rights too
+    os.fchmod(descriptor, 0o600)  # the umask may have removed the owner's rights
     if before is None:
         return
     made = os.fstat(descriptor)
     if (before.st_uid, before.st_gid) != (made.st_uid, made.st_gid):
-        os.fchown(descriptor, before.st_uid, before.st_gid)  # or a server could not read it
+        os.fchown(descriptor, before.st_uid, before.st_gid)  # the server must be able to read it
     os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a new name in a folder durable, where folders can be."""
+    """Make a new name in a folder durable, on systems that can."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -150,7 +150,7 @@ def _sync_folder(folder: Path) -> None:
 log = logging.getLogger("parley.security")
 
 ALGORITHMS = ("ES256", "RS256", "EdDSA")
-"""The algorithms that sign; the first is the default. EdDSA is Ed25519."""
+"""The signature algorithms, the default first. EdDSA is Ed25519."""
 
 KEYS_VARIABLE = "PARLEY_SIGNING_KEYS"
 FILE_VARIABLE = "PARLEY_SIGNING_KEYS_FILE"
@@ -165,21 +165,21 @@ MIN_RSA_BITS = 2048
 MAX_RSA_BITS = 8192
 
 RELOAD_SECONDS = 1.0
-"""How often a key file is looked at, at most."""
+"""The minimum interval between checks of a key file."""
 
 _PUBLIC = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
 _PRIVATE = {"RSA": ("d", "p", "q", "dp", "dq", "qi"), "EC": ("d",), "OKP": ("d",)}
 _ALGORITHM_OF = {"EC": "ES256", "OKP": "EdDSA", "RSA": "RS256"}
 _RESERVED = ("alg", "kid")
-_YEAR_10000 = 253402300800  # later ones are milliseconds, which JavaScript counts
+_YEAR_10000 = 253402300800  # larger numbers are milliseconds, as JavaScript uses
 
 
 class SigningKeysInvalid(ValueError):
-    """The keys to sign with cannot be used. The error quotes nothing of them."""
+    """The signing keys cannot be used. The error quotes no part of them."""
 
 
 def missing_keys(what: str) -> str:
-    """Return the error for something that needs signing keys, on a server that has none."""
+    """Return the error for a feature that needs signing keys, on a server without any."""
     return (
         f"{what} needs signing keys, and this server has none: make a file of them with "
         "`parley keys generate signing-keys.json`, and name it with "
@@ -188,7 +188,7 @@ def missing_keys(what: str) -> str:
 
 
 class SigningKey:
-    """One key: its id, its algorithm, and its signatures. Never shows its private half."""
+    """A key: its id, its algorithm, and its signatures. The private half is never shown."""
 
     __slots__ = ("_key", "_public", "alg", "created", "kid", "state", "until")
 
@@ -215,7 +215,7 @@ class SigningKey:
         return f"SigningKey({self.kid!r}, {self.alg!r}, {self.state!r})"
 
     def __reduce__(self) -> str:
-        raise TypeError("a SigningKey is not copied out of its process")
+        raise TypeError("a SigningKey cannot be copied to another process")
 
     @property
     def public(self) -> dict[str, str]:
@@ -224,18 +224,18 @@ class SigningKey:
 
     @property
     def can_sign(self) -> bool:
-        """Whether the private half is there; previous keys may be without."""
+        """True if the private half is present; a previous key may lack it."""
         return bool(self._key.is_private)
 
     def is_over(self, now: float) -> bool:
-        """Whether this is a previous key that is no longer published."""
+        """Return whether this previous key is no longer published."""
         return self.state == PREVIOUS and self.until is not None and now >= self.until
 
     def sign(self, data: bytes) -> bytes:
-        """Return the signature of bytes, in the form that a JWS has it.
+        """Return the signature of bytes in the form of a JWS.
 
-        Equal bytes have equal signatures, on all replicas: RFC 6979 for ES256, where the TLS
-        library of the machine has it.
+        Equal bytes have equal signatures on all replicas (RFC 6979 for ES256, if the machine's TLS
+        library supports it).
         """
         if self.alg == "ES256" and (found := _deterministic(self._key, data)) is not None:
             return found
@@ -248,7 +248,7 @@ class SigningKey:
         """Return a compact JWS (RFC 7515 §3.1), without the payload if ``detached`` (appendix F).
 
         The key adds ``alg`` and ``kid`` to the protected header. Raises ``ValueError`` for a header
-        that has others.
+        with other values of these.
         """
         protected, signature = self.sign_payload(header, payload)
         return f"{protected}.{'' if detached else encode(payload)}.{signature}"
@@ -260,7 +260,7 @@ class SigningKey:
         for name in _RESERVED:
             if header.get(name, mine := getattr(self, name)) != mine:
                 raise ValueError(
-                    f"{name} of the header is {header[name]!r}, and the key's {mine!r}"
+                    f"{name} of the header is {header[name]!r}, but the key's is {mine!r}"
                 )
         content = {"alg": self.alg, "kid": self.kid, **header}
         protected = encode(msgspec.json.encode(content))
@@ -269,9 +269,9 @@ class SigningKey:
 
 
 class Reload(NamedTuple):
-    """A changed key file that was read: the ids of the keys that sign from then on.
+    """The result of reading a changed key file: the ids of the keys that sign from now on.
 
-    ``error`` says why the file cannot be used, and the old keys stay in use.
+    ``error`` is the reason why the file cannot be used; the old keys then stay in use.
     """
 
     signs: tuple[str, ...]
@@ -279,10 +279,10 @@ class Reload(NamedTuple):
 
 
 class SigningKeys:
-    """The keys of a server, read again when their file changes.
+    """The keys of a server, reloaded when their file changes.
 
-    A changed file that cannot be used is logged, and the old keys stay: a server that runs does
-    not stop for it. All members may be asked from any thread.
+    A changed file that cannot be used is logged, and the old keys stay in use, so a running server
+    does not stop. All members are thread-safe.
     """
 
     def __init__(
@@ -307,10 +307,11 @@ class SigningKeys:
         *,
         environment: Mapping[str, str] | None = None,
     ) -> SigningKeys | None:
-        """Return the keys of a file, else of the environment, ``None`` if there are none.
+        """Return the keys of a file or of the environment, ``None`` if there are none.
 
-        ``PARLEY_SIGNING_KEYS`` has them as JSON, ``PARLEY_SIGNING_KEYS_FILE`` names a file. Raises
-        ``SigningKeysInvalid`` for keys that cannot be used, and for a file that others may read.
+        ``PARLEY_SIGNING_KEYS`` has the keys as JSON, ``PARLEY_SIGNING_KEYS_FILE`` names a file.
+        Raises ``SigningKeysInvalid`` for keys that cannot be used, and for a file that others may
+        read.
         """
         if isinstance(given, SigningKeys):
             return given
@@ -320,7 +321,7 @@ class SigningKeys:
             return cls.from_file(given)
         if text and path:
             raise SigningKeysInvalid(
-                f"{KEYS_VARIABLE} and {FILE_VARIABLE} are both set: one of them has the keys"
+                f"{KEYS_VARIABLE} and {FILE_VARIABLE} are both set: set only one of them"
             )
         if path:
             return cls.from_file(path)
@@ -335,7 +336,8 @@ class SigningKeys:
 
     @classmethod
     def from_file(cls, path: str | Path, *, clock: Callable[[], float] = time.time) -> SigningKeys:
-        """Return the keys of a file, which is looked at again. Raises ``SigningKeysInvalid``."""
+        """Return the keys of a file, which is checked for changes. Raises
+        ``SigningKeysInvalid``."""
         path = Path(path)
         stamp = stamp_of(path)
         keys = cls(_read_file(path), clock=clock)
@@ -345,13 +347,13 @@ class SigningKeys:
 
     @property
     def signers(self) -> tuple[SigningKey, ...]:
-        """The keys that sign now, at least one; the first is the one where only one can sign."""
+        """The keys that sign now, at least one. The first is used where only one can sign."""
         self._look()
         return tuple(key for key in self._keys if key.state == CURRENT)
 
     @property
     def published(self) -> dict[str, list[dict[str, str]]]:
-        """The public JWK Set: what verifies signatures of now, of a moment ago and of soon."""
+        """The public JWK Set: it verifies current, recent and upcoming signatures."""
         self._look()
         now = self._clock()
         keys = sorted(self._keys, key=lambda key: STATES.index(key.state))
@@ -359,14 +361,15 @@ class SigningKeys:
 
     @property
     def revision(self) -> int:
-        """A number that changes with the keys: signatures of other keys are to be made anew."""
+        """A number that changes with the keys: older signatures must be made again."""
         self._look()
         return self._revision
 
     def on_reload(self, note: Callable[[Reload], None]) -> Callable[[], None]:
-        """Call ``note`` after each changed file, on the thread that read it; return what ends it.
+        """Call ``note`` after each reload, on the thread that read the file. Return a function to
+        stop.
 
-        It must not fail.
+        ``note`` must not fail.
         """
         self._noting = (*self._noting, note)
 
@@ -376,11 +379,11 @@ class SigningKeys:
         return end
 
     def _look(self) -> None:
-        """Read the file again if it has changed, at most once in ``RELOAD_SECONDS``."""
+        """Read the file again if it has changed, at most once per ``RELOAD_SECONDS``."""
         if self._path is None or time.monotonic() < self._next_look:
             return
         if not self._lock.acquire(blocking=False):
-            return  # another thread looks
+            return  # another thread is checking
         try:
             self._next_look = time.monotonic() + RELOAD_SECONDS
             stamp = stamp_of(self._path)
@@ -393,7 +396,9 @@ class SigningKeys:
             log.info("signing keys were read again: %s sign now", ", ".join(self._signing_ids()))
             self._note("")
         except ValueError as error:
-            log.error("the changed signing keys cannot be used, the old ones go on: %s", error)
+            log.error(
+                "the changed signing keys cannot be used, the old keys stay in use: %s", error
+            )
             self._note(str(error))
         finally:
             self._lock.release()
@@ -428,7 +433,7 @@ def _read_file(path: Path) -> tuple[SigningKey, ...]:
 def read_key_set(text: str | bytes, what: str) -> tuple[SigningKey, ...]:
     """Return the keys of a JWK Set with private keys, in its order. Raises ``SigningKeysInvalid``.
 
-    Nothing is left out quietly: a key that cannot be used makes the set one that cannot be used.
+    No key is left out silently: one unusable key makes the whole set unusable.
     """
     beginning = text[:200] if isinstance(text, str) else text[:200].decode("latin-1")
     if "-----BEGIN" in beginning:
@@ -442,7 +447,7 @@ def read_key_set(text: str | bytes, what: str) -> tuple[SigningKey, ...]:
         raise SigningKeysInvalid(str(error)) from None
     keys = content.get("keys", [content] if "kty" in content else None)
     if not isinstance(keys, list) or not keys or not all(isinstance(key, dict) for key in keys):
-        raise SigningKeysInvalid(f'{what} is no JWK Set: it has no list of "keys"')
+        raise SigningKeysInvalid(f'{what} is not a JWK Set: it has no list of "keys"')
     if len(keys) > MAX_KEYS:
         raise SigningKeysInvalid(f"{what} has {len(keys)} keys; at most {MAX_KEYS} are read")
     found = []
@@ -455,21 +460,23 @@ def read_key_set(text: str | bytes, what: str) -> tuple[SigningKey, ...]:
 
 
 def checked(keys: tuple[SigningKey, ...], what: str = "the key set") -> tuple[SigningKey, ...]:
-    """Return keys of which at least one signs, with an id each. Raises ``SigningKeysInvalid``."""
+    """Return keys with unique ids, at least one of which signs. Raises ``SigningKeysInvalid``."""
     ids = [key.kid for key in keys]
     if len(set(ids)) != len(ids):
-        raise SigningKeysInvalid(f"{what} has two keys with the same kid: verifiers take either")
+        raise SigningKeysInvalid(
+            f"{what} has two keys with the same kid: verifiers could use either"
+        )
     if not any(key.state == CURRENT for key in keys):
-        raise SigningKeysInvalid(f'{what} has no key whose "state" is "current": none would sign')
+        raise SigningKeysInvalid(f'{what} has no key whose "state" is "current": no key would sign')
     return keys
 
 
 def read_key(jwk: Mapping[str, Any]) -> SigningKey:
-    """Return the key of a private JWK. Raises ``ValueError`` that says what is wrong with it."""
+    """Return the key of a private JWK. Raises ``ValueError`` with the reason."""
     kty = jwk.get("kty")
     if not isinstance(kty, str) or kty not in _PUBLIC:
         if kty == "oct":
-            raise ValueError("is a shared secret (oct): what it signs proves nothing to others")
+            raise ValueError("is a shared secret (oct): its signatures prove nothing to others")
         raise ValueError('has a "kty" that is none of EC, RSA, OKP')
     state = jwk.get("state", CURRENT)
     if state not in STATES:
@@ -511,7 +518,7 @@ def _algorithm(kty: str, public: Mapping[str, str], alg: Any) -> str:
 
 
 def _import(public: dict[str, str], private: Mapping[str, str]) -> Any:
-    """Return the key of a JWK whose halves belong together."""
+    """Return the key of a JWK whose two halves match."""
     import warnings
 
     from cryptography.exceptions import UnsupportedAlgorithm
@@ -536,7 +543,7 @@ def _import(public: dict[str, str], private: Mapping[str, str]) -> Any:
 
 
 def _deterministic(key: Any, data: bytes) -> bytes | None:
-    """Return a signature of ES256 without randomness (RFC 6979), ``None`` if there is none here."""
+    """Return a deterministic ES256 signature (RFC 6979), ``None`` if it is not supported here."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
     from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
@@ -557,7 +564,7 @@ def _texts(jwk: Mapping[str, Any], names: tuple[str, ...], *, required: bool) ->
         if value is None and not required:
             continue
         if not isinstance(value, str) or not value:
-            raise ValueError(f'has no text as "{name}"')
+            raise ValueError(f'has no text for "{name}"')
         found[name] = value
     return found
 
@@ -568,7 +575,7 @@ def _time(jwk: Mapping[str, Any], name: str) -> float | None:
         return None
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not 0 <= value < _YEAR_10000:
-        raise ValueError(f'has a "{name}" that is no number of seconds since 1970')
+        raise ValueError(f'has a "{name}" that is not a number of seconds since 1970')
     return float(value)
 
 
@@ -586,7 +593,7 @@ def decode(text: str) -> bytes:
 # -- rotation ---------------------------------------------------------------------------------
 
 DEFAULT_OVERLAP = 24 * 3600.0
-"""How long a key is published after it signed last, in seconds."""
+"""The time in seconds for which a key is published after its last signature."""
 
 RSA_BITS = 3072
 
@@ -596,10 +603,10 @@ Document = dict[str, Any]
 
 
 class Rotation(msgspec.Struct, frozen=True):
-    """A rotated key set, and what changed: the ids of keys.
+    """A rotated key set, and the ids of the changed keys.
 
-    ``unpublished`` are those that sign now and were never published before: verifiers who keep key
-    sets have to fetch them again.
+    ``unpublished`` keys sign now but were never published before: verifiers with a cached key set
+    have to fetch it again.
     """
 
     document: Document
@@ -608,7 +615,7 @@ class Rotation(msgspec.Struct, frozen=True):
     removed: tuple[str, ...]
     unpublished: tuple[str, ...]
     published_at: float
-    """When the youngest key that signs now was made, and so published at the earliest."""
+    """The creation time of the youngest signing key, which is the earliest time of publication."""
 
 
 def new_jwk(alg: str, state: str, now: float) -> dict[str, Any]:
@@ -633,7 +640,7 @@ def new_jwk(alg: str, state: str, now: float) -> dict[str, Any]:
 def new_key_set(algorithms: Iterable[str], now: float) -> Document:
     """Return a key set with a current and a next key for each algorithm.
 
-    The first algorithm is that of what can be signed only once. Raises ``ValueError``.
+    The first algorithm is used where only one key can sign. Raises ``ValueError``.
     """
     given = tuple(dict.fromkeys(algorithms)) or ALGORITHMS[:1]
     states = (CURRENT, NEXT)
@@ -641,13 +648,13 @@ def new_key_set(algorithms: Iterable[str], now: float) -> Document:
 
 
 def rotated(text: str | bytes, now: float, overlap: float, what: str = "the key set") -> Rotation:
-    """Return a key set whose next keys sign, and the current ones are previous.
+    """Return a key set in which the next keys sign and the current keys become previous.
 
-    A previous key is published until ``overlap`` seconds have passed, and then removed by the next
-    rotation. Raises ``SigningKeysInvalid``.
+    A previous key is published for ``overlap`` seconds, and then removed by the next rotation.
+    Raises ``SigningKeysInvalid``.
     """
     if overlap < 0:
-        raise SigningKeysInvalid("the overlap of a rotation is not negative")
+        raise SigningKeysInvalid("the overlap of a rotation must not be negative")
     keys = read_key_set(text, what)
     document = read_object(text, limit=len(text) * 4 + 1, what=what)
     jwks = document.get("keys", [document])
@@ -673,7 +680,7 @@ def rotated(text: str | bytes, now: float, overlap: float, what: str = "the key 
     if len(found) > MAX_KEYS:
         raise SigningKeysInvalid(
             f"{what} would have {len(found)} keys, and at most {MAX_KEYS} are read: it was rotated "
-            "often within one overlap; wait until previous keys are over"
+            "often within one overlap; wait until previous keys expire"
         )
     return Rotation(
         {"keys": found},
@@ -686,14 +693,14 @@ def rotated(text: str | bytes, now: float, overlap: float, what: str = "the key 
 
 
 def write_key_set(document: Mapping[str, Any]) -> bytes:
-    """Return a key set as the text of a file. Raises ``SigningKeysInvalid``."""
+    """Return a key set as text for a file. Raises ``SigningKeysInvalid``."""
     text = json.dumps(document, indent=2).encode() + b"\n"
     read_key_set(text, "the new key set")
     return text
 
 
 def _ended(key: SigningKey, jwk: Mapping[str, Any], until: float) -> dict[str, Any]:
-    """Return a key that signs no more: only its public half is kept."""
+    """Return a retired key: only its public half is kept."""
     public = {name: value for name, value in jwk.items() if name not in _PRIVATE_MEMBERS}
     return {**public, "kid": key.kid, "state": PREVIOUS, "until": int(until)}
 

@@ -22,11 +22,11 @@ GRPC = "GRPC"
 
 # The headers that tell the address of a server.
 _TELLING = frozenset(name.lower() for name in (b"Host", *FORWARDED_ADDRESS, *FORWARDED_SCHEME))
-# Addresses that are remembered, and the most bytes of headers that tell one.
+# The number of cached addresses, and the maximum size of the headers that determine one.
 _MAX_CACHED = 256
 _MAX_TELLING = 512
 
-# In order of preference. To clients of 0.3 the first of their version is the main one.
+# In order of preference. Clients of 0.3 get an interface of their version first.
 _BINDINGS = tuple(
     (binding, version)
     for version in versions.SUPPORTED_VERSIONS
@@ -37,7 +37,7 @@ _BINDINGS = tuple(
 class GrpcAddress:
     """The address of the gRPC server; ``port`` is ``None`` while it does not listen.
 
-    ``address`` is the public one, if it differs.
+    ``address`` is the public address, if it differs.
     """
 
     def __init__(self, address: str = "") -> None:
@@ -53,11 +53,11 @@ class GrpcAddress:
 class AdvertisedInterfaces:
     """The addresses of one agent, on a server or behind proxies.
 
-    ``url`` is the public address of the app; without it, requests tell the address. ``tenants``
-    have paths of their own below the address; the address itself is for ``tenant``. ``grpc`` is the
-    address of gRPC, which has no paths: there, ``over_grpc`` is the tenant of the agent. ``added``
-    are the paths of further bindings, by their names on cards, for each tenant (``""`` for the
-    agent itself).
+    ``url`` is the public address of the app; without it, the address is taken from requests.
+    ``tenants`` have paths of their own below the address; the address itself is for ``tenant``.
+    ``grpc`` is the address of gRPC, which has no paths: there, ``over_grpc`` is the tenant of the
+    agent. ``added`` are the paths of further bindings, by their names on cards, for each tenant
+    (``""`` for the agent itself).
     """
 
     def __init__(
@@ -102,10 +102,10 @@ class AdvertisedInterfaces:
         return self.address(scope).rstrip("/").removesuffix(self._prefix)
 
     def agent_address(self, scope: Scope, tenant: str = "") -> str:
-        """Return the URL below which the agent of a tenant is, without a trailing slash.
+        """Return the base URL of the agent of a tenant, without a trailing slash.
 
-        It is as the sender of a request sees it; empty if the request names no valid host. The
-        answer is cached, because every message asks for it.
+        It is the URL that the sender of a request sees; empty if the request names no valid host.
+        The result is cached, because every message needs it.
         """
         key: list[object] = [scope.get("scheme"), scope.get("root_path")]
         for name, value in scope["headers"]:
@@ -122,7 +122,7 @@ class AdvertisedInterfaces:
         return f"{address}/{tenant}" if tenant and address and tenant in self._tenants else address
 
     def _remember(self, key: tuple[object, ...], scope: Scope) -> str:
-        """Return the address that a request tells, and cache it unless the key is large."""
+        """Return the address that a request shows, and cache it unless the key is large."""
         try:
             address = self.address(scope).rstrip("/")
         except BadAddress:
@@ -140,7 +140,7 @@ class AdvertisedInterfaces:
             return ()
         if self._trust_proxy:
             return (b"Host", *FORWARDED_ADDRESS)
-        # Our own server ignores the forwarded scheme.
+        # Parley's own server ignores the forwarded scheme.
         return (b"Host",) if self._hosts.serves_itself else (b"Host", *FORWARDED_SCHEME)
 
     def interfaces(self, scope: Scope, tenant: str = "") -> Interfaces:
@@ -180,8 +180,8 @@ class AdvertisedInterfaces:
                 )
             )
         if not tenant or tenant in self._tenants:
-            # Last: a client takes the first binding that it knows. With the scheme of HTTP, as some
-            # clients refuse a card with an address of another origin than the card's own.
+            # Last, since a client takes the first binding that it supports. With an HTTP scheme, as
+            # some clients reject a card whose addresses have another origin.
             own = f"{address.rstrip('/')}/{tenant}" if tenant else address.rstrip("/")
             found += [
                 AgentInterface(
@@ -193,10 +193,9 @@ class AdvertisedInterfaces:
 
 
 def socket_url(url: str) -> str:
-    """Return the address of WebSockets for an address of HTTP: ``wss`` for ``https``, ``ws`` for
-    ``http``.
+    """Return the WebSocket address for an HTTP address: ``wss`` for ``https``, ``ws`` for ``http``.
 
-    The same address with the scheme of HTTP takes POST.
+    The HTTP address accepts POST.
     """
     scheme, separator, rest = url.partition("://")
     return f"{'wss' if scheme == 'https' else 'ws'}{separator}{rest}"

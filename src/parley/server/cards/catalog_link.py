@@ -1,6 +1,6 @@
-"""The agents of a server as a catalog sees them, and the links to that catalog (RFC 8288).
+"""The agents of a server for a catalog, and the links to that catalog (RFC 8288).
 
-The catalog itself is a package's: its binding adds its pages and links with ``App.publish``.
+The catalog itself is a separate package: its binding adds pages and links with ``App.publish``.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _LINKING = (200, 304, 405)
 
 
 class ServedAgent(msgspec.Struct, frozen=True):
-    """An agent of the server, with its tenants: ``App.served`` lists them.
+    """An agent of the server, with its tenants, as listed by ``App.served``.
 
-    ``path`` is where it is served, empty at the root. ``advertised`` tells its address for a
+    ``path`` is the path of the agent, empty at the root. ``advertised`` returns its address for a
     request.
     """
 
@@ -37,7 +37,7 @@ class ServedAgent(msgspec.Struct, frozen=True):
 class CatalogLink(msgspec.Struct, frozen=True):
     """The link to a catalog: its ``path`` on the server, its relation and its media type.
 
-    ``url`` is the public address of the server, if the operator named one.
+    ``url`` is the public address of the server, if the operator configured one.
     """
 
     path: str
@@ -46,9 +46,9 @@ class CatalogLink(msgspec.Struct, frozen=True):
     url: str | None = None
 
     def reference(self, path: str) -> str:
-        """Return the reference to the catalog in an answer of the path ``path`` of the server.
+        """Return the reference to the catalog in an answer at the path ``path`` of the server.
 
-        It is below the public address, or relative: nothing of a request is in it.
+        It is below the public address, or relative: it contains nothing from the request.
         """
         if self.url is not None:
             return quote(self.url.rstrip("/"), safe="/:~!$&'()*+,;=@%[]") + self.path
@@ -61,9 +61,9 @@ class CatalogLink(msgspec.Struct, frozen=True):
 
 
 class LinkedPage:
-    """Adds the link to a catalog to what an app answers to GET and HEAD.
+    """Adds the link to a catalog to an app's answers to GET and HEAD.
 
-    Answers that show nothing get none.
+    Answers without content get no link.
     """
 
     def __init__(self, app: ASGIApp, link: CatalogLink, path: str) -> None:

@@ -44,7 +44,7 @@ _ETAG = re.compile(r'"[^"]*"')
 
 
 class CardFile(msgspec.Struct, frozen=True):
-    """A written card and its validators. ``modified`` and ``made`` are seconds since 1970.
+    """An encoded card and its validators. ``modified`` and ``made`` are seconds since 1970.
 
     ``revision`` is the revision of the signing keys.
     """
@@ -59,10 +59,10 @@ class CardFile(msgspec.Struct, frozen=True):
 class CardPage:
     """Serves the card of an agent, or of a tenant.
 
-    A caller that names a version gets the card of that version, others one for all versions
-    (``Settings.card``). The card is made for each address of the agent, and signed if the server
-    signs cards. It is made again when it is older than caches may keep it, and when the keys
-    change. Because addresses come from headers, only the last 64 are kept.
+    A caller that names a version gets the card of that version; other callers get one for all
+    versions (``Settings.card``). The card is made for each address of the agent, and signed if the
+    server signs cards. It is made again when it is older than caches may keep it, and when the keys
+    change. Because addresses come from headers, only the last 64 cards are cached.
     """
 
     def __init__(
@@ -86,8 +86,8 @@ class CardPage:
 
     @answering_errors("making an agent card")
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer GET and HEAD, conditional ones too."""
-        words = "an agent card is read with GET; requests go to the address that it names"
+        """Answer GET and HEAD, including conditional requests."""
+        words = "an agent card is read with GET; send requests to the address on the card"
         if await refuses_method(scope, send, words):
             return
         file = self._file(self._advertised.address(scope), self._version(scope))
@@ -123,10 +123,10 @@ class CardPage:
 
 
 class CardChoice:
-    """Serves the cards of several agents at one path, by the query.
+    """Serves the cards of several agents at one path, selected by the query.
 
-    ``?tenant=`` and ``?assistant_id=`` choose; ``own``, if there is one, is the default, and serves
-    unknown tenants.
+    ``?tenant=`` and ``?assistant_id=`` select; ``own``, if set, is the default, and serves unknown
+    tenants.
     """
 
     def __init__(
@@ -171,10 +171,10 @@ def _query(scope: Scope) -> dict[str, str]:
 
 
 def _write(card: AgentCard, version: str) -> bytes:
-    """Write a card for a version, or for all.
+    """Encode a card for one version, or for all.
 
-    Signatures that a card brings with it are of the card of 1.0: that is never merged, and other
-    versions have none of them.
+    Existing signatures on a card belong to its form of 1.0: that card is never merged, and other
+    versions do not get them.
     """
     if card.signatures:
         if version in ("", versions.LATEST):
@@ -230,14 +230,14 @@ async def reply_with_file(
 # -- public keys ------------------------------------------------------------------------------
 
 MAX_AGE = 300
-"""How long caches may keep the keys, in seconds. The next ones are there long before they sign."""
+"""The time that caches may keep the keys, in seconds. Next keys are published long before use."""
 
 _CACHED = (b"cache-control", b"public, max-age=%d" % MAX_AGE)
 _KEY_SET = (b"content-type", b"application/jwk-set+json")
 
 
 class KeySetPage:
-    """Serves the public JWK Set of a server: the keys of now, of a moment ago and of soon."""
+    """Serves the public JWK Set of a server: current, previous and next keys."""
 
     def __init__(self, keys: SigningKeys, *, clock: Callable[[], float] = time.time) -> None:
         self._keys = keys
@@ -246,7 +246,7 @@ class KeySetPage:
 
     @answering_errors("publishing keys")
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer GET and HEAD, conditional ones too."""
+        """Answer GET and HEAD, including conditional requests."""
         if await refuses_method(scope, send, "public keys are read with GET"):
             return
         body = msgspec.json.encode(self._keys.published)
@@ -294,7 +294,7 @@ class ProtectedResource:
             await reply(send, 200, body, headers)
 
     def address(self, scope: Scope) -> str:
-        """Return the address of the metadata as the sender of a request sees it.
+        """Return the address of the metadata for the sender of a request.
 
         Empty if the request names no valid host.
         """
@@ -305,7 +305,7 @@ class ProtectedResource:
 
 
 def resource_metadata(agents: Iterable[Endpoint]) -> dict[str, list[str]] | None:
-    """Return the metadata of the schemes of agents, ``None`` if they accept no issuer's tokens."""
+    """Return the metadata of agents' schemes, ``None`` if they accept tokens of no issuer."""
     authorizations = [each.authorization for each in agents if each.authorization is not None]
     servers = list(dict.fromkeys(_servers(authorizations)))
     if not servers:
@@ -338,7 +338,7 @@ _EXTENDED = BY_NAME["GetExtendedAgentCard"]
 
 
 class ServerCardSigner(CardSigner):
-    """Signs the cards of a server, in every form in which it writes them."""
+    """Signs the cards of a server, in every form in which they are sent."""
 
     def check(self, card: AgentCard) -> None:
         """Raise ``ValueError`` for a card that has no canonical form, which cannot be signed."""
@@ -346,9 +346,9 @@ class ServerCardSigner(CardSigner):
         payloads_of(read_object(written, limit=MAX_CARD_BYTES, what="the card"))
 
     def extended(self, card: AgentCard) -> AgentCard:
-        """Return an extended card with signatures for all versions, whose answers differ.
+        """Return an extended card with signatures for all versions, whose JSON differs.
 
-        Over gRPC, signatures are verified over the JSON that a message has in 1.0.
+        Over gRPC, clients verify signatures over the JSON form of the message in 1.0.
         """
         written = [
             versions.dialect(version).http_json.write_result(_EXTENDED, card)
@@ -365,7 +365,7 @@ class ServerCardSigner(CardSigner):
 def signed_endpoints(
     endpoints: Mapping[str, Endpoint], signer: ServerCardSigner
 ) -> dict[str, Endpoint]:
-    """Return endpoints whose cards are signed, also of their tenants.
+    """Return endpoints with signed cards, including their tenants.
 
     Raises ``ValueError`` for a card that cannot be signed, with the reason.
     """

@@ -38,7 +38,7 @@ _SCRIPT = re.compile(rb'<script src="(\w+\.js)"></script>')
 class OpenApiPage:
     """Serves the OpenAPI document of one agent, or of a tenant below its address.
 
-    Making one takes many times as long as answering a request, so the last ones are cached, by
+    Making a document takes much longer than answering a request, so the latest ones are cached, by
     address.
     """
 
@@ -91,7 +91,7 @@ class OpenApiPage:
 
 
 class DocsPage:
-    """The page that shows the document next to it, with a ``link`` to a catalog in its head."""
+    """The page that shows the document, with a ``link`` to a catalog in its head."""
 
     link: tuple[CatalogLink, str] | None = None
 
@@ -123,7 +123,7 @@ async def _answer(
 
 @cache
 def _page() -> tuple[bytes, Headers]:
-    """Return the page, its scripts in it, and its headers, which allow no script but its own."""
+    """Return the page, including its scripts, and its headers, which allow only these scripts."""
     server = files("parley.server")
     page = server.joinpath("docs.html").read_bytes()
     body = _SCRIPT.sub(

@@ -1,4 +1,4 @@
-"""The index of a server's agents, at its root and wherever there is no agent."""
+"""The index of a server's agents, at its root and in 404 answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from parley.server.settings import Settings
 from parley.wire import jsonrpc, versions
 
 ASSISTANTS = "/a2a"
-"""The path below which every agent has a name, as in LangGraph's server."""
+"""The path below which every agent is available by name, as in LangGraph's server."""
 
 _MAX_NAMED = 20
 
@@ -35,8 +35,8 @@ class Index:
     """Lists the agents, without tenants: at a root without an agent, and in every 404.
 
     A JSON-RPC request gets a JSON-RPC error, so that its client shows the text. ``lists`` decides
-    who sees the agents, if not everyone does. ``catalog`` is the link to the catalog of the
-    server, if it publishes one, with its address: who sees the agents sees where that is.
+    who sees the agents, if not everyone does. ``catalog`` is the link to the catalog of the server,
+    if it publishes one, with its address: only clients who see the agents see it.
     """
 
     catalog: tuple[AdvertisedInterfaces, CatalogLink] | None = None
@@ -91,7 +91,7 @@ class Index:
             if path in ("/", *CARD_PATHS):
                 headers.append(link.header(path))
         if self._lists is not None or not is_index:
-            headers.append(NO_STORE)  # it depends on who asks, or is there later
+            headers.append(NO_STORE)  # it depends on the caller, or may exist later
         if scope["method"] == "HEAD":
             await reply_without_body(send, 200 if is_index else 404, headers)
         else:

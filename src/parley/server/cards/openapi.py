@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document of an agent: its HTTP+JSON binding, for tools to read.
+"""The OpenAPI 3.1 document of an agent: its HTTP+JSON binding, for tools.
 
 It is made from the table of operations, the schemas of the data model and the agent's card, and
 leaves out undeclared capabilities.
@@ -36,7 +36,7 @@ _VERSIONLESS = (
 )
 _FIELD = re.compile(r"\{(\w+)\}")
 
-# Types with exactly one member of several.
+# Types with exactly one member set.
 _ONE_OF: dict[type[A2AStruct], tuple[str, ...]] = {
     Part: ("text", "raw", "url", "data"),
     **{
@@ -47,9 +47,9 @@ _ONE_OF: dict[type[A2AStruct], tuple[str, ...]] = {
 _NARROWER = {"historyLength": {"minimum": 0}, "pageSize": {"minimum": 0, "maximum": 100}}
 _EXAMPLE = {"message": {"messageId": "m-1", "role": "ROLE_USER", "parts": [{"text": "Hello"}]}}
 _BY_HTTP = {
-    405: "There is such a path, for another verb.",
-    413: "The body is larger than the server takes.",
-    415: "The body does not say that it is JSON.",
+    405: "The path exists, but for another verb.",
+    413: "The body is larger than the server accepts.",
+    415: "The body is not declared as JSON.",
 }
 
 
@@ -145,7 +145,7 @@ def _operation(operation: Operation, words: str, schemas: Json, *, names_version
 
 
 def _may_be_versionless(operation: Operation) -> bool:
-    """Return whether a request without a version is answered too, in another version."""
+    """Return whether a request without a version is accepted too, as another version."""
     return any(
         (route.verb, route.path) == (operation.verb, operation.path)
         for version in versions.SUPPORTED_VERSIONS
@@ -196,7 +196,7 @@ def _answer(operation: Operation) -> Json:
         "required": ["data"],
     }
     return {
-        "description": "Server-sent events, of the schema below. An error is the last of them.",
+        "description": "Server-sent events of the schema below. An error is the last one.",
         "content": {"text/event-stream": {"schema": event}},
     }
 
@@ -213,13 +213,13 @@ def _parameters(*, names_version: bool) -> Json:
         "A2A-Extensions": {
             "name": "A2A-Extensions",
             "in": "header",
-            "description": "The URIs of extensions to be in force, with commas between them.",
+            "description": "The URIs of the extensions to activate, separated by commas.",
             "schema": {"type": "string"},
         },
         "Last-Event-ID": {
             "name": "Last-Event-ID",
             "in": "header",
-            "description": "The id of the last event that was seen: the stream begins after it.",
+            "description": "The id of the last received event: the stream begins after it.",
             "schema": {"type": "string", "pattern": "^[0-9]{1,9}$"},
         },
     }
@@ -277,7 +277,7 @@ def _timestamp_schema(kind: type) -> Json:
 
 
 def _without_null(name: str, schema: Json) -> Json:
-    """Return a member's schema without the marks of an optional one."""
+    """Return a member's schema without the marks of optional members."""
     schema = {key: value for key, value in schema.items() if key != "default"}
     if "anyOf" in schema:
         schema = next(each for each in schema["anyOf"] if each.get("type") != "null")
@@ -292,7 +292,7 @@ def _first_words(text: str | None) -> str:
 
 # -- errors ------------------------------------------------------------------------------------
 
-_ANY_TYPE = {"type": "string", "description": "What kind of detail this is."}
+_ANY_TYPE = {"type": "string", "description": "The type of this detail."}
 
 
 def _detail(name: str, properties: Json) -> Json:
@@ -306,7 +306,7 @@ def _detail(name: str, properties: Json) -> Json:
 
 _ERROR_SCHEMAS: Json = {
     "Status": {
-        "description": "Why a request was refused: a google.rpc.Status.",
+        "description": "The reason for rejecting a request: a google.rpc.Status.",
         "type": "object",
         "properties": {
             "error": {
@@ -438,7 +438,7 @@ def _scheme(scheme: SecurityScheme) -> Json | None:
 
 
 def _flows(flows: OAuthFlows) -> Json:
-    """Return the flows that OpenAPI 3.1 has; it has none for devices."""
+    """Return the flows that OpenAPI 3.1 supports; it has no device flow."""
     known = ("authorization_code", "client_credentials", "implicit", "password")
     members = {"authorizationUrl", "tokenUrl", "refreshUrl", "scopes"}
     found = {}
@@ -466,9 +466,9 @@ _ERROR: Json = {
 }
 _BYTES: Json = {"*/*": {"schema": {"type": "string", "format": "binary"}}}
 _FILE_ERRORS = {
-    "304": "The caller has this version.",
+    "304": "The caller already has this version.",
     "400": "The request is malformed.",
-    "401": "Credentials are missing or were refused.",
+    "401": "Credentials are missing or were rejected.",
     "403": "The caller is known but may not do this.",
     "404": "There is no such file, it is not the caller's, or the signature is not valid.",
     "409": "The upload continues at another offset: see Upload-Offset.",
@@ -477,18 +477,18 @@ _FILE_ERRORS = {
     "415": "The Content-Type is not application/json.",
     "416": "The file has no bytes in this range.",
     "422": "The bytes do not have the announced digest.",
-    "429": "The caller has too many files that no message has named.",
+    "429": "The caller has too many files that no message refers to.",
     "500": "The server failed; its log says why.",
-    "503": "The server has no room for this now; try again later.",
+    "503": "The server is too busy now; try again later.",
 }
 _OFFSETS: Json = {
-    "Upload-Offset": {"description": "How many bytes are durable.", "schema": _COUNT},
+    "Upload-Offset": {"description": "The number of durable bytes.", "schema": _COUNT},
     "Upload-Complete": {"schema": {"type": "string", "enum": ["?0", "?1"]}},
 }
 
 
 def file_paths(card: AgentCard) -> Json:
-    """Return the paths of files, none for a card that does not declare them."""
+    """Return the paths of files, empty for a card that does not declare them."""
     if all(each.uri != FILE_TRANSFER for each in card.capabilities.extensions):
         return {}
     return {
@@ -537,7 +537,7 @@ def _download(name: str) -> Json:
     if not is_head:
         parameters += [
             _header("Range", "One range of bytes; several are answered with the whole file."),
-            _header("If-Range", "The ETag of the version that the range is of."),
+            _header("If-Range", "The ETag of the version to which the range belongs."),
         ]
     content = {} if is_head else {"content": _BYTES}
     answers: Json = {"200": {"description": "The file.", **content}}
@@ -575,7 +575,7 @@ _BEGIN: Json = {
     },
     "responses": {
         "201": {
-            "description": "The upload has begun: url goes into a part, uploadUrl takes the bytes.",
+            "description": "The upload has begun: url is for a part, uploadUrl accepts the bytes.",
             "content": {
                 "application/json": {
                     "schema": {
@@ -601,7 +601,9 @@ _APPEND: Json = {
     "parameters": [
         _PATH_ID,
         _signature(required=True),
-        _header("Upload-Offset", "The place of the first byte of the body.", _COUNT, required=True),
+        _header(
+            "Upload-Offset", "The offset of the first byte of the body.", _COUNT, required=True
+        ),
         _header(
             "Upload-Complete",
             "?1 with the last bytes of a file without an announced size.",
@@ -617,10 +619,10 @@ _APPEND: Json = {
 
 _STATUS: Json = {
     "operationId": "DescribeUpload",
-    "summary": "Say how far an upload is.",
+    "summary": "Return the progress of an upload.",
     "parameters": [_PATH_ID, _signature(required=True)],
     "responses": {
-        "200": {"description": "How far it is.", "headers": _OFFSETS},
+        "200": {"description": "The progress.", "headers": _OFFSETS},
         **_file_errors("404", "422", "500", "503", has_body=False),
     },
 }

@@ -1,1 +1,1 @@
-"""The gRPC binding, listening. It is imported only when used; ``options`` needs no gRPC."""
+"""The gRPC server. It is imported only when used; ``options`` does not need gRPC."""

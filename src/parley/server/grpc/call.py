@@ -54,10 +54,10 @@ there are more incoming messages than the budget holds.
 """
 
 _LOOP_PASSES = 4
-"""Passes of the event loop before that, for messages that arrived while it was busy."""
+"""Iterations of the event loop before that, for messages that arrived while it was busy."""
 
 _CALL_BYTES = 16 * 1024
-"""The cost of a call whose answer is not read, besides the answer."""
+"""The memory of a call whose answer is not read, in addition to the answer."""
 
 
 class TooSlow(InvalidRequestError):
@@ -69,8 +69,7 @@ class TooSlow(InvalidRequestError):
 class GrpcLimits:
     """Receives the messages of calls, and counts their answers, within the limits of the server.
 
-    gRPC shows no message before it is complete, so a slow one counts as if it had the largest
-    allowed size.
+    gRPC shows a message only when it is complete, so a slow message counts with the maximum size.
     """
 
     def __init__(self, settings: Settings, held: ByteReservation, unsent: UnsentBytes) -> None:
@@ -111,7 +110,8 @@ class GrpcLimits:
     def count_until_sent(self, context: Any, size: int) -> None:
         """Count the answer to a call until its task ends.
 
-        Raises ``InternalError`` if the answer exceeds the limit: the operation has been done.
+        Raises ``InternalError`` if the answer exceeds the limit, although the operation was
+        executed.
         """
         task = asyncio.current_task()
         assert task is not None
@@ -169,7 +169,7 @@ class _IncomingMessage:
         self._timer = loop.call_later(slow_after, self._check, context, _LOOP_PASSES)
 
     def take_error(self) -> A2AError:
-        """Return the error that ended the wait, and forget it: a cycle would keep it alive."""
+        """Return the error that ended the wait, and drop it to avoid a reference cycle."""
         error, self.error = self.error, None
         assert error is not None
         return error
@@ -226,7 +226,7 @@ def host_of(peer: str) -> str:
 
 
 class HttpServer(NamedTuple):
-    """The HTTP server beside gRPC: its scheme, and its host and port."""
+    """The HTTP server that runs together with gRPC: its scheme, host and port."""
 
     scheme: str
     address: tuple[str, int]
@@ -270,11 +270,11 @@ def _name(authentication: Mapping[str, Any]) -> str | None:
 # -- restrictions -----------------------------------------------------------------------------
 
 NO_METHOD = "Method not found!"
-"""What gRPC itself says where there is no service."""
+"""gRPC's own message for an unknown service."""
 
 
 class GrpcGate:
-    """Aborts calls that its gate does not admit; without a gate it admits all."""
+    """Aborts calls that its gate does not admit; without a gate it admits all calls."""
 
     def __init__(self, gate: Gate | None, server: HttpServer, service: str) -> None:
         self._gate = gate
@@ -321,7 +321,7 @@ class AgentRouter:
     """Routes requests to the agents of one port, by tenant, because gRPC has no paths.
 
     The agent at the path ``/time`` over HTTP is the tenant ``time`` here; a tenant of that agent
-    follows, as in ``time/acme``. An agent alone gets every request. ``gate`` decides about the
+    follows, as in ``time/acme``. A single agent gets every request. ``gate`` decides about the
     address of a caller.
     """
 
@@ -337,11 +337,11 @@ class AgentRouter:
         self.limits = limits
         self._by_name = {prefix.strip("/"): around for prefix, around in agents.items()}
         self.is_alone = len(agents) == 1
-        # The agent is known only once the body is read: its schemes are among all of them.
+        # The agent is known only after the body is read, so the schemes of all agents are verified.
         self.identify = self.first.identify if self.is_alone else identify
 
     def find(self, request: Any) -> tuple[ServedEndpoint, Any]:
-        """Return where a request goes, and the request as it is seen there.
+        """Return the endpoint of a request, and the request in the form for that endpoint.
 
         Raises ``InvalidParamsError`` for an unknown tenant.
         """
@@ -360,7 +360,7 @@ class AgentRouter:
             description = (
                 f"there is no tenant {tenant[:100]!r} here"
                 if tenant
-                else "several agents share this address: name the tenant that yours is"
+                else "several agents share this address: name the tenant of the agent"
             )
             raise InvalidParamsError(
                 f"tenant: {description}", violations=(FieldViolation("tenant", description),)
@@ -407,7 +407,7 @@ class GrpcCall:
         await self._abort(failure)
 
     async def _result(self) -> bytes:
-        # A frame of its own: the frame that aborts a call lives until garbage collection.
+        # A separate frame: the frame that aborts a call lives until garbage collection.
         call = await self._read_call()
         answer = await call.answer()
         if call.grant is not None:
@@ -423,7 +423,7 @@ class GrpcCall:
         """Send the events that answer a request.
 
         They end without an error when the server drains. An error, before the first event or later,
-        is the status of the call.
+        becomes the status of the call.
         """
         failure: A2AError | None = None
         started = False
@@ -501,7 +501,7 @@ class GrpcCall:
         settings = around.settings
         data = await limits.receive(self._context)
         if data is None:
-            raise InvalidRequestError("a call carries one message, and this one carries none")
+            raise InvalidRequestError("a call has one message, and this call has none")
         request = self._codec.read_request(
             self._operation, data, max_depth=settings.max_depth, max_parts=settings.max_parts
         )
@@ -545,7 +545,7 @@ class GrpcCall:
         return read_trace(values["traceparent"], values["tracestate"])
 
     def _reply_timeout(self) -> float | None:
-        """Return how long to wait for a reply, a little less than until the deadline."""
+        """Return the time to wait for a reply, which ends a little before the deadline."""
         remaining: float | None = self._context.time_remaining()
         return None if remaining is None else max(0.0, 0.9 * remaining - 0.05)
 
@@ -583,7 +583,7 @@ class GrpcCall:
 
     async def _abort(self, error: A2AError, *, started: bool = False) -> NoReturn:
         """Abort the call with the status and the details of an error."""
-        # Its frames, and all that they hold, would live as long as the error.
+        # Otherwise its frames, and everything they reference, would live as long as the error.
         error.__traceback__ = error.__context__ = error.__cause__ = None
         standings = standings_of(error)
         error = self._codec.with_wire_names(error)

@@ -44,11 +44,11 @@ HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 _Status = health_pb2.HealthCheckResponse
 
 _POLL_SECONDS = 1.0
-"""The interval at which Watch looks for a changed status."""
+"""The interval at which Watch checks for a changed status."""
 
 
 class Health:
-    """The health of ``services``: not serving once the server drains, or without its store."""
+    """The health of ``services``: not serving while the server drains, or without its store."""
 
     def __init__(
         self, lifecycle: Lifecycle, services: Collection[str], limits: GrpcLimits, gate: GrpcGate
@@ -134,7 +134,7 @@ def _reflection_handlers(
             try:
                 yield reflection_pb2.ServerReflectionRequest.FromString(data)
             except DecodeError:
-                yield reflection_pb2.ServerReflectionRequest()  # it asks for nothing
+                yield reflection_pb2.ServerReflectionRequest()  # an empty request
 
     async def info(requests: object, context: Any) -> AsyncIterator[bytes]:
         await gate.admit(context)
@@ -158,7 +158,7 @@ _log = logging.getLogger("parley.server")
 # The shortest interval of keep-alive pings that a client may have.
 _MIN_PING_SECONDS = 5
 
-# Calls besides streams and blocking sends, which have limits of their own.
+# Calls other than streams and blocking sends, which have limits of their own.
 _OTHER_CALLS = 5000
 
 
@@ -175,7 +175,7 @@ async def serving_grpc(
     """Serve an app's agents over gRPC within the context, and yield its ``host:port``.
 
     ``host`` is the host of HTTP, and of gRPC unless the options have one; ``address`` is the URL of
-    the app over HTTP on this machine, and ``tls`` its TLS, which gRPC has too unless the options
+    the app over HTTP on this machine, and ``tls`` its TLS, which gRPC uses too unless the options
     have another certificate. At the end, running calls have ``grace`` seconds. The caller starts
     and stops the app.
 
@@ -237,7 +237,7 @@ async def serving_grpc(
 def _handler(agents: AgentRouter, version: VersionCodec, http: HttpServer) -> Any:
     """Return the service of one version, with requests and answers as bytes.
 
-    To gRPC all requests are streams, so that ``GrpcLimits`` bounds how long a message takes.
+    All requests are streams for gRPC, so that ``GrpcLimits`` can bound the time of a message.
     """
     handlers = {
         name: (
@@ -313,9 +313,9 @@ def _own_tls(options: GrpcOptions) -> ReloadingTls | None:
 
 
 def _credentials(tls: ReloadingTls) -> Any:
-    """Return credentials that follow the files of ``tls``: gRPC asks at each handshake.
+    """Return credentials that follow the files of ``tls``: gRPC asks for them at each handshake.
 
-    gRPC has no optional client certificates: it requires one, or asks for none.
+    gRPC does not support optional client certificates: it requires one, or asks for none.
     """
     is_required = tls.callers == "required"
     used = tls.files

@@ -1,11 +1,11 @@
-"""Callbacks of agents: a POST completes an event, or brings a credential for a task.
+"""Callbacks to agents: a POST completes an event, or delivers a credential for a task.
 
-The signed address of an event is the credential, so its callers are not identified. An address that
-was not made here, or for another agent, gets the answer for an unknown address.
+The signed address of an event is the credential, so the sender is not identified. A forged address,
+or the address of another agent, gets the answer for an unknown address.
 
-The address for a credential names a task, an operation and a caller, and is good for one
-credential. Where callers are identified, the sender must be that caller. A browser's redirect has
-no credentials of the caller: its ``state`` alone names the request.
+The address for a credential names a task, an operation and a caller, and is valid for one
+credential. If callers are identified, the sender must be that caller. A browser's redirect has no
+credentials of the caller: its ``state`` identifies the request.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _MAX_FIELDS = 1000
 
 
 class CallbackRefused(A2AError):
-    """A callback is refused with an HTTP status and a message."""
+    """A callback is rejected with an HTTP status and a message."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message, retry_after=1 if status == 503 else None)
@@ -91,7 +91,7 @@ class SignedAddresses:
         await self._dispatcher.start()
 
     async def content(self, scope: Scope, receive: Receive, *, limit: int, what: str) -> object:
-        """Return the content of a request (see ``read_content``); ``what`` names it.
+        """Return the content of a request (see ``read_content``); ``what`` names it in errors.
 
         Raises ``ClientGone``, too.
         """
@@ -145,13 +145,13 @@ class CallbackRoute:
         except OverloadedError as error:
             raise CallbackRefused(503, error.message) from None
         except StoreError as error:
-            _log.warning("a callback is refused for now: %s", error)
+            _log.warning("a callback is rejected for now: %s", error)
             message = "the store is not available just now; call again in a moment"
             raise CallbackRefused(503, message) from error
 
 
 def value_of(content: object) -> bytes:
-    """Return the value of a body in the form that the store keeps. Raises ``CallbackRefused``."""
+    """Return the value of a body in the store's encoding. Raises ``CallbackRefused``."""
     try:
         return event_value(content)
     except ValueError as error:
@@ -192,7 +192,7 @@ def _fields(body: bytes) -> dict[str, str | list[str]]:
             errors="strict",
             max_num_fields=_MAX_FIELDS,
         )
-    except ValueError:  # UnicodeDecodeError is one
+    except ValueError:  # includes UnicodeDecodeError
         raise CallbackRefused(
             400, f"the body is no form: up to {_MAX_FIELDS} fields in UTF-8, percent-encoded"
         ) from None
@@ -215,7 +215,7 @@ _PRIVATE = [
 
 
 class CredentialRoute:
-    """Takes the credentials that are posted below ``path``."""
+    """Receives the credentials that are posted below ``path``."""
 
     method = "POST"
     wrong_method = "a credential is posted, as JSON or as a form"
@@ -254,7 +254,7 @@ class CredentialRoute:
             await reply_with_error(scope, send, refused)
 
     async def _take(self, scope: Scope, receive: Receive) -> None:
-        """Take a credential. Raises what ``__call__`` answers."""
+        """Receive a credential. Raises the errors that ``__call__`` answers."""
         addresses = self._addresses
         await addresses.ready()
         claim = await self._receiver.claim_of(route_path(scope)[self._start :], addresses.tenant)
@@ -264,7 +264,7 @@ class CredentialRoute:
         await self._receiver.receive(claim, given)
 
     async def _check_caller(self, scope: Scope, owner: str) -> None:
-        """Refuse anybody but the caller that the task works for."""
+        """Reject every sender except the caller that the task works for."""
         found: Any = None if self._identify is None else self._identify(scope)
         if found is not None and not isinstance(found, Caller):
             found = await found
@@ -278,7 +278,7 @@ class CredentialRoute:
 
 
 class RedirectRoute(CredentialRoute):
-    """Takes the redirect of an authorization server: a code and a state, or an error."""
+    """Receives the redirect of an authorization server: a code and a state, or an error."""
 
     method = "GET"
     wrong_method = "an authorization server sends a browser here, with GET"
@@ -301,7 +301,7 @@ class RedirectRoute(CredentialRoute):
 
     async def _reply(self, send: Send, scope: Scope, refused: A2AError | None) -> None:
         """Answer with a page for a person. It quotes nothing of the request."""
-        text, headers = "Done. The task goes on; you may close this page.", [*_PRIVATE]
+        text, headers = "Done. The task continues; you may close this page.", [*_PRIVATE]
         if refused is not None:
             text = f"That did not work: {refused.message}."
             headers += error_headers(refused)
@@ -311,7 +311,7 @@ class RedirectRoute(CredentialRoute):
 
 
 def _refusal(error: Exception) -> Exception:
-    """Return the answer to a failure that is foreseen, else the failure itself."""
+    """Return the answer to an expected failure, else the failure itself."""
     match error:
         case TokenExpired():
             return CallbackRefused(410, "the time for this has passed; the task asks again")
@@ -328,7 +328,7 @@ def _refusal(error: Exception) -> Exception:
                 409, "a credential was given before, or none is needed any more: one counts, once"
             )
         case StoreError():
-            _log.warning("a credential for a task is refused for now: %s", error)
+            _log.warning("a credential for a task is rejected for now: %s", error)
             return CallbackRefused(503, "the store is not available just now; try again")
         case _:
             return error

@@ -1,6 +1,6 @@
-"""One HTTP request and its response: the part that both HTTP bindings share.
+"""One HTTP request and its response: the common part of both HTTP bindings.
 
-``JsonRpcExchange`` and ``HttpJsonExchange`` parse and write; ``Exchange.answer`` is the way of a
+``JsonRpcExchange`` and ``HttpJsonExchange`` parse and write; ``Exchange.answer`` processes a
 request: parse, dispatch, answer or stream, error.
 """
 
@@ -53,7 +53,7 @@ from parley.wire.json.syntax import without_bom
 from parley.wire.versions import Codec
 
 Identify = Callable[[Scope], Caller | Awaitable[Caller]]
-"""Returns the caller of a request: an id, its issuer, and whether it was checked (``Caller``)."""
+"""Returns the caller of a request: an id, its issuer, and whether it was verified (``Caller``)."""
 
 VERSION_HEADERS = {
     version: (b"a2a-version", version.encode()) for version in versions.SUPPORTED_VERSIONS
@@ -74,13 +74,13 @@ class NotJson(ContentTypeNotSupportedError):
 
 
 class ServedEndpoint(msgspec.Struct, frozen=True):
-    """An endpoint with all that its exchanges share.
+    """An endpoint with everything that its exchanges share.
 
     ``interfaces`` returns the agent's interfaces for a tenant, as the sender of a request sees
-    them, and ``address`` the URL below which the agent of a tenant is. ``request_bytes`` bounds the
-    bytes of incomplete requests, ``sockets`` the open WebSockets. ``resource_metadata`` returns the
+    them, and ``address`` the base URL of the agent of a tenant. ``request_bytes`` bounds the bytes
+    of incomplete requests, ``sockets`` the open WebSockets. ``resource_metadata`` returns the
     address of the agent's metadata, which challenges name (RFC 9728 §5.1). ``varies`` are the
-    headers that callers show who they are with.
+    headers with the credentials of callers.
     """
 
     dispatcher: Dispatcher
@@ -96,11 +96,11 @@ class ServedEndpoint(msgspec.Struct, frozen=True):
     varies: bytes = b""
 
     def error_headers(self, error: A2AError, scope: Scope) -> Headers:
-        """Return the headers that say how to proceed; challenges name the agent's metadata."""
+        """Return headers with hints for a retry; challenges name the agent's metadata."""
         return error_headers(error, self.challenges(error, scope))
 
     def challenges(self, error: A2AError, scope: Scope) -> tuple[str, ...]:
-        """Return the challenges of an error; those for a token name the agent's metadata."""
+        """Return the challenges of an error; challenges for a token name the agent's metadata."""
         found = challenges_of(error)
         if not error.challenges or self.resource_metadata is None:
             return found
@@ -114,12 +114,12 @@ class ServedEndpoint(msgspec.Struct, frozen=True):
 
 
 class HeadFields:
-    """The fields of a head, in the form in which bindings need them. Nothing changes them, so that
-    requests with the same head may have the same.
+    """The fields of a head, in the form that bindings need.
 
-    ``is_json``: the body is declared as JSON. ``version`` is named by the request (§3.6), in its
-    spelling; empty if it names none. ``extensions`` are the URIs that it requests. ``address`` is
-    the agent's, without a tenant, after the first use.
+    They are immutable, so requests with the same head may share them. ``is_json``: the body is
+    declared as JSON. ``version`` is the version in the request (§3.6), in its spelling; empty if it
+    names none. ``extensions`` are the URIs that it requests. ``address`` is the agent's, without a
+    tenant, after the first use.
     """
 
     __slots__ = (
@@ -160,9 +160,9 @@ LaterAnswer = HttpAnswer | Coroutine[Any, Any, HttpAnswer]
 class Exchange(ABC):
     """One request, from its bytes to the last byte of its response.
 
-    A binding parses the request (``parse``) and writes answers, events and errors. A request that
-    fails gets the error of the specification, and the connection stays usable. The body is freed
-    before the service answers. ``answer`` knows no transport: HTTP/1.1 connections call it
+    A binding parses the request (``parse``) and writes answers, events and errors. A failed request
+    gets the error of the specification, and the connection stays usable. The body is freed before
+    the service answers. ``answer`` is independent of the transport: HTTP/1.1 connections call it
     (``DirectExchange``), and ``run`` adapts it to ASGI.
 
     ``is_notification``: the request wants no answer. ``doing`` names the request in the log.
@@ -171,7 +171,7 @@ class Exchange(ABC):
 
     takes_body = True
     first_headers: tuple[tuple[bytes, bytes], ...] = (NO_STORE,)
-    # Defaults of the class, which most requests never change.
+    # Class attributes as defaults, which most requests never change.
     is_notification = False
     doing = "a request"
     context = CallContext()
@@ -214,9 +214,9 @@ class Exchange(ABC):
     # -- the way of a request ------------------------------------------------------------------
 
     def answer(self, body: bytes, caller: Caller, done: Callable[[LaterAnswer], object]) -> None:
-        """Answer a request: ``done`` takes the answer, or the coroutine of it, now or later.
+        """Answer a request: ``done`` receives the answer, or the coroutine of it, now or later.
 
-        It does not raise. The coroutine has to be awaited, though the client has gone.
+        It does not raise. The coroutine must be awaited even if the client has left.
         """
         self._done = done
         try:
@@ -230,7 +230,7 @@ class Exchange(ABC):
         done(refusal)
 
     def read(self, body: bytes, caller: Caller) -> ServiceCall:
-        """Return the call that the request asks for, and keep no more of it than that.
+        """Return the call of the request, and keep nothing else of the request.
 
         Raises ``A2AError``.
         """
@@ -244,7 +244,7 @@ class Exchange(ABC):
         return call
 
     def _conclude(self, outcome: Any) -> None:
-        """Answer with the outcome of the call, which nothing keeps any more."""
+        """Answer with the outcome of the call, to which no other reference remains."""
         call, done = self._call, self._done
         self._call = self._done = None
         assert call is not None
@@ -259,7 +259,7 @@ class Exchange(ABC):
     async def _conclude_later(self, call: ServiceCall, outcome: Awaitable[Any]) -> HttpAnswer:
         try:
             found = await outcome
-            del outcome  # a stream outlives it
+            del outcome  # a stream may be open much longer
             if self.is_notification and isinstance(found, AsyncIterator):
                 await _begun(found)
         except (Exception, asyncio.CancelledError) as error:
@@ -267,7 +267,7 @@ class Exchange(ABC):
         return self._answer_of(call, found)
 
     def _answer_of(self, call: ServiceCall, outcome: Any) -> HttpAnswer:
-        """Return the answer of the service as the binding writes it."""
+        """Return the answer of the service in the binding's form."""
         try:
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -286,7 +286,7 @@ class Exchange(ABC):
         return HttpAnswer(200, self.response_headers, body)
 
     def refusal(self, error: BaseException) -> HttpAnswer:
-        """Return the answer for an exception, which is being handled (``Lifecycle.failure``)."""
+        """Return the answer for an exception that is being handled (``Lifecycle.failure``)."""
         failure = self.served.lifecycle.failure(error, self.doing)
         status, body = self.error_response(failure)
         headers = [*self.response_headers, *self.served.error_headers(failure, self.scope)]
@@ -301,7 +301,7 @@ class Exchange(ABC):
         try:
             body, caller = await self._received(receive)
             answered = outcome_of(partial(self.answer, body, caller))
-            del body  # an answer may take minutes, and a body be large
+            del body  # free it: an answer may take minutes, and a body may be large
             answer = await answered
         except ClientGone:
             return
@@ -348,9 +348,9 @@ class Exchange(ABC):
     def _stream(
         self, items: AsyncIterator[StreamItem], receive: Receive, send: Send
     ) -> Awaitable[A2AError | None]:
-        """Send a stream. Return the error that came before anything was sent."""
+        """Send a stream. Return the error if it came before anything was sent."""
         codec, write_event = self.codec, self.codec.write_event
-        # What stands around a result is the same for all of a request, and has no line ends.
+        # The envelope around a result is the same for the whole request, and has no line breaks.
         before, _, after = self.wrap(_A_RESULT).partition(_A_RESULT)
         return self.served.streams.serve(
             items,
@@ -366,9 +366,9 @@ class Exchange(ABC):
         )
 
     def _headers_of_stream(self) -> Headers:
-        """Return the headers of a stream that begins, and let go of the request.
+        """Return the headers of a stream that begins, and free the request.
 
-        No other answer follows, and a stream may be open for hours.
+        There will be no other answer, and a stream may be open for hours.
         """
         headers, self.response_headers = self.response_headers, []
         del self.scope
@@ -377,7 +377,7 @@ class Exchange(ABC):
     # -- for the bindings ----------------------------------------------------------------------
 
     def refuse_media_type(self) -> NoReturn:
-        """Raise ``NotJson``: the body is not declared as JSON."""
+        """Raise ``NotJson``, because the body is not declared as JSON."""
         declared = self.fields.headers.get(b"content-type", b"")
         named = (
             f"Content-Type {declared[:60].decode('latin-1')!r}" if declared else "no Content-Type"
@@ -407,7 +407,7 @@ class Exchange(ABC):
             self.response_headers.append((b"vary", self.served.varies))
 
     def address(self, tenant: str) -> str:
-        """Return the URL below which the agent of a tenant is (``SeenAddresses``)."""
+        """Return the base URL of the agent of a tenant (``SeenAddresses``)."""
         fields = self.fields
         if tenant or self.scope is not fields.scope:
             return self.served.address(self.scope, tenant)
@@ -431,10 +431,11 @@ class Exchange(ABC):
 
 
 class AgentRequests:
-    """The requests to an agent that have one head, read once: ``exchange`` makes each exchange.
+    """The requests to an agent with the same head, which is read once: ``exchange`` makes
+    exchanges.
 
-    ``scope`` is the ASGI scope of all of them: its Content-Length is that of one. ``added`` are the
-    fields that the app adds to each answer.
+    ``scope`` is the ASGI scope of all of them, with the Content-Length of the first. ``added`` are
+    the fields that the app adds to each answer.
     """
 
     __slots__ = ("_fields", "_make", "_served", "added", "scope")
@@ -449,7 +450,7 @@ class AgentRequests:
         self.added: AddedFields = ()
 
     def takes(self, length: int) -> bool:
-        """Whether nothing is to be awaited before a body of so many bytes is read."""
+        """Return whether a body of this size can be read without waiting."""
         served = self._served
         return length <= served.settings.max_body_bytes and served.lifecycle.started
 
@@ -472,7 +473,8 @@ def requests_of(handler: ASGIApp, scope: Scope) -> AgentRequests | None:
 
 
 def version_missing(name: str) -> VersionNotSupportedError:
-    """Return the error for a method or path of the latest version, in a request that names none."""
+    """Return the error for a method or path of the latest version in a request without a
+    version."""
     return VersionNotSupportedError(
         f"a request without A2A-Version is of version {versions.DEFAULT_VERSION}, "
         f"which does not have {name}; send the header A2A-Version: {versions.LATEST}",
@@ -510,10 +512,10 @@ def _trace_in(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext:
 
 
 def _check_body_arrived(request_headers: Mapping[bytes, bytes]) -> None:
-    """Raise ``InvalidRequestError`` for a request whose body was declared and lost.
+    """Raise ``InvalidRequestError`` for a request whose declared body was lost.
 
-    Under uvicorn over httptools the body is dropped of a request that asks for another protocol, as
-    Java's HttpClient does with the first one of each connection.
+    uvicorn with httptools drops the body of a request for a protocol upgrade, as Java's HttpClient
+    sends it first on each connection.
     """
     declared = request_headers.get(b"content-length", b"0")
     if declared == b"0" and b"transfer-encoding" not in request_headers:

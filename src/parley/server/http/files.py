@@ -73,9 +73,9 @@ class Unsatisfiable(Exception):
 
 
 def range_of(headers: Mapping[bytes, bytes], size: int, etag: bytes) -> ByteRange | None:
-    """Return the range that a GET asks for, ``None`` for the whole file.
+    """Return the range of a GET request, ``None`` for the whole file.
 
-    Several ranges, a malformed one, and one for another version of the file (``If-Range``) are
+    Several ranges, a malformed range, and a range of another version of the file (``If-Range``) are
     answered with the whole file. Raises ``Unsatisfiable``.
     """
     match = _RANGE.fullmatch(headers.get(b"range", b"").strip())
@@ -119,10 +119,10 @@ def _names(tags: bytes, etag: bytes, *, weak: bool) -> bool:
 
 
 MAX_ANNOUNCEMENT = 16 * 1024
-"""The most bytes of what begins an upload."""
+"""The maximum size of the request that begins an upload."""
 
 MIN_PIECE = 64 * 1024
-"""The least bytes that are kept of an upload whose connection broke."""
+"""The minimum number of bytes that are kept of an upload whose connection broke."""
 
 UPLOAD_SEGMENT = "upload"
 
@@ -147,7 +147,7 @@ _STATUS: tuple[tuple[type[FileError], int], ...] = (
 
 
 class Announcement(msgspec.Struct, frozen=True, rename="camel"):
-    """What begins an upload."""
+    """The request that begins an upload."""
 
     filename: str = ""
     media_type: str = ""
@@ -156,7 +156,7 @@ class Announcement(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class BeginUploadResponse(msgspec.Struct, frozen=True, rename="camel"):
-    """The answer to it. ``url`` goes into a part, ``upload_url`` takes the bytes."""
+    """The answer to it. ``url`` is for a part, ``upload_url`` accepts the bytes."""
 
     id: str
     url: str
@@ -165,10 +165,10 @@ class BeginUploadResponse(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class FilesBinding(AgentHandler):
-    """Answers the paths of files below an agent's address, and leaves all others to ``otherwise``.
+    """Answers the paths of files below an agent's address; ``otherwise`` answers all others.
 
-    ``prefix`` are the segments of that address. ``transfers`` bounds uploads and downloads under
-    way.
+    ``prefix`` are the segments of that address. ``transfers`` bounds concurrent uploads and
+    downloads.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class FilesBinding(AgentHandler):
                 segments = segments_of(scope, mount, self._prefix)
             except A2AError:
                 segments = ()
-            # With or without a tenant before it.
+            # With or without a leading tenant.
             for at in (0, 1):
                 rest = segments[at + 1 :]
                 if segments[at : at + 1] == (FILES,) and _is_path(rest):
@@ -204,7 +204,7 @@ class FilesBinding(AgentHandler):
         await self._otherwise(scope, receive, send)
 
     def requests(self, scope: Scope) -> AgentRequests | None:
-        """Return the requests with the head of a scope, if they are not for files."""
+        """Return the requests with the head of a scope, unless they are for files."""
         return None if _SEGMENT in scope["path"] else requests_of(self._otherwise, scope)
 
 
@@ -280,7 +280,7 @@ class FileExchange:
             await self._upload(service, rest[0], receive, send)
 
     async def _caller(self, operation: str, id: str = "") -> Caller:
-        """Return the caller, who may do what ``operation`` says. Raises ``A2AError``."""
+        """Return the caller if it may perform ``operation``. Raises ``A2AError``."""
         caller = ANONYMOUS
         identify = self._served.identify
         if identify is not None:
@@ -290,7 +290,7 @@ class FileExchange:
         endpoint = self._served.dispatcher.endpoint(self._tenant)
         authorization = endpoint.authorization
         if authorization is None and caller.granted:
-            caller = ANONYMOUS  # whom only schemes of other agents at this address prove
+            caller = ANONYMOUS  # proved only by schemes of other agents at this address
         elif authorization is not None:
             caller = authorization.own_caller(caller)
             authorization.check(operation, caller)
@@ -334,7 +334,7 @@ class FileExchange:
                 size=announced.size,
                 sha256=announced.sha256,
             )
-        except ValueError as error:  # what cannot be announced, or no JSON of this form
+        except ValueError as error:  # an invalid announcement, or another JSON
             raise InvalidParamsError(str(error)) from None
         store = service.store
         signature = store.sign(UPLOAD, record.id, record.expires_at)
@@ -349,7 +349,7 @@ class FileExchange:
         await reply(send, 201, msgspec.json.encode(answer), headers)
 
     def _base_url(self) -> str:
-        """Return the address below which the files of this tenant are, as the caller sees it."""
+        """Return the base URL of the files of this tenant, as the caller sees it."""
         interface = self._served.interfaces(self._scope, self._tenant)
         for each in interface:
             if each.protocol_binding == "HTTP+JSON":
@@ -360,7 +360,7 @@ class FileExchange:
     # -- upload --------------------------------------------------------------------------------
 
     async def _upload(self, service: FileService, id: str, receive: Receive, send: Send) -> None:
-        """Append to an upload (PATCH), or say how far it is (HEAD)."""
+        """Append to an upload (PATCH), or return its progress (HEAD)."""
         store = service.store
         if not store.allows(UPLOAD, id, self._signature()):
             raise NoSuchFile
@@ -374,7 +374,7 @@ class FileExchange:
         if offset != status.offset:
             raise OffsetMismatch(status.offset, complete=status.complete)
         if status.complete:
-            # The answer to the last request was lost; there is nothing more to take.
+            # The answer to the last request was lost; the upload is already complete.
             await _reply_with_offset(send, 204, status.offset, complete=True)
             return
         length = self._headers.get(b"content-length", b"0")
@@ -395,9 +395,9 @@ class FileExchange:
         await _reply_with_offset(send, 204, writer.offset, complete=complete)
 
     async def _receive(self, writer: UploadWriter, receive: Receive) -> None:
-        """Append the body of the request; all of it is durable then.
+        """Append the body of the request, and make it durable.
 
-        When the server has no room for more bytes, its bytes of this upload are written early.
+        When the server has no room for more bytes, the bytes of this upload are written early.
         """
         budget = self._served.request_bytes
         reserved = 0
@@ -479,10 +479,10 @@ class FileExchange:
         receive: Receive,
         send: Send,
     ) -> None:
-        """Send pieces until they end or the client leaves.
+        """Send chunks until they end or the client leaves.
 
-        The first one is read before the headers go out: an error is answered until then. After
-        that, the connection is cut.
+        The first chunk is read before the headers are sent: until then an error can be answered.
+        After that, the connection is cut.
         """
         first = await anext(pieces, b"")
         watch = asyncio.create_task(_disconnected(receive))
@@ -495,7 +495,7 @@ class FileExchange:
                     return
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
-        except OSError:  # how ASGI servers report a lost connection
+        except OSError:  # raised by ASGI servers for a lost connection
             return
         finally:
             watch.cancel()
@@ -518,7 +518,7 @@ def _status(error: FileError) -> int:
 
 
 def _headers(error: FileError) -> list[tuple[bytes, bytes]]:
-    """Return the headers that say how to proceed."""
+    """Return headers with hints for a retry."""
     headers = []
     if isinstance(error, OffsetMismatch | _Interrupted):
         headers.append((b"upload-offset", b"%d" % error.offset))
@@ -535,13 +535,13 @@ async def _reply_with_offset(send: Send, status: int, offset: int, *, complete: 
 
 
 async def _disconnected(receive: Receive) -> None:
-    """Wait until the client is gone."""
+    """Wait until the client has left."""
     while (await receive())["type"] == "http.request":
         pass
 
 
 def _of_agent(service: FileService, record: FileRecord) -> FileRecord:
-    """Return a file whose address is signed. Raises ``NoSuchFile`` if it is another agent's."""
+    """Return a file at a signed address. Raises ``NoSuchFile`` if it is another agent's."""
     if record.scope.agent != service.agent and record.scope.agent not in service.guests:
         raise NoSuchFile
     return record
@@ -558,9 +558,9 @@ def _time(at: int) -> str:
 
 
 def _file_headers(record: FileRecord, etag: bytes) -> list[tuple[bytes, bytes]]:
-    """Return the headers of a file, whichever part of it is sent.
+    """Return the headers of a file, for the whole file or a part of it.
 
-    A browser shows only what cannot run scripts, and nothing of it as a page of this server.
+    Browsers show only content that cannot run scripts, and never as a page of this server.
     """
     media_type = record.media_type or OCTETS
     kind = "inline" if _INLINE.fullmatch(media_type) else "attachment"

@@ -93,7 +93,7 @@ class HttpJsonBinding(AgentHandler):
         target, path = found
 
         def exchange(fields: HeadFields) -> HttpJsonExchange:
-            own = Found(target, dict(path))  # the exchange takes the tenant out
+            own = Found(target, dict(path))  # a copy, since the exchange removes the tenant
             return HttpJsonExchange(served, scope, own, fields)
 
         return AgentRequests(served, scope, exchange)
@@ -114,7 +114,7 @@ class HttpJsonBinding(AgentHandler):
 class HttpJsonExchange(Exchange):
     """One request whose path names the operation.
 
-    The path decides the version. A request to an unknown path is refused in the version that it
+    The path decides the version. A request to an unknown path is rejected in the version that it
     names.
     """
 
@@ -148,14 +148,15 @@ class HttpJsonExchange(Exchange):
         self.media_type = answered_with(self.codec.media_type.encode(), scope["headers"])
 
     def _error_version(self) -> str:
-        """Return the version for refusing a request to an unknown path."""
+        """Return the version of the error for an unknown path."""
         try:
             return self.requested_version() or versions.LATEST
         except A2AError:
             return versions.LATEST
 
     def _resolve_unnamed(self, target: PathTarget, unnamed: PathTarget) -> PathTarget:
-        """Return the target of a path of two versions: older texts print it without naming one."""
+        """Return the target of a path of two versions, for requests without a version (old
+        examples)."""
         try:
             requested = self.requested_version()
         except A2AError:
@@ -240,7 +241,7 @@ class HttpJsonExchange(Exchange):
             raise version_missing(f"{target.route.verb} {target.route.path}")
 
     def wrap(self, result: bytes) -> bytes:
-        """Return the result as it is, unless the request had an envelope."""
+        """Return the result unchanged, unless the request had an envelope."""
         return result if self._jsonrpc is None else self._jsonrpc.wrap(result)
 
     def error_response(self, error: A2AError) -> tuple[int, bytes]:

@@ -34,7 +34,7 @@ from parley.wire.json import legacy, protojson
 from parley.wire.versions import JsonRpcCodec
 
 # Errors with an HTTP status that proxies and clients act on. All others are sent with 200, as
-# JSON-RPC asks.
+# JSON-RPC specifies.
 _WITH_STATUS = (
     UnauthenticatedError,
     PermissionDeniedError,

@@ -1,4 +1,5 @@
-"""The credentials of open streams and sockets, which are judged again as long as these are open."""
+"""The credentials of open streams and sockets, which are verified repeatedly while these are
+open."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ class CredentialsExpired(UnauthenticatedError):
 class OpenCredentials:
     """The credentials that opened a stream or a socket.
 
-    Credentials of security schemes are verified again. Whom a function of the application's has
-    identified (``caller=``) is known until the ``exp`` of the claims that it returned.
+    Credentials of security schemes are verified again. A caller that a function of the application
+    identified (``caller=``) is accepted until the ``exp`` of its claims.
     """
 
     __slots__ = ("_exp", "_identify", "_scope", "caller")
@@ -46,9 +47,9 @@ class OpenCredentials:
         self._scope = {**scope, JUDGED_AGAIN: True} if self._exp is None else {}
 
     def judge(self) -> Caller | Awaitable[Caller]:
-        """Return the caller as its credentials prove it now.
+        """Return the caller that its credentials prove now.
 
-        Raises ``CredentialsExpired``, and other errors while that cannot be found out.
+        Raises ``CredentialsExpired``, and other errors while this cannot be verified.
         """
         if self._exp is not None:
             if time.time() >= self._exp:
@@ -79,9 +80,9 @@ def open_credentials(
 
 
 class CredentialWatch:
-    """Judges credentials again each second, and reports expired ones, once.
+    """Verifies credentials again each second, and reports expired ones, once.
 
-    While an issuer or a store cannot be asked, open streams stay open.
+    Streams stay open while an issuer or a store is unavailable.
     """
 
     def __init__(self) -> None:
@@ -97,7 +98,7 @@ class CredentialWatch:
         self._timeouts.set(credentials)
 
     def remove(self, credentials: OpenCredentials) -> None:
-        """Judge them no longer. Idempotent."""
+        """Stop verifying these credentials. Idempotent."""
         self._expired.pop(credentials, None)
         self._timeouts.clear(credentials)
 
@@ -110,7 +111,7 @@ class CredentialWatch:
         if isinstance(found, Caller):
             self._judged(credentials)
             return
-        # Not cancelled with its stream: others wait for the same verdict.
+        # Not cancelled with its stream, as others wait for the same verdict.
         task = asyncio.create_task(self._judge_later(credentials, found))
         self._judging.add(task)
         task.add_done_callback(self._judging.discard)

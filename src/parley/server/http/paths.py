@@ -35,14 +35,14 @@ OWN_SEGMENTS = frozenset(
         "v1",
     )
 )
-"""The segments of the protocol's own paths, which no tenant has as a name."""
+"""The segments of the protocol's own paths, which are forbidden as names of tenants."""
 
 _FIELD = re.compile(r"\{(\w+)\}(?::(\w+))?")
 _NO_VALUES = frozenset(("", ".", ".."))
 
 
 class NoSuchPath(MethodNotFoundError):
-    """Nothing is at this path. ``tenant`` is the tenant that it may name, for JSON-RPC."""
+    """The path does not exist. ``tenant`` is the tenant that it may name, for JSON-RPC."""
 
     grpc_status = "NOT_FOUND"
     tenant = ""
@@ -86,10 +86,10 @@ class Found(NamedTuple):
 class Paths:
     """All paths below one agent's address, of all versions, with or without a leading tenant.
 
-    They form a tree of segments, built once: a search costs a few look-ups, however many paths
-    there are and however long one is. Literals take precedence over fields, and ``{id}:cancel``
-    over ``{id}``. A trailing slash is ignored. A segment that is empty, ``.`` or ``..`` is no
-    field: ``//tasks`` is not ``/tasks``.
+    They form a tree of segments, built once: a search needs a few look-ups, independent of the
+    number and length of paths. Literals take precedence over fields, and ``{id}:cancel`` over
+    ``{id}``. A trailing slash is ignored. An empty segment, ``.`` and ``..`` match no field:
+    ``//tasks`` is not ``/tasks``.
 
     ``unnamed`` are routes for requests that name no version, at paths that ``routes`` have too.
     """
@@ -131,7 +131,7 @@ class Paths:
         shown = "/".join(path)[:200]
         if allowed:
             verbs = sorted(allowed)
-            raise WrongVerb(f"/{shown} is asked for with {' or '.join(verbs)}, not {verb}", verbs)
+            raise WrongVerb(f"/{shown} needs {' or '.join(verbs)}, not {verb}", verbs)
         error = NoSuchPath(
             f"nothing is at /{shown} of this agent; messages go to /message:send and tasks are at "
             "/tasks, in version 0.3 to /v1/message:send and at /v1/tasks"
@@ -149,7 +149,7 @@ def _target(
 
 
 class _Node:
-    """A node of the tree: paths with the same segments up to here."""
+    """A node of the tree: the paths with the same segments up to here."""
 
     __slots__ = ("actions", "field", "literals", "targets")
 
@@ -202,16 +202,16 @@ def segments_of(
 ) -> tuple[str, ...]:
     """Return the decoded segments of a request's path after ``mount`` and ``prefix``.
 
-    A slash within an id is quoted; only the raw path shows it, which some servers do not pass on.
+    A slash within an id is quoted; only the raw path shows it, which some servers do not provide.
     ``mount`` is a decoded path. The decoded path of the request begins with it and ``prefix``.
 
-    Raises ``PathTooLong``, and ``NoSuchPath`` for a path that is not UTF-8, or that has another
-    beginning once a quoted slash counts as part of its segment.
+    Raises ``PathTooLong``, and ``NoSuchPath`` for a path that is not UTF-8, or whose beginning
+    differs once a quoted slash counts as part of its segment.
     """
     path, raw = scope["path"], scope.get("raw_path")
     assert isinstance(path, str)
     if len(path) > MAX_PATH or (isinstance(raw, bytes) and len(raw) > MAX_PATH):
-        raise PathTooLong(f"the path is longer than the {MAX_PATH} bytes that are taken here")
+        raise PathTooLong(f"the path is longer than the {MAX_PATH} bytes that are allowed")
     start = len(mount) + sum(len(segment) + 1 for segment in prefix)
     segments = path[start:].split("/")[1:]
     if isinstance(raw, bytes) and b"%" in raw:
@@ -241,8 +241,9 @@ def _segments_after(segments: list[str], mount: str, prefix: Sequence[str]) -> l
 
 
 def after_quoted_slash(raw_path: bytes) -> int:
-    """Return how many characters of the decoded path are of its first segment that has a slash, and
-    behind it; 0 without such a segment.
+    """Return the length of the decoded path from its first segment with a quoted slash on.
+
+    0 if there is no such segment.
     """
     path = raw_path.partition(b"?")[0]
     at = path.lower().find(b"%2f")

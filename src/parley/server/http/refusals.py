@@ -1,4 +1,4 @@
-"""Handlers that refuse requests: restricted endpoints, other hosts, a server without agents."""
+"""Handlers that reject requests: restricted endpoints, other hosts, a server without agents."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from parley.wire import jsonrpc, versions
 
 
 class Restricted:
-    """Passes requests on that a gate admits, and keeps shared caches from holding the answers.
+    """Passes on the requests that a gate admits, and keeps shared caches from storing the answers.
 
-    An address that may not see the endpoint gets what is ``elsewhere``, as where there is nothing;
-    who does not prove who they are gets 401, with the challenges. ``varies`` are the headers that
-    callers show who they are with.
+    An address that may not see the endpoint gets ``elsewhere``, as for an unknown path; an
+    unauthenticated caller gets 401, with the challenges. ``varies`` are the headers with the
+    credentials of callers.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Restricted:
 
 
 def _refusing(error: A2AError) -> ASGIApp:
-    """Return the app that refuses a request with an error."""
+    """Return an app that rejects a request with an error."""
 
     async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
         await reply_with_error(scope, send, error)
@@ -101,8 +101,9 @@ class Misdirected(InvalidRequestError):
 
 
 def refusing_host(handler: ASGIApp, error: HostNotAllowed) -> ASGIApp:
-    """Return the app that refuses a request in the format of ``handler``, without its body."""
-    binding = getattr(handler, "otherwise", handler)  # behind a handler of some of its paths
+    """Return an app that rejects a request in the format of ``handler``, without reading its
+    body."""
+    binding = getattr(handler, "otherwise", handler)  # below a handler of some of its paths
     kind = Misdirected if error.status == Misdirected.http_status else InvalidRequestError
 
     async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
@@ -125,7 +126,7 @@ def refusing_host(handler: ASGIApp, error: HostNotAllowed) -> ASGIApp:
 
 
 class Unavailable:
-    """Refuses every request with ``message``, in the format that its client reads.
+    """Rejects every request with ``message``, in the format that its client reads.
 
     The status is 503, because a retry may reach a replica with agents.
     """

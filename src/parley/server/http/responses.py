@@ -32,7 +32,7 @@ async def reply(
     headers: Headers = (),
     media_type: bytes = b"application/json",
 ) -> None:
-    """Send a response with a body, which is JSON unless ``media_type`` says otherwise."""
+    """Send a response with a body; the default media type is JSON."""
     await send(
         {
             "type": "http.response.start",
@@ -64,7 +64,7 @@ async def reply_with_message(
 
 
 async def refuses_method(scope: Scope, send: Send, message: str) -> bool:
-    """Refuse a request that reads nothing, neither GET nor HEAD; return whether it did."""
+    """Reject a request that is neither GET nor HEAD. Return whether it was rejected."""
     if scope["method"] in ("GET", "HEAD"):
         return False
     await refuse_method(scope, send, "GET, HEAD", message)
@@ -84,14 +84,14 @@ async def refuse_method(scope: Scope, send: Send, allowed: str, message: str) ->
 
 
 def challenges_of(error: A2AError) -> tuple[str, ...]:
-    """Return the challenges of an error: one that credentials would help has at least one."""
+    """Return the challenges of an error, at least one if credentials would help."""
     if not error.challenges and isinstance(error, UnauthenticatedError):
         return ("Bearer",)
     return error.challenges
 
 
 def error_headers(error: A2AError, challenges: Iterable[str] | None = None) -> Headers:
-    """Return the headers that say how to proceed: ``Retry-After``, ``WWW-Authenticate``."""
+    """Return headers with hints for a retry: ``Retry-After``, ``WWW-Authenticate``."""
     headers = []
     if error.retry_after is not None:
         headers.append((b"retry-after", b"%d" % math.ceil(error.retry_after)))
@@ -108,7 +108,7 @@ Page = Callable[[P, Scope, Receive, Send], Awaitable[None]]
 
 
 def answering_errors(doing: str) -> Callable[[Page[P]], Page[P]]:
-    """Have a handler answer the errors of its requests, in words for people.
+    """Make a handler answer the errors of its requests with text for people.
 
     ``doing`` names the work in the log. An error after the first byte of an answer cuts it.
     """
@@ -131,7 +131,7 @@ def answering_errors(doing: str) -> Callable[[Page[P]], Page[P]]:
 async def reply_with_error(
     scope: Scope, send: Send, error: A2AError, headers: Headers = ()
 ) -> None:
-    """Send an error for a person, as JSON, with the headers that say how to proceed."""
+    """Send an error for a person, as JSON, with hints for a retry in its headers."""
     headers = [NO_STORE, *headers, *error_headers(error)]
     await reply_with_message(scope, send, error.http_status, error.message, headers)
 
@@ -154,7 +154,7 @@ def answered_with(own: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Return the media type of an answer: the binding's ``own`` or ``application/json``.
 
     Both describe the same body. The caller's preference decides (RFC 9110 §12.5.1); between equals
-    the named one, and ``own`` if both are named. A caller that names neither gets the type that it
+    the named type, and ``own`` if both are named. A caller that names neither gets the type that it
     sent, so a caller of ``application/json`` can read every error. A caller that accepts neither,
     but only streams, gets ``application/json``.
     """
@@ -193,7 +193,7 @@ def _qualities(accept: bytes) -> dict[bytes, float]:
 
 
 def _quality(text: bytes) -> float:
-    """Return a weight as a number; an invalid one counts as absent."""
+    """Return a weight as a number; an invalid weight is ignored."""
     try:
         quality = float(text)
     except ValueError:
@@ -202,7 +202,7 @@ def _quality(text: bytes) -> float:
 
 
 def _preference(media_type: bytes, qualities: Mapping[bytes, float]) -> _Preference:
-    """Return the preference for a media type: its own range counts before the wildcards."""
+    """Return the preference for a media type: its own range takes precedence over wildcards."""
     for media_range in (media_type, _ANY_APPLICATION, _ANY):
         if media_range in qualities:
             return _Preference(qualities[media_range], media_range == media_type)
@@ -213,7 +213,7 @@ def _preference(media_type: bytes, qualities: Mapping[bytes, float]) -> _Prefere
 
 
 class BodyTooLarge(InvalidRequestError):
-    """The body is larger than the server takes."""
+    """The body is larger than the server accepts."""
 
     http_status = 413
 
@@ -234,8 +234,8 @@ async def read_body(
 ) -> bytes:
     """Read the body of a request, at most ``limit`` bytes of it.
 
-    ``declared`` is the Content-Length header: a body that declares more is not read. What was read
-    of an incomplete body is reserved in ``request_bytes``.
+    ``declared`` is the Content-Length header: a body that declares more is not read. The bytes of
+    an incomplete body are reserved in ``request_bytes``.
 
     Raises ``BodyTooLarge``, ``ClientGone``, and ``OverloadedError`` when there is no room.
     """
@@ -289,9 +289,9 @@ _NAME = b"strict-transport-security"
 
 
 def hsts_fields(scope: Scope, max_age: int) -> AddedFields:
-    """Return the header, if an answer gets it: those over HTTPS do, unless ``max_age`` is 0.
+    """Return the HSTS header for an answer over HTTPS, unless ``max_age`` is 0.
 
-    Names of this machine do not get it, because it counts for all ports of a host; addresses do
+    Names of this machine do not get it, because it applies to all ports of a host; addresses do
     not, because browsers ignore it there.
     """
     if scope.get("scheme") != "https" or not max_age or not _is_public_name(scope):

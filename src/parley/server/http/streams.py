@@ -1,7 +1,7 @@
 """Open streams: sends a service's events to one reader as server-sent events.
 
-``Exchange`` hands a stream of events to ``Streams.serve``. The gRPC binding writes its own streams
-and registers them with ``Streams``, which bounds all and drains them together.
+``Exchange`` passes a stream of events to ``Streams.serve``. The gRPC binding writes its own streams
+and registers them with ``Streams``, which bounds all streams and drains them together.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from parley.server.settings import Settings
 from parley.wire import sse
 
 _HEADERS = ((b"content-type", b"text/event-stream"), (b"x-accel-buffering", b"no"))
-# After so many events a stream yields to other tasks, even if the service has more.
+# After this many events a stream yields to other tasks, even if the service has more.
 _BURST = 128
-# So many items of a service without batches wait for their reader.
+# This many items of a service without batches are buffered for their reader.
 _GATHERED = 32
 
 
@@ -36,20 +36,20 @@ def is_input_required(event: Event | None) -> bool:
     """Return whether an event is a task in input-required.
 
     A stream that answers a message to such a task begins with it. A clean end there would look as
-    if the agent asked once more, so a drained stream then ends with an error.
+    if the agent had asked again, so a drained stream then ends with an error.
     """
-    if isinstance(event, msgspec.Raw):  # a task that is JSON already (``Codec.takes_json``)
+    if isinstance(event, msgspec.Raw):  # a task in JSON form (``Codec.takes_json``)
         event = decode(event, Task)
     return isinstance(event, Task) and event.status.state is TaskState.INPUT_REQUIRED
 
 
 class OpenStream:
-    """One response under way: the answer to a message, or a subscription.
+    """An open response stream: the answer to a message, or a subscription.
 
-    The request's own task takes a batch from the service, frames it, and sends it in pieces of
-    about ``send_buffer`` bytes. While a slow reader does not take a piece nothing further is taken
-    from the service, so such a reader costs no more than that and delays no other. ``drain`` and
-    ``leave`` interrupt the wait for the service, and never a piece that is being sent.
+    The request's own task takes a batch from the service, frames it, and sends it in chunks of
+    about ``send_buffer`` bytes. While a slow reader does not read a chunk nothing more is taken
+    from the service, so such a reader uses no more memory than that and delays no other. ``drain``
+    and ``leave`` interrupt the wait for the service, and never a chunk that is being sent.
     """
 
     __slots__ = (
@@ -94,7 +94,7 @@ class OpenStream:
         self.drain()
 
     def leave(self) -> None:
-        """End the stream: its reader has gone."""
+        """End the stream, because its reader has left."""
         self._is_gone = True
         self._interrupt()
 
@@ -114,9 +114,10 @@ class OpenStream:
     ) -> A2AError | None:
         """Send the events of the service until it ends, or until an event ``ends`` the stream.
 
-        Returns the error that came before anything was sent: a plain response can still carry it.
+        Returns an error that came before anything was sent: it can still be sent as a plain
+        response.
         """
-        # All of it in one coroutine, because many streams stand still here.
+        # All of it in one coroutine, because there are many idle streams.
         error: A2AError | None = None
         task = self._task
         assert task is not None
@@ -136,7 +137,7 @@ class OpenStream:
         except asyncio.CancelledError:
             if task.cancelling() > int(self._is_interrupted):
                 raise
-            if not self._is_interrupted:  # something within the service was cancelled
+            if not self._is_interrupted:  # a cancellation came from within the service
                 self._is_drained = True
         except Exception as failure:
             error = failure_of(failure, "a stream")
@@ -151,7 +152,7 @@ class OpenStream:
     async def _end(
         self, error: A2AError | None, failed: Callable[[A2AError], bytes]
     ) -> A2AError | None:
-        """Send what is left, with the error that ended the stream; return one that comes first."""
+        """Send the rest, with the error that ended the stream; return an error that comes first."""
         if self._comment is not None:
             await self._comment
         if self._is_gone:
@@ -170,7 +171,7 @@ class OpenStream:
         return None
 
     def close(self) -> None:
-        """Cancel what may be under way."""
+        """Cancel the operations in progress."""
         self._timer.cancel()
         self._task = None
         if self._comment is not None:
@@ -182,7 +183,7 @@ class OpenStream:
         frame: Callable[[StreamItem], bytes],
         ends: Callable[[Event], bool],
     ) -> bool:
-        """Send a batch. Return whether its last frame ends the stream, and is unsent."""
+        """Send a batch. Return whether its last frame ends the stream, and is not sent yet."""
         frames, size, limit = self._frames, 0, self._limit
         for item in batch:
             data = frame(item)
@@ -206,13 +207,13 @@ class OpenStream:
         return False
 
     def _taken_frames(self) -> bytes:
-        """Return the frames that were not sent, and keep none."""
+        """Return and drop the frames that were not sent."""
         frames = b"".join(self._frames)
         self._frames.clear()
         return frames
 
     async def _write(self, body: bytes, *, has_more: bool = True) -> None:
-        """Send a piece, after the headers if these were not sent, and after a comment."""
+        """Send a chunk, after unsent headers, and after a comment that is being sent."""
         if self._comment is not None:
             await self._comment
         await self._send_piece(body, has_more)
@@ -226,7 +227,7 @@ class OpenStream:
                 start = {"type": "http.response.start", "status": 200, "headers": headers}
                 await self._send(start)
             await self._send({"type": "http.response.body", "body": body, "more_body": has_more})
-        except OSError:  # how ASGI servers report a lost connection
+        except OSError:  # raised by ASGI servers for a lost connection
             self.leave()
 
     async def _send_comment(self) -> None:
@@ -244,10 +245,10 @@ class OpenStream:
 
 
 async def gathered(items: AsyncGenerator[StreamItem, None], limit: int) -> Batches:
-    """Yield the items of a service without batches, gathered.
+    """Yield the items of a service without batches, in batches.
 
-    That is up to ``_GATHERED`` items, and none once their JSON has ``limit`` bytes. A task takes
-    them from the service, so that a reader gets simultaneous items in one piece.
+    A batch has up to ``_GATHERED`` items, and ends once their JSON has ``limit`` bytes. A task
+    takes the items from the service, so that a reader gets simultaneous items in one chunk.
     """
     held: list[StreamItem] = []
     size = 0
@@ -293,9 +294,9 @@ def batches_of(items: AsyncIterator[StreamItem], limit: int) -> Batches:
 
 
 def _watch(receive: Receive, on_gone: Callable[[], None]) -> asyncio.Task[None] | None:
-    """Call back when the client disconnects. Return the task that waits for that, if one does.
+    """Call back when the client disconnects. Return the task that waits for this, if there is one.
 
-    Connections of this server tell of it without a task (``AsgiExchange.call_when_gone``).
+    Connections of this server report it without a task (``AsgiExchange.call_when_gone``).
     """
     call_when_gone = getattr(getattr(receive, "__self__", None), "call_when_gone", None)
     if call_when_gone is not None and call_when_gone(on_gone):
@@ -322,8 +323,8 @@ class Drainable(Protocol):
 
 
 class Streams:
-    """The open streams of a server: bounded in number, drained together, and each refused when its
-    credentials end (``watch``).
+    """The open streams of a server: limited in number, drained together, and ended when their
+    credentials expire (``watch``).
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -344,7 +345,7 @@ class Streams:
     ) -> AbstractContextManager[None]:
         """Register an open stream, of any binding, while the context lasts.
 
-        ``credentials`` opened it. To enter it raises ``OverloadedError`` when there are too many.
+        ``credentials`` opened it. Entering raises ``OverloadedError`` when there are too many.
         """
         return _Registered(self, stream, (context.tenant, context.caller.owner), credentials)
 
@@ -354,7 +355,7 @@ class Streams:
         self._open.add(stream)
 
     def remove(self, stream: Drainable, caller: tuple[str, str]) -> None:
-        """Remove what was added."""
+        """Unregister a stream."""
         self._open.discard(stream)
         self._limiter.release(caller)
 
@@ -374,11 +375,10 @@ class Streams:
     ) -> A2AError | None:
         """Send the events of ``items`` until they end, the client leaves or the server drains.
 
-        The ``headers`` are asked for once, and go out with the first event, or with the first
-        keep-alive comment. An error before that is returned, and nothing is sent; a later one is
-        the last frame. ``items`` is always closed; those of an ``ItemStream`` are framed and sent a
-        batch at a time.
-        ``answers_message`` tells the answer to a message from a subscription.
+        The ``headers`` are requested once, and sent with the first event, or with the first
+        keep-alive comment. An earlier error is returned, and nothing is sent; a later one is the
+        last frame. ``items`` is always closed; the items of an ``ItemStream`` are framed and sent
+        in batches. ``answers_message`` distinguishes the answer to a message from a subscription.
         """
         stream = OpenStream(self._settings, send, headers, answers_message=answers_message)
         try:
@@ -398,7 +398,7 @@ class Streams:
 
 
 class _Registered:
-    """Keeps a stream among those that are open, as long as the context lasts."""
+    """Keeps a stream registered as long as the context lasts."""
 
     __slots__ = ("_caller", "_credentials", "_stream", "_streams")
 

@@ -1,7 +1,7 @@
 """One request on a connection of the server, answered by its exchange or by an ASGI app.
 
 An exchange needs no ASGI messages, and mostly no task. It identifies the caller once for each
-request. Where the answer takes time, or is a stream, it continues as a request of an ASGI app.
+request. If the answer takes time, or is a stream, it continues as a request of an ASGI app.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = logging.getLogger("parley.server")
 class DirectExchange:
     """One request with its body, on a connection. ``begin`` answers it, now or later.
 
-    ``held`` is the size of the body, while it waits until its caller is known.
+    ``held`` is the size of the body while the caller is being identified.
     """
 
     __slots__ = ("_added", "_connection", "_exchange", "_is_gone", "_scope", "held")
@@ -46,16 +46,17 @@ class DirectExchange:
         self._is_gone = False
 
     def begin(self, body: bytes) -> None:
-        """Find out who calls, and answer."""
+        """Identify the caller, and answer."""
         identify = self._exchange.served.identify
         if identify is None:
             self._exchange.answer(body, ANONYMOUS, self._answered)
         else:
-            # Context variables of the author's function stay in it, as in a task.
+            # A separate context, as in a task, for context variables that the author's function
+            # sets.
             copy_context().run(self._identify, identify, body)
 
     def _identify(self, identify: Identify, body: bytes) -> None:
-        """Identify the caller, once, with a scope of its own."""
+        """Identify the caller, once, with its own copy of the scope."""
         exchange = self._exchange
         self._scope = exchange.scope = _own(self._scope)
         try:
@@ -70,7 +71,7 @@ class DirectExchange:
             self._connection.run_task(self._identify_later(caller, body))
 
     async def _identify_later(self, identifying: Awaitable[Caller], body: bytes) -> None:
-        """HttpAnswer once the caller is known, unless the client has gone."""
+        """Answer once the caller is known, unless the client has left."""
         exchange = self._exchange
         try:
             caller = await identifying
@@ -100,7 +101,7 @@ class DirectExchange:
         self._connection.go_on(app, self._scope)
 
     def _write(self, answer: HttpAnswer) -> None:
-        """Write an answer, its head and body at once."""
+        """Write an answer, its head and body together."""
         connection, status, body = self._connection, answer.status, answer.body
         if self._is_gone:
             return
@@ -124,7 +125,7 @@ class DirectExchange:
         connection.answered()
 
     def _write_failure(self, status: int) -> None:
-        """Say that there is no answer, as is said of any ASGI app, and close."""
+        """Write the response for a missing answer, as for any ASGI app, and close."""
         connection = self._connection
         if self._is_gone:
             return
@@ -134,31 +135,31 @@ class DirectExchange:
         connection.write(whole_response(status, *failure_of(status)))
         connection.answered()
 
-    # -- what the connection calls ---------------------------------------------------------------
+    # -- callbacks of the connection -----------------------------------------------------------
 
     def feed(self, piece: bytes) -> None:
-        """Take nothing: the body is here."""
+        """Do nothing, since the whole body was given."""
 
     def end_body(self) -> None:
-        """Take nothing: the body is here."""
+        """Do nothing, since the whole body was given."""
 
     def leave(self, then: Callable[[], object]) -> bool:
         """Return false: nothing is read any more."""
         return False
 
     def disconnect(self) -> None:
-        """Note that the client has gone; the turn goes on."""
+        """Record that the client has left; the turn continues."""
         self._is_gone = True
 
     def give_up(self) -> None:
-        """Say that the server ended before the answer was there."""
+        """Answer that the server ended before there was an answer."""
         error = OverloadedError("the server shut down before the answer was there")
         self._write(self._exchange.refusal(error))
         self._is_gone = True
 
 
 def _own(scope: Scope) -> Scope:
-    """Return a scope like that of all requests with a head, for one, whose app may change it."""
+    """Return a copy of a shared scope, for an app that may change it."""
     own = {**scope, "headers": list(scope["headers"]), "state": dict(scope["state"])}
     if "extensions" in scope:
         own["extensions"] = dict(scope["extensions"])
@@ -171,10 +172,11 @@ _FAILED = (b"content-type", b"text/plain; charset=utf-8")
 
 
 class AsgiExchange:
-    """One request and its answer.
+    """One request and its answer by an ASGI app.
 
-    The head of the answer is written together with the first part of its body. ``held`` is how many
-    bytes of the request's body the app has not read; ``has_started``: the answer has begun.
+    The head of the answer is written together with the first part of its body. ``held`` is the
+    number of bytes of the request's body that the app has not read; ``has_started``: the answer has
+    begun.
     """
 
     __slots__ = (
@@ -186,7 +188,7 @@ class AsgiExchange:
     def __init__(self, connection: HttpConnection, scope: Scope) -> None:
         self._connection = connection
         self._scope = scope
-        # Apps may change the scope; how the answer is framed does not depend on them.
+        # Apps may change the scope; the framing of the answer does not depend on it.
         self._asks_for_head = scope["method"] == "HEAD"
         self._has_chunks = scope["http_version"] == "1.1"
         self._body: list[bytes] = []
@@ -196,7 +198,7 @@ class AsgiExchange:
         self._on_gone: Callable[[], None] | None = None
         self._is_gone = self._is_complete = self._reads = False
         self._then: Callable[[], object] | None = None
-        # The answer: its head until the body comes, and how its length is known.
+        # The answer: its head until the body begins, and the way its length is determined.
         self._start: tuple[int, list[Field]] | None = None
         self.has_started = False
         self._in_chunks = self._without_body = False
@@ -205,7 +207,7 @@ class AsgiExchange:
     # -- called by the connection ----------------------------------------------------------------
 
     def feed(self, piece: bytes) -> None:
-        """Take a piece of the body."""
+        """Receive a chunk of the body."""
         if self._is_complete:
             return
         self._body.append(piece)
@@ -225,9 +227,10 @@ class AsgiExchange:
         """Wait for the app, whose task is cancelled at the end of the server."""
 
     def leave(self, then: Callable[[], object]) -> bool:
-        """Have an app that reads the body end, as if the client had gone, and call ``then`` once.
+        """Make an app that reads the body end, as if the client had left, and call ``then`` once.
 
-        Asked again, call it at once. Return false, and do nothing, where the app does not read.
+        If called again, it calls ``then`` at once. Returns false, and does nothing, if the app does
+        not read.
         """
         if not self._reads:
             return False
@@ -239,7 +242,7 @@ class AsgiExchange:
         return True
 
     def disconnect(self) -> None:
-        """Note that the client has gone."""
+        """Record that the client has left."""
         self._is_gone = True
         self._body, self.held = [], 0
         self._wake()
@@ -259,7 +262,7 @@ class AsgiExchange:
         """Call the app, and complete an unfinished answer."""
         try:
             running = app(self._scope, self.receive, self.send)
-            del app  # it may have the request, which a stream outlives by hours
+            del app  # it may reference the request, which a stream outlives by hours
             await running
         except asyncio.CancelledError:
             # The grace period of the server is over.
@@ -293,14 +296,14 @@ class AsgiExchange:
     # -- ASGI ------------------------------------------------------------------------------------
 
     async def receive(self) -> Message:
-        """Return the next piece of the body, or that the client has gone (ASGI)."""
+        """Return the next chunk of the body, or a disconnect (ASGI)."""
         connection = self._connection
         self._reads = True
         while not (self._body or self._is_body_complete or self._is_gone or self._is_complete):
             connection.wants_body()
             await self._changed()
         if self._is_body_complete and self._body is _TAKEN:
-            # The app waits for the client to go.
+            # The app waits for the client to leave.
             while not (self._is_gone or self._is_complete):
                 await self._changed()
         if self._is_gone or self._is_complete:
@@ -314,10 +317,11 @@ class AsgiExchange:
         return {"type": "http.request", "body": piece, "more_body": has_more}
 
     def call_when_gone(self, callback: Callable[[], None]) -> bool:
-        """Call back if the client goes before the answer is complete, in place of ``receive``.
+        """Call back if the client leaves before the answer is complete, as a replacement of
+        ``receive``.
 
-        Returns whether that is possible: only where all of the body was taken does the connection
-        read without the app, and so shows that the client has gone.
+        Returns whether that is possible: only if the whole body was read does the connection read
+        without the app, and so notices that the client has left.
         """
         if not self._is_body_complete or self.held or self._is_gone:
             return False
@@ -330,7 +334,7 @@ class AsgiExchange:
         await receiver
 
     async def send(self, message: Message) -> None:
-        """Take a message of the app (ASGI). Raises ``RuntimeError`` for one out of place."""
+        """Accept a message of the app (ASGI). Raises ``RuntimeError`` for one out of order."""
         connection = self._connection
         if connection.is_write_paused:
             await connection.writable()
@@ -355,7 +359,7 @@ class AsgiExchange:
     # -- the answer ------------------------------------------------------------------------------
 
     def _begin(self, status: int, headers: list[Field]) -> None:
-        """Decide how the answer is framed, and keep the head until the body comes."""
+        """Decide about the framing of the answer, and keep the head until the body begins."""
         fields: list[Field] = []
         self._without_body = self._asks_for_head or status in _WITHOUT_BODY or status < 200
         self._unsent = None
@@ -369,7 +373,7 @@ class AsgiExchange:
                 if status in _WITHOUT_BODY[:1] or status < 200:
                     continue
             elif name == b"transfer-encoding":
-                continue  # the server's own decision
+                continue  # decided by the server itself
             elif name == b"connection" and b"close" in value.lower():
                 has_close = True
                 self._connection.keeps_alive = False
@@ -386,7 +390,7 @@ class AsgiExchange:
         assert self._start is not None
         status, fields = self._start
         is_unknown = self._unsent is None and not self._without_body
-        if is_unknown and self._has_chunks:  # else the end of the connection is it
+        if is_unknown and self._has_chunks:  # else the end of the connection ends the body
             self._in_chunks = True
             fields.append((b"transfer-encoding", b"chunked"))
         head = response_head(status, fields)
@@ -457,4 +461,4 @@ def scope_of(
 
 
 _TAKEN: list[bytes] = []
-"""In place of a body that the app has taken whole."""
+"""A marker for a body that the app has completely read."""

@@ -1,8 +1,8 @@
-"""One HTTP/1.1 connection: bytes in, requests in order, answers out; bounded in time and memory.
+"""One HTTP/1.1 connection: bytes in, requests in order, answers out; limited in time and memory.
 
-The way of data: ``data_received`` collects it, ``_read_on`` takes heads and bodies from it, an
-exchange answers: itself (``DirectExchange``), or with an ASGI app (``AsgiExchange``). There is at
-most one request at a time. Later requests stay bytes until its answer was sent and read.
+``data_received`` collects data, ``_read_on`` takes heads and bodies from it, and an exchange
+answers: itself (``DirectExchange``), or with an ASGI app (``AsgiExchange``). There is at most one
+request at a time. Later requests stay bytes until its answer was sent and read.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ChunkedBody:
         self.is_complete = False
 
     def decode(self, buffer: bytearray) -> bytes:
-        """Take from the buffer what belongs to the body, and return the data in it.
+        """Remove the bytes of the body from the buffer, and return the data in them.
 
         Raises ``RequestRefused`` for malformed data.
         """
@@ -113,8 +113,8 @@ class ChunkedBody:
 class MovingDeadline:
     """Calls a function once a deadline has passed.
 
-    The timer is set for the first deadline, and looks at the current one when it fires: to move it
-    to a later time moves a number, and the event loop is not asked.
+    The timer is set for the first deadline, and checks the current deadline when it fires: moving
+    it to a later time only changes a number, without the event loop.
     """
 
     __slots__ = ("_at", "_expired", "_loop", "_timer")
@@ -139,15 +139,16 @@ class MovingDeadline:
         self._at = None
 
     def rest(self) -> None:
-        """Have no timer either, unless there is a deadline: none is to be expected for long."""
+        """Remove the timer too, unless there is a deadline, since none is expected for a long
+        time."""
         if self._at is None and self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def close(self) -> None:
-        """Have no deadline, and no timer, for good."""
+        """Remove the deadline and the timer for good."""
         self._at = None
-        self._expired = _nothing  # else its owner would wait for the garbage collector
+        self._expired = _nothing  # avoids a reference cycle with the owner
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -175,13 +176,13 @@ _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,%d})\r\n" % MAX_LENGTH_DI
 
 
 class KnownHead:
-    """The last head of a connection, and what answers the requests that have it.
+    """The last head of a connection, and the handler of requests with this head.
 
-    Data begins with the same head if it has the same bytes, but for the digits of Content-Length.
-    ``read_head`` gives the same for it then: those digits say where the body ends, and nothing
-    else. A head without such digits, as those of GET are, is the same if all of its bytes are.
-    ``size`` is how long the head is in the data that was found to begin with it last. ``revision``
-    is that of the app when it said what answers.
+    Data begins with the same head if its bytes are equal, except for the digits of Content-Length:
+    ``read_head`` would return the same fields, since these digits only determine the end of the
+    body. A head without such digits, as of a GET, must be equal byte by byte. ``size`` is the
+    length of the head in the data that was last found to begin with it. ``revision`` is the
+    revision of the app when it returned the handler.
     """
 
     __slots__ = ("_begin", "_end", "_head", "_length", "requests", "revision", "size")
@@ -194,7 +195,8 @@ class KnownHead:
         requests: AgentRequests,
         revision: int,
     ) -> None:
-        """``length`` is that of the body, ``digits`` where the head says it, if it does."""
+        """``length`` is the length of the body, ``digits`` the position of its number in the
+        head."""
         self._head = head
         self._length = length
         self._begin, self._end = digits or (0, 0)
@@ -206,7 +208,7 @@ class KnownHead:
     def of(
         cls, data: bytes, head: RequestHead, requests: AgentRequests, revision: int
     ) -> KnownHead | None:
-        """Return a head that was read from ``data``; ``None`` for one that none should follow."""
+        """Return a head that was read from ``data``; ``None`` if it must not be reused."""
         if len(data) > _MAX_KNOWN or head.is_expecting or head.is_upgrade or not head.keeps_alive:
             return None
         if head.length is None:
@@ -217,7 +219,7 @@ class KnownHead:
     def length_in(self, data: bytes) -> int:
         """Return the length of the body of a request that begins with this head; else -1."""
         known = self._head
-        if data[: self.size] == known:  # most requests of a client are as long as the last one
+        if data[: self.size] == known:  # most requests of a client have equally long bodies
             return self._length
         begin = self._begin
         if not begin or data[:begin] != known[:begin]:
@@ -235,13 +237,13 @@ class KnownHead:
 
 
 MIN_BODY_RATE = 4096
-"""Bytes per second at which the body of a request never times out."""
+"""The number of bytes per second at which the body of a request never times out."""
 
-# Beyond so many bytes behind a request, or of its body that the app has not read, nothing is read.
+# The limit on bytes after a request, and on bytes of its body that the app has not read.
 _MAX_HELD = 64 * 1024
-# The body of a complete request that is not accounted for.
+# The size up to which the body of a complete request is not counted.
 _SMALL = 4096
-# How long a refused client may still send, so that it can read the reason.
+# The time that a rejected client may still send, so that it can read the reason.
 _LINGER = 2.0
 _MAX_LINGER = 256 * 1024
 # Beyond this many unsent bytes the app's writes pause.
@@ -282,19 +284,20 @@ class HttpConnection(asyncio.Protocol):
         self._server: tuple[str, int | None] | None = None
         self._scheme = "http"
         self._extensions: dict[str, Any] | None = None
-        # Input that is neither of a complete head nor of a body yet, and how much of it was looked
-        # through for the end of a head.
+        # Input that is not yet a complete head or part of a body, and the length that was searched
+        # for the end of a head.
         self._buffer = bytearray()
         self._checked = 0
-        # The request under way: what answers it, and what is missing of its body (a number of
-        # bytes, or chunks).
+        # The current request: the exchange that answers it, and the missing part of its body (a
+        # number of bytes, or chunks).
         self._exchange: AsgiExchange | DirectExchange | None = None
         self._rest = 0
         self._body: ChunkedBody | None = None
         self._known: KnownHead | None = None
         self.keeps_alive = True
         self.is_expecting = False
-        # When the head or body under way began, when data came last, and how much since then.
+        # The start of the current head or body, the time of the last data, and the amount since
+        # then.
         self._started_at = self._last_data_at = 0.0
         self._received = 0
         self._deadline = MovingDeadline(loop, self._expire)
@@ -322,7 +325,8 @@ class HttpConnection(asyncio.Protocol):
             self._scheme = "https"
             self._extensions = {"tls": tls_extension(encryption)}
         if serving.proxies is not None and self.client is not None:
-            # What proxies say replaces the address in a scope, so it is kept beside it.
+            # The address in a scope may come from a proxy's header, so the connection's is kept
+            # separately.
             self._extensions = {**(self._extensions or {}), CONNECTION: {"client": self.client}}
         address = self.client[0] if self.client else ""
         self.network = network_of(address)
@@ -334,7 +338,7 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(_OVERLOADED, _RETRY)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the app, and release everything (transport callback)."""
+        """Notify the app, and release everything (transport callback)."""
         self._is_ending = True
         self._deadline.close()
         exchange, self._exchange = self._exchange, None
@@ -349,17 +353,18 @@ class HttpConnection(asyncio.Protocol):
         self._serving.connections.discard(self)
 
     def eof_received(self) -> None:
-        """Let the transport close: the client has ended the connection (transport callback)."""
+        """Let the transport close, since the client has ended the connection (transport
+        callback)."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether the connection waits for a request, or for the rest of a head."""
+        """True if the connection waits for a request, or for the rest of a head."""
         return self._exchange is None and not (
             self._is_in_body or self.is_write_paused or self._is_ending
         )
 
     def shutdown(self) -> None:
-        """Close after the answer under way: the server ends."""
+        """Close after the current answer, because the server ends."""
         if self._exchange is None:
             self.close()
         else:
@@ -368,7 +373,7 @@ class HttpConnection(asyncio.Protocol):
     # -- input -----------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Take data (transport callback)."""
+        """Receive data (transport callback)."""
         self._received += len(data)
         if self._ignores_input or self._is_ending or self._transport.is_closing():
             if self._is_ending and self._received > _MAX_LINGER:
@@ -377,7 +382,7 @@ class HttpConnection(asyncio.Protocol):
         if self._exchange is None and not (
             self._buffer or self.is_write_paused or self._rest or self._body is not None
         ):
-            # Most requests come in one piece, which need not be collected.
+            # Most requests arrive in one piece, which need not be collected.
             if self._known is not None and self._repeat(self._known, data):
                 return
             end = data.find(_END_OF_HEAD) + 4
@@ -388,7 +393,7 @@ class HttpConnection(asyncio.Protocol):
         self._read_on()
 
     def _read_on(self) -> None:
-        """Take what can be taken from the buffer."""
+        """Process the data in the buffer as far as possible."""
         buffer = self._buffer
         while buffer and not (self._ignores_input or self._is_ending):
             if self._is_in_body:
@@ -401,16 +406,16 @@ class HttpConnection(asyncio.Protocol):
                     break
                 continue
             if self._exchange is not None or self.is_write_paused:
-                break  # it waits for the answer
+                break  # later requests wait for the answer
             head = self._take_head()
             if head is None or not self._begin(head, b""):
                 break
         self._after_input()
 
     def _take_head(self) -> bytes | None:
-        """Take a head from the buffer, if it is complete."""
+        """Remove a head from the buffer, if it is complete."""
         buffer = self._buffer
-        while buffer.startswith(b"\r\n"):  # which may be between two requests
+        while buffer.startswith(b"\r\n"):  # allowed between two requests
             del buffer[:2]
         if not buffer:
             self._checked = 0
@@ -431,7 +436,7 @@ class HttpConnection(asyncio.Protocol):
         return head
 
     def _begin(self, data: bytes, rest: bytes) -> bool:
-        """Begin the request of a head; ``rest`` came behind it. Return whether to read on."""
+        """Begin the request of a head; ``rest`` came after it. Return whether to read on."""
         if data.startswith(b"\r\n"):
             self._buffer[:0] = data + rest
             self._read_on()
@@ -477,7 +482,7 @@ class HttpConnection(asyncio.Protocol):
         return True
 
     def _repeat(self, known: KnownHead, data: bytes) -> bool:
-        """Begin a whole request that has the head of the last one; else do nothing."""
+        """Begin a complete request with the same head as the last one; otherwise do nothing."""
         length, agents = known.length_in(data), self._serving.agents
         if agents is None or agents.revision != known.revision:
             return False
@@ -488,7 +493,7 @@ class HttpConnection(asyncio.Protocol):
         return True
 
     def _ask(self, requests: AgentRequests, rest: bytes, length: int) -> None:
-        """Begin a request that its exchange answers; ``rest`` is its body, and what is behind."""
+        """Begin a request that its exchange answers; ``rest`` begins with its body."""
         exchange = self._exchange = DirectExchange(self, requests)
         if length == len(rest):
             exchange.begin(rest)
@@ -505,7 +510,7 @@ class HttpConnection(asyncio.Protocol):
         self.run_task(exchange.run(app))
 
     def _take_body(self) -> None:
-        """Hand on what the buffer has of the body. Raises ``RequestRefused``."""
+        """Pass on the body bytes in the buffer. Raises ``RequestRefused``."""
         buffer, exchange = self._buffer, self._exchange
         self.is_expecting = False
         if self._body is None:
@@ -518,7 +523,7 @@ class HttpConnection(asyncio.Protocol):
             is_complete = self._body.is_complete
             if is_complete:
                 self._body = None
-        if exchange is not None:  # else it was answered before, and the rest is dropped
+        if exchange is not None:  # else it was already answered, and the rest is dropped
             if piece:
                 exchange.feed(piece)
             if is_complete:
@@ -528,7 +533,7 @@ class HttpConnection(asyncio.Protocol):
             self._become_idle()
 
     def _after_input(self) -> None:
-        """Set the deadline of what is incomplete, bound what is held, and account for it."""
+        """Set the deadline for incomplete input, and limit and count the buffered bytes."""
         exchange = self._exchange
         if self._is_ending or self._ignores_input:
             return
@@ -542,14 +547,14 @@ class HttpConnection(asyncio.Protocol):
         if held > _MAX_HELD and (exchange is not None or self.is_write_paused):
             self._pause_reading()
         if (held or self._reserved) and not self._is_reserve_scheduled:
-            # Once the app had a chance to read it.
+            # After the app had a chance to read it.
             self._is_reserve_scheduled = True
             self._loop.call_soon(self._reserve_held)
 
-    # -- what exchanges call ---------------------------------------------------------------------
+    # -- callbacks of exchanges ------------------------------------------------------------------
 
     def go_on(self, app: ASGIApp, scope: Scope) -> None:
-        """Go on with the request under way in an ASGI app: its body was read."""
+        """Continue the current request, whose body was read, in an ASGI app."""
         exchange = AsgiExchange(self, scope)
         exchange.take_body()
         self._run(exchange, app)
@@ -558,9 +563,9 @@ class HttpConnection(asyncio.Protocol):
             self._exchange = None
 
     def forget_head(self) -> None:
-        """Keep nothing for a next request while this one streams.
+        """Drop the last head while this request streams.
 
-        A request that repeats the head of this one is read as if it were new.
+        A request that repeats the head of this one is then read as a new one.
         """
         self._known = None
         self._deadline.rest()
@@ -573,7 +578,7 @@ class HttpConnection(asyncio.Protocol):
         task.add_done_callback(tasks.discard)
 
     def wants_body(self) -> None:
-        """Read again: the app has taken what there was of the body, or waits for it."""
+        """Resume reading: the app has consumed the available body, or waits for it."""
         if self.is_expecting:
             self.is_expecting = False
             if not self._is_ending:
@@ -589,14 +594,14 @@ class HttpConnection(asyncio.Protocol):
             self._transport.write(data)
 
     async def writable(self) -> None:
-        """Wait until the client has read enough, or has gone."""
+        """Wait until the client has read enough, or has left."""
         while self.is_write_paused:
             writer = self._loop.create_future()
             self._writers.append(writer)
             await writer
 
     def answered(self) -> None:
-        """Go on after an answer that is complete."""
+        """Continue after a complete answer."""
         self._exchange = None
         if self._is_ending:
             return
@@ -606,13 +611,13 @@ class HttpConnection(asyncio.Protocol):
         if self._is_reading_paused:
             self._resume_reading()
         if self._rest or self._body is not None:
-            # The app did not read all of the body; the rest is dropped.
+            # The app did not read the whole body; the rest is dropped.
             self.is_expecting = False
             self._await_body()
         else:
             self._become_idle()
         if self._buffer:
-            # Not from within the app, which may have more to do.
+            # Not from within the app, which may still be running.
             self._loop.call_soon(self._read_on_later)
 
     def _read_on_later(self) -> None:
@@ -620,19 +625,19 @@ class HttpConnection(asyncio.Protocol):
             self._read_on()
 
     def give_up(self) -> None:
-        """Answer what has no answer yet: the server ends now."""
+        """Answer requests without an answer, because the server ends now."""
         if self._exchange is not None and not self._is_ending:
             self.keeps_alive = False
             self._exchange.give_up()
 
     def abort(self) -> None:
-        """Abort the connection: of a client that does not read, or of an app that failed."""
+        """Abort the connection, because a client does not read or an app failed."""
         self._transport.abort()
 
     # -- budgets and backpressure ----------------------------------------------------------------
 
     def unsent(self) -> int:
-        """Return how many bytes the client has not read."""
+        """Return the number of bytes that the client has not read."""
         return self._transport.get_write_buffer_size()
 
     def pause_writing(self) -> None:
@@ -661,7 +666,7 @@ class HttpConnection(asyncio.Protocol):
         self._is_reading_paused = True
         self._transport.pause_reading()
         if len(self._buffer) > _MAX_HELD and not self._is_in_body:
-            # The answer under way may take hours; what is behind it is not held for so long.
+            # The current answer may take hours; input after it is not kept for so long.
             self._deadline.set(self._loop.time() + self._serving.idle_timeout)
 
     def _resume_reading(self) -> None:
@@ -671,7 +676,7 @@ class HttpConnection(asyncio.Protocol):
                 self._transport.resume_reading()
 
     def _reserve_held(self) -> None:
-        """Reserve room for what is held; refuse it if there is none."""
+        """Reserve room for buffered bytes; reject the request if there is none."""
         self._is_reserve_scheduled = False
         if self._is_ending or self._transport.is_closing():
             return
@@ -708,7 +713,7 @@ class HttpConnection(asyncio.Protocol):
         self._serving.connections.rest(self)
 
     def _await_body(self) -> None:
-        """Give the client its time for a body, from now."""
+        """Start the client's time limit for a body."""
         self._started_at = self._last_data_at = self._loop.time()
         self._received = 0
         self._deadline.set(self._body_deadline())
@@ -724,7 +729,7 @@ class HttpConnection(asyncio.Protocol):
             self._expect_reader()
         elif self._is_in_body:
             if exchange is not None and (self._is_reading_paused or exchange.has_started):
-                self._await_body()  # it is not the client's turn
+                self._await_body()  # the client is not expected to send now
             else:
                 self._reject(_TIMEOUT)
         elif exchange is not None:
@@ -746,10 +751,10 @@ class HttpConnection(asyncio.Protocol):
         else:
             self._deadline.set(self._loop.time() + self._serving.idle_timeout)
 
-    # -- refusing and closing --------------------------------------------------------------------
+    # -- rejecting and closing -------------------------------------------------------------------
 
     def _fail(self, refused: RequestRefused) -> None:
-        """Refuse what is malformed: where it ends is unknown, so nothing further is read."""
+        """Reject malformed input: its end is unknown, so nothing more is read."""
         _log.debug("%s: %s", self.client, refused)
         if not self._is_in_body and self._exchange is not None:
             self._close_after_answer()
@@ -757,7 +762,7 @@ class HttpConnection(asyncio.Protocol):
             self._reject(refused.status)
 
     def _reject(self, status: bytes, headers: bytes = b"") -> None:
-        """Refuse the request being received with a status, or abort where none can be sent."""
+        """Reject the request being received with a status, or abort if none can be sent."""
         if self._transport.is_closing():
             return
         exchange = self._exchange
@@ -766,7 +771,8 @@ class HttpConnection(asyncio.Protocol):
         if is_dropped or (exchange is not None and exchange.has_started):
             self._transport.abort()
         elif exchange is not None and exchange.leave(partial(self._refuse, status, headers)):
-            # The app may keep what it has read, and its client asks how much that is once refused.
+            # The app may store the bytes that it has read, and its client asks for their number
+            # later.
             self._ignores_input = True
             self._buffer.clear()
             self._reserve(0)
@@ -776,7 +782,7 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(status, headers)
 
     def _refuse(self, status: bytes, headers: bytes = b"") -> None:
-        """Refuse with a status, and let the client read it before the connection ends."""
+        """Reject with a status, and let the client read it before the connection ends."""
         transport = self._transport
         if self._is_ending or transport.is_closing():
             return
@@ -787,14 +793,14 @@ class HttpConnection(asyncio.Protocol):
         if (self._exchange is None and self._received == 0) or not transport.can_write_eof():
             self.close()
             return
-        # To close at once could reset the connection, and the client would not see why.
+        # Closing at once could reset the connection, and the client would not see the reason.
         self._end_input()
         self._received = 0
         transport.write_eof()
         self._deadline.set(self._loop.time() + _LINGER)
 
     def _close_after_answer(self) -> None:
-        """Close after the answer under way, and ignore all further input."""
+        """Close after the current answer, and ignore all further input."""
         if self._exchange is None:
             self.close()
             return
@@ -802,11 +808,11 @@ class HttpConnection(asyncio.Protocol):
         self._ignores_input = True
         self._buffer.clear()
         self._checked = 0
-        self._resume_reading()  # else nothing would tell that the client has gone
+        self._resume_reading()  # needed to notice that the client has left
         self._reserve_held()
 
     def close(self) -> None:
-        """Close, once the client has read what was written."""
+        """Close after the client has read the written data."""
         self._end_input()
         self._transport.close()
         if self._transport.get_write_buffer_size():
@@ -814,7 +820,7 @@ class HttpConnection(asyncio.Protocol):
             self._deadline.set(self._loop.time() + self._serving.idle_timeout)
 
     def _end_input(self) -> None:
-        """Take no further input, and no further answer."""
+        """Accept no more input, and no more answers."""
         self._is_ending = True
         self._buffer.clear()
         self._rest, self._body = 0, None
@@ -838,7 +844,7 @@ class HttpConnection(asyncio.Protocol):
         return scope
 
     def _becomes_socket(self, head: RequestHead, rest: bytes) -> bool:
-        """Give the transport away if a request asks for a WebSocket that is taken."""
+        """Hand the transport over if a request asks for a WebSocket that is accepted."""
         serving = self._serving
         if serving.upgrades is None:
             return False

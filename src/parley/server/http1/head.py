@@ -1,7 +1,7 @@
-"""Reads heads of requests, decides where bodies end (RFC 9112), and writes heads of answers.
+"""Reads heads of requests, determines the ends of bodies (RFC 9112), and writes heads of answers.
 
-httptools reads the lines. Ambiguous requests are refused here, because a proxy in front of the
-server may have read them in another way (request smuggling).
+httptools reads the lines. Ambiguous requests are rejected here, because a proxy in front of the
+server may have read them differently (request smuggling).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BARE_LF = re.compile(rb"(?:\A|[^\r])\n")
 
 
 class RequestRefused(Exception):
-    """The request is refused with a status; the connection ends. The message is for the log."""
+    """The request is rejected with a status; the connection ends. The message is for the log."""
 
     def __init__(self, message: str, status: bytes = BAD_REQUEST) -> None:
         super().__init__(message)
@@ -74,14 +74,14 @@ class RequestHead:
         self._hosts = 0
         self._is_complete = False
 
-    # -- what httptools calls ------------------------------------------------------------------
+    # -- callbacks of httptools ----------------------------------------------------------------
 
     def on_url(self, url: bytes) -> None:
-        """Take the request target."""
+        """Store the request target."""
         self.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header field."""
+        """Store a header field."""
         name = name.lower()
         self.headers.append((name, value))
         if name in _DECIDING:
@@ -171,7 +171,7 @@ def read_head(data: bytes) -> RequestHead:
     if len(data) > MAX_HEAD:
         raise RequestRefused("a long head", b"431 Request Header Fields Too Large")
     if not _BEGINNING.match(data, 0, 21):
-        raise RequestRefused("this is no HTTP request")  # httptools skips line ends before it
+        raise RequestRefused("this is no HTTP request")  # httptools would skip leading line ends
     line = data.find(b"\r\n")
     if data.count(b" ", 0, line) != 2:
         raise RequestRefused("the request line is not three words")
@@ -198,9 +198,9 @@ def read_head(data: bytes) -> RequestHead:
 
 
 def check_beginning(data: bytes | bytearray, since: int) -> None:
-    """Refuse what cannot become a head: it is not the beginning of one.
+    """Reject data that cannot be the beginning of a head.
 
-    ``since`` is how much of it was checked before. Raises ``RequestRefused``.
+    ``since`` is the length that was checked before. Raises ``RequestRefused``.
     """
     if len(data) > MAX_HEAD:
         raise RequestRefused("a long head", b"431 Request Header Fields Too Large")
@@ -257,7 +257,7 @@ def response_head(status: int, fields: Iterable[Field]) -> bytes:
 def whole_response(status: int, fields: tuple[Field, ...], body: bytes) -> bytes:
     """Return an answer with its head, as ``response_head`` returns it, and a Content-Length.
 
-    What most answers have in common is checked and put together once.
+    The parts that most answers have in common are checked and joined once.
     """
     lines = _known_lines.get(fields)
     if lines is None:

@@ -1,4 +1,5 @@
-"""Listens for HTTP connections, and ends: drains the app, waits for answers, gives up the rest."""
+"""Listens for HTTP connections, and shuts down: drains the app, waits for answers, cancels the
+rest."""
 
 from __future__ import annotations
 
@@ -26,17 +27,17 @@ if sys.platform == "win32":
     _SIGNALS.append(signal.SIGBREAK)
 
 _CANCEL_SECONDS = 1.0
-"""How long requests that were cancelled at the end have to say so to their callers."""
+"""The time that requests cancelled at the end have to notify their callers."""
 
 _log = logging.getLogger("parley.server")
 
 
 class Http1Server:
-    """Serves connections on given sockets until ``end`` is called or a signal comes.
+    """Serves connections on given sockets until ``end`` is called or a signal arrives.
 
-    ``drain`` is called first at the end; then requests under way have ``grace`` seconds.
-    ``lifespan`` is around it all. ``started`` is called once connections are accepted. With
-    ``signals`` the first one ends the server, and the second one cancels ``serve``.
+    ``drain`` is called first at the end; then current requests have ``grace`` seconds. ``lifespan``
+    surrounds all of it. ``started`` is called once connections are accepted. With ``signals`` the
+    first one ends the server, and the second one cancels ``serve``.
     """
 
     def __init__(
@@ -96,14 +97,14 @@ class Http1Server:
             self._listening.append(listening)
 
     def end(self) -> None:
-        """Drain the app, and then wait for the answers under way."""
+        """Drain the app, and then wait for the current answers."""
         self.should_exit = True
         if self._drain is not None:
             self._drain()
         self._over.set()
 
     async def _finish(self) -> None:
-        """Wait until the answers under way are sent; after the grace period, cancel them."""
+        """Wait until the current answers are sent; after the grace period, cancel them."""
         serving = self._serving
         for connection in list(serving.connections):
             connection.shutdown()
@@ -150,12 +151,12 @@ class Http1Server:
 
 
 class StartupFailed(Exception):
-    """The app said that it cannot start; the message is its own."""
+    """The app reported that it cannot start; the message is the app's."""
 
 
 @asynccontextmanager
 async def lifespan_of(app: ASGIApp, state: dict[str, Any]) -> AsyncIterator[None]:
-    """Start an app, and stop it at the end. An app without lifespan is served all the same.
+    """Start an app, and stop it at the end. An app without lifespan is served too.
 
     Raises ``StartupFailed``.
     """
@@ -187,7 +188,7 @@ async def lifespan_of(app: ASGIApp, state: dict[str, Any]) -> AsyncIterator[None
             given.put_nowait({"type": "lifespan.shutdown"})
             answer = await said.get()
             if answer is not None and answer["type"] == "lifespan.shutdown.failed":
-                _log.error("the app did not stop as it should: %s", answer.get("message", ""))
+                _log.error("the app failed to stop cleanly: %s", answer.get("message", ""))
     finally:
         task.cancel()
         await asyncio.wait({task})

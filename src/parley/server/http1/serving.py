@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from parley.server.http1.connection import HttpConnection
 
 LEAST_SHARE = 100
-"""How many connections one address may have, whatever its share is."""
+"""The minimum number of connections that one address may have, whatever its share is."""
 
 
 M = TypeVar("M")
 
 
 class Members(set[M]):
-    """A set that tells when its last member has gone."""
+    """A set that signals when its last member is removed."""
 
     def __init__(self, on_empty: Callable[[], None]) -> None:
         super().__init__()
@@ -43,9 +43,10 @@ class Members(set[M]):
 class HttpConnections(Members["HttpConnection"]):
     """The connections of a server: at most ``most``, and a share of them for each address.
 
-    An IPv6 address is its network (/64). An address with its whole share gets a new connection for
-    its longest idle one. When all are taken, the address that has most loses its longest idle one.
-    ``is_exempt`` knows the addresses that stand for many clients.
+    An IPv6 address is its network (/64). If an address has used up its share, a new connection
+    replaces its longest idle one. If all connections are in use, the address with the most
+    connections loses its longest idle one. ``is_exempt`` knows the addresses that stand for many
+    clients.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class HttpConnections(Members["HttpConnection"]):
         self._share = min(most, max(LEAST_SHARE, int(most * share)))
         self._is_exempt = is_exempt
         self._counts: Counter[str] = Counter()
-        # By network, the longest idle one first; some of them have a request again.
+        # By network, the longest idle one first; some may have a new request.
         self._idle: defaultdict[str, dict[HttpConnection, None]] = defaultdict(dict)
 
     def add(self, member: HttpConnection) -> None:
@@ -69,7 +70,7 @@ class HttpConnections(Members["HttpConnection"]):
         self._counts[member.network] += 1
 
     def discard(self, member: Any) -> None:
-        """Count a connection no longer, if it was counted."""
+        """Stop counting a connection, if it was counted."""
         if member in self:
             network = member.network
             self._idle[network].pop(member, None)
@@ -85,7 +86,7 @@ class HttpConnections(Members["HttpConnection"]):
         idle[member] = None
 
     def make_room(self, address: str, network: str) -> bool:
-        """Return whether a further connection has room. An idle one may be closed for it."""
+        """Return whether there is room for another connection. An idle one may be closed for it."""
         if self._counts[network] >= self._share and not self._is_exempt(address):
             return self._close_idle(network)
         return len(self) < self._most or self._close_idle(
@@ -93,7 +94,7 @@ class HttpConnections(Members["HttpConnection"]):
         )
 
     def _close_idle(self, network: str) -> bool:
-        """Close the longest idle connection of a network; return whether there is one."""
+        """Close the longest idle connection of a network. Return whether there is one."""
         idle = self._idle[network]
         while idle:
             first = next(iter(idle))
@@ -105,7 +106,7 @@ class HttpConnections(Members["HttpConnection"]):
 
 
 class Upgrades:
-    """Makes WebSockets of the requests that ask for one, where ``takes`` says so of their scope."""
+    """Upgrades requests to WebSockets, if ``takes`` accepts their scope."""
 
     def __init__(self, serving: SocketServing, takes: Callable[[Scope], bool]) -> None:
         self._serving = serving
@@ -118,24 +119,24 @@ class Upgrades:
         return is_asked and self._takes(scope)
 
     def hand_over(self, transport: asyncio.Transport, handed: Handed) -> None:
-        """Make a connection a WebSocket: shake hands, and call the app."""
-        # Imported here: servers without sockets do not pay for websockets.
+        """Upgrade a connection to a WebSocket: shake hands, and call the app."""
+        # Imported here, so that servers without sockets do not import websockets.
         from parley.server.websocket.connection import SocketConnection
 
         SocketConnection(self._serving, transport).begin(handed)
 
 
 class HttpServing:
-    """The app of a server, the limits of each connection, and the budgets that all share.
+    """The app of a server, the limits of each connection, and the shared budgets.
 
     ``max_connections`` are accepted; one address has ``address_share`` of them. ``head_timeout`` is
     in seconds from the first byte of a request to the end of its headers. ``body_timeout`` is for
-    the body, extended with what arrives, and for each pause in it. ``idle_timeout`` is for the time
+    the body, extended by received data, and for each pause in it. ``idle_timeout`` is for the time
     between requests, and for a client that does not read. ``request_bytes`` bounds unanswered
-    input, ``unsent_bytes`` unread output. ``proxies`` are those whose headers say who the sender
-    is; ``None`` believes no proxy. ``upgrades`` makes WebSockets of the requests that ask for one;
-    without it nothing does. ``state`` is what the app's lifespan gives to its requests. ``agents``
-    is the app whose requests to agents need no ASGI.
+    input, ``unsent_bytes`` unread output. ``proxies`` are the proxies whose headers name the
+    sender; ``None`` trusts no proxy. ``upgrades`` upgrades requests to WebSockets; without it there
+    are none. ``state`` is the state that the app's lifespan shares with its requests. ``agents`` is
+    the app whose requests to agents need no ASGI.
     """
 
     def __init__(
@@ -179,7 +180,7 @@ class HttpServing:
             self._ended.set()
 
     async def wait_ended(self) -> None:
-        """Wait until there is no connection and no task."""
+        """Wait until there are no connections and no tasks."""
         while self.connections or self.tasks:
             self._ended.clear()
             await self._ended.wait()
@@ -195,7 +196,8 @@ Client = tuple[str, int]
 
 
 class KnownProxies:
-    """The proxies whose headers count: addresses and networks with commas between, or ``*``."""
+    """The proxies whose headers are trusted: addresses and networks separated by commas, or
+    ``*``."""
 
     def __init__(self, listed: str | None = None) -> None:
         if listed is None:
@@ -229,8 +231,8 @@ class KnownProxies:
     ) -> tuple[Client | None, str]:
         """Return the client and the scheme of a request that came from ``client``.
 
-        The client is the last entry of ``X-Forwarded-For`` that is no known proxy, else the first
-        one; ``client`` itself if that is no address.
+        The client is the last entry of ``X-Forwarded-For`` that is not a known proxy, else the
+        first one; ``client`` itself if that is not an address.
         """
         if (client[0] if client else "") not in self:
             return client, scheme

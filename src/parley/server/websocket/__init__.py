@@ -1,1 +1,1 @@
-"""WebSockets, listening: handshakes, frames, limits."""
+"""WebSockets of the server: handshakes, frames, limits."""

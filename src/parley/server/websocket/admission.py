@@ -1,4 +1,4 @@
-"""The way of a WebSocket through the app: origin, start, limits, handler; refusal and draining.
+"""The admission of a WebSocket: origin, start, limits, handler; rejection and draining.
 
 Browsers let any page open a WebSocket, with the cookies and from the network of its user, so the
 server checks the page's origin (RFC 6455 §10.2).
@@ -21,7 +21,7 @@ from parley.server.lifecycle import Lifecycle
 from parley.server.limits import SocketLimits
 from parley.server.settings import Settings
 
-# -- refusal ----------------------------------------------------------------------------------
+# -- rejection --------------------------------------------------------------------------------
 
 DENIAL = "websocket.http.response"
 """The extension of ASGI for an HTTP answer to a handshake."""
@@ -39,7 +39,7 @@ async def refuse_with(
     *,
     reason: str = "",
 ) -> None:
-    """Refuse a WebSocket that is not open yet.
+    """Reject a WebSocket that is not open yet.
 
     A server without the extension of ASGI sends status 403 instead.
     """
@@ -59,7 +59,7 @@ async def refuse_with_message(
     message: str,
     headers: Iterable[tuple[bytes, bytes]] = (),
 ) -> None:
-    """Refuse a WebSocket that nothing was received from yet, with a message for a person."""
+    """Reject a WebSocket from which nothing was received yet, with a message for a person."""
     if (await receive())["type"] == "websocket.connect":
         body = msgspec.json.encode({"error": message})
         headers = [
@@ -69,7 +69,7 @@ async def refuse_with_message(
 
 
 def refused_by(handler: ASGIApp) -> ASGIApp:
-    """Return the app that refuses a WebSocket with what ``handler`` answers to a GET."""
+    """Return an app that rejects a WebSocket with the answer of ``handler`` to a GET."""
 
     async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
         if (await receive())["type"] != "websocket.connect":
@@ -89,9 +89,9 @@ def refused_by(handler: ASGIApp) -> ASGIApp:
 
 
 def refusing(scope: Scope, send: Send) -> Send:
-    """Return a ``send`` that takes an HTTP answer, too, as the refusal of a WebSocket.
+    """Return a ``send`` that also accepts an HTTP answer, which rejects the WebSocket.
 
-    Middleware that was written for requests refuses sockets with it.
+    Middleware for requests rejects sockets with it.
     """
     has_extension = DENIAL in (scope.get("extensions") or ())
 
@@ -121,7 +121,7 @@ def short(reason: str) -> str:
 # -- draining ---------------------------------------------------------------------------------
 
 OPEN_SOCKET = "parley.socket"
-"""The extension of a scope with the ``ServedSocket``, which learns that the server drains."""
+"""The extension of a scope with the ``ServedSocket``, which is notified when the server drains."""
 
 SERVICE_RESTART = 1012
 """The code that tells a client to connect again: to another replica, or to the next process."""
@@ -144,7 +144,7 @@ class ServedSocket:
 
     async def close(self) -> None:
         """Close it, if it is open."""
-        with suppress(OSError, RuntimeError):  # closed already, or never accepted
+        with suppress(OSError, RuntimeError):  # already closed, or never accepted
             await self._send(
                 {"type": "websocket.close", "code": SERVICE_RESTART, "reason": SHUTTING_DOWN}
             )
@@ -194,7 +194,7 @@ class OriginNotAllowed(Exception):
 class AllowedOrigins:
     """The origins whose pages may open sockets: the server's own, and ``cors_origins``.
 
-    Clients that are no browsers send no origin, and pass.
+    Clients other than browsers send no origin, and are accepted.
     """
 
     def __init__(self, allowed: Iterable[str], *, url: str | None, trust_proxy: bool) -> None:
@@ -226,7 +226,7 @@ class AllowedOrigins:
 
 
 def _origin(address: str) -> str:
-    """Return the origin of an address in one form, empty if it has none (``null``)."""
+    """Return the canonical origin of an address, empty if it has none (``null``)."""
     try:
         parts = urlsplit(address)
         port = parts.port or _DEFAULT_PORTS.get(parts.scheme)
@@ -243,7 +243,7 @@ NOTHING_HERE = "no WebSocket can be opened at this address"
 
 
 class TakesSockets:
-    """Marks a handler: it takes WebSockets besides HTTP requests."""
+    """Marks a handler that accepts WebSockets in addition to HTTP requests."""
 
     takes_sockets = True
 
@@ -256,14 +256,14 @@ class TakesSockets:
 
 
 def takes_sockets(handler: ASGIApp) -> bool:
-    """Return whether a handler takes WebSockets: it says so with ``takes_sockets = True``."""
+    """Return whether a handler accepts WebSockets, by its attribute ``takes_sockets``."""
     return bool(getattr(handler, "takes_sockets", False))
 
 
 class SocketAdmission:
-    """Admits WebSockets to the handlers of their paths, and refuses others with an HTTP answer.
+    """Passes WebSockets to the handlers of their paths, and rejects others with an HTTP answer.
 
-    ``handler`` returns what answers the path of a scope.
+    ``handler`` returns the handler of the path of a scope.
     """
 
     def __init__(
@@ -306,7 +306,7 @@ class SocketAdmission:
             status, message = error.http_status, error.message
             await refuse_with_message(scope, receive, send, status, message, [retry])
             return
-        # No context managers, and no copy of the scope: they would stay as long as the socket.
+        # No context managers, and no copy of the scope: they would live as long as the socket.
         socket = ServedSocket(send)
         self._open.add(socket)
         scope["extensions"] = {**(scope.get("extensions") or {}), OPEN_SOCKET: socket}

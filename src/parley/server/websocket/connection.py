@@ -1,7 +1,7 @@
 """A WebSocket connection: moves the bytes of websockets' Sans-I/O protocol, within limits.
 
-``websockets`` frames, unmasks and validates. What is here: the transport, messages to and from the
-ASGI app, what may be held, and how it ends.
+``websockets`` frames, unmasks and validates. This module has the transport, the messages from and
+to the ASGI app, the limits on buffers, and the end of a connection.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 # -- unread messages --------------------------------------------------------------------------
 
-# Beyond so many messages, or bytes of them, nothing more is taken.
+# The limits on messages, and bytes of them, above which nothing more is read.
 _MAX_MESSAGES = 32
 _MAX_BYTES = 64 * 1024
 # The cost of a message besides its bytes.
@@ -67,7 +67,7 @@ _OVERHEAD = 256
 
 
 class UnreadMessages:
-    """A queue between a connection and its app, which is full at a bound; an idle one is small."""
+    """A queue between a connection and its app, with a bound; it uses little memory while idle."""
 
     __slots__ = ("_bytes", "_messages", "_reader", "is_discarding")
 
@@ -79,7 +79,7 @@ class UnreadMessages:
 
     @property
     def is_full(self) -> bool:
-        """Whether the client has to wait."""
+        """True if the client has to wait."""
         messages = self._messages
         return messages is not None and (
             len(messages) >= _MAX_MESSAGES or self._bytes >= _MAX_BYTES
@@ -87,7 +87,7 @@ class UnreadMessages:
 
     @property
     def size(self) -> int:
-        """How many bytes it holds."""
+        """The number of buffered bytes."""
         return 0 if self._messages is None else self._bytes + len(self._messages) * _OVERHEAD
 
     def put(self, message: str | bytes) -> None:
@@ -101,7 +101,7 @@ class UnreadMessages:
         self.wake()
 
     def get(self) -> str | bytes | None:
-        """Take the first message; ``None`` if there is none."""
+        """Remove and return the first message; ``None`` if there is none."""
         if self._messages is None:
             return None
         message = self._messages.popleft()
@@ -132,7 +132,7 @@ class UnreadMessages:
 # -- connection -------------------------------------------------------------------------------
 
 
-# The bytes parsed at once: a frame may have as few as six.
+# The number of bytes parsed at once: a frame may have as few as six.
 _CHUNK = 4096
 # Beyond this many unsent bytes the app's writes pause.
 _WRITE_BUFFER = 16 * 1024
@@ -151,13 +151,13 @@ _INTERNAL_ERROR = 1011
 _TRY_AGAIN_LATER = 1013
 
 _log = logging.getLogger("parley.server")
-# websockets logs the end of each connection; what matters of it is logged here.
+# websockets logs the end of each connection; the relevant part is logged here.
 _frames_log = logging.getLogger("parley.server.frames")
 _frames_log.setLevel(logging.ERROR)
 
 
 class SocketDisconnected(ConnectionError):
-    """The client of a WebSocket has gone."""
+    """The client of a WebSocket has left."""
 
 
 class SocketConnection(asyncio.Protocol):
@@ -165,7 +165,7 @@ class SocketConnection(asyncio.Protocol):
 
     Nothing is read from the transport while messages wait for the app, or before it has accepted.
     Unread bytes of both sides count in the budgets of the server; a client that does not read is
-    disconnected as one of an HTTP answer is. All timeouts are shared (``SocketServing``).
+    disconnected, as for HTTP answers. All timeouts are shared (``SocketServing``).
     """
 
     __slots__ = (
@@ -176,7 +176,7 @@ class SocketConnection(asyncio.Protocol):
     )  # fmt: skip
 
     is_idle = False
-    """A WebSocket waits for both sides: it is not closed for another connection."""
+    """Always false: a WebSocket is never closed to make room for another connection."""
 
     def __init__(self, serving: SocketServing, transport: asyncio.Transport) -> None:
         self._serving = serving
@@ -189,19 +189,19 @@ class SocketConnection(asyncio.Protocol):
         self._logged: Scope | None = None
         # None until the app accepts.
         self._frames: ServerProtocol | None = None
-        # The status and headers of a denial, until its body comes.
+        # The status and headers of a rejection, until its body arrives.
         self._denial: tuple[int, list[tuple[bytes, bytes]]] | None = None
         self._is_closed = self._is_connect_received = False
         self._is_reading_paused = self._is_write_paused = False
         self._is_heard = True
-        # Input: bytes not parsed yet, an incomplete frame, a message in fragments.
+        # Input: unparsed bytes, an incomplete frame, a message in fragments.
         self._backlog = b""
         self._partial = self._received = self._reserved = 0
         self._message: bytearray | None = None
         self._is_text = True
         self._unread = UnreadMessages()
         self._disconnect: tuple[int, str] | None = None
-        # Output: who waits until the client reads, and the answer to its last ping meanwhile.
+        # Output: a waiter until the client reads, and the pong for its last ping meanwhile.
         self._writers: asyncio.Future[None] | None = None
         self._pong = b""
 
@@ -245,13 +245,13 @@ class SocketConnection(asyncio.Protocol):
             self._transport.close()
             raise
         except Exception as error:
-            # That the client has gone was told to the app, which may let it pass.
+            # The app was notified that the client has left, and may not catch that exception.
             if not isinstance(error, OSError) or self._disconnect is None:
                 _log.exception("the app failed at a WebSocket")
             self._end(_INTERNAL_ERROR, "the server failed; its log says why", status=500)
         else:
             if self._frames is None and self._denial is None and not self._is_closed:
-                _log.error("the app neither accepted nor refused a WebSocket")
+                _log.error("the app neither accepted nor rejected a WebSocket")
             self._end(_NORMAL, "", status=500)
         finally:
             self._task = None
@@ -260,7 +260,7 @@ class SocketConnection(asyncio.Protocol):
             self._reserve()
 
     def _end(self, code: int, reason: str, *, status: int) -> None:
-        """End what the app left open."""
+        """End everything that the app left open."""
         if self._is_closed or self._transport.is_closing():
             return
         if self._frames is None:
@@ -287,7 +287,7 @@ class SocketConnection(asyncio.Protocol):
         }
 
     async def send(self, message: Any) -> None:
-        """Take a message of the app (ASGI). Raises ``OSError`` when the client has gone."""
+        """Accept a message of the app (ASGI). Raises ``OSError`` when the client has left."""
         kind = message["type"]
         if self._disconnect is not None and not (self._is_closed and self._frames is None):
             raise SocketDisconnected("the client has closed the WebSocket")
@@ -303,7 +303,7 @@ class SocketConnection(asyncio.Protocol):
             raise RuntimeError(f"{kind} came where the WebSocket was open already")
 
     def _answer(self, kind: str, message: Any) -> None:
-        """Take what the app answers the handshake with."""
+        """Process the app's answer to the handshake."""
         if kind == "websocket.accept" and self._denial is None:
             self._write_accept(message.get("subprotocol"), message.get("headers") or ())
         elif kind == "websocket.close" and self._denial is None:
@@ -341,7 +341,7 @@ class SocketConnection(asyncio.Protocol):
             await self._written()
 
     async def _written(self) -> None:
-        """Wait until the client has read enough, or has gone."""
+        """Wait until the client has read enough, or has left."""
         if self._writers is None:
             self._writers = asyncio.get_running_loop().create_future()
         await asyncio.shield(self._writers)
@@ -406,7 +406,7 @@ class SocketConnection(asyncio.Protocol):
         self._is_heard = True
         if self._has_ended:
             if data.startswith(_CLOSED):
-                self.end_lingering()  # the client has read why, and confirms it
+                self.end_lingering()  # the client has read the reason, and confirms it
             return
         if self._backlog or self._frames is None or self._unread.is_full:
             self._backlog += data
@@ -417,14 +417,14 @@ class SocketConnection(asyncio.Protocol):
 
     @property
     def _has_ended(self) -> bool:
-        """Whether what else comes is not read."""
+        """True if further input is not read."""
         frames = self._frames
         return self._transport.is_closing() or (
             self._is_closed if frames is None else frames.eof_sent
         )
 
     def _read_on(self) -> None:
-        """Parse what waited, and read again if there is room."""
+        """Parse the buffered data, and resume reading if there is room."""
         if self._frames is None and not self._is_closed:
             return
         data, self._backlog = self._backlog, b""
@@ -444,7 +444,7 @@ class SocketConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _parse(self, data: bytes) -> None:
-        """Parse data as far as there is room for its messages; the rest is the backlog."""
+        """Parse data while there is room for its messages; the rest becomes the backlog."""
         frames = self._frames
         assert frames is not None
         begin, end = 0, len(data)
@@ -502,7 +502,7 @@ class SocketConnection(asyncio.Protocol):
         self._unread.put(message)
 
     def _fail(self, code: int, reason: str) -> None:
-        """Fail the socket: say why, and read no more."""
+        """Fail the socket: send the reason, and stop reading."""
         frames = self._frames
         if frames is not None and not frames.eof_sent:
             frames.fail(code, short(reason))
@@ -510,7 +510,7 @@ class SocketConnection(asyncio.Protocol):
             self._flush()
 
     def _failed(self) -> None:
-        """Note what the client did wrong."""
+        """Record a violation by the client."""
         frames = self._frames
         if frames is not None and self._disconnect is None:
             sent = frames.close_sent
@@ -518,12 +518,12 @@ class SocketConnection(asyncio.Protocol):
             self._disconnected(sent.code if sent is not None else _ABNORMAL)
 
     def _reserve(self) -> None:
-        """Reserve room for what the app has not read; fail the socket if there is none."""
+        """Reserve room for unread messages; fail the socket if there is none."""
         size = len(self._backlog) + self._partial + self._unread.size
         if self._message is not None:
             size += len(self._message)
         if size <= _CHUNK:
-            size = 0  # to count them would cost each small message more than they do
+            size = 0  # counting small messages would cost more than their memory
         if size == self._reserved:
             return
         if size < self._reserved:
@@ -544,7 +544,7 @@ class SocketConnection(asyncio.Protocol):
     # -- output --------------------------------------------------------------------------------
 
     def _flush(self) -> None:
-        """Write what the protocol has to send, and end the connection if that is over."""
+        """Write the protocol's output, and end the connection if the protocol has ended."""
         frames = self._frames
         assert frames is not None
         for data in frames.data_to_send():
@@ -561,7 +561,7 @@ class SocketConnection(asyncio.Protocol):
         self._serving.unsent_bytes.add(self, self._serving.unread_timeout)
 
     def resume_writing(self) -> None:
-        """Go on after the client has read (transport callback)."""
+        """Continue after the client has read (transport callback)."""
         self._is_write_paused = False
         self._serving.unsent_bytes.discard(self)
         self._wake_writers()
@@ -570,13 +570,13 @@ class SocketConnection(asyncio.Protocol):
             self._transport.write(pong)
 
     def unsent(self) -> int:
-        """Return how many bytes the client has not read."""
+        """Return the number of bytes that the client has not read."""
         return self._transport.get_write_buffer_size()
 
     # -- timeouts ------------------------------------------------------------------------------
 
     def ping(self) -> None:
-        """Ask the client whether it is there, if it could answer."""
+        """Ping the client, if it could answer."""
         frames = self._frames
         if frames is None or frames.state is not State.OPEN or self._transport.is_closing():
             return
@@ -589,13 +589,13 @@ class SocketConnection(asyncio.Protocol):
             self._serving.pongs.set(self)
 
     def expect_pong(self) -> None:
-        """Give a client up that has sent nothing since it was asked."""
+        """Disconnect a client that has sent nothing since the ping."""
         if not (self._is_heard or self._is_reading_paused or self._is_write_paused):
             _log.debug("%s: a WebSocket does not answer pings", self._address)
             self.abort()
 
     def expect_message(self) -> None:
-        """Give a message up that takes too long."""
+        """Disconnect a client whose message takes too long."""
         if self._partial or self._message is not None:
             least = _MIN_MESSAGE_RATE * self._serving.message_timeout
             if not self._is_reading_paused and self._received < least:
@@ -616,12 +616,12 @@ class SocketConnection(asyncio.Protocol):
         self._transport.abort()
 
     def end_lingering(self) -> None:
-        """Wait no longer for a client that goes on sending."""
+        """Stop waiting for a client that continues to send."""
         if not self._transport.get_write_buffer_size():
             self._transport.close()
 
     def _close(self, code: int, reason: str) -> None:
-        """Begin to close the socket: the client confirms it."""
+        """Begin to close the socket, which the client confirms."""
         self._is_closed = True
         frames = self._frames
         if frames is not None and frames.state is State.OPEN:
@@ -634,8 +634,8 @@ class SocketConnection(asyncio.Protocol):
     def _linger(self) -> None:
         """End the connection once the client has read everything.
 
-        What it still sends is dropped: to close at once could reset the connection, and the client
-        would not see why.
+        Its further input is dropped: closing at once could reset the connection, and the client
+        would not see the reason.
         """
         frames, transport = self._frames, self._transport
         if transport.is_closing():
@@ -676,7 +676,7 @@ class SocketConnection(asyncio.Protocol):
         self._reserve()
 
     def _disconnected(self, code: int, reason: str = "") -> None:
-        """Note how the socket ended, and tell the app."""
+        """Record the end of the socket, and notify the app."""
         if self._disconnect is None:
             self._disconnect = code, reason
         self._unread.wake()

@@ -1,7 +1,7 @@
-"""How an HTTP connection becomes a WebSocket, and what all WebSockets of a server share.
+"""The upgrade of an HTTP connection to a WebSocket, and the shared state of a server's WebSockets.
 
-The connection reads the head of a request. Where ``Upgrades.takes`` says that the request asks for
-a WebSocket, the connection gives its transport away, and is no more (RFC 6455 §4.2).
+The connection reads the head of a request. If ``Upgrades.takes`` finds that the request asks for a
+WebSocket, the connection hands its transport over, and ends (RFC 6455 §4.2).
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class Handshake(msgspec.Struct, frozen=True):
 
 
 def asks_for_socket(method: str, http_version: str, headers: Headers) -> bool:
-    """Return whether a request asks for a WebSocket, in a right or in a wrong way.
+    """Return whether a request asks for a WebSocket, correctly or not.
 
-    Only a GET without a body of HTTP/1.1 can. Others that name ``Upgrade`` are answered as if they
-    did not (RFC 9110 §7.8).
+    Only a GET without a body over HTTP/1.1 can. Other requests with ``Upgrade`` are answered as if
+    they had none (RFC 9110 §7.8).
     """
     if method != "GET" or http_version != "1.1":
         return False
@@ -99,7 +99,7 @@ def read_handshake(scope: Mapping[str, Any]) -> Handshake:
 
 
 def socket_scope(scope: Scope, handshake: Handshake) -> Scope:
-    """Return the scope of a WebSocket, made of the scope of its request."""
+    """Return the scope of a WebSocket, made from the scope of its request."""
     made = {name: value for name, value in scope.items() if name != "method"}
     made["type"] = "websocket"
     made["asgi"] = {**scope["asgi"], "spec_version": "2.4"}
@@ -113,16 +113,16 @@ def socket_scope(scope: Scope, handshake: Handshake) -> Scope:
 
 
 CLOSE_TIMEOUT = 10.0
-"""How long a client has to confirm that a socket is closed, and to read the last messages."""
+"""The time for a client to confirm the close of a socket, and to read the last messages."""
 
 _LINGER = 2.0
-# How long a client may still send after its socket failed, so that it can read the reason.
+# The time that a client may still send after its socket failed, so that it can read the reason.
 
 
 class Handed(msgspec.Struct, frozen=True):
-    """The request of a connection that gives its transport away.
+    """The request of a connection that hands its transport over.
 
-    ``app`` answers, ``rest`` came behind the head. At its end the server waits for ``connections``
+    ``app`` answers, ``rest`` came after the head. At its end the server waits for ``connections``
     and ``tasks``.
     """
 
@@ -137,8 +137,8 @@ class Handed(msgspec.Struct, frozen=True):
 class SocketServing:
     """The shared parts of a server's WebSockets: limits, budgets, a timer for each kind of wait.
 
-    ``unread_timeout`` is how long a client may read nothing. ``closes``: sockets are closed when
-    the server ends; an app that drains them itself does it better.
+    ``unread_timeout`` is the time that a client may go without reading. ``closes``: sockets are
+    closed when the server ends, unless an app drains them itself.
     """
 
     def __init__(

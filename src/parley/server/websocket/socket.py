@@ -1,4 +1,4 @@
-"""A WebSocket as a binding sees it, under any ASGI server."""
+"""A binding's view of a WebSocket, under any ASGI server."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class SocketClosed(ConnectionError):
 
 
 class ServerSocket:
-    """A WebSocket of one client, which messages of text come and go by.
+    """A WebSocket of one client, which carries text messages.
 
-    Accept or refuse it first, once. Many tasks may send at the same time; a whole message is sent
+    Accept or reject it first, once. Many tasks may send at the same time; a whole message is sent
     before the next. ``send`` waits while the client does not read. One task receives: until
-    ``receive`` is called again, further messages wait, and the client does too.
+    ``receive`` is called again, further messages wait, and so does the client.
 
     ``close_code`` is the client's: 1006 if the connection broke.
 
     When the server drains, the socket is closed once nothing is within ``answering``; ``on_drain``
-    is called before. From then on ``is_draining`` holds, and new work is to be refused.
+    is called before. From then on ``is_draining`` is true, and new work must be rejected.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -55,16 +55,16 @@ class ServerSocket:
 
     @property
     def is_open(self) -> bool:
-        """Whether messages can be sent."""
+        """True if messages can be sent."""
         return self._is_open
 
     @property
     def is_draining(self) -> bool:
-        """Whether the server ends: open requests are answered, new ones are not begun."""
+        """True if the server ends: open requests are answered, new ones are not begun."""
         return self._server is not None and self._server.is_draining
 
     def on_drain(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` when the server begins to drain, or now if it does."""
+        """Call ``callback`` when the server begins to drain, or now if it is draining."""
         self._on_drain = callback
         if self.is_draining:
             callback()
@@ -94,7 +94,7 @@ class ServerSocket:
     async def refuse(
         self, status: int, headers: Iterable[tuple[bytes, bytes]] = (), body: bytes = b""
     ) -> None:
-        """Answer the handshake with an HTTP response instead. The client may have gone."""
+        """Answer the handshake with an HTTP response instead. The client may have left."""
         try:
             await self._connect()
             self._is_refused = True
@@ -105,7 +105,7 @@ class ServerSocket:
     async def receive(self) -> str | None:
         """Return the next message, ``None`` once the socket is closed.
 
-        A message of bytes is none that a binding of text takes: it closes the socket (1003).
+        A binary message is not supported: it closes the socket (1003).
         """
         while self._is_connected and not self._is_refused and self.close_code is None:
             message = await self._receive()
@@ -115,11 +115,11 @@ class ServerSocket:
                 text: str | None = message.get("text")
                 if text is not None:
                     return text
-                await self.close(_UNSUPPORTED_DATA, "this endpoint takes messages of text")
+                await self.close(_UNSUPPORTED_DATA, "this endpoint accepts text messages only")
         return None
 
     async def send(self, text: str | bytes) -> None:
-        """Send a message of text, which bytes are the UTF-8 of. Raises ``SocketClosed``."""
+        """Send a text message, given as str or UTF-8. Raises ``SocketClosed``."""
         if not self._is_open:
             raise SocketClosed("the WebSocket is closed")
         if not isinstance(text, str):
@@ -163,5 +163,5 @@ class ServerSocket:
             self._closing = asyncio.get_running_loop().create_task(self._close_drained())
 
     async def _close_drained(self) -> None:
-        with suppress(RuntimeError):  # what answers it returned meanwhile, which closes it too
+        with suppress(RuntimeError):  # the handler has returned meanwhile, which closes it too
             await self.close(SERVICE_RESTART, SHUTTING_DOWN)

@@ -1,7 +1,7 @@
 """The administration of a store (``parley store``): status, migration, owners, export, import.
 
-It opens connections of its own to the store's address, whether replicas use the store or not.
-Nothing here runs on an event loop.
+It opens its own connections to the store's address, whether replicas use the store or not. It does
+not run on an event loop.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Execute = Callable[[str, dict[str, Any]], Sequence[Any]]
 
 
 class SchemaStatus(msgspec.Struct, frozen=True):
-    """The version of a store's schema (0: there is no store yet), and the missing migrations."""
+    """The version of a store's schema (0: the store does not exist yet), and missing migrations."""
 
     version: int
     missing: Sequence[Migration]
@@ -89,7 +89,7 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prunable(msgspec.Struct, frozen=True):
-    """How much of an agent a prune would remove: ended tasks, their events, receipts."""
+    """The amount of an agent's data that a prune would remove: ended tasks, events, receipts."""
 
     tasks: int
     events: int
@@ -97,7 +97,7 @@ class Prunable(msgspec.Struct, frozen=True):
 
 
 class OwnerAssignment(msgspec.Struct, frozen=True, kw_only=True):
-    """An issuer, and the owners that get it: of one agent, of one tenant, or all."""
+    """An issuer, and the owners to assign to it: of one agent, of one tenant, or all."""
 
     issuer: str
     agent: str = ""
@@ -110,7 +110,7 @@ class OwnerAssignment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Owned(msgspec.Struct, frozen=True, kw_only=True):
-    """How much belongs to owners without an issuer, or was assigned to one."""
+    """The amount of data of owners without an issuer, or assigned to one."""
 
     tasks: int
     contexts: int
@@ -131,27 +131,28 @@ class StoreAdmin(ABC):
 
     @abstractmethod
     def migrate(self) -> Sequence[Migration]:
-        """Create the schema, or bring it up to date; return the migrations done."""
+        """Create or migrate the schema; return the executed migrations."""
 
     def unassigned(self, owners: OwnerAssignment) -> Owned:
-        """Return how much belongs to owners without an issuer. The schema must be current."""
+        """Return the amount of data of owners without an issuer. The schema must be current."""
         with self._owners() as execute:
             return unassigned(execute, owners)
 
     @abstractmethod
     def assign(self, owners: OwnerAssignment) -> Owned:
-        """Assign that to an issuer, all at once; return how much it was. No replica may run."""
+        """Assign these to an issuer, atomically; return the amount. No replica may run."""
 
     @abstractmethod
     def survey(self) -> Survey:
-        """Return the store's status, as of one moment. The schema must be current."""
+        """Return the store's status at one moment. The schema must be current."""
 
     def agents(self) -> Sequence[str]:
         """Return the keys of the agents that have anything in the store."""
         return [agent for (agent,) in self._rows("agents")]
 
     def prunable(self, agent: str, before: int) -> Prunable:
-        """Return how much of an agent is older than a time (ms) and may be removed."""
+        """Return the amount of an agent's data that is older than a time (ms) and may be
+        removed."""
         [(tasks, events)] = self._rows("old_tasks", (agent, before))
         [(receipts,)] = self._rows("old_receipts", (agent, before))
         return Prunable(tasks, events, receipts)
@@ -163,30 +164,31 @@ class StoreAdmin(ABC):
     def suspended(
         self, which: WebhookFilter, query: Literal["suspended", "waiting"] = "suspended"
     ) -> Sequence[SuspendedWebhook]:
-        """Return the suspended webhooks, or the active ones that wait for their receivers, and why.
+        """Return suspended webhooks, or active ones that wait for their receivers, with reasons.
 
-        They are in the order of their tasks' age, the oldest first.
+        They are ordered by the age of their tasks, the oldest first.
         """
         pages = suspended_of(partial(self._rows, query), which)
         return [each for page in pages for each in page]
 
     @abstractmethod
     def resume(self, which: WebhookFilter) -> Sequence[SuspendedWebhook]:
-        """Resume suspended webhooks after the last delivered event; return which.
+        """Resume suspended webhooks after the last delivered event; return these.
 
-        The server that uses the store continues with them within a second or so.
+        The server that uses the store continues them within about a second.
         """
 
     @abstractmethod
     def complete_event(self, agent: str, key: str, value: bytes) -> bool:
-        """Complete an event; return whether it was not complete before (see ``TaskStore``).
+        """Complete an event; return ``False`` if it was complete before (see ``TaskStore``).
 
-        The servers that use the store wake the tasks that wait for it. The schema must be current.
-        Raises ``EventCompleted``, ``ValueError``.
+        The servers that use the store wake the waiting tasks. The schema must be current. Raises
+        ``EventCompleted``, ``ValueError``.
         """
 
     def secret(self, name: str) -> bytes:
-        """Return the secret of a name; the first call makes it. The schema must be current."""
+        """Return the secret with this name, created by the first call. The schema must be
+        current."""
         return self._change_rows(secret, name)
 
     def add_api_key(self, record: ApiKeyRecord) -> None:
@@ -203,9 +205,9 @@ class StoreAdmin(ABC):
     def end_api_key(
         self, id: str, *, expires_at: int | None = None, revoked_at: int | None = None
     ) -> ApiKeyRecord | None:
-        """Have an API key end at a time (ms), unless it ends earlier; return it as it is then.
+        """End an API key at a time (ms), unless it ends earlier; return the resulting record.
 
-        Returns ``None`` if there is no such key.
+        Returns ``None`` for an unknown key.
         """
         return self._change_rows(end_api_key, id, expires_at, revoked_at)
 
@@ -218,23 +220,23 @@ class StoreAdmin(ABC):
         return self._change_rows(append_audit, entries)
 
     def prune_audit(self, prune: AuditPrune) -> int:
-        """Remove old lines of the audit, and append a checkpoint.
+        """Remove old entries of the audit, and append a checkpoint.
 
-        Returns how many went, ``LINES_PER_PRUNE`` at most.
+        Returns the number of removed entries, at most ``LINES_PER_PRUNE``.
         """
         return self._change_rows(prune_audit, prune)
 
     @abstractmethod
     def audit(self) -> AbstractContextManager[AuditReading]:
-        """Read who did what as of the moment when this begins. The schema must be current."""
+        """Open the audit for reading, at the present moment. The schema must be current."""
 
     @abstractmethod
     def reading(self) -> AbstractContextManager[ExportSource]:
-        """Read the store as of the moment when this begins. The schema must be current."""
+        """Open the store for reading, at the present moment. The schema must be current."""
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[SqlTaskStore[Any]]:
-        """Use the store as one more replica, after bringing its schema up to date."""
+        """Use the store as an additional replica, after migrating its schema."""
         store = self._store()
         await store.open(lambda records: None)
         try:
@@ -256,11 +258,11 @@ class StoreAdmin(ABC):
 
     @abstractmethod
     def _rows(self, name: str, values: Values = ()) -> Sequence[Sequence[Any]]:
-        """Return the rows of a query, as of one moment."""
+        """Return the rows of a query, at one moment."""
 
     @abstractmethod
     def _owners(self) -> AbstractContextManager[Execute]:
-        """Run statements about owners, as of one moment. They change nothing."""
+        """Run statements about owners, at one moment. They change nothing."""
 
 
 def survey_of(rows: Rows, *, now: int, size: int, replicas: Sequence[Replica] | None) -> Survey:
@@ -294,7 +296,7 @@ def owner_statements(parameter: str, **words: str) -> dict[str, str]:
 
 
 def unassigned(execute: Execute, owners: OwnerAssignment) -> Owned:
-    """Return how much an assignment would change. Changes nothing."""
+    """Return the amount that an assignment would change. Changes nothing."""
     found = {
         name: execute(f"plain_{name}", owners.values)[0][0]
         for name in ("tasks", "contexts", "receipts")
@@ -303,9 +305,9 @@ def unassigned(execute: Execute, owners: OwnerAssignment) -> Owned:
 
 
 def assign(execute: Execute, owners: OwnerAssignment) -> Owned:
-    """Assign an issuer to the owners that have none, in the open transaction.
+    """Assign an issuer to the owners without one, in the open transaction.
 
-    Merges with rows that an owner has under the issuer already: the older messages of a context
+    If the owner already has rows under the issuer, they are merged: the older messages of a context
     come first, its newer values win, and of two receipts of one message the one under the issuer
     stays. The caller keeps others from writing. Idempotent.
     """

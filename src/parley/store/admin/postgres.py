@@ -75,18 +75,18 @@ class PostgresAdmin(StoreAdmin):
         return SchemaStatus(versions.found, versions.missing)
 
     def migrate(self) -> Sequence[Migration]:
-        """Create the schema, or bring it up to date; return the migrations done."""
+        """Create or migrate the schema; return the executed migrations."""
         return SCHEMA.migrate(self._address)
 
     def assign(self, owners: OwnerAssignment) -> Owned:
-        """Assign that to an issuer; return how much it was.
+        """Assign owners to an issuer; return the amount.
 
-        Refused while replicas are alive: they hold the scopes of their tasks in memory.
+        Rejected while replicas are alive, since they have the scopes of their tasks in memory.
         """
         with self._connected() as connection:
             self._refuse_when_used(
                 connection
-            )  # before it waits for a lock, and writers wait for it
+            )  # before it waits for a lock, because writers would wait for it
             try:
                 connection.execute(self._sql["limit_lock_wait"])
                 connection.execute(self._sql["lock_owners"])
@@ -143,7 +143,7 @@ class PostgresAdmin(StoreAdmin):
             return now
 
     def resume(self, which: WebhookFilter) -> Sequence[SuspendedWebhook]:
-        """Resume suspended webhooks, a page at a time; return which."""
+        """Resume suspended webhooks, in pages; return these."""
         resumed: list[SuspendedWebhook] = []
         with self._connected() as connection:
             for page in suspended_of(
@@ -156,7 +156,7 @@ class PostgresAdmin(StoreAdmin):
         return resumed
 
     def complete_event(self, agent: str, key: str, value: bytes) -> bool:
-        """Complete an event; return whether it was not complete before."""
+        """Complete an event; return ``False`` if it was complete before."""
         value = checked_event(key, value)
         with self._connected() as connection:
             connection.execute(self._sql["lock_events"], (agent, [key]))
@@ -190,20 +190,20 @@ class PostgresAdmin(StoreAdmin):
 
     @contextmanager
     def audit(self) -> Iterator[AuditReading]:
-        """Read who did what as of the moment when this begins."""
+        """Open the audit for reading, at the present moment."""
         with self._snapshot() as connection:
             yield AuditReading(partial(self._streamed, connection))
 
     @contextmanager
     def reading(self) -> Iterator[ExportSource]:
-        """Read the store as of the moment when this begins."""
+        """Open the store for reading, at the present moment."""
         with self._snapshot() as connection:
             yield ExportSource(partial(self._streamed, connection))
 
     def _streamed(
         self, connection: Connection, name: str, values: Values = ()
     ) -> Iterator[Sequence[Any]]:
-        """Yield the rows of a query, of which a few are in memory at a time.
+        """Yield the rows of a query, with only a few in memory at a time.
 
         The cursor is closed with the transaction.
         """
@@ -226,7 +226,7 @@ class PostgresAdmin(StoreAdmin):
 
     @contextmanager
     def _snapshot(self) -> Iterator[Connection]:
-        """Read as of one moment, and write nothing."""
+        """Open a read-only transaction at one moment."""
         with self._connected() as connection:
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.read_only = True

@@ -45,8 +45,8 @@ BUSY_SECONDS = 5.0
 class SqliteAdmin(StoreAdmin):
     """The administration of the SQLite file at ``path``.
 
-    Methods that read work while another process has the file open. For changes, they ask that
-    process, if it listens.
+    Reading works while another process has the file open. Changes are requested from that process,
+    if it listens.
     """
 
     def __init__(self, path: Path) -> None:
@@ -72,7 +72,7 @@ class SqliteAdmin(StoreAdmin):
         return SchemaStatus(version, [each for each in known if each.version > version])
 
     def migrate(self) -> Sequence[Migration]:
-        """Create the schema, or bring it up to date; return the migrations done."""
+        """Create or migrate the schema; return the executed migrations."""
         missing = self.schema().missing
         if missing:
             with self._open():
@@ -80,7 +80,7 @@ class SqliteAdmin(StoreAdmin):
         return missing
 
     def assign(self, owners: OwnerAssignment) -> Owned:
-        """Assign that to an issuer; return how much it was."""
+        """Assign owners to an issuer; return the amount."""
         with self._open() as file:
             try:
                 file.writer.execute("BEGIN IMMEDIATE")
@@ -112,7 +112,7 @@ class SqliteAdmin(StoreAdmin):
         return now_ms()
 
     def resume(self, which: WebhookFilter) -> Sequence[SuspendedWebhook]:
-        """Resume suspended webhooks; return which."""
+        """Resume suspended webhooks; return these."""
 
         def resume(batch: SqliteBatch) -> Sequence[SuspendedWebhook]:
             found = suspended_in(batch.connection, which)
@@ -122,7 +122,7 @@ class SqliteAdmin(StoreAdmin):
         return self._asked_or(resume, "resume", which)
 
     def complete_event(self, agent: str, key: str, value: bytes) -> bool:
-        """Complete an event; return whether it was not complete before."""
+        """Complete an event; return ``False`` if it was complete before."""
         value = checked_event(key, value)
         return self._asked_or(
             lambda batch: batch.complete_event(agent, key, value),
@@ -131,12 +131,12 @@ class SqliteAdmin(StoreAdmin):
 
     @contextmanager
     def audit(self) -> Iterator[AuditReading]:
-        """Read who did what as of the moment when this begins."""
+        """Open the audit for reading, at the present moment."""
         with self._reading() as connection:
             yield AuditReading(lambda name, values: connection.execute(AUDIT_SQL[name], values))
 
     def _asked_or(self, otherwise: Callable[[SqliteBatch], T], name: str, *arguments: Any) -> T:
-        """Ask the process that has the file open; without one, change the file."""
+        """Ask the process that has the file open; if there is none, change the file."""
         if answer := ask(self._path, name, arguments):
             return cast("T", answer[0])
         try:
@@ -145,7 +145,7 @@ class SqliteAdmin(StoreAdmin):
                     return change(file, otherwise, now_ms())
                 except sqlite3.Error as error:
                     raise explain(error, self._path) from error
-        except StoreUnavailable:  # a server that has only just opened it can be asked by now
+        except StoreUnavailable:  # a server that has just opened the file may be listening now
             if answer := ask(self._path, name, arguments):
                 return cast("T", answer[0])
             raise
@@ -165,7 +165,7 @@ class SqliteAdmin(StoreAdmin):
 
     @contextmanager
     def reading(self) -> Iterator[ExportSource]:
-        """Read the store as of the moment when this begins."""
+        """Open the store for reading, at the present moment."""
         with self._reading() as connection:
             yield ExportSource(lambda name: connection.execute(ADMIN_SQL[name]))
 
@@ -190,7 +190,7 @@ class SqliteAdmin(StoreAdmin):
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        """Read as of one moment, and write nothing; another process may have the file open."""
+        """Open a read-only connection at one moment; another process may have the file open."""
         if not self._path.is_file():
             raise StoreUnavailable(f"{self._path}: there is no such file")
         try:

@@ -1,13 +1,13 @@
 """The export format of a store, lines of JSON: for backups, and for moving to another store.
 
-A file begins with a header and ends with a trailer, which counts the lines between them and has
-their hash, so that a truncated or changed file is refused. Between them are, in this order:
+A file begins with a header and ends with a trailer, which has the number of lines between them and
+their hash, so that a truncated or changed file is rejected. The lines between are, in this order:
 contexts, each followed by its messages and values; receipts; events; tasks, the oldest first, each
 followed by its whole log and its webhooks. The stored form of tasks is not exported: an import
-builds it from the log. Leases and delivery histories are not exported either, nor are secrets:
-another store has its own. Sleeping tasks sleep on where they are imported.
+builds it from the log. Leases, delivery histories and secrets are not exported either: another
+store has its own. Sleeping tasks stay asleep in the new store.
 
-An import is a replica that appends: each log is made anew by the rules of all appends
+An import is a replica that appends: each log is rebuilt by the rules of all appends
 (``head.advance``, ``fold.check``).
 """
 
@@ -43,17 +43,17 @@ FORMAT = 1
 
 BATCH_LINES = 2000
 BATCH_BYTES = 4 << 20
-"""An import writes about as much at once."""
+"""The approximate number of bytes that an import writes at once."""
 
 LONGEST_HEADER, LONGEST_LINE = 1 << 16, 1 << 30
-"""A longer line is not from an export."""
+"""The maximum lengths; a longer line is not from an export."""
 
 Rows = Callable[[str], Iterable[Sequence[Any]]]
 """Returns the rows of a query of ``sql/shared/admin.sql``, a piece at a time."""
 
 
 class TransferError(StoreError):
-    """A file cannot be imported; nothing of it was. The message says where the error is."""
+    """A file cannot be imported, and nothing was. The message has the position of the error."""
 
 
 class ExportLine(msgspec.Struct, frozen=True, tag_field="is"):
@@ -68,7 +68,7 @@ class Header(ExportLine, frozen=True, tag="parley-store"):
 
 
 class ExportedContext(ExportLine, frozen=True, tag="context"):
-    """A context; its messages, counted here, and its values follow it."""
+    """A context, with the number of its messages; its messages and values follow."""
 
     agent: str
     tenant: str
@@ -115,7 +115,7 @@ class ExportedEvent(ExportLine, frozen=True, tag="event"):
 
 
 class ExportedTask(ExportLine, frozen=True, tag="task", omit_defaults=True):
-    """A task's head, as in ``head.Head``; its log and its webhooks follow it.
+    """A task's head, as in ``head.Head``; its log and its webhooks follow.
 
     ``waits_for`` are the events that wake it while it sleeps.
     """
@@ -209,7 +209,7 @@ _NAMES: dict[type, int] = {
     ExportedEvent: 2,
     ExportedTask: 1,
 }
-"""The lines that stand for themselves, in the order of a file; so many fields name each."""
+"""The independent lines, in the order of a file, with the number of fields in their names."""
 
 _Any = (
     Header
@@ -233,11 +233,11 @@ _FROM_COLUMN: dict[Any, Callable[[Any], Any]] = {
     **{kind: kind for kind in (bool, bytes, msgspec.Raw, TaskState, RecordKind, PushState)},
     PushOptions | None: lambda column: options_in(column) if column else None,
 }
-"""Makes values of the columns of a row, by the types of the fields of a line."""
+"""Convert columns of a row, by the types of the fields of a line."""
 
 
 class ExportSource:
-    """A store to export, as of one moment. ``rows`` runs queries of ``sql/shared/admin.sql``."""
+    """A store to export, at one moment. ``rows`` runs queries of ``sql/shared/admin.sql``."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -276,14 +276,14 @@ def _made(kind: type[ExportLine]) -> list[Callable[[Any], Any]]:
 
 
 class _Groups:
-    """Rows in the order of the key that they belong to, read one key at a time."""
+    """Rows in the order of their group key, read one key at a time."""
 
     def __init__(self, rows: Iterable[Sequence[Any]]) -> None:
         self._rows = iter(rows)
         self._next = next(self._rows, None)
 
     def of(self, key: int) -> Iterator[Sequence[Any]]:
-        """Yield the rows of ``key``. Call it with rising keys."""
+        """Yield the rows of ``key``. Keys must rise from call to call."""
         while self._next is not None and self._next[0] <= key:
             if self._next[0] == key:
                 yield self._next[1:]
@@ -300,8 +300,8 @@ def export_to(
 ) -> Counts:
     """Export a store, or the part of one agent, of one tenant, or of both.
 
-    Memory is bounded by the longest records.
-    ``by`` is the version of Parley that writes the file; errors of older versions name it.
+    Memory is bounded by the longest records. ``by`` is the version of Parley that writes the file;
+    errors of older versions show it.
     """
     counts, digest = Counts(), hashlib.sha256()
 
@@ -326,9 +326,9 @@ def only(lines: Iterable[ExportLine], *, agent: str = "", tenant: str = "") -> I
             is_wanted = line.agent == (agent or line.agent) and line.tenant == (
                 tenant or line.tenant
             )
-        elif isinstance(line, ExportedEvent):  # it is the agent's, and no tenant's
+        elif isinstance(line, ExportedEvent):  # it belongs to the agent, not to a tenant
             is_wanted = line.agent == (agent or line.agent) and not tenant
-        if is_wanted:  # the lines after it belong to it
+        if is_wanted:  # the following lines belong to it
             yield line
 
 
@@ -336,7 +336,7 @@ def only(lines: Iterable[ExportLine], *, agent: str = "", tenant: str = "") -> I
 
 
 class Unit:
-    """A line that stands for itself, and the lines that belong to it. Raises ``ValueError``."""
+    """An independent line, and the lines that belong to it. Raises ``ValueError``."""
 
     def __init__(self, line: Any) -> None:
         self.line = line
@@ -345,7 +345,7 @@ class Unit:
 
     @property
     def name(self) -> tuple[str, ...]:
-        """Names it among all of its kind."""
+        """The identity among all units of its kind."""
         return astuple(self.line)[: _NAMES[type(self.line)]]
 
     def add(self, part: Any) -> None:
@@ -357,7 +357,7 @@ class Unit:
         )
 
     def close(self) -> None:
-        """Check that it is whole."""
+        """Check that it is complete."""
         if isinstance(self.line, ExportedEvent):
             checked_event(self.line.key, bytes(self.line.value))
 
@@ -392,7 +392,7 @@ class _Context(Unit):
 
 
 class _Task(Unit):
-    """A task: its log is made anew, a record at a time, as appends make it.
+    """A task whose log is rebuilt, one record at a time, as by appends.
 
     ``whole`` is set when it is closed.
     """
@@ -456,7 +456,7 @@ class _Task(Unit):
             raise ValueError(f"task {task.task_id}: a task has up to {MAX_PUSHES} webhooks")
         if not 0 <= line.cursor <= task.seq:
             raise ValueError(
-                f"task {task.task_id}: a webhook was told up to event {line.cursor}, and there "
+                f"task {task.task_id}: a webhook was notified up to event {line.cursor}, and there "
                 f"are {task.seq}"
             )
         self._pushes[config.id] = PushRecord(
@@ -516,17 +516,17 @@ _UNITS: dict[type, type[Unit]] = {ExportedContext: _Context, ExportedTask: _Task
 
 
 def lines_in(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a file. A line that is too long comes in pieces, which are no lines."""
+    """Yield the lines of a file. A too long line is split into pieces, which are invalid lines."""
     yield file.readline(LONGEST_HEADER)
     while line := file.readline(LONGEST_LINE):
         yield line
 
 
 def checked(lines: Iterable[bytes]) -> Iterator[Unit]:
-    """Yield what stands between header and trailer, each unit after its check.
+    """Yield the units between header and trailer, each after its check.
 
-    A task's log obeys the rules of every log, its numbers have no gap, and its head agrees with
-    it. Only the end of the file shows that it is complete. Memory is bounded by the largest unit.
+    A task's log obeys the rules of every log, its numbers have no gap, and its head agrees with it.
+    Only the end of the file shows that it is complete. Memory is bounded by the largest unit.
 
     Raises ``TransferError``.
     """
@@ -550,7 +550,7 @@ def checked(lines: Iterable[bytes]) -> Iterator[Unit]:
                 if is_over := isinstance(line, Trailer):
                     if line.counts != counts or line.sha256 != digest.hexdigest():
                         raise ValueError(
-                            "the last line counts other things than there are before it: the file "
+                            "the counts of the last line differ from the lines before it: the file "
                             "was changed after it was exported"
                         )
                 else:
@@ -618,7 +618,7 @@ def _next(line: Any, before: Unit | None, named: set[int]) -> Unit:
 
 
 class Imported(msgspec.Struct, kw_only=True):
-    """The counts of lines that an import added, and of lines that the store had already."""
+    """The numbers of lines that an import added, and of lines that the store had already."""
 
     added: Counts = msgspec.field(default_factory=Counts)
     skipped: Counts = msgspec.field(default_factory=Counts)
@@ -629,12 +629,12 @@ async def import_into(
     lines: Iterable[bytes],
     progress: Callable[[Imported], object] | None = None,
 ) -> Imported:
-    """Add to an open store the units that it lacks, in transactions of bounded size.
+    """Add missing units to an open store, in transactions of bounded size.
 
-    Existing rows stay as they are: a context, a receipt or a task is added whole or not
-    at all. So an interrupted import continues when it is repeated. Calls ``progress`` after every
-    group. Pass ``lines`` through ``checked`` before: an error is found here again, but the
-    lines before it are imported by then.
+    Existing rows are unchanged: a context, a receipt or a task is added completely or not at all.
+    So an interrupted import continues when it is repeated. Calls ``progress`` after every group.
+    Pass ``lines`` through ``checked`` before: this function finds errors too, but only after the
+    lines before them have been imported.
 
     Raises ``TransferError``, ``StoreUnavailable``.
     """
@@ -668,7 +668,7 @@ def _groups(units: Iterable[Unit]) -> Iterator[list[Unit]]:
 
 
 async def _add_tasks(store: SqlTaskStore[Any], tasks: Sequence[_Task]) -> set[Unit]:
-    """Add the tasks that are not there; return which."""
+    """Add the missing tasks; return these."""
     there = {each.task_id for each in await store.positions([each.name[0] for each in tasks])}
     absent = [each for each in tasks if each.name[0] not in there]
     results = await asyncio.gather(
@@ -681,7 +681,7 @@ async def _add_tasks(store: SqlTaskStore[Any], tasks: Sequence[_Task]) -> set[Un
 
 
 def _add_units(table: SqlRows, units: Sequence[Unit]) -> set[Unit]:
-    """Add the contexts, receipts and events that are not there; return which."""
+    """Add the missing contexts, receipts and events; return these."""
     new: set[Unit] = set()
     messages: list[Sequence[Any]] = []
     values: list[Sequence[Any]] = []

@@ -1,4 +1,4 @@
-"""Who did what: the lines of the audit, and the facts in the logs of tasks, by time.
+"""Acts and their actors: the entries of the audit, and the facts in the logs of tasks, by time.
 
 The log of a task is the only copy of its facts. A fact has the form of an entry, and its id names
 the record.
@@ -32,22 +32,22 @@ Rows = Callable[[str, Sequence[Any]], Iterable[Sequence[Any]]]
 """Returns the rows of a query of ``sql/shared/audit.sql``."""
 
 DECISION = '{"key":"authorize:'
-"""Begins the records of decisions of a policy, which ``Turn.authorize`` logs."""
+"""The beginning of a policy decision's record, logged by ``Turn.authorize``."""
 
 TOOL_CALL = '{"key":"tool:'
-"""Begins the records of calls of tools, which ``Turn.tools`` logs."""
+"""The beginning of a tool call's record, logged by ``Turn.tools``."""
 
 SERVER = "server"
-"""The actor of what a server does by itself."""
+"""The actor of acts by a server itself."""
 
 CONTENT = 2000
-"""How many characters of a message are shown, at wish."""
+"""The number of characters of a message that are shown on request."""
 
 _SHOWN = frozenset(TaskState) - {TaskState.UNSPECIFIED, TaskState.SUBMITTED, TaskState.WORKING}
 
 
 class AuditReading:
-    """Reads who did what from a store, as of one moment."""
+    """Reads acts and their actors from a store, at one moment."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -106,7 +106,7 @@ class _ToolCall(msgspec.Struct, frozen=True, rename="camel"):
 def fact_of(
     record: LoggedEvent, owner: str, asked: LoggedEvent | None = None, *, content: bool = False
 ) -> AuditEntry | None:
-    """Return the fact in a record of a task of ``owner``, if it has one.
+    """Return the fact in a record of a task of ``owner``, if there is one.
 
     ``asked`` is the record of the request that began the task.
     """
@@ -174,7 +174,7 @@ def fact_of(
 
 def _kind_of(turn: TurnStarted, record: LoggedEvent) -> str:
     if turn.live or (record.seq, record.sub) == (1, 1):
-        return ""  # its message and its task are facts of their own
+        return ""  # its message and its task are separate facts
     if turn.released:
         return "turn.released"
     if turn.asleep:
@@ -185,7 +185,7 @@ def _kind_of(turn: TurnStarted, record: LoggedEvent) -> str:
 
 
 def _caller(stored: StoredCaller | None, owner: str) -> StoredCaller:
-    """Return who called, as the log says; without a record it was the owner."""
+    """Return the caller in the log; without a record it was the owner."""
     by = caller_of(owner)
     if stored is None:
         return StoredCaller(id=by.id or "anonymous", issuer=by.issuer, client=by.client)
@@ -195,9 +195,9 @@ def _caller(stored: StoredCaller | None, owner: str) -> StoredCaller:
 
 
 def _canceller(event: CancelRequested, owner: str) -> StoredCaller | None:
-    """Return who cancelled, ``None`` for the server itself.
+    """Return the caller who cancelled, ``None`` for the server itself.
 
-    Logs of earlier versions say nothing of the server. A caller with an id is always recorded.
+    Logs of earlier versions do not identify the server. A caller with an id is always recorded.
     """
     if event.reason or (event.caller is None and caller_of(owner).id):
         return None

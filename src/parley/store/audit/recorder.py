@@ -1,8 +1,8 @@
 """Records acts without delaying requests: a bounded queue that is flushed in groups.
 
-Failed authentications are few entries, however many there are: failures from one address within
-``WINDOW`` seconds are one entry with counts. So many addresses have entries of their own in a
-window and in an hour; the others share one entry in each window.
+Many failed authentications become few entries: failures from one address within ``WINDOW`` seconds
+are one entry with counts. A limited number of addresses have their own entries in a window and in
+an hour; all others share one entry per window.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ log = logging.getLogger("parley.audit")
 _lines_log = logging.getLogger("parley.audit.lines")
 
 FLUSH_SECONDS = 1.0
-"""How long entries wait for others. A process that is killed loses the waiting entries."""
+"""The time that entries wait for others. A killed process loses waiting entries."""
 
 MAX_QUEUED = 2_000
-"""How many entries wait at most. Further ones are dropped, and the number is recorded."""
+"""The maximum number of waiting entries. Further ones are dropped, and their number is recorded."""
 
 GROUP = 200
-"""How many entries are appended at once."""
+"""The number of entries that are appended at once."""
 
 STOP_SECONDS = 5.0
-"""How long a stop waits for the store."""
+"""The time that a stop waits for the store."""
 
 _BACKOFF = Backoff(1.0, 30.0, jitter=(0.5, 1.0))
 
 
 class AuditRecorder:
-    """Records entries in the audit of a store, whose ``append_audit`` and clock it calls.
+    """Records entries in the audit of a store, by its ``append_audit`` and clock.
 
-    ``record`` never waits, and never fails; its entries are durable about ``FLUSH_SECONDS``
-    later, and after ``stop``. ``append`` is durable when it returns. ``dropped`` is how many
-    entries found the queue full. Each line that was appended is a record of the logger
+    ``record`` never waits, and never fails; its entries are durable about ``FLUSH_SECONDS`` later,
+    and after ``stop``. ``append`` is durable when it returns. ``dropped`` is the number of entries
+    that found the queue full. Each appended line is also a record of the logger
     ``parley.audit.lines``, as JSON.
     """
 
@@ -97,7 +97,7 @@ class AuditRecorder:
             log.error("%d entries of the audit are lost: %s", len(self._queue), error or "no time")
 
     async def flush(self) -> None:
-        """Append the waiting entries. Raises ``StoreError``: then they still wait."""
+        """Append the waiting entries. Raises ``StoreError``: then they continue to wait."""
         async with self._flushing:
             if self._unreported:
                 details = {"count": self._unreported, "reason": "the queue was full"}
@@ -119,7 +119,7 @@ class AuditRecorder:
                 _lines_log.info("%s", text_of(line))
 
     async def _write(self) -> bool:
-        """Wait for entries, and append them. Those that cannot be appended wait."""
+        """Wait for entries, and append them. Entries that cannot be appended stay in the queue."""
         if not self._queue:
             self._filled.clear()
             await self._filled.wait()
@@ -174,7 +174,7 @@ class FailureSummary:
         self._own = 0
 
     def note(self, address: str, scheme: str, reason: str) -> None:
-        """Count a failure; without a ``reason``, it was refused because of earlier failures."""
+        """Count a failure; without a ``reason``, it was rejected because of earlier failures."""
         now = self._now()
         count = self._counts.get(address)
         if count is None:
@@ -235,7 +235,7 @@ def user_act(
     tenant: str = "",
     details: Mapping[str, Any] = {},
 ) -> AuditEntry:
-    """Return an act of the user whom this process belongs to. ``details`` have no secrets."""
+    """Return an act of this process's user. ``details`` must have no secrets."""
     return AuditEntry(
         kind=kind,
         issuer="os",

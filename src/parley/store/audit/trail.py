@@ -1,7 +1,7 @@
-"""The audit: an append-only, hash-chained trail of what no task's log has.
+"""The audit: an append-only, hash-chained trail of acts that no task's log has.
 
 The hash of a line is the SHA-256 of its canonical JSON (RFC 8785) without ``hash``. ``previous`` is
-the hash of the line before it. So a change, removal or reordering of lines shows in all later
+the hash of the line before it. So a change, removal or reordering of lines invalidates all later
 lines, and these are attested by anchors and copies elsewhere.
 """
 
@@ -17,16 +17,16 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 GENESIS = "0" * 64
-"""What stands for the hash before the first line."""
+"""The previous hash of the first line."""
 
 PRUNED = "audit.pruned"
 """The kind of a checkpoint: lines before it were removed by retention."""
 
 PAGE = 500
-"""How many lines are read at once."""
+"""The number of lines that are read at once."""
 
 LINES_PER_PRUNE = 20_000
-"""How many lines a prune removes at most, so that other writers do not wait for it."""
+"""The maximum number of lines that a prune removes, so that other writers need not wait."""
 
 MAX_TEXT = 512
 """The length limit of each text of an entry."""
@@ -44,14 +44,14 @@ LAST = 2**63 - 1
 """The last number of a line, and the last time (ms), that a database can hold."""
 
 MAX_PROBLEMS = 100
-"""How many problems a verification lists."""
+"""The maximum number of problems in a verification."""
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     """An act to record. It has no secrets and no contents of messages.
 
-    ``at`` is in ms by the store's clock; 0 stands for the time of the append. ``actor`` is the id
-    of who acted, ``issuer`` who vouches for it (``os`` for a user of an operating system),
+    ``at`` is in ms by the store's clock; 0 stands for the time of the append. ``actor`` is the
+    actor's id, ``issuer`` the issuer of the id (``os`` for a user of an operating system),
     ``client`` the software. ``subject`` is the object of the act. ``id`` is unique: an append that
     is repeated because its answer was lost counts once.
     """
@@ -79,14 +79,15 @@ class AuditLine(AuditEntry, frozen=True, kw_only=True):
 
     @property
     def anchor(self) -> str:
-        """What to keep elsewhere: it shows later that no line up to this one was changed."""
+        """A value to keep elsewhere: it proves later that no line up to this one was changed."""
         return f"{self.seq}:{self.hash}"
 
 
 class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which lines to read: empty fields select all. Times are in ms, ``until`` is excluded.
+    """A filter of lines: empty fields select all. Times are in ms, ``until`` is excluded.
 
-    ``kind`` selects a kind and those below it: ``key`` selects ``key.created``. ``actor`` is an id.
+    ``kind`` selects a kind and the kinds below it: ``key`` selects ``key.created``. ``actor`` is an
+    id.
     """
 
     since: int | None = None
@@ -115,9 +116,9 @@ class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditPrune(msgspec.Struct, frozen=True, kw_only=True):
-    """What to remove: the lines before the first that is not older than ``before`` (ms).
+    """The lines to remove: all before the first that is not older than ``before`` (ms).
 
-    ``by`` has who removes them.
+    ``by`` has the actor.
     """
 
     before: int
@@ -141,7 +142,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_intact(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if there are no problems."""
         return not self.problems
 
 
@@ -161,7 +162,8 @@ class Anchor(msgspec.Struct, frozen=True):
 
 
 def checked(entry: AuditEntry, now: int) -> AuditEntry:
-    """Return an entry as every store can keep it: texts within limits, details plain JSON."""
+    """Return an entry in a form that every store can keep: texts within limits, details plain
+    JSON."""
     texts = {name: _text(getattr(entry, name)) for name in ("kind", "id", *_TEXTS)}
     details = _plain(entry.details, 0)
     if len(_JSON.encode(details)) > MAX_DETAILS:
@@ -192,7 +194,7 @@ def checkpoint(prune: AuditPrune, last: AuditLine, removed: int) -> AuditEntry:
 
 
 def prune_values(prune: AuditPrune) -> tuple[int, int]:
-    """Return the values of the query ``audit_prunable``: a time, and how many."""
+    """Return the values of the query ``audit_prunable``: a time, and a number."""
     return prune.before, LINES_PER_PRUNE
 
 
@@ -227,7 +229,7 @@ COLUMNS = (
 
 
 def line_of(row: Sequence[Any]) -> AuditLine:
-    """Return the line in a row, even if somebody changed the row."""
+    """Return the line in a row, even if the row was changed from outside."""
     values = dict(zip(COLUMNS, row, strict=True))
     try:
         details = msgspec.json.decode(values["details"])
@@ -341,7 +343,7 @@ def _text(value: str) -> str:
 
 
 def _plain(value: Any, depth: int) -> Any:
-    """Return a value as JSON that has one form only: floats become texts."""
+    """Return a value as JSON with a single form: floats become texts."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):

@@ -1,1 +1,1 @@
-"""Hints (wake-up notifications) between the replicas of a store. Nothing is kept there."""
+"""Wake-up notifications (hints) between the replicas of a store. They are never stored."""

@@ -1,11 +1,11 @@
-"""Frames: the messages that buses carry, written and read here and nowhere else.
+"""Frames: the messages of buses.
 
-    <version><replica> [[task, ...], [agent, ...]]       all of it text
-    task = [task id, seq, sub, [record, ...]]            the log has reached (seq, sub)
-    record = [seq, sub, turn, kind, time, event]
+ <version><replica> [[task, ...], [agent, ...]]       all of it text
+ task = [task id, seq, sub, [record, ...]]            the log has reached (seq, sub)
+ record = [seq, sub, turn, kind, time, event]
 
-A frame of another version, which a replica of another release sends, is ignored: the store has what
-it says.
+A frame of another version, which a replica of another release sends, is ignored: the store has the
+same information.
 """
 
 from __future__ import annotations
@@ -111,9 +111,9 @@ class FrameBuffer:
         self._bytes = 0
 
     def frames(self, limit: int) -> list[bytes]:
-        """Take everything, in as few frames of up to ``limit`` bytes as possible.
+        """Remove everything, as few frames of up to ``limit`` bytes as possible.
 
-        Of a record that does not fit into a frame, only its position is sent.
+        For a record that does not fit into a frame, only its position is sent.
         """
         tasks, agents = self._tasks, self._agents
         self.clear()
@@ -121,7 +121,7 @@ class FrameBuffer:
         return list(self._packed(_pieces(tasks.values(), room), agents, room))
 
     def frames_by_task(self, limit: int) -> Iterator[tuple[str, bytes]]:
-        """Take the records of all tasks: each task's id, and a frame about it alone."""
+        """Remove the records of all tasks: yield each task's id, and a frame for it."""
         tasks, self._tasks = self._tasks, {}
         self._bytes = 0
         room = limit - len(self._start) - len(b"[[],[]]")
@@ -130,7 +130,7 @@ class FrameBuffer:
                 yield task_id, b"%b[[%b]]" % (self._start, piece)
 
     def heartbeat(self) -> bytes:
-        """Return an empty frame, by which its replica notices that the bus works."""
+        """Return an empty frame, by which its replica checks that the bus works."""
         return b"%b[[],[]]" % self._start
 
     def is_own(self, frame: bytes) -> bool:
@@ -164,11 +164,12 @@ def _pieces(tasks: Iterable[Sequence[LoggedEvent]], room: int) -> Iterator[bytes
         held: list[_Record] = []
         size = head
         for n, record in enumerate(records):
-            # 60 bytes are more than the brackets and the five short fields of a record take.
+            # 60 bytes exceed the brackets and the five short fields of a record.
             length = len(record.payload) + 60
             if not record.payload or head + length > room:
                 last = records[-1]
-                # What comes after a record that is left out would be a gap, so it is left out too.
+                # The records after one that is left out would leave a gap, so they are left out
+                # too.
                 yield _encode(_Advance(record.task_id, last.seq, last.sub, tuple(held)))
                 break
             if size + length > room:
@@ -187,7 +188,7 @@ def _packable(record: LoggedEvent) -> _Record:
 
 
 def _logged(task_id: str, read: _Record) -> LoggedEvent:
-    """Return a task's record as the store has it. Raises ``ValueError`` for an impossible one."""
+    """Return a task's record as in the store. Raises ``ValueError`` for an impossible one."""
     if read.seq < 1 or read.sub < 0 or read.kind.is_public != (read.sub == 0):
         raise ValueError(f"there is no record {read.seq}.{read.sub} of the kind {read.kind.value}")
     payload = bytes(read.payload)
@@ -215,7 +216,7 @@ class FrameReader:
         hints = self._hints
         try:
             found = _decoder.decode(body)
-            # All of it is read first, so that nothing of a broken frame is passed on.
+            # Everything is read first, so that no part of a broken frame is passed on.
             tasks = [
                 (task, [_logged(task.task_id, record) for record in task.records])
                 for task in found.tasks
@@ -234,11 +235,11 @@ class FrameReader:
     def _warn(self, reason: str) -> None:
         if not self._has_warned:
             self._has_warned = True
-            logger.warning("the bus brings what cannot be read, and is ignored: %s", reason)
+            logger.warning("the bus sends an unreadable frame, which is ignored: %s", reason)
 
 
 class FrameBus(ABC):
-    """The part of a bus that is the same over every carrier: frames, and whether it fails."""
+    """The common part of all buses: frames, and the detection of failures."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -257,13 +258,13 @@ class FrameBus(ABC):
             self._send_soon()
 
     def publish_work(self, agent: str) -> None:
-        """Tell the other replicas that an agent has unclaimed work."""
+        """Notify the other replicas that an agent has unclaimed work."""
         if self._can_send() and self._buffer.add_work(agent):
             self._send_soon()
 
     @abstractmethod
     def _can_send(self) -> bool:
-        """Return whether there is a connection to send by."""
+        """Return whether there is a connection for sending."""
 
     @abstractmethod
     def _send_soon(self) -> None:
@@ -283,11 +284,11 @@ class FrameBus(ABC):
             logger.warning("the bus at %s works again", self._name)
 
     def _failed(self, error: Exception) -> None:
-        """Note that the bus does not work."""
+        """Record that the bus does not work."""
         if not self._is_failing:
             self._is_failing = True
             logger.warning(
-                "the bus at %s does not work, hints come late until it does: %s",
+                "the bus at %s does not work, wake-up notifications are late until it does: %s",
                 self._name,
                 " ".join(str(error).split()),
             )
@@ -296,7 +297,7 @@ class FrameBus(ABC):
 async def reconnect(session: Callable[[], Awaitable[bool]], name: str) -> None:
     """Run a session of a bus, again each time one ends, with a backoff in between.
 
-    It returns when a session does so with ``True``.
+    It returns when a session returns ``True``.
     """
     loop = asyncio.get_running_loop()
     failures = 0

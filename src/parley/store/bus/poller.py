@@ -1,4 +1,4 @@
-"""The poller: gets hints from the bus, and asks the store for lost hints."""
+"""The poller: receives hints from the bus, and polls the store for lost hints."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ from parley.store.task_store import TaskStore
 logger = logging.getLogger(__name__)
 
 CHUNK = 1000
-"""How many tasks one query is about."""
+"""The number of tasks in one query."""
 
 FASTER = 4
-"""How many times as often the store is polled while no bus brings hints."""
+"""The factor of the polling frequency while no bus delivers hints."""
 
 _DELETED = 0
-"""Stands for the position of a task that the store does not have."""
+"""The position of a task that the store does not have."""
 
 
 class BusPoller:
     """Passes hints on between the store, the subscribers in this process, and the bus.
 
-    On a store that other replicas share it asks for the positions of all watched tasks, every
+    On a store that other replicas share it queries the positions of all watched tasks, every
     ``poll`` seconds, ``FASTER`` times as often without a bus, and at once when the bus is back:
-    ``CHUNK`` tasks a query, and only changes are passed on. So a lost hint costs a delay and
-    nothing else. An embedded store publishes everything itself: it is not polled, and no bus is
-    opened.
+    ``CHUNK`` tasks per query, and only changes are passed on. So a lost hint only causes a delay.
+    An embedded store publishes everything itself: it is not polled, and no bus is opened.
     """
 
     def __init__(
@@ -52,12 +51,12 @@ class BusPoller:
         self._due = self._pause = 0.0
         self._hurries = False
         self._polling = Periodic(
-            "looking for what other replicas did", self._look, self._interval, log=logger
+            "polling for changes of other replicas", self._look, self._interval, log=logger
         )
         self._is_failing = False
 
     def publish(self, records: Sequence[LoggedEvent]) -> None:
-        """Pass on the records of one append. The store is opened with this."""
+        """Pass on the records of one append. The store is opened with this as ``committed``."""
         self._hints.publish(records)
         if self._bus is not None and records:
             self._bus.publish(records)
@@ -91,7 +90,7 @@ class BusPoller:
                 await self._bus.close()
 
     def _look_up(self, task_id: str | None) -> None:
-        """Have a task, or all, looked up at once."""
+        """Request an immediate look-up of a task, or of all."""
         if task_id is None:
             self._all_next = True
         else:
@@ -99,7 +98,7 @@ class BusPoller:
         self._wake.set()
 
     async def _look(self) -> bool:
-        """Look up what is due, and wait until something is."""
+        """Look up the due tasks, and wait until others are due."""
         loop = asyncio.get_running_loop()
         self._wake.clear()
         now = loop.time()
@@ -140,7 +139,7 @@ class BusPoller:
         return self._poll if self._bus is not None and self._bus.is_up else self._poll / FASTER
 
     async def _wait(self, until: float) -> None:
-        """Wait until a time of the loop's clock, or until something is to be looked up at once."""
+        """Wait until a loop time, or until an immediate look-up is requested."""
         try:
             async with asyncio.timeout_at(until):
                 await self._wake.wait()
@@ -168,9 +167,9 @@ class BusPoller:
     def _succeeded(self) -> None:
         if self._is_failing:
             self._is_failing = False
-            logger.warning("the store can be asked again what other replicas did")
+            logger.warning("the store can be polled for changes of other replicas again")
 
     def _failed(self, error: StoreError) -> None:
         if not self._is_failing:
             self._is_failing = True
-            logger.warning("the store cannot be asked what other replicas did: %s", error)
+            logger.warning("the store cannot be polled for changes of other replicas: %s", error)

@@ -1,10 +1,10 @@
-"""The bus over PostgreSQL: LISTEN and NOTIFY, on two connections of their own.
+"""The bus over PostgreSQL: LISTEN and NOTIFY, on two separate connections.
 
-No write notifies, since commits that notify wait for one another in the whole database: the commits
-of a few milliseconds share one NOTIFY, which waits for no disk either.
+Writes do not notify, since commits that notify wait for one another in the whole database: the
+commits of a few milliseconds share one NOTIFY, which also needs no disk write.
 
-Small records travel with the hint. Every replica gets all of them and skips the tasks that it does
-not watch, which costs a few microseconds; each saves a query, which costs many times that.
+Small records are sent with the hint. Every replica gets all of them and skips the tasks that it
+does not watch, which costs a few microseconds; each saves a query, which costs many times that.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Connection = psycopg.AsyncConnection[Any]
 Session = Callable[[Connection], Awaitable[None]]
 
 FRAME_BYTES = 7900
-"""Bytes of one notification; PostgreSQL takes 7,999."""
+"""Bytes of one notification; PostgreSQL allows 7,999."""
 
 TICK_SECONDS = 0.005
 """The least time between two notifications."""
@@ -44,7 +44,7 @@ _SQL = queries("postgres", "bus.sql")
 class PostgresBus(FrameBus):
     """A ``Bus`` over a PostgreSQL database, which need not be the store's.
 
-    ``url`` leads to the server itself, not through a pooler: behind one nothing arrives. The bus is
+    ``url`` must be the server itself, not a pooler: notifications do not pass a pooler. The bus is
     up while this replica gets its own notifications back.
     """
 
@@ -63,11 +63,11 @@ class PostgresBus(FrameBus):
 
     @property
     def is_up(self) -> bool:
-        """Return whether this replica gets all notifications, its own included."""
+        """Return whether this replica gets all notifications, including its own."""
         return self._is_up
 
     async def open(self, hints: LocalHints, replica: str) -> None:
-        """Begin to connect, and wait a few seconds for it; the reconnect loops keep trying."""
+        """Begin to connect, and wait a few seconds for it; the reconnect loops continue to try."""
         self._begin(hints, replica)
         self._is_closing = False
         self._tasks = [
@@ -117,7 +117,7 @@ class PostgresBus(FrameBus):
                 await session(connection)
             finally:
                 self._connections.discard(connection)
-                # Not ``close``, which says goodbye: the server may no longer answer.
+                # Not ``close``, which sends a message: the server may no longer answer.
                 connection.pgconn.finish()
         except (psycopg.Error, OSError) as error:
             if not self._is_closing:
@@ -151,7 +151,7 @@ class PostgresBus(FrameBus):
                     values = [self._channel, b"\n".join(frames).decode()]
                     await _in_time(pub_connection, pub_connection.execute(_SQL["notify"], values))
                     if is_read_only(pub_connection) and loop.time() - began > RECONNECT.longest:
-                        # The other replicas may use the server that took its place.
+                        # The other replicas may use the server that replaced it.
                         raise psycopg.OperationalError("the server takes no writes")
                 if not self._is_closing:
                     # Sent at once after a quiet tick, and together with later records in a busy
@@ -164,7 +164,7 @@ class PostgresBus(FrameBus):
             self._buffer.clear()
 
     async def _wait(self, until: float) -> None:
-        """Wait until there is something to send, or until a time of the loop's clock."""
+        """Wait until there are messages to send, or until a loop time."""
         with suppress(TimeoutError):
             async with asyncio.timeout_at(until):
                 await self._wake.wait()
@@ -176,8 +176,8 @@ class PostgresBus(FrameBus):
         listen = _SQL["listen"].replace("{channel}", self._channel)
         await _in_time(sub_connection, sub_connection.execute(listen))
         lost: asyncio.Future[None] = loop.create_future()
-        # A descriptor of our own: a lost connection closes its descriptor at once, and the number
-        # may belong to another connection before the loop stops watching it.
+        # A separate descriptor: a lost connection closes its own at once, and the number may belong
+        # to another connection before the loop stops watching it.
         sock = socket.fromfd(sub_connection.fileno(), socket.AF_INET, socket.SOCK_STREAM)
 
         def readable() -> None:
@@ -203,8 +203,8 @@ class PostgresBus(FrameBus):
                 if loop.time() - self._echo_at > SILENCE_SECONDS:
                     if self._is_publishing:
                         raise psycopg.OperationalError(
-                            "what is told is not heard; the address must lead to the server "
-                            "itself, not through a pooler"
+                            "notifications are sent but not received; the address must be the "
+                            "server itself, not a pooler"
                         )
                     self._is_up = False
         finally:

@@ -1,8 +1,8 @@
-"""The bus over Redis or Valkey: a channel a task, and one for work. Nothing is kept there.
+"""The bus over Redis or Valkey: one channel per task, and one for work. Nothing is stored there.
 
-A replica subscribes to the channels of the tasks that it watches, a little later than it begins to
-(see ``ChannelInterest``). On a cluster channels are sharded (Redis 7): a task's channel lives on
-the node that has its slot.
+A replica subscribes to the channels of the tasks that it watches, with a short delay (see
+``ChannelInterest``). On a cluster channels are sharded (Redis 7): a task's channel is on the node
+with its slot.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from redis.asyncio.client import PubSub
 
 FRAME_BYTES = 16 * 1024
-"""Bytes of one message; a larger record does not travel with its hint."""
+"""Bytes of one message; a larger record is not sent with its hint."""
 
 TICK_SECONDS = 0.001
 REFRESH_SECONDS = 60.0
@@ -35,23 +35,23 @@ FLUSH_SECONDS = 1.0
 
 HEARTBEAT_SECONDS = 3.0
 PENDING_BYTES = 4 << 20
-"""How many bytes of messages wait for a slow server before others are dropped."""
+"""The number of bytes of messages that wait for a slow server before others are dropped."""
 
 MAX_COMMANDS = 1000
-"""How many commands are sent at a time."""
+"""The number of commands that are sent at a time."""
 
 
 FOLLOWED_DELAY = 0.02
 WORKED_ON_DELAY = 0.25
-"""How many seconds after the first interest a task is subscribed to."""
+"""The delay in seconds of a subscription to a task that this replica works on."""
 
 
 class RedisBus(FrameBus):
     """A ``Bus`` over Redis 6 or later, or Valkey; a cluster needs Redis 7.
 
-    ``url`` has a form of ``redis_url.FORMS``; ``?prefix=`` begins the names of channels. A program
-    that may publish there can show readers false events, until they read the store: use an
-    ACL (``&parley:*``) or a Redis of its own.
+    ``url`` has a form of ``redis_url.FORMS``; ``?prefix=`` is the prefix of channel names. A
+    program that may publish there can show readers false events, until they read the store: use an
+    ACL (``&parley:*``) or a separate Redis.
     """
 
     def __init__(self, url: str) -> None:
@@ -69,11 +69,11 @@ class RedisBus(FrameBus):
 
     @property
     def is_up(self) -> bool:
-        """Return whether all servers that are needed answer, as far as is known."""
+        """Return whether all needed servers answer, as far as known."""
         return bool(self._connections) and all([each.is_up for each in self._connections.values()])
 
     async def open(self, hints: LocalHints, replica: str) -> None:
-        """Begin to connect, and wait a few seconds for it; the reconnect loops keep trying."""
+        """Begin to connect, and wait a few seconds for it; the reconnect loops continue to try."""
         self._begin(hints, replica)
         self._interest = ChannelInterest(hints, self._subscribe)
         if self._address.kind == "server":
@@ -176,7 +176,7 @@ class RedisBus(FrameBus):
         return channel == self._work or self._hints.is_watched(task_id)
 
     def _on_state(self, error: Exception | None) -> None:
-        """Note that a server is up, or why it is down."""
+        """Record that a server is up, or the reason why it is down."""
         self._tried.set()
         if error is not None:
             self._failed(error)
@@ -198,7 +198,7 @@ class RedisBus(FrameBus):
         return None if node is None else self._connections.get(node)
 
     def _use(self, nodes: Iterable[Node]) -> list[RedisConnection]:
-        """Connect to these servers alone; return the connections to others."""
+        """Connect to only these servers; return the connections to others."""
         before, self._connections = self._connections, {}
         for node in nodes:
             if node in before:
@@ -227,14 +227,14 @@ class RedisBus(FrameBus):
                 self._failed(error)
                 self._tried.set()
                 self._discover_again.set()
-            # About twice a second at most, however often servers say that they are not the one.
+            # At most about twice a second, however often servers redirect.
             await asyncio.sleep(backoff.uniform(0.3, 0.7))
             with suppress(TimeoutError):
                 async with asyncio.timeout(REFRESH_SECONDS):
                     await self._discover_again.wait()
 
     async def _refresh(self) -> list[RedisConnection]:
-        """Ask which servers there are, and use them; return the connections to others."""
+        """Query the servers, and use them; return the connections to others."""
         if self._address.kind == "sentinel":
             return self._use([await self._address.master()])
         slots = await self._address.slots(list(self._connections))
@@ -245,7 +245,7 @@ class RedisBus(FrameBus):
             return []
         self._owners = owners
         unused = self._use([node for _, _, node in slots])
-        # Channels of slots that moved get their new node; for the others it changes nothing.
+        # Channels of moved slots get their new node; for others this changes nothing.
         for node, connection in self._connections.items():
             for channel in self._channels(node):
                 connection.subscribe(channel, True)
@@ -255,13 +255,13 @@ class RedisBus(FrameBus):
 
 
 class RedisConnection:
-    """The two connections to one server, made anew when one is lost.
+    """The two connections to one server, replaced when one is lost.
 
-    ``channels`` returns those to subscribe to at a server, ``is_wanted`` whether one is to be
-    subscribed to at all. ``on_frame`` gets their messages. ``on_state`` is called when
-    the server is up (``None``) and when it is down (the reason); ``on_subscribed`` with a channel
-    that was subscribed to while the server was up; ``on_moved`` when the server does not have the
-    slot of a channel (any more).
+    ``channels`` returns the channels to subscribe to at a server, ``is_wanted`` whether a channel
+    must be subscribed to at all. ``on_frame`` gets their messages. ``on_state`` is called when the
+    server is up (``None``) and when it is down (the reason); ``on_subscribed`` with a channel whose
+    subscription began while the server was up; ``on_moved`` when the server does not have the slot
+    of a channel (any more).
     """
 
     def __init__(
@@ -345,7 +345,7 @@ class RedisConnection:
         try:
             await self._send(sub_connection, pub_connection)
         except (AttributeError, RuntimeError):
-            # The task that receives has just found the connection lost, and closed it.
+            # The receiving task has just found the connection lost, and closed it.
             if sub_connection.connection is None or sub_connection.connection.is_connected:
                 raise
             raise ConnectionError("Connection closed by server.") from None
@@ -361,7 +361,7 @@ class RedisConnection:
                 while self._messages:
                     await self._publish_next(pub_connection)
                 if loop.time() >= heartbeat_at:
-                    # After the subscriptions: so the first answer says that these are done.
+                    # After the subscriptions, so that the first answer confirms them.
                     await sub_connection.ping()
                     await pub_connection.ping()
                     heartbeat_at = loop.time() + HEARTBEAT_SECONDS
@@ -381,7 +381,7 @@ class RedisConnection:
         ended: list[bytes] = []
         for channel in list(self._changes)[:MAX_COMMANDS]:
             (begun if self._changes.pop(channel) else ended).append(channel)
-        if self._is_sharded:  # the channels of one command would have to be of one slot
+        if self._is_sharded:  # all channels of a command would need the same slot
             for channel in begun:
                 await sub_connection.ssubscribe(channel)
             for channel in ended:
@@ -393,7 +393,7 @@ class RedisConnection:
                 await sub_connection.unsubscribe(*ended)
 
     async def _publish_next(self, pub_connection: Redis) -> None:
-        """Publish the next messages, and look at the answers."""
+        """Publish the next messages, and check the answers."""
         messages, self._messages = self._messages[:MAX_COMMANDS], self._messages[MAX_COMMANDS:]
         pipeline = pub_connection.pipeline(transaction=False)
         publish = pipeline.spublish if self._is_sharded else pipeline.publish
@@ -426,7 +426,7 @@ class RedisConnection:
                 self.is_up = True
                 self._on_state(None)
             elif kind == "sunsubscribe" and self._is_wanted(channel):
-                self._on_moved()  # not our wish: the slot has gone to another node
+                self._on_moved()  # not requested here: the slot has moved to another node
 
 
 def _first(errors: BaseExceptionGroup[Exception]) -> Exception:
@@ -441,20 +441,20 @@ def _first(errors: BaseExceptionGroup[Exception]) -> Exception:
 class ChannelInterest:
     """The watched tasks that the bus does not subscribe to yet.
 
-    Most tasks are over at once, and their replica commits all of it: to subscribe to each would
-    cost more than the task. So a task is subscribed to after a short delay, and after a longer one
-    if this replica works on it. Hints of the meantime are lost; the store is asked once the bus is
-    subscribed.
+    Most tasks are finished at once, and their replica commits all of it: a subscription for each
+    would cost more than the task. So a task is subscribed to after a short delay, and after a
+    longer one if this replica works on it. Hints before that are lost; the store is queried once
+    the subscription is active.
 
-    ``subscribe`` is called with ``True`` when a task is due, and with ``False`` when a task that
-    was subscribed to is watched no longer.
+    ``subscribe`` is called with ``True`` when a task is due, and with ``False`` when a subscribed
+    task is no longer watched.
     """
 
     def __init__(self, hints: LocalHints, subscribe: Callable[[str, bool], None]) -> None:
         self._hints = hints
         self._subscribe = subscribe
         self._loop = asyncio.get_running_loop()
-        # Since when they are watched, the longest first.
+        # The start of their watch, the longest first.
         self._new: dict[str, float] = {}
         self._worked_on: dict[str, float] = {}
         self._timer: asyncio.TimerHandle | None = None

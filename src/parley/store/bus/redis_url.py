@@ -26,7 +26,7 @@ FORMS = (
 PREFIX = "parley:"
 CONNECT_SECONDS = 5.0
 SILENCE_SECONDS = 10.0
-"""How long a server may not answer; it is pinged more often."""
+"""The time that a server may be silent; it is pinged more often."""
 
 Kind = Literal["server", "cluster", "sentinel"]
 
@@ -56,8 +56,8 @@ Slots = Sequence[tuple[int, int, Node]]
 class RedisAddress(msgspec.Struct, frozen=True, kw_only=True):
     """The address of a bus. ``name`` is for people, without user and password.
 
-    ``prefix`` begins the name of every channel, as a Redis may be shared. ``nodes`` are the server,
-    some nodes of a cluster, or the Sentinels, which know the ``service``.
+    ``prefix`` is the prefix of every channel name, as a Redis may be shared. ``nodes`` are the
+    server, some nodes of a cluster, or the Sentinels, which know the ``service``.
     """
 
     kind: Kind
@@ -105,7 +105,7 @@ class RedisAddress(msgspec.Struct, frozen=True, kw_only=True):
         if not form and path.strip("/") not in ("", "0"):
             raise ValueError(
                 "the channels of a Redis belong to all its databases, so the address of a bus "
-                "names none but 0; what shares a Redis is told apart by ?prefix="
+                "names none but 0; applications that share a Redis are separated by ?prefix="
             )
         if not nodes or (not form and len(nodes) > 1) or (is_socket and (tls or not path)):
             raise ValueError(f"the address of a Redis bus is one of {FORMS}")
@@ -156,16 +156,16 @@ class RedisAddress(msgspec.Struct, frozen=True, kw_only=True):
         )
         try:
             yield client
-        except RuntimeError as error:  # which uvloop raises for a connection that was cut by then
+        except RuntimeError as error:  # raised by uvloop for a connection that is already cut
             raise ConnectionError("the connection was lost at once") from error
         finally:
             with suppress(RedisError, OSError):  # the server may no longer answer
                 await client.aclose()
 
     async def check_role(self, client: Redis) -> None:
-        """Raise ``ConnectionError`` if Sentinels have made the server a replica by now."""
+        """Raise ``ConnectionError`` if Sentinels have made the server a replica meanwhile."""
         if self.kind == "sentinel" and (await client.role())[0] != b"master":
-            raise ConnectionError("the server is a replica of another by now")
+            raise ConnectionError("the server has become a replica of another")
 
     async def master(self) -> Node:
         """Ask the Sentinels which server to use. Raises ``RedisError`` or ``OSError``."""
@@ -176,7 +176,7 @@ class RedisAddress(msgspec.Struct, frozen=True, kw_only=True):
         return found[0].decode(), int(found[1])
 
     async def slots(self, known: Sequence[Node]) -> Slots:
-        """Ask a node of the cluster who has which slots. Raises ``RedisError`` or ``OSError``."""
+        """Ask a node of the cluster for its slots. Raises ``RedisError`` or ``OSError``."""
         node, found = await self._ask((*self.nodes, *known), "CLUSTER SLOTS")
         if not found:
             raise ConnectionError("the cluster has no slots assigned")

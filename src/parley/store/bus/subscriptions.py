@@ -1,7 +1,7 @@
 """Subscriptions to tasks in this process, and the ``Bus`` that brings the hints of other replicas.
 
 A hint is a wake-up notification: a task's log has grown. It may be lost, repeated or late, since
-the store has the truth; the records that travel with a hint save a query.
+the store has the truth; records that are sent with a hint save a query.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 BUFFER_RECORDS = 512
-"""Twice the records that a writer appends at a time. In the same pass of the event loop a timer may
-append a chunk, and a reader that reads in each pass must not fall behind by that.
+"""Twice the records that a writer appends at a time. In the same iteration of the event loop a
+timer may append a chunk, and a reader that reads in each iteration must not fall behind because of
+it.
 """
 
 BUFFER_BYTES = 256 * 1024
@@ -29,24 +30,24 @@ BUFFER_BYTES = 256 * 1024
 WorkListener = Callable[[str], None]
 
 Follower = Callable[[str], None]
-"""Notes that the log of a task, which it reads itself, may hold new public events.
+"""Called when the log of a task, which the follower reads itself, may have new public events.
 
-Must be quick and must not raise; may be called when there is nothing.
+Must be quick and must not raise; may be called without new events.
 """
 
 
 class Listener(Protocol):
-    """Gets the private records of a task that it works on: a task runner.
+    """Receives the private records of a task that it works on: a task runner.
 
     Both methods must be quick and must not raise. Either may be called again for known records.
     """
 
     def on_record(self, record: LoggedEvent) -> None:
-        """Take a private record of the task that was committed by any replica."""
+        """Receive a private record of the task that any replica committed."""
         ...
 
     def on_position(self, position: LogPosition) -> None:
-        """Take the position of the task's log, as the store has just returned it."""
+        """Receive the position of the task's log that the store has just returned."""
         ...
 
 
@@ -54,13 +55,13 @@ class Bus(Protocol):
     """Carries hints between the replicas of a store. May lose, repeat and reorder them.
 
     It passes the hints of other replicas to the ``LocalHints`` that it was opened with, on the
-    event loop, and never its own hints. The methods that are not ``async`` neither wait nor
-    raise: they drop what cannot be sent.
+    event loop, and never its own hints. The methods that are not ``async`` neither wait nor raise:
+    they drop hints that cannot be sent.
     """
 
     @property
     def is_up(self) -> bool:
-        """Return whether the hints of other replicas arrive, as far as is known."""
+        """Return whether the hints of other replicas arrive, as far as known."""
         ...
 
     async def open(self, hints: LocalHints, replica: str) -> None:
@@ -72,7 +73,7 @@ class Bus(Protocol):
         ...
 
     def publish_work(self, agent: str) -> None:
-        """Tell the other replicas that an agent has unclaimed work."""
+        """Notify the other replicas that an agent has unclaimed work."""
         ...
 
     def watch(self, task_id: str, is_watched: bool) -> None:
@@ -88,10 +89,10 @@ class Subscription:
     """A buffer of one task's public events, from now on, for one reader.
 
     It holds up to ``records`` events or ``size`` bytes of them, or a single larger append, without
-    a gap. On an overflow it drops what it holds; then, and when events are missing, the reader is
-    behind and has to read the store. Events are shared with all readers.
+    a gap. On an overflow it drops its content; then, and when events are missing, the reader is
+    behind and must read the store. Events are shared with all readers.
 
-    ``seen`` is the number of the reader's last event, 0 when it is not known. A reader that took
+    ``seen`` is the number of the reader's last event, 0 when it is unknown. A reader that got
     events from the store sets it.
     """
 
@@ -110,11 +111,11 @@ class Subscription:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Do nothing: who subscribed ends that."""
+        """Do nothing: the subscriber ends the subscription."""
 
     @property
     def held(self) -> int:
-        """Return how many events it holds."""
+        """Return the number of buffered events."""
         return len(self._held)
 
     def put(self, events: Sequence[LoggedEvent], size: int) -> None:
@@ -142,7 +143,7 @@ class Subscription:
             self.put(events[reached + 1 - first :], size)
 
     def advance(self, seq: int) -> None:
-        """Fall behind if the log, which has reached event ``seq``, holds more than came here."""
+        """Fall behind if the log, which has reached event ``seq``, has more than was received."""
         if not self._behind and seq > self._reached():
             self.fall_behind()
 
@@ -164,7 +165,7 @@ class Subscription:
         return held, behind
 
     async def wait(self, timeout: float | None = None) -> bool:
-        """Wait until there is something to take. Return ``False`` on a timeout."""
+        """Wait until there are events to take. Return ``False`` on a timeout."""
         if self._held or self._behind:
             return True
         assert self._waiter is None, "a subscription has one reader"
@@ -179,7 +180,7 @@ class Subscription:
             self._waiter = None
 
     def _reached(self) -> int:
-        """Return the number of the last event that the reader has or gets; 0 when not known."""
+        """Return the number of the last event that the reader has or gets; 0 when unknown."""
         held = self._held
         if held and held[-1].seq <= self.seen:
             held.clear()
@@ -194,10 +195,10 @@ class Subscription:
 class LocalHints:
     """The subscriptions of this process: passes on the commits to a task.
 
-    An embedded store is opened with ``publish``. All of it happens on the event loop. ``BusPoller``
-    sets two callbacks: ``on_interest`` is called when a task gets its first subscriber and when it
-    loses its last, ``on_lookup`` with a task (``None`` for all that are watched) that the store has
-    to be asked about.
+    An embedded store is opened with ``publish``. Everything happens on the event loop.
+    ``BusPoller`` sets two callbacks: ``on_interest`` is called when a task gets its first
+    subscriber and when it loses its last, ``on_lookup`` with a task (``None`` for all watched
+    tasks) to be queried in the store.
     """
 
     def __init__(self) -> None:
@@ -210,7 +211,7 @@ class LocalHints:
 
     @property
     def held(self) -> int:
-        """Return how many events are buffered, each counted once a reader."""
+        """Return the number of buffered events, each counted once per reader."""
         return sum([reader.held for readers in self._readers.values() for reader in readers])
 
     @property
@@ -261,7 +262,7 @@ class LocalHints:
         self._notify_follower(task_id)
 
     def notify_seq(self, task_id: str, seq: int) -> None:
-        """Pass on that a task's log has reached event ``seq``, and that not all records came."""
+        """Notify that a task's log has reached event ``seq``, and not all records were received."""
         for reader in self._readers.get(task_id, ()):
             reader.advance(seq)
         self._notify_follower(task_id)
@@ -269,13 +270,13 @@ class LocalHints:
             self.notify_lost(task_id)
 
     def notify_deleted(self, task_id: str) -> None:
-        """Have the subscribers of a task that the store does not have find that out."""
+        """Let the subscribers of a task that the store does not have notice that."""
         for reader in self._readers.get(task_id, ()):
             reader.fall_behind()
         self._notify_follower(task_id)
 
     def notify_lost(self, task_id: str | None = None) -> None:
-        """Have the store asked about a task, or all, whose hints may have been lost."""
+        """Request a query of the store for a task, or all, whose hints may have been lost."""
         if self.on_lookup is not None:
             self.on_lookup(task_id)
 
@@ -316,7 +317,7 @@ class LocalHints:
             self.on_interest(task_id, True)
 
     def end_interest(self, task_id: str) -> None:
-        """Note that a subscriber of a task has gone."""
+        """Record that a subscriber of a task has left."""
         if self.on_interest is not None and not self.is_watched(task_id):
             self.on_interest(task_id, False)
 
@@ -331,7 +332,7 @@ class LocalHints:
 
 
 def _tell(hear: Callable[[T], None], news: T, failed: str, name: str) -> None:
-    """Pass on a commit, which stands whatever those who hear of it do."""
+    """Notify of a commit, which remains valid even if a subscriber fails."""
     try:
         hear(news)
     except Exception:
@@ -339,7 +340,7 @@ def _tell(hear: Callable[[T], None], news: T, failed: str, name: str) -> None:
 
 
 class _Interest(Generic[T]):
-    """A member of those who get something of a task, as long as the context lasts."""
+    """Membership among the subscribers of a task, as long as the context lasts."""
 
     __slots__ = ("_hints", "_member", "_members", "_task_id")
 

@@ -17,23 +17,23 @@ from parley.store.protocols.task_log import TaskQuery
 from parley.store.protocols.webhooks import PushRecord, PushState
 
 BLOCK = 1000
-"""How many values a block has at most."""
+"""The maximum number of values in a block."""
 
 FEW = 64
-"""So many tasks need no order: a query looks at all of them."""
+"""Up to this number of tasks, a query scans all of them without an order."""
 
 MAX_MOVED = 256
-"""How many tasks may wait to be filed. It bounds the work of a query for the appends before it."""
+"""The maximum number of unfiled tasks, which bounds the work that appends leave to a query."""
 
 _first = itemgetter(0)
 
 
 class SortedBlocks:
-    """A sorted collection of tuples, none of them twice, in blocks.
+    """A sorted collection of distinct tuples, in blocks.
 
     A block is a sorted list, and blocks are in order too, so that no list is long. A *bound* is a
-    tuple that may be shorter: ``(7,)`` is below ``(7, "a")``. Most values come near the end,
-    because times grow; then adding one is an append to the last block.
+    tuple that may be shorter: ``(7,)`` is below ``(7, "a")``. Most values are added near the end,
+    because times grow; then adding is an append to the last block.
     """
 
     __slots__ = ("_blocks", "_size")
@@ -46,7 +46,7 @@ class SortedBlocks:
         return self._size
 
     def add(self, value: Any) -> None:
-        """Add a value that is not there."""
+        """Add a new value."""
         blocks = self._blocks
         self._size += 1
         if not blocks:
@@ -65,7 +65,7 @@ class SortedBlocks:
             del block[keep:]
 
     def remove(self, value: Any) -> None:
-        """Remove a value. Raises ``KeyError`` when it is not there."""
+        """Remove a value. Raises ``KeyError`` for a missing one."""
         at = self._block_of(value)
         block = self._blocks[at] if self._blocks else []
         n = bisect_left(block, value)
@@ -77,7 +77,7 @@ class SortedBlocks:
             del self._blocks[at]
 
     def below(self, bound: Any) -> int:
-        """Return how many values are below a bound. Costs a step for each block below it."""
+        """Return the number of values below a bound. Costs a step for each block below it."""
         at = bisect_left(self._blocks, bound, key=_first) - 1
         if at < 0:
             return 0
@@ -101,7 +101,7 @@ class SortedBlocks:
                 yield block[m]
 
     def _block_of(self, value: Any) -> int:
-        """Return the number of the block in which a value is, or would be."""
+        """Return the number of the block for a value."""
         blocks = self._blocks
         if blocks and blocks[-1][0] <= value:
             return len(blocks) - 1
@@ -109,11 +109,11 @@ class SortedBlocks:
 
 
 class Listed:
-    """Tasks that are listed together, as their logs are filed (``MemoryLog.filed``).
+    """Tasks in one list, by their filed heads (``MemoryLog.filed``).
 
-    Up to ``FEW`` are kept as they come, because most contexts have one task and it moves often.
-    More are kept in ``SortedBlocks``, one for each state, by status time and id, so a page costs
-    its own size, and a total is counted in the orders without looking at a task.
+    Up to ``FEW`` are unordered, because most contexts have one task that moves often. More are in
+    ``SortedBlocks``, one for each state, by status time and id, so a page costs its own size, and a
+    total is counted in the orders without looking at a task.
     """
 
     __slots__ = ("_few", "_orders")
@@ -145,7 +145,7 @@ class Listed:
             self._orders[log.filed.state].remove((log.filed.status_at, log.filed.task_id))
 
     def move(self, before: Head, after: Head) -> None:
-        """Put a task where its new status belongs."""
+        """Move a task to the position of its new status."""
         if self._orders is not None:
             self._orders[before.state].remove((before.status_at, before.task_id))
             self._insert(self._orders, after)
@@ -153,7 +153,7 @@ class Listed:
     def find(
         self, query: TaskQuery, logs: Mapping[str, MemoryLog]
     ) -> tuple[int, Iterator[MemoryLog]]:
-        """Return how many tasks match, and those after ``query.before``, in the order of lists."""
+        """Return the number of matching tasks, and those after ``query.before``, in list order."""
         if self._orders is None:
             found = [log for log in self._few if _matches(log.filed, query)]
             found.sort(key=_place, reverse=True)
@@ -209,14 +209,14 @@ class ScopeTasks:
             del self._contexts[log.filed.context_id]
 
     def move(self, before: Head, after: Head) -> None:
-        """Put a task where its new status belongs."""
+        """Move a task to the position of its new status."""
         self._all.move(before, after)
         self._contexts[after.context_id].move(before, after)
 
     def find(
         self, query: TaskQuery, logs: Mapping[str, MemoryLog]
     ) -> tuple[int, Iterator[MemoryLog]]:
-        """Return how many tasks match, and those after ``query.before``, in the order of lists."""
+        """Return the number of matching tasks, and those after ``query.before``, in list order."""
         listed = self._contexts.get(query.context_id) if query.context_id else self._all
         return (0, iter(())) if listed is None else listed.find(query, logs)
 
@@ -250,7 +250,7 @@ def _matches(head: Head, query: TaskQuery) -> bool:
 
 
 class TaskStanding(Enum):
-    """The event that a task needs next. The value names the order of the tasks that wait for it."""
+    """The event that a task needs next. The value names the order of the tasks waiting for it."""
 
     UNCLAIMED = "queue key"
     ASLEEP = "time to wake up"
@@ -258,15 +258,15 @@ class TaskStanding(Enum):
     ENDED = "time of the end"
     UNDER_WAY = "nothing"
 
-    __hash__ = object.__hash__  # an enum's own is slow
+    __hash__ = object.__hash__  # faster than the hash of Enum
 
 
 class TaskIndex:
     """The orders in which a store finds its tasks.
 
-    An append only notes that a task moved. The next query files the tasks that did, by their heads
-    as they are then; so a task that came, worked and ended in between is filed once. The answers
-    are those of a scan of all heads, because nothing is answered before all is filed.
+    An append only records that a task moved. The next query files the moved tasks, by their current
+    heads; so a task that was created, worked and ended in between is filed once. The results are
+    those of a scan of all heads, because every query files first.
 
     A *place* is a tuple that ends with the task's number and id.
     """
@@ -291,7 +291,7 @@ class TaskIndex:
             self._file()
 
     def find(self, query: TaskQuery) -> tuple[int, Iterator[MemoryLog]]:
-        """Return how many tasks match, and those after ``query.before``, in the order of lists."""
+        """Return the number of matching tasks, and those after ``query.before``, in list order."""
         self._file()
         tasks = self._scopes.get(query.scope)
         return (0, iter(())) if tasks is None else tasks.find(query, self._logs)
@@ -317,7 +317,7 @@ class TaskIndex:
         return [*self._leased]
 
     def leased_by(self, owner: str) -> Collection[MemoryLog]:
-        """Return the tasks whose lease an owner has."""
+        """Return the tasks that an owner has leased."""
         self._file()
         return self._leased.get(owner, {}).keys()
 
@@ -326,7 +326,7 @@ class TaskIndex:
         return self._waiting.get((agent, key), {}).keys()
 
     def wait_for(self, log: MemoryLog, keys: Sequence[str]) -> None:
-        """Note for which events a task waits, instead of those before."""
+        """Set the events for which a task waits, replacing earlier ones."""
         agent = log.head.scope.agent
         for key in log.waits_for:
             waiting = self._waiting[agent, key]
@@ -350,7 +350,7 @@ class TaskIndex:
         return self._free_pushes.get(agent) or SortedBlocks()
 
     def set_pushes(self, log: MemoryLog, pushes: Mapping[str, PushRecord]) -> None:
-        """Give a task other webhooks, and file it by the lease owners of those that are active."""
+        """Set the webhooks of a task, and file it by the lease owners of the active ones."""
         self._file()  # so that the task has its number
         log.pushes = pushes
         active = [push for push in pushes.values() if push.state is PushState.ACTIVE]
@@ -431,7 +431,7 @@ class TaskIndex:
 
 
 def _standing(head: Head) -> tuple[TaskStanding, int]:
-    """Return what a task waits for, and what orders it among those that wait for the same."""
+    """Return the event that a task waits for, and its order among tasks waiting for the same."""
     if head.ended_at is not None:
         return TaskStanding.ENDED, head.ended_at
     if head.wakes_at is not None:

@@ -1,4 +1,4 @@
-"""One task in memory: its head, its rows, and its stored form; the tasks that were read last."""
+"""One task in memory: its head, its rows, and its stored form; and a cache of whole tasks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_SIZE = 32 * 1024
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
-    """A record as it is kept: without its event, which is read from the payload."""
+    """A stored record, without its event, which is decoded from the payload."""
 
     seq: int
     sub: int
@@ -38,7 +38,7 @@ class MemoryLog(msgspec.Struct, eq=False):
     """One task: its head, its rows, and its stored form (see ``snapshot``).
 
     The index finds the task by the head that was ``filed``, and its active webhooks by their
-    ``push_owners``. It gives tasks a ``number`` in the order in which they come.
+    ``push_owners``. It assigns a ``number`` to each task in the order of creation.
     """
 
     head: Head
@@ -105,23 +105,23 @@ class MemoryLog(msgspec.Struct, eq=False):
         return [row for row in self.public[self.head.folded :] if row.kind is RecordKind.ARTIFACT]
 
     def read(self, row: Row) -> LoggedEvent:
-        """Return the record that a row holds."""
+        """Return the record in a row."""
         return logged(self.head.task_id, row.seq, row.sub, row.turn, row.kind, row.at, row.payload)
 
 
 class WholeTasks:
-    """A few tasks with all of their history and artifacts: a caller that polls reads them again.
+    """A cache of tasks with all of their history and artifacts, for callers that poll.
 
-    A task is read anew once its head is another: each append, claim and wake gives it a new one.
-    So what is returned is what would be read. At most 64 tasks are kept, each of at most 32 KiB, to
-    which its joined JSON may come (``StoredTask.json``).
+    A task is read again once its head has changed: each append, claim and wake replaces it. So the
+    cache is never stale. At most 64 tasks are cached, each of at most 32 KiB, plus its joined JSON
+    (``StoredTask.json``).
     """
 
     def __init__(self) -> None:
         self._kept: Bounded[str, tuple[Head, StoredTask]] = Bounded(_MAX_TASKS)
 
     def __len__(self) -> int:
-        """Return how many tasks are kept."""
+        """Return the number of cached tasks."""
         return len(self._kept)
 
     def read(self, log: MemoryLog) -> StoredTask:

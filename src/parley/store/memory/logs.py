@@ -1,4 +1,4 @@
-"""The data of memory stores, and how it grows old."""
+"""The data of memory stores, and its expiry."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from parley.store.protocols.tables import HISTORY_KEPT, Receipt
 from parley.store.tables import PAGE, Row, TableRows
 
 MAX_LINES = 10_000
-"""How many lines memory has: older ones go, with a checkpoint, because no disk has them."""
+"""The number of audit lines in memory: older ones are removed, with a checkpoint."""
 
 K = TypeVar("K")
 
 
 class Aging(Generic[K]):
-    """Keys of each agent by a time in ms. A key is looked at once, when its time has come."""
+    """Keys of each agent by a time in ms. A key is checked once, when its time has come."""
 
     def __init__(self) -> None:
         self._keys: dict[str, list[tuple[int, int, K]]] = {}
         self._numbers = count()
 
     def add(self, agent: str, at: int, key: K) -> None:
-        """Add a key, which must not be there already."""
+        """Add a new key."""
         heappush(self._keys.setdefault(agent, []), (at, next(self._numbers), key))
 
     def take(self, agent: str, before: int) -> Iterator[K]:
@@ -50,7 +50,7 @@ class Aging(Generic[K]):
 
 
 class MemoryRows(TableRows):
-    """The rows of small tables. ``clock`` returns ms. A transaction never yields to others."""
+    """The rows of small tables. ``clock`` returns ms. A transaction never yields to other tasks."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self.now = 0
@@ -60,7 +60,7 @@ class MemoryRows(TableRows):
         self._expiry: list[tuple[int, str, str]] = []
 
     def begin(self) -> MemoryRows:
-        """Begin a transaction: time passes, and what has expired is gone."""
+        """Begin a transaction: read the clock, and drop expired rows."""
         self.now = self._clock()
         while self._expiry and self._expiry[0][0] <= self.now:
             expires_at, table, key = heappop(self._expiry)
@@ -70,10 +70,10 @@ class MemoryRows(TableRows):
         return self
 
     def lock(self, table: str, keys: Iterable[str]) -> None:
-        """Do nothing: nobody else works meanwhile."""
+        """Do nothing, since transactions are not concurrent."""
 
     def get(self, table: str, keys: Iterable[str]) -> dict[str, bytes]:
-        """Return the rows that are there."""
+        """Return the existing rows."""
         return {key: self._rows[table, key][0] for key in keys if (table, key) in self._rows}
 
     def scan(
@@ -86,7 +86,7 @@ class MemoryRows(TableRows):
         return [(key, self._rows[table, key][0]) for key in keys]
 
     def put(self, table: str, rows: Mapping[str, Row]) -> None:
-        """Put rows."""
+        """Store rows."""
         for key, row in rows.items():
             if (table, key) not in self._rows:
                 self._keys.add((table, key))
@@ -95,7 +95,7 @@ class MemoryRows(TableRows):
                 heappush(self._expiry, (row[1], table, key))
 
     def remove(self, table: str, keys: Iterable[str]) -> None:
-        """Remove rows, if they are there."""
+        """Remove rows, if they exist."""
         for key in keys:
             if self._rows.pop((table, key), None) is not None:
                 self._keys.remove((table, key))
@@ -121,12 +121,12 @@ class MemoryAudit:
         return lines
 
     def read(self, which: AuditFilter, after: int, limit: int, newest: bool) -> list[AuditLine]:
-        """Return lines after one, in order."""
+        """Return lines after a number, in order."""
         found = [line for line in self.lines if line.seq > after and which.selects(line)]
         return found[max(0, len(found) - limit) :] if newest else found[:limit]
 
     def prune(self, prune: AuditPrune) -> int:
-        """Remove old lines; return how many."""
+        """Remove old lines; return their number."""
         count, (_, most) = 0, prune_values(prune)
         for line in self.lines:
             if line.at >= prune.before or count == most:
@@ -146,7 +146,7 @@ class MemoryAudit:
 
 
 class MemoryContext(msgspec.Struct):
-    """The history and values of a context, and whether it ages."""
+    """The history and values of a context, and whether it expires."""
 
     touched_at: int
     history: deque[bytes] = msgspec.field(default_factory=lambda: deque(maxlen=HISTORY_KEPT))
@@ -155,7 +155,7 @@ class MemoryContext(msgspec.Struct):
 
 
 class CompletedEvent(msgspec.Struct):
-    """The value of an event, when it was completed, and whether it ages."""
+    """The value of an event, its completion time, and whether it expires."""
 
     value: bytes
     at: int
@@ -163,12 +163,12 @@ class CompletedEvent(msgspec.Struct):
 
 
 class MemoryLogs:
-    """The data of memory stores, and the time of each replica's last heartbeat. ``clock`` returns
-    milliseconds.
+    """The data of memory stores, and the time of each replica's last heartbeat.
 
-    Receipts, events and contexts age from the time they are added. A context with tasks, or an
-    event that a task waits for, ages no more once its time has come, and again after the last of
-    these tasks went. So a look at old entries costs no more than the entries that it finds.
+    ``clock`` returns milliseconds. Receipts, events and contexts expire from the time of their
+    creation. A context with tasks, or an event that a task waits for, does not expire when its time
+    comes, but again after the last of these tasks is removed. So a check of old entries costs no
+    more than the entries that it finds.
     """
 
     def __init__(self, clock: Callable[[], int] = now_ms) -> None:
@@ -192,7 +192,7 @@ class MemoryLogs:
         self._old_receipts.add(scope.agent, at, (scope, receipt.message_id))
 
     def touch_context(self, scope: Scope, context_id: str, at: int) -> MemoryContext:
-        """Return a context, new or not, which is used now."""
+        """Return a context, new or not, and mark it as used now."""
         name = (scope, context_id)
         context = self.contexts.get(name)
         if context is None:
@@ -220,7 +220,7 @@ class MemoryLogs:
         return len(gone)
 
     def _remove(self, log: MemoryLog) -> None:
-        """Forget a task; what only it used ages."""
+        """Remove a task; objects that only it used begin to expire."""
         head, keys = log.head, log.waits_for
         self.index.remove(log)
         self.whole.forget(head.task_id)
@@ -230,7 +230,7 @@ class MemoryLogs:
             self._age_event(head.scope.agent, key)
 
     def wait_for(self, log: MemoryLog, keys: Sequence[str]) -> None:
-        """Have a task wait for events, and for those before no more."""
+        """Let a task wait for events, replacing earlier ones."""
         before = log.waits_for
         self.index.wait_for(log, keys)
         for key in before:

@@ -1,6 +1,6 @@
-"""A store in memory, for tests and throw-away servers: nothing survives the process.
+"""A store in memory, for tests and throw-away servers: its data is lost with the process.
 
-Several of them on the same ``MemoryLogs`` are replicas that share a store, within one process.
+Several stores on the same ``MemoryLogs`` are replicas that share a store, within one process.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from parley.store.webhooks import merge_pushes
 class MemoryTaskStore(MemoryTables):
     """Keeps task logs in this process's memory, as bytes. ``clock`` returns milliseconds.
 
-    An append is done, and its readers are notified, when the call returns. With ``logs`` it is one
-    of several replicas that share these, each alive for a ``lease`` after its last heartbeat.
+    An append is complete, and its readers are notified, when the call returns. With ``logs`` it is
+    one of several replicas that share these, each alive for a ``lease`` after its last heartbeat.
     """
 
     reads_at_once = True
@@ -84,12 +84,12 @@ class MemoryTaskStore(MemoryTables):
 
     @property
     def is_shared(self) -> bool:
-        """Whether other replicas may use the store at the same time."""
+        """True if other replicas may use the store at the same time."""
         return self._is_shared
 
     @property
     def has_operators(self) -> bool:
-        """Whether ``parley store`` can change the store while it is open: it cannot see it."""
+        """False: ``parley store`` cannot access the store."""
         return False
 
     @property
@@ -114,7 +114,7 @@ class MemoryTaskStore(MemoryTables):
             self._heartbeat = self._loop.create_task(self._send_heartbeats())
 
     async def close(self) -> None:
-        """Refuse further use. Idempotent. The data is there again at the next ``open``."""
+        """Reject further use. Idempotent. The data is available again after the next ``open``."""
         if self._heartbeat is not None:
             self._heartbeat.cancel()
             await asyncio.gather(self._heartbeat, return_exceptions=True)
@@ -148,7 +148,7 @@ class MemoryTaskStore(MemoryTables):
                 self._expire_pushes(owner)
 
     def _move(self, log: MemoryLog, head: Head) -> None:
-        """Give a task another head."""
+        """Replace the head of a task."""
         log.head = head
         self._index.moved(log)
 
@@ -197,7 +197,7 @@ class MemoryTaskStore(MemoryTables):
         return records
 
     def _publish(self, records: Sequence[LoggedEvent]) -> None:
-        """Pass on a commit, after the commits before it, though a reader of theirs made it."""
+        """Pass on a commit, after earlier commits, even if a reader of these made it."""
         self._unpublished.append(records)
         if self._is_notifying or self._committed is None:
             return
@@ -263,7 +263,7 @@ class MemoryTaskStore(MemoryTables):
     async def waiting_messages(
         self, task_id: str, *, skip: int = 0, limit: int = 1
     ) -> Sequence[LoggedEvent]:
-        """Return the ``MessageReceived`` records that no turn has taken, the oldest first."""
+        """Return the ``MessageReceived`` records that no turn has received, the oldest first."""
         self._opened()
         log = self._logs.get(task_id)
         if log is None or not log.head.waiting:
@@ -300,7 +300,8 @@ class MemoryTaskStore(MemoryTables):
         return TaskPage(tuple(tasks), total=total, more=False)
 
     async def claim(self, task_id: str) -> int:
-        """Take the task's lease for a new executor; return the new epoch. Fences earlier ones."""
+        """Acquire the task's lease for a new executor; return the new epoch. Fences earlier
+        ones."""
         self._opened()
         log = self._logs.get(task_id)
         head = with_claim(log.head if log else None, task_id, self._replica)
@@ -319,7 +320,7 @@ class MemoryTaskStore(MemoryTables):
         return claimed
 
     async def unclaimed(self) -> Mapping[str, int]:
-        """Return how many tasks there are to claim, by agent."""
+        """Return the number of claimable tasks, by agent."""
         self._opened()
         places = self._index.places(TaskStanding.UNCLAIMED)
         return {agent: min(len(order), MAX_COUNTED) for agent, order in places.items()}
@@ -354,7 +355,7 @@ class MemoryTaskStore(MemoryTables):
         return [DueTask(id, self._logs[id].head.scope) for _, _, id in islice(due, limit)]
 
     async def wake(self, tasks: Mapping[str, int], now: int) -> int:
-        """Make sleeping tasks that are due claimable, each with its queue key."""
+        """Make due sleeping tasks claimable, each with its queue key."""
         self._opened()
         count = 0
         for task_id, queue_key in tasks.items():
@@ -365,7 +366,7 @@ class MemoryTaskStore(MemoryTables):
         return count
 
     async def complete_event(self, agent: str, key: str, value: bytes) -> bool:
-        """Complete an event; the tasks that wait for it are due at once."""
+        """Complete an event; the waiting tasks become due at once."""
         self._opened()
         value = checked_event(key, value)
         completed = self._shared.events.get((agent, key))
@@ -392,7 +393,7 @@ class MemoryTaskStore(MemoryTables):
         return [position_of(self._logs[id].head) for id in task_ids if id in self._logs]
 
     async def replicas(self) -> Sequence[Replica]:
-        """Return the replicas that the store knows, this one among them."""
+        """Return the known replicas, including this one."""
         self._opened()
         now, alive = self._clock(), self._lease.time_to_live * 1000
         return [

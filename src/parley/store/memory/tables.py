@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class MemoryTables(TaskStore):
-    """The part of a memory store that keeps the small tables."""
+    """The small tables of a memory store."""
 
     _shared: MemoryLogs
     _index: TaskIndex
@@ -46,7 +46,7 @@ class MemoryTables(TaskStore):
         """Return the data. Raises ``StoreUnavailable`` unless the store is open."""
 
     async def change_rows(self, work: Callable[[TableRows], T]) -> T:
-        """Call ``work``, which nobody sees at work, and return its result."""
+        """Call ``work`` atomically, and return its result."""
         return work(self._opened().rows.begin())
 
     read_rows = change_rows
@@ -114,7 +114,7 @@ class MemoryTables(TaskStore):
         self, scope: Scope, context_id: str, key: str, expected: bytes | None, value: bytes | None
     ) -> bool:
         """Store a value for a context if the current one is ``expected``."""
-        # Neither call yields to the event loop, so the two are atomic.
+        # The two calls are atomic, since neither yields to the event loop.
         if await self.get_value(scope, context_id, key) != expected:
             return False
         await self.set_value(scope, context_id, key, value)
@@ -206,7 +206,7 @@ class MemoryTables(TaskStore):
         return found
 
     async def active_pushes(self, agents: Sequence[str], after: int, limit: int) -> ActivePushes:
-        """Return whether some active webhook is unclaimed, and a page of this replica's."""
+        """Return whether an active webhook is unclaimed, and a page of this replica's."""
         self._opened()
         index = self._index
         held = (

@@ -1,4 +1,4 @@
-"""The work of a replica on threads and connections of its own: heartbeats, and pruning."""
+"""The work of a replica on separate threads and connections: heartbeats, and pruning."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ logger = logging.getLogger(__name__)
 
 
 GRACE_SECONDS = 2.0
-"""How long, beyond two beats, the database may be silent before it counts as unavailable."""
+"""The time, beyond two beats, after which a silent database counts as unavailable."""
 
 
 PRUNED_RECORDS = 5000
-"""About how many records one transaction removes."""
+"""The approximate number of records that one transaction removes."""
 
 PRUNED_CONTEXTS = 10
-"""How many contexts one transaction removes: a user of one of them waits for it."""
+"""The number of contexts that one transaction removes: their users wait for it."""
 
 PRUNE_SECONDS = 600.0
-"""The time limit of a piece. Only this replica's next piece waits for it."""
+"""The time limit of one transaction. Only this replica's next one waits for it."""
 
 LOCK_SECONDS = 2
-"""How long a piece waits for rows that others have locked: later is soon enough."""
+"""The time that a transaction waits for locked rows: later is soon enough."""
 
 T = TypeVar("T")
 
 
 class Heartbeat:
-    """Keeps this replica alive in the database, and expires replicas that are silent.
+    """Keeps this replica alive in the database, and expires silent replicas.
 
-    It beats from ``start`` to ``stop``, on a thread and a connection of its own: a blocked event
-    loop or a busy writer must not cost the replica its tasks. Every time that counts is by the
-    database's clock; ``offset`` is that clock minus ours, in ms.
+    It beats from ``start`` to ``stop``, on its own thread and connection: a blocked event loop or a
+    busy writer must not cost the replica its tasks. All relevant times are by the database's clock;
+    ``offset`` is that clock minus the local one, in ms.
     """
 
     def __init__(
@@ -86,10 +86,10 @@ class Heartbeat:
         self._correct_offset(before, database_time)
 
     def _correct_offset(self, before: int, database_time: int) -> None:
-        """Correct the offset as far as a round trip that began ``before`` proves it wrong.
+        """Correct the offset as far as a round trip that began at ``before`` proves it wrong.
 
-        Half of the round trip is no better a guess on a busy machine, and replicas that guess
-        differently put a caller's tasks in the wrong order.
+        Half of the round trip is not a better estimate on a busy machine, and replicas with
+        different estimates would reorder a caller's tasks.
         """
         least, most = database_time - self._clock() - 1, database_time - before + 1
         self.offset = min(max(self.offset, least), most)
@@ -113,13 +113,13 @@ class Heartbeat:
             try:
                 self._beat()
                 if self._is_unavailable:
-                    logger.info("%s: the database is there again", self._address.name)
+                    logger.info("%s: the database is available again", self._address.name)
                     self._is_unavailable = False
             except psycopg.Error as error:
                 self._gate.lost()
                 self._connection.disconnect()
                 if isinstance(error, psycopg.errors.DiskFull):
-                    self._answered_at = time.monotonic()  # it can still be read
+                    self._answered_at = time.monotonic()  # the database can still be read
                 if not self._is_unavailable:
                     logger.warning("%s", explain(error, self._address))
                     self._is_unavailable = True
@@ -138,11 +138,11 @@ class Heartbeat:
             old_offset = self.offset
             self._correct_offset(before, database_time)
             if abs(self.offset - old_offset) > self._lease.time_to_live * 1000 / 4:
-                # Until the others have beaten by the new clock, they may wrongly look dead.
+                # Until the others have beaten by the new clock, they may wrongly appear dead.
                 self._gate.lost()
             if is_expired:
                 logger.warning(
-                    "%s: this replica was not heard of for so long that others took its tasks",
+                    "%s: this replica was silent for so long that others claimed its tasks",
                     self._address.name,
                 )
                 self._connection.execute(self._sql["rejoin"], (self._replica,))
@@ -152,11 +152,11 @@ class Heartbeat:
         if self._gate.felt(time.monotonic()):
             for (replica,) in self._connection.rows(self._sql["expire"]):
                 logger.warning(
-                    "%s: the replica %s was not heard of: its tasks are free",
+                    "%s: the replica %s is silent: its tasks are released",
                     self._address.name,
                     replica,
                 )
-            # The lock has its old name: replicas of the version before take it too.
+            # The lock keeps its old name, because replicas of the previous version use it too.
             lock = advisory_lock_key(self._address, "burial")
             [(released, _)] = self._connection.rows(self._sql["release_expired"], {"lock": lock})
             if released:
@@ -166,9 +166,9 @@ class Heartbeat:
 class Pruner(ReadConnection["Pruner"]):
     """Removes old tasks, receipts, events and contexts while others write.
 
-    It has a connection while there is something to remove, for one thread; any thread may call
-    ``stop``. One replica at a time prunes, under a lock that each piece asks for and never waits
-    for. A piece locks only tasks that ended, and a slot of the counts that no writer touches.
+    It has a connection while there is something to remove, for one thread; ``stop`` is thread-safe.
+    One replica at a time prunes, under a lock that each transaction tries without waiting. A
+    transaction locks only ended tasks, and a slot of the counts that no writer uses.
     """
 
     def __init__(self, address: Address, sql: Mapping[str, str]) -> None:
@@ -193,7 +193,7 @@ class Pruner(ReadConnection["Pruner"]):
             raise
 
     def remove(self, name: str, values: Mapping[str, Any]) -> int:
-        """Remove a piece by a named statement; return the number that it returns.
+        """Remove a batch by a named statement; return the number that it returns.
 
         Raises ``PrunedElsewhere`` when another replica is pruning, or has locked the rows.
         """
@@ -212,7 +212,7 @@ class Pruner(ReadConnection["Pruner"]):
         return removed
 
     def stop(self) -> None:
-        """Abort the piece under way, and begin no other."""
+        """Abort the current transaction, and begin no other."""
         self._connection.stop()
 
     def close(self) -> None:

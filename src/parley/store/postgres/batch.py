@@ -1,7 +1,7 @@
 """The group of jobs that one statement writes to PostgreSQL (see batch.sql).
 
-A head moves only from the version that the writer knows. What belongs to a task whose head did not
-move is not written, and the statement returns the task's key (``missed``).
+A head moves only from the version that the writer knows. Rows of a task whose head did not move are
+not written, and the statement returns the task's key (``missed``).
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ class MovedPush(NamedTuple):
 class PostgresBatch(Batch):
     """The rows that a group of jobs adds and changes.
 
-    ``versions`` has the row versions of cached heads by task key, and gets the versions of loaded
-    heads. A ``pessimistic`` batch locks the heads in its transaction.
+    ``versions`` has the row versions of cached heads by task key, and receives the versions of
+    loaded heads. A ``pessimistic`` batch locks the heads in its transaction.
     """
 
     def __init__(
@@ -184,9 +184,9 @@ class PostgresBatch(Batch):
         return pushes_from_rows(self._connection.rows(self._sql["pushes"], (task_id,)))
 
     def put_push(self, head: Head, push: PushRecord) -> None:
-        """Store a push notification configuration, in place of another with its id."""
+        """Store a push notification configuration, replacing one with the same id."""
         self._put[head.key, head.scope.agent, push.id] = push
-        # The head stays the same, but its version moves: others must see that something changed.
+        # The head is unchanged, but its version moves, so that others notice the change.
         self.heads.setdefault(head.task_id, head)
 
     def save_delivery(
@@ -241,7 +241,7 @@ class PostgresBatch(Batch):
         return ",".join(names), values
 
     def _split(self) -> tuple[list[Head], list[Head], list[tuple[Any, ...]]]:
-        """Return the heads that moved, the new ones, and the counts that change with them."""
+        """Return the moved heads, the new ones, and the counts that change with them."""
         moved, created, counts = [], [], []
         for task_id, head in self.heads.items():
             before = self.head_before(task_id)
@@ -253,7 +253,7 @@ class PostgresBatch(Batch):
                 counts.append((head.key, *scope_columns(head.scope), head.state.value, 1))
                 if before is not None:
                     counts.append((head.key, *scope_columns(head.scope), before.state.value, -1))
-        # In the order of keys, so that two replicas seldom wait for each other.
+        # In the order of keys, so that two replicas rarely wait for each other.
         moved.sort(key=lambda head: head.key)
         return moved, created, counts
 
@@ -264,7 +264,7 @@ class PostgresBatch(Batch):
 
 
 def statement(schema: str, names: str) -> str:
-    """Return the statement that writes what ``values`` returned."""
+    """Return the statement that writes the result of ``values``."""
     return _statement(schema, frozenset(names.split(",")))
 
 

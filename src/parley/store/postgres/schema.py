@@ -24,10 +24,10 @@ from parley.store.sql.backfill import (
 )
 
 BACKFILLED_TASKS, BACKFILLED_BYTES = 500, 8 << 20
-"""How much one statement puts into the stored form."""
+"""The amount that one statement converts to the stored form."""
 
 BACKFILLED_ROWS = 5000
-"""How many rows of a small table are moved together."""
+"""The number of rows of a small table that are moved together."""
 
 _FILL = queries("postgres", "backfill.sql")
 _CURSOR = queries("postgres", "cursor.sql")
@@ -50,9 +50,9 @@ def audit_sql(address: Address) -> dict[str, str]:
 
 
 def _store_tasks(connection: BoundedConnection, address: Address) -> None:
-    """Put every task into the stored form, from its snapshot and its log.
+    """Convert every task to the stored form, from its snapshot and its log.
 
-    It is part of a transaction. Memory is bounded by the largest tasks. Raises ``psycopg.Error``.
+    Part of a transaction. Memory is bounded by the largest tasks. Raises ``psycopg.Error``.
     """
     sql = sql_for(address, _FILL)
     values = {"key": -(2**63), "limit": BACKFILLED_TASKS, "bytes": BACKFILLED_BYTES}
@@ -81,7 +81,7 @@ def _store_tasks(connection: BoundedConnection, address: Address) -> None:
 
 
 def _own_applications(connection: BoundedConnection, address: Address) -> None:
-    """Give what applications made owners of their own, within a transaction.
+    """Assign the objects of applications to separate owners, within a transaction.
 
     Raises ``psycopg.Error``.
     """
@@ -97,7 +97,7 @@ def _own_applications(connection: BoundedConnection, address: Address) -> None:
 
 
 def _move_small_tables(connection: BoundedConnection, address: Address) -> None:
-    """Put what small tables have into rows, within a transaction. Raises ``psycopg.Error``."""
+    """Move the small tables into rows, within a transaction. Raises ``psycopg.Error``."""
     fill = sql_for(address, _FILL)
     for table in SMALL_TABLES:
         words = {"name": table, "query": fill[f"small_{table}"], "count": BACKFILLED_ROWS}
@@ -111,6 +111,6 @@ def _move_small_tables(connection: BoundedConnection, address: Address) -> None:
         connection.execute(fill[f"drop_{table}"])
 
 
-# Version 2 introduced the stored form of tasks; 8 told applications from users with the same ids;
-# 9 made small tables rows.
+# Version 2 introduced the stored form of tasks; 8 separated applications from users with the same
+# ids; 9 moved small tables into rows.
 SCHEMA = PostgresSchema(FILES, {2: _store_tasks, 8: _own_applications, 9: _move_small_tables})

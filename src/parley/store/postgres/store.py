@@ -1,4 +1,4 @@
-"""The task store of a fleet: PostgreSQL, which any number of replicas use at a time."""
+"""The task store of a fleet: PostgreSQL, which any number of replicas use at the same time."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ READERS = 4
 """The number of reader threads, each with a connection: a read is mostly a round trip."""
 
 TIMEOUT_SECONDS = 15.0
-"""How long reads and writes wait for a database that is away."""
+"""The time that reads and writes wait for an unavailable database."""
 
 
 CLOSE_SECONDS = 1.0
-"""How long ``close`` waits for pruning to stop."""
+"""The time that ``close`` waits for pruning to stop."""
 
 _PRUNE_MORE = {
     "prune_receipts": PRUNED_RECORDS,
     "prune_events": PRUNED_RECORDS,
     "prune_contexts": PRUNED_CONTEXTS,
 }
-"""The statements that remove more than tasks, and how many rows one transaction removes."""
+"""The statements that remove rows other than tasks, and the number of rows per transaction."""
 
 Rows = Sequence[Sequence[Any]]
 
@@ -74,10 +74,10 @@ class PostgresTaskStore(SqlTaskStore[BoundedConnection]):
 
     ``url`` is a libpq URL; its ``?schema=`` names the schema of the tables (``parley``). The
     server's ``synchronous_commit`` decides the durability. A replica that is silent for ``lease``
-    loses its tasks to others. Reads and writes wait ``timeout`` seconds for a database that is
-    away. ``open`` brings the schema up to date if ``migrates``, else rejects an older one.
-    ``clock`` returns milliseconds since 1970, and is corrected by the database's clock; the default
-    one is not moved when the machine's clock is set.
+    loses its tasks to others. Reads and writes wait ``timeout`` seconds for an unavailable
+    database. ``open`` migrates the schema if ``migrates``, else rejects an older one. ``clock``
+    returns milliseconds since 1970, and is corrected by the database's clock; the default clock
+    does not jump when the machine's clock is set.
 
     Raises ``ValueError`` for any other URL.
     """
@@ -118,7 +118,7 @@ class PostgresTaskStore(SqlTaskStore[BoundedConnection]):
     def unavailable_reason(self) -> str:
         """The reason why the database cannot be reached now; empty while it can."""
         silence = self._heartbeat.silence if self._heartbeat is not None else 0
-        return f"the store was not heard of for {silence:.0f} seconds" if silence else ""
+        return f"the store has been silent for {silence:.0f} seconds" if silence else ""
 
     def now(self) -> int:
         """Return the time by the database's clock, in ms."""
@@ -182,7 +182,7 @@ class PostgresTaskStore(SqlTaskStore[BoundedConnection]):
         self._loop = None
         if self._pruner is not None and self._pruning is not None:
             self._pruner.stop()
-            with suppress(TimeoutError):  # it may be connecting, which is not waited for
+            with suppress(TimeoutError):  # it may be connecting: do not wait for that
                 await asyncio.wait_for(self._pruning.close(), CLOSE_SECONDS)
         await self._reading.close()
         if self._heartbeat is not None:
@@ -232,14 +232,14 @@ class PostgresTaskStore(SqlTaskStore[BoundedConnection]):
         return asdict(scope) | values
 
     async def wake(self, tasks: Mapping[str, int], now: int) -> int:
-        """Make sleeping tasks that are due claimable, each with its queue key."""
+        """Make due sleeping tasks claimable, each with its queue key."""
         values = {"task_ids": texts(list(tasks)), "places": ints(list(tasks.values())), "now": now}
         [(count,)] = await self._execute("wake", values)
         woken: int = count
         return woken
 
     async def complete_event(self, agent: str, key: str, value: bytes) -> bool:
-        """Complete an event; the tasks that wait for it are due at once."""
+        """Complete an event; the waiting tasks become due at once."""
         value = checked_event(key, value)
         values = {"agent": agent, "name": key, "value": value, "at": self.now()}
         is_first, found = await self._run_in_background(
@@ -251,7 +251,7 @@ class PostgresTaskStore(SqlTaskStore[BoundedConnection]):
         return is_first
 
     async def remove_push(self, task_id: str, push_id: str) -> None:
-        """Remove a push notification configuration, if it is there."""
+        """Remove a push notification configuration, if it exists."""
         await self._execute("remove_push", (task_id, push_id))
 
     async def claim_pushes(self, agent: str, limit: int) -> Sequence[tuple[str, bool]]:
@@ -263,7 +263,7 @@ class PostgresTaskStore(SqlTaskStore[BoundedConnection]):
     async def prune(self, agent: str, ended_before: int, limit: int) -> int:
         """Remove up to ``limit`` tasks that ended before a time (ms), with all their rows.
 
-        It goes piece by piece, on a connection of its own: no writer waits for it.
+        It works in batches, on its own connection: no writer waits for it.
         """
         pruning = self._pruning
         if self._loop is None or pruning is None:
@@ -311,7 +311,7 @@ class PostgresTaskStore(SqlTaskStore[BoundedConnection]):
         )
 
     async def _execute(self, name: str, values: Sequence[Any] | Mapping[str, Any]) -> Rows:
-        """Execute one statement by the writer; return its rows."""
+        """Execute one statement on the writer; return its rows."""
 
         def run(writer: PostgresBatchWriter) -> Rows:
             cursor = writer.connection.execute(writer.sql[name], values)
@@ -347,7 +347,7 @@ def _list(connection: BoundedConnection, sql: dict[str, str], query: TaskQuery) 
         if query.status_after is not None:
             total = between.replace("{first}", "%(first)s").replace("{last}", "%(last)s")
         elif query.not_after is not None:
-            # Few tasks are later than a walk through the pages: they are counted and subtracted.
+            # Few tasks are newer than a paged walk: they are counted and subtracted.
             later = between.replace("{first}", "%(last)s + 1").replace("{last}", str(LAST))
             total = f"({sql['total']}) - ({later})"
         else:
@@ -364,7 +364,7 @@ def _claim_batch(writer: PostgresBatchWriter, agent: str, limit: int) -> list[Cl
 
 
 def _recover_claims(writer: PostgresBatchWriter, keys: Sequence[int]) -> list[Claimed]:
-    """Return what ``_claim_batch`` claimed, when its answer was lost."""
+    """Return the claims of ``_claim_batch``, when its answer was lost."""
     rows = writer.connection.rows(writer.sql["claimed"], (list(keys), writer.replica))
     return _claims(writer, rows)
 

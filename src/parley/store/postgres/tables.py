@@ -1,6 +1,6 @@
 """The small tables of a PostgreSQL store: rows, timers, the audit.
 
-The writer of a replica changes them outside of its groups; operators change them too.
+A replica's writer changes them outside of its groups; operators change them too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from parley.store.sql.rows import SqlRows
 from parley.store.tables import EXPIRED_PER_PUT, Row
 
 Completed = tuple[bool, bytes | None]
-"""Whether a call completed an event, and the value that it had before."""
+"""Whether a call completed an event, and the previous value of the event."""
 
 
 class PostgresRows(SqlRows):
@@ -28,7 +28,7 @@ class PostgresRows(SqlRows):
         self.execute("lock_rows", (table, [*keys]))
 
     def put(self, table: str, rows: Mapping[str, Row]) -> None:
-        """Put rows. As many that have expired go."""
+        """Store rows, and remove as many expired ones."""
         keys, values, expiries = [*rows], [], []
         for value, expires_at in rows.values():
             values.append(value)
@@ -38,14 +38,14 @@ class PostgresRows(SqlRows):
             self.execute("remove_expired_rows", (self.now, EXPIRED_PER_PUT + len(keys)))
 
     def remove(self, table: str, keys: Iterable[str]) -> None:
-        """Remove rows, if they are there."""
+        """Remove rows, if they exist."""
         self.execute("remove_rows", (table, [*keys]))
 
 
 def complete_event(writer: PostgresBatchWriter, values: Mapping[str, Any]) -> Completed:
-    """Complete an event, and make the tasks that wait for it due.
+    """Complete an event, and make the waiting tasks due.
 
-    The statement that locks the event comes before the statement that looks for the tasks.
+    The statement that locks the event comes before the statement that finds the tasks.
     """
     with writer.transaction() as connection:
         connection.execute(writer.sql["lock_events"], (values["agent"], texts([values["name"]])))

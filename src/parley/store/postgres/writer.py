@@ -1,20 +1,20 @@
 """Writes groups of jobs to PostgreSQL, each exactly once or not at all.
 
-A group is first written optimistically, from cached heads: one statement, one round trip, committed
-by itself, so that a process that is stopped in between holds no lock. Jobs of tasks whose head had
+A group is first written optimistically, from cached heads: one statement, one round trip, with its
+own commit, so that a process that is stopped in between holds no lock. Jobs of tasks whose head had
 changed are written again pessimistically, in a transaction that locks the heads.
 
-Groups are numbered in the writer's row (see batch.sql). After a lost connection the row says
+Groups are numbered in the writer's row (see batch.sql). After a lost connection the row shows
 whether the group in doubt was committed; a new generation in the row fences statements on their
-way. Only when the database stays away for longer than the timeout is the outcome unknown: the
+way. Only when the database is unavailable for longer than the timeout is the outcome unknown: the
 writers get an error that says so, and readers get the records once it is known.
 
-One writer a process: measured on two cores with the server beside it (PostgreSQL 15, fsync on),
+One writer per process: measured on two cores together with the server (PostgreSQL 15, fsync on),
 one, two and four writers that share the tasks append 49,000 to 53,000, 50,000 and 56,000 events a
-second from eight streams, create 14,500 to 16,000, 13,000 and 19,000 tasks, and take 3,600 to
-4,100, 3,500 and 5,000 tasks through four appends. Further writers take their gain from the server's
-share of the machine, and each needs a row and a connection. An append takes 0.35 ms of the server's
-processor, and 0.64 ms when its plan is not kept (see connection.sql).
+second from eight streams, create 14,500 to 16,000, 13,000 and 19,000 tasks, and run 3,600 to 4,100,
+3,500 and 5,000 tasks through four appends. Further writers gain only from the server's share of the
+machine, and each needs a row and a connection. An append takes 0.35 ms of the server's processor,
+and 0.64 ms when its plan is not kept (see connection.sql).
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ from parley.store.sql.batch import HEADS_KEPT, StoreJob, StoreJobResult, WriterI
 logger = logging.getLogger(__name__)
 
 KEY_EPOCH = 1_735_689_600_000
-"""The time from which keys count: 2025, in ms."""
+"""The zero time of keys: 2025, in ms."""
 
 WRITERS = 1 << 13
 KEYS_A_MS = 1 << 10
 
 SLOTS = 16
-"""How many rows each count of tasks is spread over, so that writers seldom wait for one another."""
+"""The number of rows over which each task count is spread, so that writers rarely wait for one
+another."""
 
 
 class Keys:
@@ -60,7 +61,7 @@ class Keys:
         self._last = (0, 0)
 
     def new(self) -> int:
-        """Return an unused key, above all that this writer made before."""
+        """Return an unused key, above all earlier keys of this writer."""
         ms, n = self._last
         now = self._now() - KEY_EPOCH
         if now > ms:
@@ -74,9 +75,9 @@ class Keys:
 
 
 class BackgroundOperation:
-    """An operation that is a statement of its own, not part of a group.
+    """An operation with a separate statement, not part of a group.
 
-    ``run`` returns the result. ``recover`` returns it from what the writer's row noted, when the
+    ``run`` returns the result. ``recover`` returns it from the note in the writer's row, when the
     statement was committed and its answer was lost; without it, the statement may run twice.
     """
 
@@ -89,7 +90,7 @@ class BackgroundOperation:
         self.recover = recover
 
     def __call__(self, batch: object) -> tuple[Any, Sequence[LoggedEvent]]:
-        """Refuse to be part of a group."""
+        """Raise an error: it cannot be part of a group."""
         raise TypeError("a background operation is not part of a group")
 
 
@@ -98,9 +99,10 @@ class StaleGeneration(Exception):
 
 
 class _InDoubt(msgspec.Struct, frozen=True):
-    """The group that was sent and is not answered: its number, and what follows if it committed.
+    """The group that was sent and not answered: its number, and the effects of its commit.
 
-    ``on_commit`` is given what the writer's row has: ``missed`` and ``noted`` (see batch.sql).
+    ``on_commit`` is called with the values in the writer's row: ``missed`` and ``noted`` (see
+    batch.sql).
     """
 
     grp: int
@@ -110,7 +112,7 @@ class _InDoubt(msgspec.Struct, frozen=True):
 class PostgresBatchWriter(RetryingWriter[StoreJob]):
     """Writes groups, on one thread. ``now`` returns milliseconds.
 
-    A job waits ``timeout`` seconds for a database that is away.
+    A job waits ``timeout`` seconds for an unavailable database.
     """
 
     def __init__(
@@ -150,13 +152,13 @@ class PostgresBatchWriter(RetryingWriter[StoreJob]):
             for name in ("leave", "release_tasks", "release_pushes", "delete_replica"):
                 self.connection.execute(self.sql[name], (self.replica,))
         except psycopg.Error:
-            logger.info("%s: others will find that this replica is gone", self._address.name)
+            logger.info("%s: others will notice that this replica is gone", self._address.name)
         self.connection.disconnect()
 
     def write(self, group: Sequence[StoreJob]) -> list[StoreJobResult]:
-        """Do jobs: optimistically first, then pessimistically what that left.
+        """Execute jobs: optimistically first, then the remaining ones pessimistically.
 
-        Locked jobs, and others of their tasks, come last, in order.
+        Locked jobs, and other jobs of their tasks, come last, in order.
         """
         results: list[StoreJobResult] = []
         locked = {job.task_id for job in group if job.is_locked and job.task_id}
@@ -187,7 +189,7 @@ class PostgresBatchWriter(RetryingWriter[StoreJob]):
         return super()._failed(job, error)
 
     def _settled(self) -> Written[StoreJob] | None:
-        """Return what follows from the group in doubt, if it was committed, in a new generation.
+        """Return the results of the group in doubt, if it was committed, in a new generation.
 
         Raises ``psycopg.Error``.
         """
@@ -196,9 +198,9 @@ class PostgresBatchWriter(RetryingWriter[StoreJob]):
         return self._start_generation()
 
     def _start_generation(self) -> Written[StoreJob] | None:
-        """Give the writer's row a new generation, which fences earlier statements.
+        """Set a new generation in the writer's row, which fences earlier statements.
 
-        Return what follows from the group in doubt, if it committed. Raises ``psycopg.Error``.
+        Return the results of the group in doubt, if it was committed. Raises ``psycopg.Error``.
         """
         rows = self.connection.rows(self.sql["start_generation"], (self.replica,))
         if not rows:
@@ -217,7 +219,7 @@ class PostgresBatchWriter(RetryingWriter[StoreJob]):
         return recovered
 
     def _execute(self, jobs: Sequence[StoreJob], *, pessimistic: bool) -> Written[StoreJob]:
-        """Write what may be written of ``jobs``."""
+        """Write the accepted ``jobs``."""
         try:
             if isinstance(jobs[0].operation, BackgroundOperation):
                 return self._run_background(jobs[0], jobs[0].operation), []
@@ -253,7 +255,7 @@ class PostgresBatchWriter(RetryingWriter[StoreJob]):
     def _write(
         self, jobs: Sequence[StoreJob], *, pessimistic: bool
     ) -> Callable[[], Written[StoreJob]]:
-        """Send what may be written of jobs; return what follows from its commit."""
+        """Send the accepted jobs; return the results of their commit."""
         batch, staged = self._stage(jobs, pessimistic=pessimistic)
         failed_before = self._failed_writers
 
@@ -283,7 +285,7 @@ class PostgresBatchWriter(RetryingWriter[StoreJob]):
     def _stage(
         self, jobs: Sequence[StoreJob], *, pessimistic: bool
     ) -> tuple[PostgresBatch, list[StoreJobResult]]:
-        """Put jobs into a batch. A job that a cached head rejects is tried with the stored head."""
+        """Add jobs to a batch. A job that a cached head rejects is tried with the stored head."""
         known: dict[str, Head] = {} if pessimistic else self._heads
         while True:
             batch = PostgresBatch(
@@ -333,7 +335,7 @@ class PostgresBatchWriter(RetryingWriter[StoreJob]):
             self._versions.pop(head.key, None)
             if task_id not in again and head.ended_at is None:
                 self.cache_head(head, version)
-        if len(self._versions) > 2 * HEADS_KEPT:  # of heads that were read and not changed
+        if len(self._versions) > 2 * HEADS_KEPT:  # versions of heads that were read but not changed
             cached = self._heads.values()
             self._versions = {head.key: self._versions[head.key] for head in cached}
         return results, jobs
@@ -354,7 +356,7 @@ class PostgresBatchWriter(RetryingWriter[StoreJob]):
         return rows
 
     def cache_head(self, head: Head, version: int) -> None:
-        """Cache the head of a task, as the database has it."""
+        """Cache the head of a task that was read from the database."""
         self._heads[head.task_id] = head
         self._versions[head.key] = version
         while len(self._heads) > HEADS_KEPT:

@@ -1,1 +1,1 @@
-"""The values that a task store takes and returns, and its errors."""
+"""The parameters and results of task stores, and their errors."""

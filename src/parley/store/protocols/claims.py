@@ -1,4 +1,4 @@
-"""Claims: leases of replicas on tasks, with a fencing token, and how long a lease lasts."""
+"""Claims: leases of replicas on tasks, with a fencing token, and the length of a lease."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MAX_COUNTED = 100_000
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """A task that was claimed, the epoch to write in, and the key that ordered it in the queue."""
+    """A claimed task, the epoch for writing, and its key in the queue."""
 
     task_id: str
     epoch: int
@@ -17,8 +17,8 @@ class Claimed(msgspec.Struct, frozen=True):
 
 
 class Replica(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that uses a store: its last heartbeat (ms, by the store's clock), whether it
-    counts as alive, and how many task leases it holds.
+    """A process that uses a store: its last heartbeat (ms, by the store's clock), whether it counts
+    as alive, and the number of its task leases.
     """
 
     id: str
@@ -33,7 +33,7 @@ LONGEST_BEAT = 5.0
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """How long a replica keeps its tasks without a heartbeat, in seconds.
+    """The time in seconds for which a replica keeps its tasks without a heartbeat.
 
     Within ``seconds`` of a replica's last heartbeat another has claimed its tasks: it counts as
     dead after ``time_to_live``, and each replica checks at every beat. Raises ``ValueError``.
@@ -44,8 +44,8 @@ class Lease(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if not SHORTEST_LEASE <= self.seconds <= 3600:
             raise ValueError(
-                f"a lease is {SHORTEST_LEASE} to 3600 seconds, not {self.seconds!r}: as long as a "
-                "replica may be silent before others take its tasks"
+                f"a lease is {SHORTEST_LEASE} to 3600 seconds, not {self.seconds!r}: the time "
+                "that a replica may be silent before others claim its tasks"
             )
 
     @property
@@ -60,10 +60,10 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class LivenessGate:
-    """Whether a replica has reached the store long enough to expire others.
+    """Decides whether a replica has reached the store long enough to expire others.
 
     After a pause of the store itself all replicas look dead, so a replica that has just reached it
-    again waits first. Times are in seconds, of any clock that does not jump.
+    again waits first. Times are in seconds, by any clock that does not jump.
     """
 
     def __init__(self, lease: Lease) -> None:
@@ -72,7 +72,7 @@ class LivenessGate:
         self._last = 0.0
 
     def felt(self, now: float) -> bool:
-        """Record a heartbeat that the store took; return whether others may be expired now."""
+        """Record an accepted heartbeat; return whether others may be expired now."""
         if self._since is None or now - self._last > self._lease.time_to_live / 2:
             self._since = now
         self._last = now

@@ -1,11 +1,11 @@
 """The errors of a task store.
 
 StoreError
-├── UnknownTask, TaskEnded          there is no such log, or it is closed
-├── Conflict, Fenced, LeaseHeld     another writer came first
+├── UnknownTask, TaskEnded          the log does not exist, or is closed
+├── Conflict, Fenced, LeaseHeld     another writer was first
 ├── DuplicateReceipt, TooManyPushes, TooManyWaiting
 ├── TooManyApiKeys, DuplicateApiKey (tables.py)
-├── EventCompleted (tables.py)      another value was there first
+├── EventCompleted (tables.py)      the event has another value
 ├── PrunedElsewhere
 └── StoreUnavailable                the store cannot work now
 """
@@ -30,9 +30,9 @@ __all__ = [
 
 
 class Conflict(StoreError):
-    """The log's head is not where the append expected it.
+    """The log's head is not the one that the append expected.
 
-    ``head`` is where it is; ``None`` when an append before this one, by the same writer, failed.
+    ``head`` is the actual head; ``None`` when an earlier append by the same writer failed.
     """
 
     def __init__(self, task_id: str, expected: int, head: int | None) -> None:
@@ -44,7 +44,7 @@ class Conflict(StoreError):
 
 
 class Fenced(StoreError):
-    """The writer's epoch (its fencing token) is old: a later claim took the task."""
+    """The writer's epoch (its fencing token) is old: a later claim has taken the task over."""
 
 
 class LeaseHeld(StoreError):
@@ -68,14 +68,14 @@ class DuplicateReceipt(StoreError):
 
 
 class TooManyPushes(StoreError):
-    """The task has as many push notification configurations as it may."""
+    """The task has the maximum number of push notification configurations."""
 
     def __init__(self, task_id: str, limit: int) -> None:
         super().__init__(f"task {task_id} has {limit} push notification configurations")
 
 
 class PushReplaced(StoreError):
-    """The push notification configuration is not the one that was to be changed."""
+    """The push notification configuration is not the expected one."""
 
 
 class TooManyWaiting(StoreError):

@@ -18,17 +18,17 @@ SECRET_BYTES = 32
 # -- api keys ---------------------------------------------------------------------------------
 
 MAX_API_KEYS = 10_000
-"""How many keys a store has at most, ended ones among them."""
+"""The maximum number of keys in a store, including ended ones."""
 
 ENDED_KEPT = 30 * 24 * 60 * 60 * 1000
-"""How long (ms) keys that were revoked or have expired are kept, to be listed."""
+"""The time (ms) for which revoked and expired keys are kept, to be listed."""
 
 ApiKeyChanged = Callable[[str], None]
 """Called on the event loop: this process added or ended the key with this id."""
 
 
 class TooManyApiKeys(StoreError):
-    """The store has as many keys as it may."""
+    """The store has the maximum number of keys."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -53,10 +53,11 @@ MAX_EVENT_BYTES = 256 * 1024
 """The largest value of an event, as JSON."""
 
 MAX_WAITS = 100
-"""How many events a sleeping task may wait for."""
+"""The maximum number of events that a sleeping task waits for."""
 
 TimersChanged = Callable[[int], None]
-"""Called on the event loop: this process made a task sleep until a time (ms), or 0: woke one."""
+"""Called on the event loop when a task of this process sleeps until a time (ms), or wakes up
+(0)."""
 
 
 class EventCompleted(StoreError):
@@ -85,9 +86,10 @@ def check_key(key: str) -> str:
 
 
 def event_value(value: object) -> bytes:
-    """Return a JSON value as the store keeps it for an event: equal values are equal bytes.
+    """Return a JSON value in the store's form for events: equal values have equal bytes.
 
-    Raises ``TypeError`` for what is not JSON, ``ValueError`` for more than ``MAX_EVENT_BYTES``.
+    Raises ``TypeError`` for a value that is not JSON, ``ValueError`` for more than
+    ``MAX_EVENT_BYTES``.
     """
     text = msgspec.json.encode(value, order="deterministic")
     _check_size(text)
@@ -115,7 +117,7 @@ def _check_size(value: bytes) -> None:
 # -- contexts ---------------------------------------------------------------------------------
 
 HISTORY_KEPT = 1000
-"""How many messages of a context's history are kept; the oldest go first."""
+"""The number of messages in a context's history; the oldest are removed."""
 
 
 class Receipt(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""The log of a task: its records, and the task that they make. Lists of tasks."""
+"""The log of a task: its records, the task built from them, and lists of tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parley.store.protocols.webhooks import PushRecord
 from parley.store.snapshot import StoredTask
 
 PAGE_BYTES = 256 * 1024
-"""``events`` adds no further event to a page that holds as many bytes of payload.
+"""The number of payload bytes after which ``events`` ends a page.
 
 Every reader that is behind holds a page, which takes three to four times that in memory.
 """
@@ -26,25 +26,26 @@ Committed = Callable[[Sequence[LoggedEvent]], None]
 
 
 class Append(msgspec.Struct, frozen=True, kw_only=True):
-    """Records for one task's log, added all or none.
+    """Records for one task's log, added atomically.
 
-    ``payloads`` are the JSON of ``events``, if the writer has it already. ``expected_seq`` is the
-    head that the writer knows. 0 creates the task and needs ``scope`` and ``context_id``. ``None``
-    is for private records from outside a turn: any head will do, and ``epoch`` is ignored.
-    ``epoch`` is the fencing token of the writer's claim. ``base_url`` is the agent's address as the
-    sender of the task's first message sees it. Only the append that creates the task has one, and
-    it never changes. ``artifacts`` are the pieces that the stored form of the task's artifacts
-    lacks after the append, given when they are worth storing (``Fold.take_unsaved``); the store
-    reads the rest from the log. ``turn_open`` says whether a turn is under way after the append;
-    ``None`` leaves it as it is. ``taken`` is how many waiting messages the append's turn takes.
-    ``max_waiting`` is how many may wait after the append. ``release`` gives up the lease: a later
-    claim finishes the work, in the order of ``queue_key`` (see ``TaskStore.claim_batch``). Without
-    it the appending replica holds the lease while a turn is open. ``wakes_at`` makes the task sleep
-    until that time (ms; ``timers.NEVER``: for ever), with its turn open: it needs ``release``.
-    ``waits_for`` are the keys of the events that wake it earlier. A task whose cancellation was
-    requested stays awake, and a task with a complete event is due at once. ``exchange`` is added to
-    the context's history, ``receipts`` are stored. ``pushes`` are stored too; their webhooks begin
-    with the first event when the append creates the task, else after the last.
+    ``payloads`` are the JSON of ``events``, if known. ``expected_seq`` is the head that the writer
+    knows. 0 creates the task and needs ``scope`` and ``context_id``. ``None`` is for private
+    records from outside a turn: any head is accepted, and ``epoch`` is ignored. ``epoch`` is the
+    fencing token of the writer's claim. ``base_url`` is the agent's address as the sender of the
+    task's first message sees it; only the append that creates the task has one, and it never
+    changes. ``artifacts`` are the pieces missing from the stored form of the task's artifacts after
+    the append, given when they are worth storing (``Fold.take_unsaved``); the store reads the rest
+    from the log. ``turn_open``: a turn is in progress after the append; ``None`` leaves this
+    unchanged. ``taken`` is the number of waiting messages that the append's turn receives.
+    ``max_waiting`` is the limit of waiting messages after the append. ``release`` gives up the
+    lease: a later claim finishes the work, in the order of ``queue_key`` (see
+    ``TaskStore.claim_batch``). Without it the appending replica holds the lease while a turn is
+    open. ``wakes_at`` makes the task sleep until that time (ms; ``timers.NEVER``: for ever), with
+    its turn open: it needs ``release``. ``waits_for`` are the keys of the events that wake it
+    earlier. A task whose cancellation was requested stays awake, and a task with a complete event
+    is due at once. ``exchange`` is added to the context's history, ``receipts`` are stored.
+    ``pushes`` are stored too; their webhooks begin with the first event when the append creates the
+    task, else after the last.
     """
 
     task_id: str
@@ -70,12 +71,12 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """A task as the store has it: the fold of its log up to ``seq``, with as much of its history
-    and artifacts as was asked for.
+    """A task in the store: the fold of its log up to ``seq``, with the requested history and
+    artifacts.
 
-    ``stored`` are the pieces that it was read as. ``lease_owner`` is the replica that may write to
-    the task, empty for none. ``wakes_at`` is set while it sleeps. ``base_url`` is the agent's
-    address that the task began with (see ``Append``).
+    ``stored`` are the pieces that were read. ``lease_owner`` is the replica that may write to the
+    task, empty for none. ``wakes_at`` is set while it sleeps. ``base_url`` is the agent's address
+    at the start of the task (see ``Append``).
     """
 
     scope: Scope
@@ -92,7 +93,7 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def task(self) -> Task:
-        """The task, read from its stored form when it is first asked for."""
+        """The task, decoded from its stored form on first use."""
         return self.stored.task()
 
     @property
@@ -102,12 +103,12 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def unsaved(self) -> frozenset[str]:
-        """The ids of the artifacts whose stored form lacks something of the log (see ``Fold``)."""
+        """The ids of the artifacts whose stored form is incomplete (see ``Fold``)."""
         return self.stored.unsaved
 
 
 class LogPosition(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a task's log: enough to tell whether there is news.
+    """The end of a task's log, which shows whether the log has grown.
 
     (``seq``, ``sub``) is the position of the last record, public or private.
     """
@@ -123,17 +124,17 @@ class LogPosition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 LIST_BYTES = 1024 * 1024
-"""``list`` adds no further task to a page whose tasks take as many bytes of JSON."""
+"""The number of JSON bytes after which ``list`` ends a page."""
 
 
 class TaskQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which tasks to list, the last updated first: by status timestamp, then id, both falling.
+    """A filter for tasks, the last updated first: by status timestamp, then id, both descending.
 
-    ``before`` names the last task of the page before: (status time in ms, task id).
-    ``not_after`` bounds a paged walk to what existed when it began, in ms.
-    ``status_after`` is inclusive, in ms. ``history`` is how many of its last messages come with a
-    task, ``None`` for all; ``artifacts`` says whether its artifacts do. What is not asked for is
-    not read. A page ends before ``limit`` when its tasks take ``max_bytes``.
+    ``before`` is the last task of the previous page: (status time in ms, task id). ``not_after``
+    bounds a paged walk to the tasks that existed when it began, in ms. ``status_after`` is
+    inclusive, in ms. ``history`` is the number of last messages to read, ``None`` for all;
+    ``artifacts``: read them too. Parts that are not requested are not read. A page ends before
+    ``limit`` when its tasks take ``max_bytes``.
     """
 
     scope: Scope
@@ -149,7 +150,7 @@ class TaskQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskPage(msgspec.Struct, frozen=True, dict=True):
-    """Tasks in order, how many match in all (before paging), and whether there are more."""
+    """Tasks in order, the number of all matches (before paging), and whether there are more."""
 
     stored: tuple[StoredTask, ...]
     total: int
@@ -157,5 +158,5 @@ class TaskPage(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def tasks(self) -> tuple[Task, ...]:
-        """The tasks, read from their stored form when they are first asked for."""
+        """The tasks, decoded from their stored form on first use."""
         return tuple([stored.task() for stored in self.stored])

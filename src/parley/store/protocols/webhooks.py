@@ -9,18 +9,18 @@ import msgspec
 from parley.model.operations import PushOptions, TaskPushNotificationConfig
 
 MAX_PUSHES = 20
-"""How many push notification configurations a task may have."""
+"""The maximum number of push notification configurations of a task."""
 
 WEBHOOKS_PER_PAGE = 500
-"""How many suspended webhooks one query finds, or one transaction resumes."""
+"""The number of suspended webhooks per query, and per transaction that resumes them."""
 
 
 ATTEMPTS_KEPT = 50
-"""How many of its last attempts a webhook's history has."""
+"""The number of last attempts in a webhook's history."""
 
 
 class PushState(Enum):
-    """Whether a webhook gets events. The values are what stores keep."""
+    """The delivery state of a webhook. The values are stored."""
 
     ACTIVE = "active"
     SUSPENDED = "parked"
@@ -28,11 +28,11 @@ class PushState(Enum):
 
 
 class DeliveryAttempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An attempt to deliver to a webhook, for its owner. Holds no secrets and no URL.
+    """An attempt to deliver to a webhook, for its owner. Has no secrets and no URL.
 
-    ``number`` counts the attempts of a webhook from 1. ``at`` is when it began and ``next_at`` when
-    the next one is due, both in ms since 1970; ``duration`` is in ms. ``status`` is the HTTP status
-    of the answer, 0 without one. ``error`` is empty for a success. ``delivery_id`` is the
+    ``number`` counts the attempts of a webhook from 1. ``at`` is its start and ``next_at`` the time
+    of the next one, both in ms since 1970; ``duration`` is in ms. ``status`` is the HTTP status of
+    the answer, 0 without one. ``error`` is empty for a success. ``delivery_id`` is the
     notification's id, empty when none was sent.
     """
 
@@ -49,13 +49,13 @@ class PushRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A push notification configuration as its creator gave it, and its delivery state.
 
     ``config`` has neither task nor tenant, which the store knows. ``version`` is the protocol
-    version in which it was created. ``cursor`` is the number of the last event that was delivered.
-    ``revision`` changes when the configuration is created anew.
-    A suspended webhook gets nothing until then; ``note`` says why, or why an active webhook waits.
-    ``attempts`` counts the attempts to deliver. ``confirmed``: its receiver answered a challenge
-    for this URL and token. Without ``options`` a replacement keeps the existing options.
-    ``lease_owner`` is the replica that delivers; the store sets it and ignores a value that is
-    passed in. ``replaces`` is the revision that it has to replace, if it has to; it is not stored.
+    version in which it was created. ``cursor`` is the number of the last delivered event.
+    ``revision`` changes when the configuration is created again. A suspended webhook gets nothing
+    until then; ``note`` is the reason for that, or for the wait of an active webhook. ``attempts``
+    counts the delivery attempts. ``confirmed``: its receiver answered a challenge for this URL and
+    token. Without ``options`` a replacement keeps the existing options. ``lease_owner`` is the
+    replica that delivers; the store sets it and ignores a given value. ``replaces`` is the revision
+    that it must replace, if set; it is not stored.
     """
 
     config: TaskPushNotificationConfig
@@ -79,8 +79,8 @@ class PushRecord(msgspec.Struct, frozen=True, kw_only=True):
 class ActivePushes(msgspec.Struct, frozen=True):
     """A page of the active webhooks that this replica has claimed.
 
-    ``has_unclaimed`` says whether some have no lease owner. ``claimed`` has the task id and the
-    revision of each. ``next`` is where the next page begins, 0 when there is none.
+    ``has_unclaimed``: some have no lease owner. ``claimed`` has the task id and the revision of
+    each. ``next`` is the start of the next page, 0 when there is none.
     """
 
     has_unclaimed: bool
@@ -98,10 +98,10 @@ class WebhookFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class SuspendedWebhook(msgspec.Struct, frozen=True, kw_only=True):
-    """A suspended webhook, or an active webhook that waits for its receiver, and why.
+    """A suspended webhook, or an active webhook that waits for its receiver, with the reason.
 
-    It holds no secrets: of its URL the server only.
-    ``behind`` is how many events of its task are undelivered. ``key`` is the task's in the store.
+    It has no secrets: only the server of its URL. ``behind`` is the number of undelivered events of
+    its task. ``key`` is the task's in the store.
     """
 
     key: int

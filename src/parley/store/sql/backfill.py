@@ -1,4 +1,4 @@
-"""What migrations do besides their SQL: forms that earlier versions of the schema had."""
+"""Python functions of migrations: conversion of forms of earlier schema versions."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from parley.store.fold import fold
 from parley.store.snapshot import StoredForm
 
 BACKFILLED_OWNERS = 1000
-"""How many tasks a migration looks at together."""
+"""The number of tasks that a migration checks together."""
 
 SMALL_TABLES = ("secrets", "api_keys", "usage", "quotas")
-"""The small tables that had tables of their own."""
+"""The small tables that were separate tables in earlier versions."""
 
 _Artifacts = tuple[Artifact, ...]
 _CLIENT = b'"client":'
@@ -39,7 +39,7 @@ _DECODER = msgspec.json.Decoder(_FirstTurn)
 
 
 def is_of_application(owner: str, first_turn: bytes | None) -> bool:
-    """Return whether a task of an owner, as earlier versions wrote it, is an application's.
+    """Return whether a task of an owner, in the form of earlier versions, is an application's.
 
     ``first_turn`` is the record of its first turn, which names the caller.
     """
@@ -58,7 +58,7 @@ def is_of_application(owner: str, first_turn: bytes | None) -> bool:
 def task_of_before(
     task_id: str, body: bytes | None, artifacts: bytes | None, tail: bytes | None
 ) -> StoredForm:
-    """Return the stored form of a task from a snapshot of an older schema and the records after it.
+    """Return the stored form of a task from a snapshot of an older schema and later records.
 
     ``body`` is the JSON of the task without its artifacts, ``artifacts`` is their JSON.
     """
@@ -69,7 +69,7 @@ def task_of_before(
 
 
 def small_rows(table: str, found: Iterable[Sequence[Any]]) -> Iterator[tuple[str, str, bytes, Any]]:
-    """Yield rows of the query ``small_<table>`` as rows of ``rows``, those of a key together."""
+    """Yield rows of the query ``small_<table>`` as rows of ``rows``, grouped by key."""
     match table:
         case "secrets":
             for name, value in found:

@@ -1,7 +1,7 @@
 """Jobs to write to a database, and the batch in which they are written together.
 
-A job is checked before anything is written, against the heads as they are after the jobs before it.
-A rejected job raises, and leaves nothing in the batch.
+A job is checked before anything is written, against the heads after the jobs before it. A rejected
+job raises, and leaves nothing in the batch.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from parley.store.protocols.webhooks import PushRecord, PushState
 from parley.store.webhooks import merge_pushes
 
 WriterId = tuple[str, int]
-"""Who writes to a log: the task's id, and the epoch of its executor."""
+"""The writer of a log: the task's id, and the epoch of its executor."""
 
 ASLEEP = "~"
-"""The lease owner of a sleeping task as a column: no replica, and none that a claim looks for. It
+"""The lease owner of a sleeping task as a column: not a replica, and not matched by a claim. It
 sorts after the id of every replica.
 """
 
@@ -61,11 +61,11 @@ StoreJobResult = JobResult[StoreJob]
 """A job, its result, the records to publish, and its error."""
 
 HEADS_KEPT = 10_000
-"""How many heads a writer keeps in memory."""
+"""The number of heads that a writer keeps in memory."""
 
 
 class WholeTask(msgspec.Struct, frozen=True):
-    """A task as another store had it: its head, all its records, and its stored form."""
+    """A task from another store: its head, all its records, and its stored form."""
 
     head: Head
     records: Sequence[LoggedEvent]
@@ -81,7 +81,7 @@ class Batch(ABC):
     batch leaves to the constraints of the tables. When a constraint fails, the group is written
     again pessimistically, job by job, so that only the faulty job fails.
 
-    ``binary`` makes the value of bytes that the driver takes with the least work.
+    ``binary`` converts bytes to the type that is cheapest for the driver.
     """
 
     binary: Callable[[bytes], Any] = bytes
@@ -112,7 +112,7 @@ class Batch(ABC):
         self._replaced: dict[tuple[int, int], int] = {}
 
     def heads_to_load(self, jobs: Sequence[StoreJob]) -> list[str]:
-        """Return the tasks of ``jobs`` whose heads the database has to be asked for."""
+        """Return the tasks of ``jobs`` whose heads must be loaded from the database."""
         return list(
             {
                 job.task_id: None
@@ -124,7 +124,7 @@ class Batch(ABC):
         )
 
     def stage(self, jobs: Sequence[StoreJob]) -> list[StoreJobResult]:
-        """Add jobs to the batch. The error of a rejected one is in its result."""
+        """Add jobs to the batch. The error of a rejected job is in its result."""
         results: list[StoreJobResult] = []
         for job in jobs:
             try:
@@ -158,7 +158,7 @@ class Batch(ABC):
         return head.seq, records
 
     def adopt(self, task: WholeTask) -> Applied:
-        """Add a task that does not exist, with its whole log."""
+        """Add a new task with its whole log."""
         if (there := self.head(task.head.task_id)) is not None:
             raise Conflict(there.task_id, 0, there.seq)
         head = self._put_log(task.head, task.records, task.payload, task.waits_for)
@@ -169,7 +169,7 @@ class Batch(ABC):
     def _put_log(
         self, head: Head, records: Sequence[LoggedEvent], payload: Payload, waits_for: Sequence[str]
     ) -> Head:
-        """Set a task's head, add the records that led to it, and return it as it is then."""
+        """Set a task's head, add the records that led to it, and return the resulting head."""
         if head.wakes_at is not None and self.is_complete(head.scope.agent, waits_for):
             head = with_event(head)
         head = self.put_head(head)
@@ -280,7 +280,7 @@ class Batch(ABC):
 
     @abstractmethod
     def put_push(self, head: Head, push: PushRecord) -> None:
-        """Store a push notification configuration, in place of another with its id."""
+        """Store a push notification configuration, replacing one with the same id."""
 
     def current_pushes(self, task_id: str) -> dict[str, PushRecord]:
         """Return a task's push configurations after the batch so far."""
@@ -306,15 +306,15 @@ class Batch(ABC):
 
 
 def clear_failures(batch: Batch, writers: Iterable[WriterId]) -> Applied:
-    """Let writers that got their error write again."""
+    """Let writers that received their error write again."""
     batch.failed_writers.difference_update(writers)
     return 0, ()
 
 
 class FailedWriters:
-    """Lets writers that got their error write again.
+    """Lets writers that received their error write again.
 
-    Jobs that were submitted before that still fail: each may build on the one that failed.
+    Jobs that were submitted before that still fail: each may build on the failed one.
     """
 
     def __init__(self) -> None:

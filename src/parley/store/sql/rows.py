@@ -49,12 +49,12 @@ class SqlRows(TableRows):
         return self._run(self._sql[name], values)
 
     def insert(self, name: str, rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
-        """Execute a statement for one row for many rows; return what it returns."""
+        """Execute a single-row statement for many rows; return its result rows."""
         cursors = (self._run(*each) for each in statements_for(self._sql[name], rows))
         return [row for cursor in cursors if cursor.description for row in cursor]
 
     def get(self, table: str, keys: Iterable[str]) -> dict[str, bytes]:
-        """Return the rows that are there."""
+        """Return the existing rows."""
         return dict(self.execute("get_rows", (table, self._texts(keys), self.now)).fetchall())
 
     def scan(
@@ -81,7 +81,7 @@ def append_audit(table: SqlRows, entries: Sequence[AuditEntry]) -> list[AuditLin
 
 
 def prune_audit(table: SqlRows, prune: AuditPrune) -> int:
-    """Remove old lines, and append a checkpoint; return how many went."""
+    """Remove old lines, and append a checkpoint; return the number of removed lines."""
     table.lock("parley.audit", ("",))
     found = [*table.execute("audit_prunable", prune_values(prune))]
     if not found:
@@ -97,7 +97,7 @@ def prune_audit(table: SqlRows, prune: AuditPrune) -> int:
 def read_audit(
     table: SqlRows, which: AuditFilter, after: int, limit: int, newest: bool
 ) -> list[AuditLine]:
-    """Return lines of the audit after one, in order."""
+    """Return lines after a number, in order."""
     kind, actor, agent, task = which.kind, which.actor, which.agent, which.task_id
     values = (after, *which.span, kind, kind, len(kind) + 1, f"{kind}.", actor, actor, agent, agent)
     name = "newest_audit_lines" if newest else "audit_lines"
@@ -106,7 +106,7 @@ def read_audit(
 
 
 def statements_for(sql: str, rows: Sequence[Sequence[Any]]) -> Iterator[tuple[str, list[Any]]]:
-    """Yield a statement for one row as few statements for all rows, each with its values."""
+    """Yield a single-row statement as few multi-row statements, each with its values."""
     done = 0
     while done < len(rows):
         count = min(ROWS_PER_STATEMENT, 1 << (len(rows) - done).bit_length() - 1)
@@ -116,6 +116,6 @@ def statements_for(sql: str, rows: Sequence[Sequence[Any]]) -> Iterator[tuple[st
 
 @cache
 def _for_rows(sql: str, count: int) -> str:
-    """Return a statement for one row as one for ``count``, which is a power of two."""
+    """Return a single-row statement as a statement for ``count`` rows, a power of two."""
     before, row, after = re.split(r"(?<=VALUES )(\([?%s, ]+\))", sql)
     return before + ", ".join([row] * count) + after

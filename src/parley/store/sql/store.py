@@ -49,7 +49,7 @@ T = TypeVar("T")
 class SqlTaskStore(TaskStore, Generic[C]):
     """A task store over jobs for a writer and named queries for readers.
 
-    ``name`` is its location as shown to people. The store is open while there is a ``_loop``.
+    ``name`` is its location for people. The store is open while there is a ``_loop``.
     """
 
     reads_at_once = False
@@ -81,7 +81,7 @@ class SqlTaskStore(TaskStore, Generic[C]):
 
     @property
     def is_busy(self) -> bool:
-        """Whether reads or writes are under way."""
+        """True while reads or writes are in progress."""
         return self._writing is not None and self._writing.is_busy
 
     def append(self, append: Append) -> asyncio.Future[int]:
@@ -103,14 +103,14 @@ class SqlTaskStore(TaskStore, Generic[C]):
     def adopt(self, task: WholeTask) -> asyncio.Future[int]:
         """Add a task of another store, with its whole log; the result is the log's head.
 
-        Raises ``Conflict`` when it exists. Nobody has its lease.
+        Raises ``Conflict`` when it exists. It has no lease owner.
         """
         return self._submit(
             lambda batch: batch.adopt(task),
             task_id=task.head.task_id,
             creates=True,
             size=sum([len(record.payload) for record in task.records]),
-            is_locked=True,  # so that tasks of one group keep their order
+            is_locked=True,  # keeps the order of the tasks of one group
         )
 
     def _asleep(self, append: Append, done: asyncio.Future[int]) -> None:
@@ -226,7 +226,7 @@ class SqlTaskStore(TaskStore, Generic[C]):
     async def waiting_messages(
         self, task_id: str, *, skip: int = 0, limit: int = 1
     ) -> Sequence[LoggedEvent]:
-        """Return the ``Received`` records that no turn has taken, the oldest first."""
+        """Return the ``Received`` records that no turn has received, the oldest first."""
         values = {"task_id": task_id, "skip": skip, "limit": limit}
         rows = await self._rows("waiting_messages", values)
         return records_in(task_id, rows[0][0])
@@ -256,7 +256,8 @@ class SqlTaskStore(TaskStore, Generic[C]):
         return [task_id for (task_id,) in await self._rows("held_tasks", (self._replica,))]
 
     async def awaiting_input(self, agent: str, since: int, limit: int) -> Sequence[str]:
-        """Return tasks that wait for their callers since before a time, the longest first."""
+        """Return tasks that have waited for their callers since before a time, the longest
+        first."""
         return [task_id for (task_id,) in await self._rows("awaiting_input", (agent, since, limit))]
 
     async def receipt(self, scope: Scope, message_id: str) -> Receipt | None:
@@ -299,7 +300,7 @@ class SqlTaskStore(TaskStore, Generic[C]):
         return last_attempts([bytes(body) for (body,) in rows])
 
     async def active_pushes(self, agents: Sequence[str], after: int, limit: int) -> ActivePushes:
-        """Return whether some webhook is unclaimed, and a page of this replica's."""
+        """Return whether a webhook is unclaimed, and a page of this replica's."""
         values = {"agents": self._texts(agents), "replica": self._replica}
         rows = await self._rows("active_pushes", values | {"after": after, "limit": limit})
         held = [(task, task_id, revision) for _, task, task_id, revision in rows[1:]]

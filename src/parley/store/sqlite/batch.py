@@ -4,7 +4,7 @@ Measured with a saturated loop, events of 200 bytes, 64 and 512 records a group 
 3.40, FULL): ``executemany`` takes a step for each row, and each step may lose the interpreter
 (3,800 created tasks and 12,000 to 28,000 events a second); one JSON parameter and ``json_each`` in
 one step 10,000 to 12,000 and 65,000, with a third more CPU; many rows of ``VALUES`` in a step 9,000
-to 10,000 and 65,000. The last is in use. Without ``GilYielder`` all of them starve: 4 to 2,000
+to 10,000 and 65,000. The last one is used. Without ``GilYielder`` all of them starve: 4 to 2,000
 created tasks a second, by chance. On one core, or with an idle loop, it is 12,000 to 18,000 and
 68,000 to 110,000 for each of them.
 """
@@ -53,7 +53,7 @@ T = TypeVar("T")
 class SqliteBatch(SqliteTables):
     """The rows that a group of jobs adds and changes."""
 
-    binary = bytearray  # ``sqlite3`` asks of bytes, each time, whether they adapt to something else
+    binary = bytearray  # for ``bytes``, ``sqlite3`` searches for an adapter each time
 
     def load_heads(self, jobs: Sequence[StoreJob]) -> None:
         """Load the heads that ``jobs`` need, by one query."""
@@ -77,14 +77,14 @@ class SqliteBatch(SqliteTables):
         return pushes_from_rows(self.read("pushes", (task_id,)))
 
     def put_push(self, head: Head, push: PushRecord) -> None:
-        """Store a push notification configuration, in place of another with its id."""
+        """Store a push notification configuration, replacing one with the same id."""
         config = encode(push.config)
         state = (push.version, push.cursor, push.state.value, push.note, push.lease_owner)
         name = (head.key, push.id, head.scope.agent, push.revision)
         self.add("put_push", (*name, config, *state, options_column(push.options), push.confirmed))
 
     def remove_push(self, task_id: str, push_id: str) -> None:
-        """Remove a push notification configuration, if it is there."""
+        """Remove a push notification configuration, if it exists."""
         self.current_pushes(task_id).pop(push_id, None)
         self.add("remove_push", (task_id, push_id))
         self.add("remove_attempts_of", (task_id, push_id))
@@ -117,7 +117,7 @@ class SqliteBatch(SqliteTables):
         return [(task_id, bool(is_behind)) for _, task_id, is_behind in found]
 
     def resume_pushes(self, webhooks: Sequence[SuspendedWebhook]) -> None:
-        """Resume suspended webhooks; they are unclaimed then."""
+        """Resume suspended webhooks, which become unclaimed."""
         for each in webhooks:
             self.add("resume_push", (each.key, each.id))
 
@@ -184,7 +184,7 @@ def _position_columns(head: Head) -> tuple[Any, ...]:
 
 
 def _work_columns(head: Head) -> tuple[Any, ...]:
-    """Return the work left and the lease, or when the task wakes up."""
+    """Return the columns of the remaining work and the lease, or of the wake-up time."""
     work = (int(head.turn_open), head.waiting, int(head.cancel_requested))
     return *work, owner_column(head), head.queue_key, head.wakes_at
 
@@ -230,13 +230,13 @@ class SqliteBatchWriter(SqliteGroupWriter[StoreJob]):
         return results
 
     def _failed(self, job: StoreJob, error: Exception) -> StoreJobResult:
-        """Reject what the job's writer writes next too: it may build on this job."""
+        """Reject later jobs of the job's writer too, since they may build on this job."""
         if job.writer is not None:
             self._failed_writers.add(job.writer)
         return super()._failed(job, error)
 
     def _refuse(self, job: StoreJob, error: StoreUnavailable) -> StoreJobResult:
-        """Let writers continue once the file is back, if the job is to do that."""
+        """Let writers continue once the file is back, if the job permits that."""
         if isinstance(job.operation, partial) and job.operation.func is clear_failures:
             self._failed_writers.difference_update(job.operation.keywords["writers"])
             return job, None, (), None

@@ -1,4 +1,4 @@
-"""The file of a task store: its SQL, and what migrations do besides theirs."""
+"""The file of a task store: its SQL, and the Python functions of its migrations."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ ADMIN_SQL = filled(
 """Queries over a whole store, for its administration."""
 
 BACKFILLED_TASKS = 100
-"""How many tasks one query finds to put into the stored form."""
+"""The number of tasks that one query finds for conversion to the stored form."""
 
 _FILL = queries("sqlite", "backfill.sql")
 
 
 def _store_tasks(connection: sqlite3.Connection) -> None:
-    """Put every task into the stored form, from its snapshot and its log.
+    """Convert every task to the stored form, from its snapshot and its log.
 
-    It is part of a transaction. Memory is bounded by the largest tasks. Raises ``sqlite3.Error``.
+    Part of a transaction. Memory is bounded by the largest tasks. Raises ``sqlite3.Error``.
     """
     key = 0
     while rows := connection.execute(_FILL["tasks_before"], (key, BACKFILLED_TASKS)).fetchall():
@@ -62,7 +62,7 @@ def _store_tasks(connection: sqlite3.Connection) -> None:
 
 
 def _own_applications(connection: sqlite3.Connection) -> None:
-    """Give what applications made owners of their own, within a transaction.
+    """Assign the objects of applications to separate owners, within a transaction.
 
     Raises ``sqlite3.Error``.
     """
@@ -76,22 +76,22 @@ def _own_applications(connection: sqlite3.Connection) -> None:
 
 
 def _move_small_tables(connection: sqlite3.Connection) -> None:
-    """Put what small tables have into rows, within a transaction. Raises ``sqlite3.Error``."""
+    """Move the small tables into rows, within a transaction. Raises ``sqlite3.Error``."""
     for table in SMALL_TABLES:
         found = connection.execute(_FILL[f"small_{table}"])
         connection.executemany(_FILL["add_row"], small_rows(table, found))
         connection.execute(_FILL[f"drop_{table}"])
 
 
-# Version 4 introduced the stored form of tasks; 10 told applications from users with the same ids;
-# 11 made small tables rows.
+# Version 4 introduced the stored form of tasks; 10 separated applications from users with the same
+# ids; 11 moved small tables into rows.
 SCHEMA = SqliteSchema(
     APPLICATION_ID, FILES, {4: _store_tasks, 10: _own_applications, 11: _move_small_tables}
 )
 
 
 class TaskFile(SqliteFile):
-    """The file of a task store. When it is opened, nobody holds its tasks and webhooks.
+    """The file of a task store. When it is opened, its tasks and webhooks have no lease owner.
 
     ``last_key`` is the highest key of a task. Raises ``StoreUnavailable``.
     """

@@ -1,7 +1,7 @@
 """The socket through which an operator asks the process that has a SQLite file open.
 
 Only that process writes to the file (see ``SqliteFile``), so ``parley store`` asks it to. The
-socket stands beside the file and only the file's owner can open it: a line of JSON each way.
+socket is next to the file and only the file's owner can open it: a line of JSON each way.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LONGEST_LINE = 2 * MAX_EVENT_BYTES
 class Call(NamedTuple):
     """A call of the store: the types of its arguments and its result, as JSON.
 
-    ``remedy`` is what to do when its answer was lost.
+    ``remedy`` is the advice for a lost answer.
     """
 
     arguments: Any
@@ -74,7 +74,7 @@ _ERRORS: Mapping[str, Callable[..., StoreError]] = {
     "TooManyApiKeys": lambda _: TooManyApiKeys(),
     "DuplicateApiKey": lambda record: DuplicateApiKey(record.id),
 }
-"""Errors that the caller gets as they were, of the arguments of the call."""
+"""Errors that are passed to the caller unchanged, about the arguments of the call."""
 
 
 class _Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -115,7 +115,7 @@ class OperatorSocket:
         try:
             with contextlib.suppress(FileNotFoundError):
                 if stat.S_ISSOCK(self._path.lstat().st_mode):
-                    self._path.unlink()  # left by a process that died: we hold the lock
+                    self._path.unlink()  # left by a dead process: this one holds the lock
             os.fchmod(listening.fileno(), 0o600)
             listening.bind(str(self._path))
             self._path.chmod(0o600)

@@ -171,18 +171,18 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
         )
 
     async def wake(self, tasks: Mapping[str, int], now: int) -> int:
-        """Make sleeping tasks that are due claimable, each with its queue key."""
+        """Make due sleeping tasks claimable, each with its queue key."""
         return await self._change(lambda batch: batch.wake(tasks, now))
 
     async def complete_event(self, agent: str, key: str, value: bytes) -> bool:
-        """Complete an event; the tasks that wait for it are due at once."""
+        """Complete an event; the waiting tasks become due at once."""
         value = checked_event(key, value)
         is_first = await self._change(lambda batch: batch.complete_event(agent, key, value))
         self._timers_changed(0)
         return is_first
 
     async def remove_push(self, task_id: str, push_id: str) -> None:
-        """Remove a push notification configuration, if it is there."""
+        """Remove a push notification configuration, if it exists."""
         await self._change(lambda batch: batch.remove_push(task_id, push_id))
 
     async def claim_pushes(self, agent: str, limit: int) -> Sequence[tuple[str, bool]]:
@@ -192,7 +192,7 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
     async def prune(self, agent: str, ended_before: int, limit: int) -> int:
         """Remove up to ``limit`` tasks that ended before a time (ms), with all their rows.
 
-        It works piece by piece, between which others write.
+        It works in batches, between which others write.
         """
         removed, more = 0, True
         while more:
@@ -257,7 +257,7 @@ def _list(reading: sqlite3.Connection, query: TaskQuery) -> TaskPage:
 
 
 def _of_a_page(found: Sequence[str], query: TaskQuery) -> list[str]:
-    """Return the keys of the tasks that fit a page, of those found with their sizes."""
+    """Return the keys of the tasks that fit a page, given keys and sizes."""
     keys: list[str] = []
     held = 0
     for line in found[: query.limit]:
@@ -277,9 +277,9 @@ def _task(fields: Sequence[bytes]) -> StoredTask:
 
 
 def _total(reading: sqlite3.Connection, values: dict[str, Any]) -> int:
-    """Return how many tasks a list has on all its pages.
+    """Return the number of tasks on all pages of a list.
 
-    Few tasks are later than a walk through the pages: they are counted and subtracted.
+    Few tasks are newer than a paged walk: they are counted and subtracted.
     """
 
     def count(name: str, **changed: Any) -> int:

@@ -1,6 +1,6 @@
 """The small tables of a SQLite store, as part of a batch: each operation adds to it.
 
-An operation sees the tables as they are after the operations before it in the batch.
+An operation sees the tables after the earlier operations in the batch.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from parley.store.sqlite.file import SQL
 from parley.store.tables import EXPIRED_PER_PUT, Row
 
 PRUNED_BYTES = 1_000_000
-"""How many bytes one transaction removes, with 200 a row, while other writers wait. It removes one
-record at least, one stored task, or one context.
+"""The number of bytes that one transaction removes, with 200 per row, while other writers wait. It
+removes at least one record, one stored task, or one context.
 """
 
 PRUNED_TASKS = 50
 PRUNED_RECEIPTS = 500
 
 _STEPS = (10, 100, 1000, PRUNED_BYTES // 200)
-"""How many records of a log are sized at first, and then while there are more."""
+"""The numbers of records of a log that are measured first, and while there are more."""
 
 _OF_TASKS = (
     "remove_tasks",
@@ -57,17 +57,17 @@ class SqliteRows(SqlRows):
         return _json([*texts])
 
     def lock(self, table: str, keys: Iterable[str]) -> None:
-        """Do nothing: there is one writer."""
+        """Do nothing, since there is only one writer."""
 
     def put(self, table: str, rows: Mapping[str, Row]) -> None:
-        """Put rows. As many that have expired go."""
+        """Store rows, and remove as many expired ones."""
         values = [(table, key, *row) for key, row in rows.items()]
         self._connection.executemany(SQL["put_row"], values)
         if any([expires_at is not None for *_, expires_at in values]):
             self.execute("remove_expired_rows", (self.now, EXPIRED_PER_PUT + len(values)))
 
     def remove(self, table: str, keys: Iterable[str]) -> None:
-        """Remove rows, if they are there."""
+        """Remove rows, if they exist."""
         self._connection.executemany(SQL["remove_row"], [(table, key) for key in keys])
 
 
@@ -135,7 +135,7 @@ class SqliteTables(Batch):
     def compare_and_set(
         self, scope: Scope, context_id: str, key: str, expected: bytes | None, value: bytes | None
     ) -> bool:
-        """Set or remove a value of a context that still is as expected; return whether it is.
+        """Set or remove a value of a context that has the expected value; return whether it had.
 
         No other writer changes the file between this check and the write.
         """
@@ -151,7 +151,7 @@ class SqliteTables(Batch):
     # -- timers and events ---------------------------------------------------------------------
 
     def wake(self, tasks: Mapping[str, int], now: int) -> int:
-        """Wake sleeping tasks that are due, each with its queue key; return how many."""
+        """Wake due sleeping tasks, each with its queue key; return their number."""
         count = 0
         for found in read_heads(self.read("heads", (_json(list(tasks)),))):
             head = self.current_head(found)
@@ -161,9 +161,9 @@ class SqliteTables(Batch):
         return count
 
     def complete_event(self, agent: str, key: str, value: bytes) -> bool:
-        """Complete an event, and make the tasks that wait for it due.
+        """Complete an event, and make the waiting tasks due.
 
-        Returns whether the event was not complete before. Raises ``EventCompleted``.
+        Returns ``False`` if it was complete before. Raises ``EventCompleted``.
         """
         known = self._event(agent, key)
         if known is not None:
@@ -199,15 +199,15 @@ class SqliteTables(Batch):
             self._events[agent, key] = rows[0][0] if rows else None
         return self._events[agent, key]
 
-    # -- pruning: a piece at a time, so that the writer does other jobs between two pieces -------
+    # -- pruning: in batches, so that the writer does other jobs in between ----------------------
 
     def prune(self, agent: str, before: int, limit: int) -> tuple[int, bool]:
-        """Remove up to ``limit`` ended tasks. Return how many, and whether to continue.
+        """Remove up to ``limit`` ended tasks. Return their number, and whether to continue.
 
-        A log that is too large for a piece is removed slice by slice, after its task. The file's
+        A log that is too large for a batch is removed slice by slice, after its task. The file's
         ``user_version`` has the task's key, so that the next process continues.
         """
-        if self._has_prune:  # the batch has a piece already, which is not written yet
+        if self._has_prune:  # the batch already has a prune that is not written yet
             return 0, True
         self._has_prune = True
         [(partial,)] = self.read("partial_log")
@@ -267,7 +267,7 @@ class SqliteTables(Batch):
     def _first_rows(
         self, name: str, values: Mapping[str, Any], size_of: Callable[..., int]
     ) -> list[tuple[Any, ...]]:
-        """Return the first rows of a query, up to ``PRUNED_BYTES``, one at least."""
+        """Return the first rows of a query, up to ``PRUNED_BYTES``, at least one."""
         first: list[tuple[Any, ...]] = []
         size = PRUNED_BYTES
         with closing(self.connection.execute(SQL[name], values)) as rows:
@@ -279,7 +279,7 @@ class SqliteTables(Batch):
         return first
 
     def _remove_slice(self, task: int) -> bool:
-        """Remove the first slice of a log, or all of it. Return whether something is left."""
+        """Remove the first slice of a log, or all of it. Return whether something remains."""
         for records in _STEPS:
             values = {"task": task, "records": records, "bytes": PRUNED_BYTES}
             if found := self.read("log_slice", values):

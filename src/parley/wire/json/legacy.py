@@ -1,8 +1,8 @@
-"""Requests, answers and events of texts from before 0.3, put into the form of a version.
+"""Requests, answers and events of specifications before 0.3, converted to the form of a version.
 
 Before 0.3, events had no kind, artifacts an index instead of an id, and updates only the ``id`` of
-their task; other agents mix the forms of two versions. Only a request that would be rejected, or an
-answer that is not canonical, comes here: correct ones cost nothing more, and keep their meaning.
+their task; some agents mix the forms of two versions. Only rejected requests and non-canonical
+answers are converted: correct ones have no extra cost, and keep their meaning.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _PLACEHOLDER_ID = "-"
 class Spelling(NamedTuple):
     """The spellings of a version, by the spellings of other versions.
 
-    ``part`` returns a part in the form of the version; ``agent`` is the role of the answerer.
+    ``part`` returns a part in the form of the version; ``agent`` is the role of the agent.
     """
 
     states: Mapping[str, str]
@@ -104,7 +104,7 @@ def normalize_answer(value: Any, spelling: Spelling, *, in_stream: bool) -> Lega
 
 
 def normalize_task(value: Any, spelling: Spelling) -> Any:
-    """Return a task in the form of the version, out of its wrapper if it has one."""
+    """Return a task in the form of the version, without its wrapper if it has one."""
     if not isinstance(value, dict):
         return value
     inner = value.get("task")
@@ -160,7 +160,7 @@ def _artifact_update(value: Members, spelling: Spelling) -> Members:
     made, artifact = dict(value), value.get("artifact")
     if isinstance(artifact, dict):
         made["artifact"] = _artifact(artifact, 0, spelling)
-        # The first texts put these flags into the artifact.
+        # The first specifications put these flags into the artifact.
         for name, alias in (("append", "append"), ("lastChunk", "last_chunk")):
             flag = _first(artifact, name, alias)
             if flag is not None and name not in value and alias not in value:
@@ -169,7 +169,7 @@ def _artifact_update(value: Members, spelling: Spelling) -> Members:
 
 
 def _artifact(value: Any, position: int, spelling: Spelling) -> Any:
-    """Return an artifact; without an id it gets its ``index``, or its position, for an id."""
+    """Return an artifact. Without an id it gets its ``index``, or its position, as id."""
     if not isinstance(value, dict):
         return value
     made = dict(value)
@@ -201,7 +201,7 @@ def _with_parts(value: Members, spelling: Spelling) -> Members:
 
 
 def _with_context(value: Members) -> Members:
-    """Return an object with its session, as the first texts called it, for its context."""
+    """Return an object whose session (the name in the first specifications) became its context."""
     session = value.get("sessionId")
     if session and not _first(value, "contextId", "context_id"):
         value = {name: item for name, item in value.items() if name != "context_id"}
@@ -210,7 +210,7 @@ def _with_context(value: Members) -> Members:
 
 
 def _first(members: Mapping[str, Any], *names: str) -> Any:
-    """Return the first member of these names that is not empty."""
+    """Return the first non-empty member among these names."""
     return next((members[name] for name in names if members.get(name) not in (None, "")), None)
 
 
@@ -240,10 +240,10 @@ def read_with_fallback(
     read: Callable[[Any], T],
     refused: InvalidParamsError | None = None,
 ) -> T:
-    """Return what ``read`` makes of ``members``, or else of these after ``normalize``.
+    """Return ``members`` read by ``read``, or read after ``normalize`` if that fails.
 
-    ``normalize`` returns ``None`` if it finds nothing of an older text. ``refused`` is the error
-    of an earlier attempt to read them. Raises ``InvalidParamsError``.
+    ``normalize`` returns ``None`` if it finds no older form. ``refused`` is the error of an earlier
+    attempt to read them. Raises ``InvalidParamsError``.
     """
     if refused is None:
         try:
@@ -257,10 +257,10 @@ def read_with_fallback(
 
 
 def read_mixed(read: Callable[[Bytes], T], data: Bytes) -> T:
-    """Return what ``read`` reads of a 1.0 request that may have the forms of 0.3 in it.
+    """Return a 1.0 request read by ``read``, in which forms of 0.3 are allowed.
 
-    Introductory texts mix both: roles, parts with a ``kind``, and the members of
-    ``configuration``. Raises the ``InvalidParamsError`` of ``read``.
+    Introductory texts mix both: roles, parts with a ``kind``, and the members of ``configuration``.
+    Raises the ``InvalidParamsError`` of ``read``.
     """
     refused = None
     text = bytes(data)
@@ -317,10 +317,10 @@ def normalize_request(
     roles: Mapping[str, str] | None = None,
     task_ids: bool = False,
 ) -> dict[str, Any] | None:
-    """Return the parameters of an operation in the form of a version; ``None`` if they have it.
+    """Return the parameters of an operation in the form of a version; ``None`` if unchanged.
 
     - A message without an id gets the id next to the message.
-    - A role, or the state in a filter, is respelled as ``roles`` and ``states`` map it.
+    - A role, or the state in a filter, is converted by ``roles`` and ``states``.
     - With ``task_ids``, a task may be named ``taskId`` instead of ``id``.
     """
     if not isinstance(members, dict):

@@ -1,8 +1,7 @@
-"""Problems with a value that a peer sent, and tolerance for them in answers.
+"""Problems with a peer's value, and tolerance for them in answers.
 
-A problem is the path to the value and the words for the right one.
-
-Readers of JSON and of protobuf raise and report them in the same words.
+A problem is the path to the value and a description of the right one. Readers of JSON and of
+protobuf report them in the same words.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from parley.model.errors import FieldViolation
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.struct import Timestamp
 
-# The logger in which callers look for warnings of the client.
+# The logger for warnings of the client.
 logger = logging.getLogger("parley.client.answers")
 
 E = TypeVar("E", bound=Enum)
@@ -53,7 +52,7 @@ def logging_problems(what: str) -> AbstractContextManager[None]:
 
 
 class _ProblemLog:
-    """A context manager written out, because every event of a stream is read in one."""
+    """A hand-written context manager, for speed: it is used for every event of a stream."""
 
     __slots__ = ("_found", "_token", "_what")
 
@@ -71,7 +70,7 @@ class _ProblemLog:
         if kind is None and self._found:
             words = "; ".join(f"{path}: {text}" if path else text for path, text in self._found)
             more = " (and perhaps more)" if len(self._found) == MAX_PROBLEMS else ""
-            logger.warning("%s is not as it should be: %.2000s%s", self._what, words, more)
+            logger.warning("%s has problems: %.2000s%s", self._what, words, more)
 
 
 def report(problems: Iterable[Problem]) -> None:
@@ -82,7 +81,7 @@ def report(problems: Iterable[Problem]) -> None:
 
 
 def read_below(name: str | int, read: Callable[[Any], Any], item: Any) -> Any:
-    """Return what ``read`` makes of ``item``; problems that it reports are under ``name``."""
+    """Return ``item`` read by ``read``; its problems are reported below ``name``."""
     found = _reported.get()
     before = len(found) if found is not None else 0
     try:
@@ -119,11 +118,11 @@ def _readable(
         except InvalidValue as wrong:
             report(wrong.under(name))
         else:
-            if made is not None:  # an item that says nothing
+            if made is not None:  # skip an empty item
                 yield name, made
 
 
-# -- the likely meaning of a value of another kind, None if it has none ---------------------------
+# -- guesses of the likely meaning of a wrong value, None if there is none ------------------------
 
 
 def guess_text(value: Any) -> str | None:
@@ -137,7 +136,7 @@ def guess_bool(value: Any) -> bool | None:
 
 
 def guess_bytes(value: Any) -> bytes | None:
-    """Return the bytes of base64 that is broken into lines or not filled up."""
+    """Return the bytes of base64 with line breaks or without padding."""
     if not isinstance(value, str):
         return None
     try:
@@ -164,7 +163,8 @@ def guess_timestamp(value: Any) -> Timestamp | None:
 
 
 def enum_guesser(cls: type[E]) -> Callable[[Any], E | None]:
-    """Return what reads a member in the spelling of another version, such as ``input-required``.
+    """Return a function that reads a member in another version's spelling, such as
+    ``input-required``.
 
     An unknown name is the member UNSPECIFIED, if the enum has one.
     """
@@ -208,7 +208,7 @@ def repair(kind: type, given: dict[str, Any]) -> bool:
 
 @repairs(Message)
 def _message(given: dict[str, Any]) -> bool:
-    """Give a message an id, the role of the agent, and an empty text if it has no part."""
+    """Add a missing id, the role of the agent, and an empty text part to a message."""
     if not given.get("message_id"):
         given["message_id"] = uuid4().hex
     if given.get("role") not in (Role.USER, Role.AGENT):
@@ -226,7 +226,7 @@ def _artifact(given: dict[str, Any]) -> bool:
 
 @repairs(Part)
 def _part(given: dict[str, Any]) -> bool:
-    """Keep the first content that is not empty; a file without any keeps its name."""
+    """Keep the first non-empty content; a file without content keeps its name."""
     if not given:
         return False
     content = [name for name in ("text", "raw", "url", "data") if name in given]
@@ -244,7 +244,7 @@ def _part(given: dict[str, Any]) -> bool:
 Problem = tuple[str, str]
 
 MAX_PROBLEMS = 20
-"""The number of problems that an error lists: a body full of them must not make a huge answer."""
+"""The maximum number of problems in an error, so that a bad body cannot cause a huge answer."""
 
 
 class InvalidValue(Exception):
@@ -255,12 +255,12 @@ class InvalidValue(Exception):
         super().__init__(self.problems)
 
     def under(self, name: str | int) -> list[Problem]:
-        """Return the problems as seen from the value that holds this one as ``name``."""
+        """Return the problems with paths from the value that contains this one as ``name``."""
         return [problem_under(name, problem) for problem in self.problems]
 
     @property
     def violations(self) -> list[FieldViolation]:
-        """The problems, as an error of A2A carries them."""
+        """The problems in the form of A2A errors."""
         return [FieldViolation(*problem) for problem in self.problems]
 
 
@@ -277,7 +277,7 @@ def expected(what: str, value: object) -> InvalidValue:
 
 
 def kind_name(value: object) -> str:
-    """Return what JSON calls the kind of a value."""
+    """Return the name of a value's JSON type."""
     if value is None:
         return "null"
     names = {bool: "a boolean", str: "a string", list: "an array", dict: "an object"}
@@ -285,7 +285,7 @@ def kind_name(value: object) -> str:
 
 
 def read_items(items: Iterable[tuple[Any, Any]], read: Callable[[Any], Any]) -> list[Any]:
-    """Return what ``read`` makes of named items. Raises ``InvalidValue`` with all problems."""
+    """Return named items read by ``read``. Raises ``InvalidValue`` with all problems."""
     made = []
     problems: list[Problem] = []
     for name, item in items:
@@ -301,7 +301,7 @@ def read_items(items: Iterable[tuple[Any, Any]], read: Callable[[Any], Any]) -> 
 
 
 def read_members(members: Mapping[str, Any], read: Callable[[Any], Any]) -> dict[str, Any]:
-    """Return what ``read`` makes of the values of an object or a protobuf map.
+    """Return the values of an object or a protobuf map, read by ``read``.
 
     Raises ``InvalidValue`` with all problems.
     """

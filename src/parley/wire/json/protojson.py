@@ -1,7 +1,7 @@
-"""The JSON of the data model, as peers may write it (specification §5.5-5.7).
+"""The JSON of the data model in all forms that peers may write (specification §5.5-5.7).
 
-msgspec reads canonical ProtoJSON in one step. Anything else (original proto names, enum numbers,
-nulls, unknown fields, ...) goes to the slower ``readers``, which name the wrong fields.
+msgspec reads canonical ProtoJSON in one step. Any other form (original proto names, enum numbers,
+nulls, unknown fields, ...) is read by the slower ``readers``, which report the wrong fields.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from parley.wire.json.syntax import Bytes, check_limits, not_json
 
 
 class VersionForms(msgspec.Struct, frozen=True, eq=False):
-    """The types of the data model that a version has in another form.
+    """The types of the data model that have another form in a version.
 
     ``names`` has the names of fields, in Python and in JSON; ``None`` stands for a field that the
-    version does not have. ``types`` has structs in place of types: ``of()`` and ``to_model()``
+    version does not define. ``types`` maps types to structs, whose ``of()`` and ``to_model()``
     translate. ``values`` has the JSON of enum members.
     """
 
@@ -62,10 +62,10 @@ LATEST_FORMS = VersionForms()
 def strict_constructor(
     info: inspect.StructType, forms: VersionForms = LATEST_FORMS
 ) -> Callable[..., Any]:
-    """Return what makes a struct, and raises ``InvalidValue`` if anything is wrong.
+    """Return a constructor of a struct that raises ``InvalidValue`` if anything is wrong.
 
-    It takes the fields, the problems with them so far and, for a hint at unknown members, the JSON
-    object that holds them.
+    Its arguments are the fields, the problems with them so far and, for a hint at unknown members,
+    the JSON object that contains them.
     """
     make = info.cls
     wire = {each.name: name for each, _, name in forms.fields(info)}
@@ -100,14 +100,14 @@ def strict_constructor(
 def tolerant_constructor(
     info: inspect.StructType, forms: VersionForms = LATEST_FORMS
 ) -> Callable[..., Any]:
-    """Return what makes a struct of an answer from the fields that could be read.
+    """Return a constructor of a struct of an answer, from the fields that could be read.
 
-    It leaves out the other fields, or fills required fields with a placeholder. Raises
+    It leaves out the other fields, or sets required fields to a placeholder. Raises
     ``InvalidValue`` when the fields do not show that this struct is meant.
     """
     make = info.cls
     needs = {each.name: each for each in _required(info)}
-    # Of a struct with several required fields, one of these must be there.
+    # A struct with several required fields needs at least one of these.
     identifying = set()
     if any(empty_value(each.type) is None for each in needs.values()):
         identifying = set(needs) if len(needs) > 1 else {each.name for each in info.fields}
@@ -115,7 +115,7 @@ def tolerant_constructor(
 
     def construct(given: dict[str, Any], problems: list[Problem], _: object = None) -> Any:
         if identifying.isdisjoint(given) and identifying:
-            raise InvalidValue(problems or [("", "it has none of the members that are due")])
+            raise InvalidValue(problems or [("", "it has none of the required members")])
         for name, field in needs.items():
             if name not in given:
                 given[name] = placeholder(field.type)
@@ -143,7 +143,7 @@ def tolerant_constructor(
 
 
 def placeholder(info: inspect.Type) -> Any:
-    """Return what stands for a required field that an answer lacks."""
+    """Return a placeholder for a required field that an answer lacks."""
     empty = empty_value(info)
     if empty is not None:
         return empty()
@@ -161,7 +161,7 @@ def placeholder(info: inspect.Type) -> Any:
 
 
 def empty_value(info: inspect.Type) -> Callable[[], Any] | None:
-    """Return what makes the empty value of a required field that ProtoJSON leaves out if empty."""
+    """Return a function for the empty value of a required field that ProtoJSON may leave out."""
     match info:
         case inspect.StrType(min_length=None):
             return str
@@ -233,9 +233,9 @@ def _reader(info: inspect.Type, tolerant: bool, forms: VersionForms) -> Read:
 
 
 def _tolerant(strict: Read, guess: Read, tolerant: bool) -> Read:
-    """Return ``strict``; if ``tolerant``, followed by ``guess`` where that refuses a value.
+    """Return ``strict``; if ``tolerant``, followed by ``guess`` for values that it rejects.
 
-    ``guess`` returns ``None`` for a value that has no likely meaning.
+    ``guess`` returns ``None`` for a value without a likely meaning.
     """
     if not tolerant:
         return strict
@@ -434,12 +434,12 @@ _parse = msgspec.json.Decoder().decode
 def decode(data: Bytes, kind: type[T]) -> T:
     """Read a value of the data model.
 
-    Numbers in data and metadata stay what they are: integers of any size integers, floats floats.
-    Unknown fields are ignored. Required fields must be there; a field whose empty value means
-    something (an empty list of tasks) may be missing, because ProtoJSON writers leave it out.
+    Numbers in data and metadata keep their types: integers of any size, and floats. Unknown fields
+    are ignored. Required fields must be present; only a field with a meaningful empty value (an
+    empty list of tasks) may be missing, because ProtoJSON writers leave it out.
 
-    Raises ``JSONParseError`` when ``data`` is not JSON in UTF-8, ``InvalidParamsError`` when it
-    is not a ``kind``: ``violations`` then name the fields, in wire names.
+    Raises ``JSONParseError`` when ``data`` is not JSON in UTF-8, ``InvalidParamsError`` when it is
+    not a ``kind``, with ``violations`` for the fields, in wire names.
     """
     try:
         return struct.decode(data, kind)
@@ -490,8 +490,8 @@ def read_answer(value: Any, kind: type[T], forms: VersionForms = LATEST_FORMS) -
 def parse_answer(data: Bytes) -> Any:
     """Parse the JSON of an answer, tolerating faults in the JSON.
 
-    Halves of surrogate pairs and bytes that are not UTF-8 become U+FFFD; numbers that JSON does not
-    have or that cannot be kept become null or text.
+    Halves of surrogate pairs and invalid UTF-8 become U+FFFD; numbers that JSON does not have or
+    that are too large become null or text.
     """
     try:
         return parse(data)
@@ -509,7 +509,7 @@ def parse_answer(data: Bytes) -> Any:
         raise
 
 
-# An escape: a whole surrogate pair (1), half of one (2), or another.
+# An escape: a whole surrogate pair (1), half of one (2), or another escape.
 _SURROGATES = re.compile(
     r"\\(?:(u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|(u[dD][89a-fA-F].{2})|.)",
     re.DOTALL,
@@ -528,13 +528,13 @@ def _without_half(found: re.Match[str]) -> str:
 def parse(data: Bytes) -> Any:
     """Parse JSON into plain Python values.
 
-    Raises ``JSONParseError``, and ``InvalidParamsError`` for a number that cannot be kept.
+    Raises ``JSONParseError``, and ``InvalidParamsError`` for a number that is too large.
     """
     try:
         return _parse(data)
     except RecursionError:
         raise InvalidParamsError("nested too deeply") from None
-    except msgspec.ValidationError:  # a number is the only thing that can be invalid here
+    except msgspec.ValidationError:  # only a number can be invalid here
         description = "the number is too large to be kept; send it as a string"
         paths = list(islice(_oversized_numbers(data), MAX_PROBLEMS))
         refuse([FieldViolation(path, description) for path in paths or [""]])

@@ -1,4 +1,4 @@
-"""JSON as bytes: why it cannot be parsed, and the limits on its depth and width."""
+"""JSON as bytes: reasons of syntax errors, and limits on depth and width."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def is_null(data: Bytes) -> bool:
 
 
 def not_json(data: Bytes, error: ValueError) -> JSONParseError:
-    """Return the error that says why ``data`` could not be parsed; ``error`` is the parser's."""
+    """Return the error with the reason why ``data`` is not JSON; ``error`` is the parser's."""
     body = bytes(data)
     try:
         body.decode()
@@ -74,19 +74,19 @@ def check_limits(body: Bytes, max_depth: int = 100, max_parts: int = 1000) -> No
     """Reject a body that is nested too deeply, or whose message has too many parts.
 
     ``body`` is a request, with or without its JSON-RPC envelope; other faults are left to the
-    decoder. A body with few arrays and objects costs two passes at the speed of memory; any other
-    a small multiple of that, linear in its size.
+    decoder. A body with few arrays and objects takes two passes at the speed of memory; any other
+    body a small multiple of that, linear in its size.
 
     Raises ``InvalidParamsError``.
     """
     body = bytes(body)
-    # Counting this way is several times as fast as bytes.count.
+    # This is several times as fast as bytes.count.
     objects = len(body) - len(body.replace(b"{", b""))
     arrays = len(body) - len(body.replace(b"[", b""))
     if objects + arrays > max_depth and _depth(body) > max_depth:
         raise InvalidParamsError(f"the body is nested more than {max_depth} levels deep")
     if objects > max_parts and _parts(body) > max_parts:
-        violation = FieldViolation("message.parts", f"at most {max_parts} parts are taken")
+        violation = FieldViolation("message.parts", f"at most {max_parts} parts are allowed")
         raise InvalidParamsError(
             f"the message has more than {max_parts} parts", violations=(violation,)
         )
@@ -95,7 +95,7 @@ def check_limits(body: Bytes, max_depth: int = 100, max_parts: int = 1000) -> No
 def _depth(body: bytes) -> int:
     if b"\\" in body:
         body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    # Without escapes, every other piece between quotation marks is the inside of a string.
+    # Without escapes, every other piece between quotation marks is the content of a string.
     outside = b"".join(body.translate(None, _NOT_STRUCTURE).split(b'"')[::2])
     return max(accumulate(array("b", outside.translate(_STEPS))), default=0)
 

@@ -42,7 +42,7 @@ DATA_LOSS UNAUTHENTICATED
 CODES = {name: number for number, name in enumerate(_STATUSES.split())}
 """The statuses of gRPC and their numbers."""
 
-# The errors that statuses mean, of peers that give no reason.
+# The errors for statuses of peers that give no reason.
 _ERRORS_BY_STATUS: dict[str, type[A2AError]] = {
     "INVALID_ARGUMENT": InvalidParamsError,
     "NOT_FOUND": TaskNotFoundError,
@@ -80,7 +80,7 @@ _UNFIT = (ParseError, AttributeError, LookupError, TypeError, ValueError, Recurs
 def _is_packed(packed: Message, detail: Mapping[str, Any]) -> bool:
     try:
         ParseDict(detail, packed, descriptor_pool=POOL)
-    except _UNFIT:  # of an unknown type, or not of the type that a peer declares
+    except _UNFIT:  # an unknown type, or a value that does not fit its type
         packed.Clear()
         return False
     return True
@@ -106,8 +106,8 @@ def _shorten(status: Message) -> None:
 def read_status(status: str, message: str, details: bytes | None) -> A2AError:
     """Read an error from a status, its message and its details, if any.
 
-    The reason in the details decides, then an error's name at the start of the message (as servers
-    of 0.3 write it), then the status. Nothing that a peer sends makes this fail.
+    The reason in the details takes precedence, then an error's name at the start of the message (as
+    servers of 0.3 write it), then the status. No input of a peer makes this function fail.
     """
     unpacked = [_unpack(each) for each in _details(details)]
     if not any(_is_reason(detail) for detail in unpacked):
@@ -121,9 +121,9 @@ def read_status(status: str, message: str, details: bytes | None) -> A2AError:
 
 
 def unencodable_answer(wrong: InvalidValue) -> InternalError:
-    """Return the error of a call whose answer no message can hold."""
+    """Return the error of a call whose answer cannot be encoded."""
     field, description = wrong.problems[0]
-    return InternalError(f"the answer cannot be told over gRPC: {field}: {description}")
+    return InternalError(f"the answer cannot be sent over gRPC: {field}: {description}")
 
 
 def has_reason(details: bytes | None) -> bool:

@@ -1,7 +1,7 @@
-"""Protobuf message classes from the descriptors of the specification, in a pool of their own.
+"""Protobuf message classes from the descriptors of the specification, in a separate pool.
 
 ``descriptors.binpb`` has the files of both versions and of ``google.rpc``, made by
-``tests/wire/protobuf/descriptors.py``. Protobuf's default pool stays untouched: it may hold another
+``tests/wire/protobuf/descriptors.py``. Protobuf's default pool is not used: it may contain another
 implementation of the same packages.
 """
 
@@ -22,7 +22,7 @@ from parley.model.struct import A2AStruct
 from parley.wire.json.syntax import Bytes
 
 Message = Any
-"""A protobuf message, of a class that is made at run time."""
+"""A protobuf message, of a class that is created at run time."""
 
 POOL = DescriptorPool()
 for _file in FileDescriptorSet.FromString(
@@ -61,16 +61,16 @@ class Messages:
 
 
 DEEPEST = 60
-"""Protobuf accepts no request that is nested deeper than this many arrays and objects.
+"""The maximum nesting of arrays and objects in a request that protobuf accepts.
 
-Messages may be nested 100 deep; an array or an object in a ``Value`` takes two.
+Messages may be nested 100 deep; an array or an object in a ``Value`` takes two levels.
 """
 
 
 def check_parts(parts: Sized, max_parts: int, field: str = "message.parts") -> None:
     """Reject a message with too many parts. Raises ``InvalidParamsError``."""
     if len(parts) > max_parts:
-        violation = FieldViolation(field, f"at most {max_parts} parts are taken")
+        violation = FieldViolation(field, f"at most {max_parts} parts are allowed")
         raise InvalidParamsError(
             f"the message has more than {max_parts} parts", violations=(violation,)
         )
@@ -83,7 +83,7 @@ def check_depth(request: A2AStruct, max_depth: int) -> None:
 
 
 def _depth(value: Any) -> int:
-    """Return how deep the arrays and objects in the JSON of a value are nested."""
+    """Return the nesting depth of arrays and objects in the JSON of a value."""
     deepest = 0
     pending = [(value, 1)]
     while pending:
@@ -96,7 +96,7 @@ def _depth(value: Any) -> int:
             items = list(value)
         else:
             continue
-        if value == ():  # a field that is left out
+        if value == ():  # a field that was left out
             continue
         deepest = max(deepest, depth)
         pending += [(item, depth + 1) for item in items]

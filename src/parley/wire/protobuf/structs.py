@@ -1,8 +1,7 @@
 """Values of the data model as protobuf messages of 1.0, and back.
 
-Each type of the data model has a writer and a reader, made once from its struct: both sides have
-the specification's names, but for the ``VersionForms``. ``wire.json.problems`` describes
-problems.
+Each type of the data model has a writer and a reader, made once from its struct: both sides use the
+specification's names, except for the ``VersionForms``. ``wire.json.problems`` describes problems.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from parley.wire.json.protojson import (
 from parley.wire.protobuf.messages import Message, Messages
 
 EXACT = 2**53
-"""Integers up to here are exact in a double."""
+"""Integers up to this are exact in a double."""
 
 
 def write_struct(message: Message, members: Mapping[str, Any]) -> None:
@@ -45,7 +44,8 @@ def write_struct(message: Message, members: Mapping[str, Any]) -> None:
 def write_value(message: Message, value: Any) -> None:
     """Fill a ``Value`` with the JSON form of ``value``.
 
-    Raises ``InvalidValue`` for a number that no double holds, ``TypeError`` for what has no JSON.
+    Raises ``InvalidValue`` for a number that does not fit into a double, ``TypeError`` for a value
+    that is not JSON.
     """
     if isinstance(value, str):
         message.string_value = value
@@ -118,7 +118,7 @@ def write_timestamp(message: Message, time: Timestamp) -> None:
 
 
 def read_timestamp(message: Message) -> Timestamp:
-    """Return what a ``Timestamp`` holds, in whole milliseconds. Raises ``InvalidValue``."""
+    """Return the time in a ``Timestamp``, in whole milliseconds. Raises ``InvalidValue``."""
     seconds, nanos = message.seconds, message.nanos
     if 0 <= nanos < 1_000_000_000:
         try:
@@ -141,7 +141,7 @@ _SCALARS = (inspect.StrType, inspect.IntType, inspect.BoolType, inspect.BytesTyp
 class Structs:
     """The data model in the messages of one package, which have the names of its types.
 
-    ``forms`` are those of its version. Fields without a counterpart in a message are not written.
+    ``forms`` are the forms of its version. Fields that a message does not have are not written.
     """
 
     def __init__(self, messages: Messages, forms: VersionForms = LATEST_FORMS) -> None:
@@ -160,9 +160,9 @@ class Structs:
         return message.SerializeToString()  # type: ignore[no-any-return]
 
     def read(self, message: Message, kind: type[A2AStruct], *, tolerant: bool = False) -> Any:
-        """Return the value of type ``kind`` that a message holds. Raises ``InvalidValue``.
+        """Return the value of type ``kind`` in a message. Raises ``InvalidValue``.
 
-        ``tolerant`` leaves out the fields that are wrong (``wire.json.problems``).
+        ``tolerant`` leaves out wrong fields (``wire.json.problems``).
         """
         return self._reader(kind, message.DESCRIPTOR, tolerant)(message)
 
@@ -190,7 +190,7 @@ class Structs:
         return made
 
     def _field_writer(self, given: inspect.Type, target: Any) -> Write:
-        """Return what writes the value of a struct's field into the field ``target``."""
+        """Return a function that writes the value of a struct's field into the field ``target``."""
         name, info = target.name, _of_set_field(given)
         has_presence = info is not given
 
@@ -268,7 +268,7 @@ class Structs:
             assert isinstance(info, inspect.StructType)
             made = self._readers[key] = _message_reader(info, self._forms, tolerant, fields)
             for each, name, wire in self._forms.fields(info):
-                # A descriptor is one and the same object for as long as it is held here.
+                # The descriptor keeps its identity while it is referenced here.
                 target = descriptor.fields_by_name.get(name)
                 if target is not None:
                     read_field = self._field_reader(_of_set_field(each.type), target, tolerant)
@@ -278,7 +278,8 @@ class Structs:
         return made
 
     def _field_reader(self, info: inspect.Type, target: Any, tolerant: bool) -> Read | None:
-        """Return what reads a field that is set; ``None`` where protobuf's value is ours."""
+        """Return a function that reads a set field; ``None`` if protobuf's value is used
+        directly."""
         match info:
             case inspect.StructType(cls=cls):
                 return self._reader(cls, target.message_type, tolerant)
@@ -317,21 +318,21 @@ def _in_map(field: Any) -> Any:
 
 
 def _of_set_field(info: inspect.Type) -> inspect.Type:
-    """Return the type of a field where it is set."""
+    """Return the type of a field if it is set."""
     if isinstance(info, inspect.UnionType):
         (info,) = [case for case in info.types if not isinstance(case, inspect.NoneType)]
     return info
 
 
 def _kept(field: inspect.Field) -> str:
-    """Return the attribute with the value of a field, which tells null from nothing."""
+    """Return the attribute with the value of a field, which distinguishes null from unset."""
     return "kept_data" if isinstance(field.type, inspect.AnyType) else field.name
 
 
 def _absent(field: inspect.Field) -> Any:
-    """Return what stands in a struct for a field that is not set, and is not written.
+    """Return the struct value of an unset field, which is not written.
 
-    An empty text, tuple or false that is the default is none of a message's fields either.
+    An empty text, tuple or false that is the default is not written either.
     """
     if isinstance(field.type, inspect.AnyType):
         return UNSET
@@ -387,7 +388,7 @@ def _map(read_item: Read) -> Read:
 
 
 def _enum(cls: type[Enum], tolerant: bool) -> Read:
-    members = dict(enumerate(cls))  # the order of definition is that of the numbers
+    members = dict(enumerate(cls))  # members are defined in the order of their numbers
     allowed = ", ".join(m.value for m in cls if not m.value.endswith("_UNSPECIFIED"))
 
     def read(number: int) -> Enum:

@@ -1,8 +1,8 @@
 """Agent cards of version 0.3, alone and merged with cards of 1.0 (0.3 §5).
 
 A card has three forms: the JSON of 0.3 (``members_of``), the JSON of its proto
-(``proto_members_of``), whose security is as in 1.0, and the merged document
-(``write_merged_card``), with the members of both versions side by side.
+(``proto_members_of``), with the security of 1.0, and the merged document (``write_merged_card``),
+with the members of both versions.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ _TYPES = {
 }
 _TYPE_OF = {member: type for type, member in _TYPES.items()}
 
-# What 0.3 requires of a flow, and 1.0 leaves out if empty.
+# The members of a flow that 0.3 requires, and 1.0 leaves out if empty.
 _FLOWS = {
     "authorizationCode": {"authorizationUrl": "", "tokenUrl": "", "scopes": {}},
     "clientCredentials": {"tokenUrl": "", "scopes": {}},
@@ -164,7 +164,7 @@ _FLOWS = {
     "implicit": {"authorizationUrl": "", "scopes": {}},
     "password": {"tokenUrl": "", "scopes": {}},
 }
-"""The OAuth flows; of several in a scheme the first counts, because 1.0 allows only one."""
+"""The OAuth flows; if a scheme has several the first is used, because 1.0 allows only one."""
 
 
 def write_card(card: AgentCard) -> bytes:
@@ -190,7 +190,7 @@ def write_merged_card(card: AgentCard) -> bytes:
 def members_of(card: AgentCard, *, with_latest: bool = False) -> dict[str, Any]:
     """Return the members of a card of 0.3.
 
-    ``with_latest`` adds the form of security schemes in 1.0, which the proto has too.
+    ``with_latest`` adds the 1.0 form of security schemes, which the proto has too.
     """
     members = _bare(card)
     members.update(_security(card, members, with_latest=with_latest))
@@ -212,9 +212,9 @@ def proto_members_of(card: AgentCard) -> dict[str, Any]:
 def read_card(members: Mapping[str, Any]) -> AgentCard:
     """Read a card in the form of 0.3 or of its proto.
 
-    Of a merged card, the members of 1.0 and the capability that only 0.3 has are read.
-    Unknown members and unreadable security schemes are left out.
-    Raises ``A2AError`` that names what is wrong.
+    If the card is merged, the members of 1.0 are read, with the capability that only 0.3 has.
+    Unknown members and unreadable security schemes are left out. Raises ``A2AError`` with the
+    problem.
     """
     card: dict[str, Any] = {name: value for name, value in members.items() if value is not None}
     if "supportedInterfaces" in card:
@@ -272,7 +272,7 @@ def _connection(interfaces: list[AgentInterface]) -> dict[str, Any]:
         "protocolVersion": VERSION,
         "url": interfaces[0].url,
         "preferredTransport": interfaces[0].protocol_binding,
-        # The main one too (0.3 §5.6.2).
+        # Including the main one (0.3 §5.6.2).
         "additionalInterfaces": [
             {"url": each.url, "transport": each.protocol_binding} for each in interfaces
         ],
@@ -280,7 +280,7 @@ def _connection(interfaces: list[AgentInterface]) -> dict[str, Any]:
 
 
 def _security(card: AgentCard, members: dict[str, Any], *, with_latest: bool) -> dict[str, Any]:
-    """Return schemes and requirements in the form of 0.3; add them to the members of skills."""
+    """Return schemes and requirements in the form of 0.3; add requirements to members of skills."""
     for skill, given in zip(card.skills, members["skills"], strict=True):
         if skill.security_requirements:
             given["security"] = _requirements(given["securityRequirements"])
@@ -325,7 +325,7 @@ def _read_interfaces(card: Mapping[str, Any]) -> list[dict[str, Any]]:
     found: dict[tuple[Any, Any], dict[str, Any]] = {}
     for each in (main, *(more if isinstance(more, list) else ())):
         if isinstance(each, dict) and isinstance(each.get("url"), str) and each["url"]:
-            # Some cards name it as 1.0 does.
+            # Some cards use the name of 1.0.
             binding = each.get("transport") or each.get("protocolBinding") or _JSONRPC
             url = each["url"]
             found.setdefault(

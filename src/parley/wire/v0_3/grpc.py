@@ -42,7 +42,7 @@ class Grpc(latest.Grpc):
     def for_peer(self, peer: str) -> Grpc:
         """Return the codec for a peer: most official SDKs expect files as base64 text.
 
-        Our own client puts our name before that of its library.
+        Parley's own client puts its name before the name of its library.
         """
         return self._for_text_peers if proto.expects_base64_text(peer) else self
 
@@ -66,7 +66,7 @@ class Grpc(latest.Grpc):
             members = cards.proto_members_of(answer)
             ParseDict(members, message, ignore_unknown_fields=True, descriptor_pool=POOL)
         except (Error, ValueError, OverflowError) as wrong:
-            raise InternalError(f"the answer cannot be told over gRPC: {wrong}") from None
+            raise InternalError(f"the answer cannot be sent over gRPC: {wrong}") from None
         return message.SerializeToString()  # type: ignore[no-any-return]
 
     def write_event(self, item: StreamItem) -> bytes:
@@ -74,7 +74,7 @@ class Grpc(latest.Grpc):
         return super().write_event(StreamItem(self._for_text(item.event)))
 
     def ends_stream(self, event: Event) -> bool:
-        """Return whether the event is a final one (0.3 §7.2.2)."""
+        """Return whether the event is final (0.3 §7.2.2)."""
         return values.ends_stream(event)
 
     def _for_text(self, value: Any) -> Any:
@@ -87,4 +87,4 @@ class Grpc(latest.Grpc):
             members = MessageToDict(message, descriptor_pool=POOL)
         except (Error, ValueError) as wrong:
             protojson.refuse([FieldViolation("", str(wrong))])
-        return cards.read_card({"url": "", **members})  # protobuf leaves an empty one out
+        return cards.read_card({"url": "", **members})  # protobuf leaves out an empty url

@@ -1,8 +1,8 @@
 """HTTP+JSON in version 0.3 (0.3 §3.2.3, §3.5.3).
 
 Bodies are the JSON of the proto. A message may also have the form of JSON-RPC, which the text of
-0.3 shows, and which callers of the legacy paths send. 0.3 leaves the form of error bodies open, and
-official clients read different ones: a body has all of them, side by side.
+0.3 shows, and which callers of the legacy paths send. 0.3 does not define error bodies, and
+official clients read different forms: a body has all of them.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ _wrapped = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 class HttpJson:
     """Bodies, paths and query parameters of HTTP+JSON (``HttpJsonCodec``).
 
-    For a ``python_peer`` it writes what official Python peers read: files as base64 text, and the
-    whole message of the proto to create a webhook.
+    For a ``python_peer`` it writes the forms that official Python peers read: files as base64 text,
+    and the whole message of the proto to create a webhook.
     """
 
     takes_json: bool = False
@@ -113,7 +113,7 @@ class HttpJson:
     ) -> Any:
         """Read a request from a path's fields, query parameters and a body.
 
-        The path counts; a body need not repeat it, and is not read where it adds nothing.
+        The path takes precedence; a body need not repeat it, and is not read if it adds nothing.
         """
         kind = route.operation.request
         members: dict[str, Any]
@@ -180,7 +180,7 @@ class HttpJson:
     def write_result(self, operation: Operation, answer: Any) -> bytes:
         """Write the answer to an operation."""
         if isinstance(answer, AgentCard):
-            # Some official clients read the JSON of 0.3 here, others that of the proto. The two
+            # Some official clients read the JSON of 0.3 here, others the JSON of the proto. They
             # differ only in security schemes, which are written in both forms.
             return encode(cards.members_of(answer, with_latest=True))
         if self._is_python_peer:
@@ -214,7 +214,7 @@ class HttpJson:
         return encode(proto.write_event(event))
 
     def read_event(self, data: Bytes) -> Any:
-        """Read one event of a stream. Raises the error that it holds instead."""
+        """Read one event of a stream. Raises an error that is sent instead."""
         try:
             with logging_problems("an event of a stream"):
                 return _read_event(data)
@@ -227,7 +227,7 @@ class HttpJson:
             raise error from None
 
     def ends_stream(self, event: Event) -> bool:
-        """Return whether the event is a final one (0.3 §7.2.2)."""
+        """Return whether the event is final (0.3 §7.2.2)."""
         return values.ends_stream(event)
 
     def write_error(self, error: A2AError) -> bytes:
@@ -251,7 +251,7 @@ class HttpJson:
     def read_error(self, status: int, body: Bytes) -> A2AError:
         """Read the body of an error: by its details, code or name, else by its status.
 
-        Raises ``InvalidAgentResponseError`` for a body that no agent writes.
+        Raises ``InvalidAgentResponseError`` for a body that is not an agent's error.
         """
         try:
             try:
@@ -259,7 +259,9 @@ class HttpJson:
             except msgspec.ValidationError:
                 given = _error_body(_wrapped(body)["error"])
         except (ValueError, RecursionError, KeyError) as problem:
-            raise InvalidAgentResponseError(f"the answer is not a refusal: {problem}") from None
+            raise InvalidAgentResponseError(
+                f"the answer is not an error object: {problem}"
+            ) from None
         code = given.code
         if code is None or code >= 0:
             # Agents on the official Python SDK send no code.
@@ -294,7 +296,7 @@ def _read_json(data: Bytes, kind: type) -> Any:
 def _is_of_jsonrpc(members: Any) -> bool:
     """Return whether an answer has the form of JSON-RPC.
 
-    Only that has a kind, its spelling of states, and ``parts`` of a message (the proto has
+    Only that form has a kind, its own spelling of states, and ``parts`` in a message (the proto has
     ``content``).
     """
     if not isinstance(members, dict):
@@ -327,7 +329,7 @@ def _read_message(route: Route, members: dict[str, Any]) -> Any:
 
 
 def _normalize_message(route: Route, members: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the 0.3 form of a message request of an older text; ``None`` if it is not.
+    """Return the 0.3 form of a message request of an older specification; ``None`` for others.
 
     A message of the proto has the roles of 1.0; some callers name it ``request``.
     """
@@ -337,12 +339,12 @@ def _normalize_message(route: Route, members: dict[str, Any]) -> dict[str, Any] 
 
 
 def _create_config_members(members: dict[str, Any], task_id: str) -> dict[str, Any]:
-    """Return a request to create a webhook, from a body that is all of it or its ``config``."""
+    """Return a request to create a webhook, from a body that is the request or its ``config``."""
     if "config" not in members:
         members = {"config": members}
     parent = proto.task_name(task_id)
     parent_in_body = members.get("parent")
     if parent_in_body not in (None, "", parent):
-        words = f"the path says {parent[:100]!r}, and the body something else"
+        words = f"the path has {parent[:100]!r}, and the body another value"
         protojson.refuse([FieldViolation("parent", words)])
     return {**members, "parent": parent}

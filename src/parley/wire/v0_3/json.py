@@ -39,14 +39,14 @@ _PARAMS: dict[type[A2AStruct], Any] = {
     operations.ListTaskPushNotificationConfigsRequest: values.ListConfigsParams,
     operations.DeleteTaskPushNotificationConfigRequest: values.DeleteConfigParams,
 }
-"""The requests that have their own parameters in 0.3; others have the data model's."""
+"""The requests with special parameters in 0.3; others use the data model's."""
 
 _OTHER_STATES = {
     "cancelled": values.State.CANCELED.value,
     "TASK_STATE_CANCELLED": values.State.CANCELED.value,
     **{state.value: ours.value for state, ours in values.STATE_OF.items()},
 }
-"""Other spellings of states in a filter: the British spellings, and the spellings of 1.0."""
+"""Other spellings of states in a filter: British spellings, and the spellings of 1.0."""
 
 _OTHER_ROLES = {"ROLE_USER": values.Role.USER.value, "ROLE_AGENT": values.Role.AGENT.value}
 
@@ -60,9 +60,9 @@ _RESULTS: dict[type[A2AStruct], Any] = {
 def normalize_params(
     operation: Operation, members: Any, *, is_legacy: bool
 ) -> dict[str, Any] | None:
-    """Return the 0.3 form of the parameters of an older text; ``None`` if they are not.
+    """Return the 0.3 form of the parameters of an older specification; ``None`` if unchanged.
 
-    Under a legacy method name, they may have the roles of 1.0: some texts mix the two.
+    Under a legacy method name they may have the roles of 1.0: some examples mix the two.
     """
     roles = _OTHER_ROLES if is_legacy else {}
     return legacy.normalize_request(
@@ -156,7 +156,7 @@ class Json:
             raise invalid_answer("an event of a stream", operations.StreamResponse, error) from None
 
     def ends_stream(self, event: Event) -> bool:
-        """Return whether the event is a final one (0.3 §7.2.2)."""
+        """Return whether the event is final (0.3 §7.2.2)."""
         return values.ends_stream(event)
 
 
@@ -228,7 +228,7 @@ SPELLING = legacy.Spelling(
 
 
 def invalid_answer(what: str, kind: type, error: Exception) -> InvalidAgentResponseError:
-    """Return the complaint that ``what`` an agent sent is not a ``kind``."""
+    """Return the error for an agent's ``what`` that is not a ``kind``."""
     return errors.invalid_answer(what, f"{kind.__name__} of version 0.3", error)
 
 
@@ -268,7 +268,7 @@ class JsonRpc(Json):
     def write_error(self, error: A2AError) -> bytes:
         """Write the error object of a response.
 
-        Codes that 0.3 does not have keep their number: callers show unknown ones.
+        Codes outside of 0.3 keep their number: callers display unknown ones.
         """
         return jsonrpc.error_object(with_wire_names(error))
 

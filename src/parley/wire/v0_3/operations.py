@@ -103,9 +103,9 @@ METHODS: Mapping[str, Operation] = {
         if (dotted := method.replace("/", ".")) != method
     },
 }
-"""The operations by every accepted JSON-RPC method, with slashes or, as some texts have it, dots.
+"""The operations by every accepted JSON-RPC method, with slashes or dots.
 
-An operation under a legacy name has that among its aliases.
+An operation under a legacy name has that name among its aliases.
 """
 
 _CONFIGS = "/v1/tasks/{id}/pushNotificationConfigs"
@@ -118,7 +118,7 @@ ROUTES: tuple[Route, ...] = tuple(
         ("GET", "/v1/tasks", "ListTasks", False),
         ("GET", "/v1/tasks/{id}", "GetTask", False),
         ("POST", "/v1/tasks/{id}:cancel", "CancelTask", False),
-        # The text of 0.3 says POST, its proto GET; clients do either.
+        # The text of 0.3 says POST, its proto GET; clients use both.
         ("POST", "/v1/tasks/{id}:subscribe", "SubscribeToTask", False),
         ("GET", "/v1/tasks/{id}:subscribe", "SubscribeToTask", True),
         ("POST", _CONFIGS, "CreateTaskPushNotificationConfig", False),

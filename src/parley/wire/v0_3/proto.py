@@ -1,12 +1,12 @@
-"""Version 0.3 in the JSON of its proto: objects, and requests, answers and events as members.
+"""Version 0.3 in the JSON of its proto: objects, requests, answers and events.
 
-HTTP+JSON bodies have this form, and gRPC carries it: ``http_json`` puts paths, queries and bodies
-together into one message, as gRPC has it (``{"name": "tasks/1"}``); ``grpc`` maps protobuf messages
-to members and back. Reading accepts both spellings of ProtoJSON; writing gives camelCase.
+HTTP+JSON bodies have this form, and gRPC carries it: ``http_json`` joins paths, queries and bodies
+to one message, as gRPC has it (``{"name": "tasks/1"}``); ``grpc`` maps protobuf messages to members
+and back. Reading accepts both spellings of ProtoJSON; writing gives camelCase.
 
-The proto's field for the bytes of a file holds raw bytes, but the official SDKs for Python, Go and
-Java send and expect base64 text there. Both are read; raw bytes are sent, unless the peer is known
-to expect text.
+The proto's field for the bytes of a file has raw bytes, but the official SDKs for Python, Go and
+Java send and expect base64 text. Both are read; raw bytes are sent, unless the peer is known to
+expect text.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def _parse_name(name: str, field: str = "name") -> tuple[str, str]:
     return task_id, config_id
 
 
-# User-Agent or Server of what these SDKs are built on: the libraries of their clients, and Python's
-# servers. Servers in Go and Java give no name.
+# User-Agent or Server of peers built with these SDKs: the libraries of their clients, and Python's
+# servers. Servers in Go and Java send no name.
 _TEXT_PEERS = (
     *("python-httpx", "grpc-python", "uvicorn", "hypercorn", "granian"),
     *("Go-http-client", "grpc-go", "Java-http-client", "grpc-java"),
@@ -82,7 +82,7 @@ _TEXT_PEERS = (
 
 
 def expects_base64_text(peer: str) -> bool:
-    """Return whether a peer of this name (``User-Agent`` or ``Server``) expects base64 text."""
+    """Return whether a peer with this ``User-Agent`` or ``Server`` expects base64 text."""
     return peer.startswith(_TEXT_PEERS)
 
 
@@ -198,7 +198,7 @@ def _file(given: dict[str, Any]) -> bool:
 
 @problems.repairs(Part)
 def _part(given: dict[str, Any]) -> bool:
-    """Keep the first content that is not empty; a part without any is an empty text."""
+    """Keep the first non-empty content; a part without content becomes an empty text."""
     if not given:
         return False
     content = [name for name in ("text", "file", "data") if given.get(name) is not None]
@@ -211,7 +211,7 @@ def _part(given: dict[str, Any]) -> bool:
 
 
 class Message(MessageForm, ProtoForm, frozen=True, kw_only=True):
-    """A message, as it may be in an answer. The proto has no references to tasks."""
+    """A message in an answer. The proto has no references to tasks."""
 
     NAMES = {"content": "parts"}
     PARTS = "content"
@@ -229,7 +229,7 @@ class InnerMessage(Message, frozen=True, kw_only=True):
     """A message of a task or of a status."""
 
     def to_model(self, **others: Any) -> Any:
-        """Return the message of the data model, ``None`` for one without parts."""
+        """Return the message of the data model, ``None`` for a message without parts."""
         return None if self.is_empty else super().to_model(**others)
 
 
@@ -482,11 +482,11 @@ ANSWERS = VersionForms(
     },
     values={core_tasks.TaskState.CANCELED: "TASK_STATE_CANCELLED"},
 )
-"""The forms of answers and events. 0.3 has no page of tasks, so that is the page of 1.0."""
+"""The forms of answers and events. 0.3 has no page of tasks, so the page of 1.0 is used."""
 
 
 def outgoing(request: Any) -> Any:
-    """Return a request as a client sends it: a message always with a configuration."""
+    """Return a request in the sent form: a message always has a configuration."""
     if isinstance(request, SendMessageRequest) and request.configuration is None:
         return replace(request, configuration=operations.SendMessageConfiguration())
     return request
@@ -529,7 +529,7 @@ def _read_result(kind: type, members: Any) -> Any:
         return Empty()
     if kind is AgentCard:
         return cards.read_card(protojson.read_answer(members, dict))
-    # Some agents send null for an empty list, or the items without the page around them.
+    # Some agents send null for an empty list, or the items without the page object.
     if kind in (Configs, ListTasksResponse) and (members is None or isinstance(members, list)):
         members = {"configs" if kind is Configs else "tasks": members or []}
     return protojson.read_answer(members, kind, ANSWERS)

@@ -1,7 +1,7 @@
 """The objects of version 0.3 in JSON: messages, tasks, events, parameters and results (0.3 §6, §7).
 
-A ``RequestMessage`` has all required members; a ``Message`` in an answer may lack ids and more, as
-in the examples that agents follow.
+A ``RequestMessage`` has all required members; a ``Message`` in an answer may lack ids and other
+members, as in the examples that agents imitate.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from parley.model.tasks import TaskState
 from parley.wire.json import problems
 
 WHOLE_HISTORY = 2**31 - 1
-"""The history length that asks for all messages: 0.3 leaves open what none means.
+"""The history length for all messages, since 0.3 does not define a missing length.
 
 In its proto a missing length is 0, and official Python servers then send no history; the official
 JavaScript server sends none for GetTask without a length.
@@ -101,7 +101,7 @@ def optional_length(history_length: int | None) -> int | None:
 
 
 WRAPPED = "data_part_compat"
-"""Metadata of a data part whose data is wrapped in an object, because 0.3 has only objects."""
+"""Metadata of a data part whose data is wrapped in an object, because 0.3 only has objects."""
 
 
 def wrap(part: core_parts.Part) -> tuple[dict[str, Any], dict[str, Any] | None]:
@@ -113,7 +113,7 @@ def wrap(part: core_parts.Part) -> tuple[dict[str, Any], dict[str, Any] | None]:
 
 
 def unwrap(data: dict[str, Any], metadata: dict[str, Any] | None) -> core_parts.Part:
-    """Return the data part that ``wrap`` was given."""
+    """Return the data part from which ``wrap`` made this."""
     if not _is_wrapped(data, metadata):
         return core_parts.Part(data=data, metadata=metadata)
     others = {name: value for name, value in (metadata or {}).items() if name != WRAPPED}
@@ -127,8 +127,8 @@ def _is_wrapped(data: dict[str, Any], metadata: dict[str, Any] | None) -> bool:
 class Form(A2AStruct, frozen=True, kw_only=True):
     """An object of 0.3, and its translation from and to the data model.
 
-    Fields of the same name as in ``MODEL``, or of the name in ``NAMES``, are translated by the
-    types of their values. ``FORMS`` has the translations into one family of objects.
+    Fields with the same name in ``MODEL``, or mapped by ``NAMES``, are translated by the types of
+    their values. ``FORMS`` has the translations into one family of objects.
     """
 
     MODEL: ClassVar[Any]
@@ -172,16 +172,16 @@ def _shared(kind: type[Form]) -> list[tuple[str, str]]:
 
 
 _PLAIN = frozenset({str, int, float, bool, type(None)})
-"""The types of values that are the same in 0.3. Most fields have one, so they are tried first."""
+"""The types of values that are equal in 0.3. Checked first, since most fields have one."""
 
 
 def _model(value: Any) -> Any:
-    """Return any field as the data model has it, without messages that have no parts."""
+    """Return a field's value in the data model, without messages that have no parts."""
     if type(value) is tuple:
         return tuple([made for item in value if (made := _model(item)) is not None])
     if isinstance(value, Form):
         if isinstance(value, MessageForm) and value.is_empty:
-            return None  # some agents put an empty message into every status
+            return None  # some agents add an empty message to every status
         return value.to_model()
     return TaskState[value.name] if isinstance(value, Enum) else value
 
@@ -211,7 +211,7 @@ class MessageForm(Form, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the message has no parts."""
+        """True if the message has no parts."""
         return not getattr(self, self.PARTS)
 
     def to_model(self, **others: Any) -> Any:
@@ -262,7 +262,7 @@ class Part(Form, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         kind = self.kind or self.type
-        if kind == "text" and self.text is not None:  # nearly every part
+        if kind == "text" and self.text is not None:  # the most common kind
             return
         if kind in ("text", "file", "data"):
             if getattr(self, kind) is None:
@@ -331,7 +331,7 @@ def _part(given: dict[str, Any]) -> bool:
 
 
 class Message(KindForm, MessageForm, frozen=True, kw_only=True):
-    """A message, as it may be in an answer."""
+    """A message in an answer."""
 
     KIND = "message"
 
@@ -376,7 +376,7 @@ class Message(KindForm, MessageForm, frozen=True, kw_only=True):
 
 
 class LegacyMessage(Message, frozen=True, kw_only=True):
-    """A message in a request of older texts, in which messages have no ids."""
+    """A message in a request of an older specification, in which messages have no ids."""
 
     role: Role
     parts: Annotated[tuple[Part, ...], Meta(min_length=1)]
@@ -584,7 +584,7 @@ class PushNotificationConfig(Form, frozen=True, kw_only=True):
 
 
 class TaskPushNotificationConfig(A2AStruct, frozen=True, kw_only=True):
-    """A webhook and its task, whose id older texts call ``id``."""
+    """A webhook and its task, whose id is called ``id`` in older specifications."""
 
     task_id: str = ""
     push_notification_config: PushNotificationConfig
@@ -736,7 +736,7 @@ class ListTasksResult(Form, frozen=True, kw_only=True):
 
 
 class ListConfigsParams(Form, frozen=True, kw_only=True):
-    """A request for all webhooks of a task: 0.3 has no pages of them."""
+    """A request for all webhooks of a task: 0.3 has no pages."""
 
     MODEL = operations.ListTaskPushNotificationConfigsRequest
     NAMES = {"id": "task_id"}

@@ -29,13 +29,13 @@ from parley.wire.v1_0.json import Json, normalize_params, read_params
 from parley.wire.versions import HttpRequest, Route, path_segment
 
 OTHER_NAMES = {"lastUpdatedAfter": "statusTimestampAfter"}
-"""What others call parameters that narrow a list: the Go SDK (2.4), as drafts of 1.0 did."""
+"""Other names of list parameters, as in the Go SDK (2.4), which follows drafts of 1.0."""
 
 _BOOLEANS = {"true": True, "false": False}
 
 
 class _Parameter(NamedTuple):
-    """``read`` makes a JSON value of a parameter's text, or is ``None`` for an object."""
+    """``read`` converts a parameter's text to a JSON value; it is ``None`` for an object."""
 
     wire: str
     read: Callable[[str], Any] | None
@@ -45,10 +45,10 @@ class _Parameter(NamedTuple):
 def read_query(
     kind: type[A2AStruct], query: Sequence[tuple[str, str]]
 ) -> tuple[dict[str, Any], list[FieldViolation]]:
-    """Return the JSON members of a request in a query, and what is wrong with it.
+    """Return the JSON members of a request in a query, and the problems in it.
 
-    Names may have both spellings of ProtoJSON; unknown ones are ignored. A list repeats its name,
-    or has commas.
+    Names may have both spellings of ProtoJSON; unknown names are ignored. A list repeats its name,
+    or uses commas.
     """
     parameters = _parameters(kind)
     members: dict[str, Any] = {}
@@ -119,14 +119,14 @@ def _reader(info: inspect.Type) -> Callable[[str], Any] | None:
         case inspect.BoolType():
             return lambda text: _BOOLEANS.get(text, text)
         case inspect.CustomType(cls=cls) if cls is Timestamp:
-            # A plus that was not quoted has become a space, which no timestamp has.
+            # An unquoted plus has become a space, which no timestamp contains.
             return lambda text: text.replace(" ", "+")
     return str
 
 
 MEDIA_TYPE = "application/a2a+json"
 
-# A tenant of such a name in the path would make that another path: it is sent as other fields are.
+# A tenant with such a name would change the meaning of the path, so it is sent as a field.
 _NOT_IN_PATHS = frozenset({"tasks", "v1"})
 _FIELD = re.compile(r"\{(\w+)\}")
 
@@ -173,7 +173,8 @@ class HttpJson(Json):
     ) -> Any:
         """Read a request from a path's fields, query parameters and a body.
 
-        A POST has its fields in the body (§11.5), which is empty or null if the path has them all.
+        The fields of a POST are in the body (§11.5), which is empty or null if the path has all of
+        them.
         """
         kind = route.operation.request
         wrong: list[FieldViolation] = []
@@ -189,7 +190,7 @@ class HttpJson(Json):
             if name in path:
                 others = [members.pop(each) for each in {name, wire} if each in members]
                 if any(value not in (None, "", path[name]) for value in others):
-                    words = f"the path says {path[name][:100]!r}, and the request something else"
+                    words = f"the path has {path[name][:100]!r}, and the request another value"
                     wrong.append(FieldViolation(wire, words))
                 members[wire] = path[name]
         return legacy.read_with_fallback(
@@ -230,21 +231,23 @@ class HttpJson(Json):
     def read_error(self, status: int, body: Bytes) -> A2AError:
         """Read the body of an error: by its reason, else by its status.
 
-        Raises ``InvalidAgentResponseError`` for a body that no agent writes.
+        Raises ``InvalidAgentResponseError`` for a body that is not an agent's error.
         """
         try:
             given = _error_body(body).error
         except (ValueError, RecursionError) as problem:
-            raise InvalidAgentResponseError(f"the answer is not a refusal: {problem}") from None
+            raise InvalidAgentResponseError(
+                f"the answer is not an error object: {problem}"
+            ) from None
         code = given.code or status
-        # The tables of servers differ (§5.4 was changed).
+        # The tables of servers differ, since §5.4 was changed.
         kind = InvalidRequestError if code == 413 else ERRORS_BY_STATUS.get(code)
         if kind is InvalidParamsError and given.status == "FAILED_PRECONDITION":
             kind = UnsupportedOperationError
         return error_of(kind.code if kind else None, given.message, given.details)
 
     def read_event(self, data: Bytes) -> Event:
-        """Write one event of a stream. Raises the error that it holds instead."""
+        """Read one event of a stream. Raises an error that is sent instead."""
         try:
             return super().read_event(data)
         except InvalidAgentResponseError:

@@ -1,7 +1,6 @@
 """The JSON of version 1.0: answers, events and cards, and its JSON-RPC (specification §9).
 
-Security in a card (§4.4, §8) is read in every form with one meaning: of 1.0, of 0.3 and OpenAPI,
-and mixed.
+The security of a card (§4.4, §8) is read in all forms: of 1.0, of 0.3 and OpenAPI, and mixed.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _OTHER_STATES = dict.fromkeys(
 
 
 def normalize_params(operation: Operation, members: Any) -> dict[str, Any] | None:
-    """Return the 1.0 form of the parameters of an older text; ``None`` if they are not."""
+    """Return the 1.0 form of the parameters of an older specification; ``None`` if unchanged."""
     return legacy.normalize_request(operation, members, states=_OTHER_STATES)
 
 
@@ -144,7 +143,7 @@ def _read_event(data: Bytes) -> Event:
 def _read_value(
     data: Bytes, kind: type[SendMessageResponse | StreamResponse], *, in_stream: bool
 ) -> Event:
-    """Read an answer or an event that is not canonical, such as an older text's."""
+    """Read an answer or an event that is not canonical, such as one of an older specification."""
     value = protojson.parse_answer(data)
     known = legacy.normalize_answer(value, SPELLING, in_stream=in_stream)
     if known is None:
@@ -164,7 +163,7 @@ def _read_other(data: Bytes, kind: type) -> Any:
     if items is not None and is_null(data):
         return protojson.read_answer({}, kind)
     if items is not None and memoryview(data)[:1].tobytes() == b"[":
-        # Some agents send the items without the page around them.
+        # Some agents send the items without the page object.
         return protojson.read_answer({items: protojson.parse_answer(data)}, kind)
     return protojson.decode_answer(data, kind)
 
@@ -206,20 +205,20 @@ class JsonRpc(Json):
         return jsonrpc.read_error_object(data)
 
     def read_answer(self, operation: Operation, body: Bytes, id: int | None) -> Any:
-        """Read a whole response and the result in it at once, if both are canonical."""
+        """Read a whole response and its result in one step, if both are canonical."""
         if operation.response is SendMessageResponse:
             answer = jsonrpc.read_result(body, SendMessageResponse, id)
             return None if answer is None else answer.payload
         return jsonrpc.read_result(body, Task, id) if operation.response is Task else None
 
     def read_event_answer(self, body: Bytes, id: int | None) -> Event | None:
-        """Read a whole response of a stream and its event at once, if both are canonical."""
+        """Read a whole response of a stream and its event in one step, if both are canonical."""
         answer = jsonrpc.read_result(body, StreamResponse, id)
         return None if answer is None else answer.payload
 
 
 UNREADABLE = "(unreadable)"
-"""The scheme of a requirement that cannot be read. No card declares it, so no credential fits."""
+"""The scheme of an unreadable requirement. No card declares it, so no credential fits."""
 
 _API_KEY, _HTTP = "apiKeySecurityScheme", "httpAuthSecurityScheme"
 _OAUTH2, _OPENID = "oauth2SecurityScheme", "openIdConnectSecurityScheme"
@@ -255,7 +254,7 @@ _TELLING = {
     "flows": _OAUTH2,
     "flow": _OAUTH2,
 }
-# Of several flows the first here counts, because 1.0 allows only one.
+# If there are several flows the first in this list is used, because 1.0 allows only one.
 _FLOWS = {
     "authorizationcode": "authorizationCode",
     "accesscode": "authorizationCode",
@@ -270,9 +269,9 @@ _FLOWS = {
 def read_card(members: dict[str, Any]) -> AgentCard:
     """Read a card tolerantly.
 
-    Unknown members, security schemes of unknown kinds and wrong optional members are left out. A
-    requirement stays, whatever it says: an unreadable one names a scheme that no card declares.
-    Raises ``A2AError`` that names what is wrong.
+    Unknown members, security schemes of unknown kinds and wrong optional members are left out.
+    Requirements are always kept: an unreadable one names a scheme that no card declares. Raises
+    ``A2AError`` with the problem.
     """
     card = _secured(members)
     if isinstance(card.get("skills"), list):
@@ -322,9 +321,9 @@ def _scopes(given: Any) -> list[str]:
 
 
 def _scheme(scheme: Any) -> Any:
-    """Return a security scheme in the form of 1.0, as far as it can be read."""
+    """Return a security scheme in the form of 1.0, as far as possible."""
     if not isinstance(scheme, dict):
-        return scheme  # the reader reports it
+        return scheme  # the reader reports the problem
     kinds = {
         _KINDS[_spelled(key)]: held
         for key, held in scheme.items()
@@ -369,5 +368,5 @@ def _flow(scheme: dict[str, Any]) -> Any:
 
 
 def _spelled(name: str) -> str:
-    """Return a name without its case, its separators and what all members end with."""
+    """Return a name in lower case, without separators and the common suffix of all members."""
     return re.sub(r"[^a-z0-9]", "", name.lower()).removesuffix("securityscheme")
