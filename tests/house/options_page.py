@@ -18,16 +18,15 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "server-options.md"
 HEAD = """\
 # Options of a server
 
-`parley.serve(agent, store=..., limits=[...])` and `parley.asgi` take these as keywords, and
-`parley serve` as flags. `parley serve` reads the environment too: a flag counts before a variable.
-`parley config show` says which value is in force, and where it comes from. The audit keeps the
-options of each start ([Audit](../guides/audit.md)). A list in a variable is separated by spaces,
-the limits by semicolons; a flag without a value is set by `1` or `true`.
+`parley.serve(agent, store=..., limits=[...])` and `parley.asgi` take these as keywords,
+`parley serve` as flags, or from the environment. `parley config show` shows the values in force and
+their sources. A list in a variable is separated by spaces, limits by semicolons; `1` or `true` sets
+a flag.
 
-`parley.serve` and `parley.asgi` read the variables of egress, signing keys, the secret key, the
-publisher and the namespace too, and no others. By default, `parley.asgi` keeps tasks in `memory:`.
-Bindings have options of their own: `--envelope-keys` (`PARLEY_ENVELOPE_KEYS`) is one of the
-[envelope protocol](../guides/envelope/operate.md#identity-and-signatures).
+`parley.serve` and `parley.asgi` read only the variables of egress, signing keys, the secret key,
+the publisher and the namespace. The default store of `parley.asgi` is `memory:`. Bindings have
+further options, such as [`--envelope-keys`](../guides/envelope/operate.md#identity-and-signatures)
+(`PARLEY_ENVELOPE_KEYS`).
 
 This page is made from the code (`parley.host.options.ServerOptions`).
 """
@@ -35,8 +34,7 @@ This page is made from the code (`parley.host.options.ServerOptions`).
 SETTINGS = """\
 ## `settings`
 
-`parley.Settings(...)` has the limits, times and rules of a server ([all of them](settings.md)).
-Some are flags:
+Some [settings](settings.md) are flags:
 """
 
 

@@ -1,4 +1,4 @@
-"""The guarantees of compositions: each row of a table on the page has a test by its name."""
+"""The guarantees of compositions: each combinator has a test for each case on the page."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ TESTS = ROOT / "tests" / "compose" / "test_guarantees.py"
 
 def promised() -> set[str]:
     """Return the names of the tests that the tables promise."""
-    names = set()
-    for section in re.split(r"^## ", TABLES, flags=re.M)[1:]:
-        title, _, text = section.partition("\n")
-        if "| When a part |" not in text:
-            continue
-        table = text.split("| When a part |")[1].split("\n\n")[0]
-        rows = re.findall(r"^\| ([a-z ]+) \|", table, flags=re.M)
-        names |= {f"test_{title}_when_a_part_{row.replace(' ', '_')}" for row in rows}
-        if "\nWhen the caller cancels, " in text:
-            names.add(f"test_{title}_when_the_caller_cancels")
-    return names
+    shared, _, each = TABLES.partition("## Each combinator")
+    combinators = re.findall(r"^\| `(\w+)` \|", each, flags=re.M)
+    [columns] = re.findall(r"^\| \| (fails .*) \|$", each, flags=re.M)
+    *cases, cancels = columns.split(" | ")
+    assert cancels == "the caller cancels"
+    cases += re.findall(r"^\| ([a-z][a-z ]+) \|", shared, flags=re.M)
+    whens = [f"a_part_{case.replace(' ', '_')}" for case in cases]
+    return {
+        f"test_{combinator}_when_{when}"
+        for combinator in combinators
+        for when in (*whens, "the_caller_cancels")
+    }
 
 
-def test_every_guarantee_has_a_test_by_its_name_and_every_test_a_row() -> None:
+def test_every_guarantee_has_a_test_by_its_name_and_every_test_a_guarantee() -> None:
     parsed = ast.parse(TESTS.read_text("utf-8")).body
     tests = {each.name for each in parsed if isinstance(each, ast.AsyncFunctionDef)}
     assert {name for name in tests if name.startswith("test_")} == promised()

@@ -15,79 +15,83 @@ from .table import TABLE
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "interoperability.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+TITLES = [exchange.replace("refusal", "rejection") for exchange in EXCHANGES]
 Results = Mapping[Cell, Mapping[str, Outcome]]
 
 
 def rendered(results: Results, entries: list[Deviation]) -> str:
-    """Return the tables of all results, and what is to be said of them."""
-    lines = ["## What is run", "", "| peer | how it is had | its client | its server |"]
-    lines.append("|---|---|---|---|")
-    for name, one in TABLE.items():
-        sides = [_spoken(name, side) for side in (CLIENT, SERVER)]
-        lines.append(f"| {one.title} | {one.had} | {sides[0]} | {sides[1]} |")
+    """Return the tables of all results, with a note for each deviation."""
+    lines = ["## Peers", "", "| peer | source |", "|---|---|"]
+    lines += [f"| {one.title} | {one.had} |" for one in TABLE.values()]
     notes: list[str] = []
     for side, title in ((CLIENT, "Their client, our server"), (SERVER, "Our client, their server")):
-        lines += ["", f"## {title}", ""]
-        lines.append("| peer | binding | version | " + " | ".join(EXCHANGES) + " |")
+        lines += ["", f"## {title}", "", f"| peer | bindings | versions | {' | '.join(TITLES)} |"]
         lines.append("|---" * (len(EXCHANGES) + 3) + "|")
+        bindings: dict[tuple[str, str, str], list[str]] = {}
         for cell in results:
             if cell.side == side:
                 marks = [_mark(cell, e, results[cell][e], entries, notes) for e in EXCHANGES]
-                row = [TABLE[cell.peer].title, cell.binding, cell.version, *marks]
-                lines.append(f"| {' | '.join(row)} |")
-    lines += ["", "## What does not work, and whose fault it is", ""]
+                row = (TABLE[cell.peer].title, cell.version, " | ".join(marks))
+                bindings.setdefault(row, []).append(cell.binding)
+        versions: dict[tuple[str, str, str], list[str]] = {}
+        for (peer, version, marked), spoken in bindings.items():
+            versions.setdefault((peer, ", ".join(spoken), marked), []).append(version)
+        lines += [
+            f"| {peer} | {spoken} | {', '.join(found)} | {marked} |"
+            for (peer, spoken, marked), found in versions.items()
+        ]
+    lines += ["", "## Deviations", ""]
     if notes:
-        lines += ["| | peer | | exchange | whose | what happens, and why |", "|---" * 6 + "|"]
+        lines += ["| | peer | side | exchange | fault | reason |", "|---" * 6 + "|"]
         lines += notes
     else:
         lines.append("Everything works.")
     lines += ["", "## Settings that a peer needs", ""]
-    lines.append("Every server of ours serves gRPC beside HTTP. These clients need a setting then:")
-    lines.append("")
     for one in TABLE.values():
         if one.client and one.client.settings:
             told = ", ".join(f"{name}={value}" for name, value in one.client.settings.items())
-            lines.append(f"- {one.title}: `Settings({told})`")
-    lines += ["", "## What is not offered", ""]
-    lines += ["| peer | | exchange | why |", "|---|---|---|---|"]
-    for name, one in TABLE.items():
-        for side in (CLIENT, SERVER):
-            found = side_of(name, side)
-            for exchange, why in (found.lacks if found else {}).items():
-                lines.append(f"| {one.title} | {side} | {exchange} | {why} |")
-            if found and found.whole:
-                lines.append(f"| {one.title} | {side} | stream in several chunks | {found.whole} |")
+            lines.append(f"- {one.title}: `Settings({told})` on a server with gRPC")
+    lines += ["", "## Not offered", "", *_not_offered()]
     return "\n".join([*lines, ""])
 
 
-def _spoken(peer: str, side: str) -> str:
-    found = side_of(peer, side)
-    if found is None:
-        return "none"
-    versions: dict[str, list[str]] = {}
-    for binding, version in found.speaks:
-        versions.setdefault(version, []).append(binding)
-    return "; ".join(f"{version}: {', '.join(each)}" for version, each in versions.items())
+def _not_offered() -> list[str]:
+    """Return a table of the missing exchanges; peers and exchanges with one reason share a row."""
+    peers: dict[tuple[str, str, str], list[str]] = {}
+    for name, one in TABLE.items():
+        for side in (CLIENT, SERVER):
+            if found := side_of(name, side):
+                lacks = {**found.lacks, "stream in several chunks": found.whole}
+                for exchange, why in lacks.items():
+                    if why:
+                        peers.setdefault((side, exchange, why), []).append(one.title)
+    exchanges: dict[tuple[str, str, str], list[str]] = {}
+    for (side, exchange, why), titles in peers.items():
+        exchanges.setdefault((", ".join(titles), side, why), []).append(exchange)
+    rows = [
+        f"| {who} | {side} | {', '.join(e)} | {why} |" for (who, side, why), e in exchanges.items()
+    ]
+    return ["| peer | side | exchange | reason |", "|---|---|---|---|", *rows]
 
 
 def _mark(
     cell: Cell, exchange: str, outcome: Outcome, entries: list[Deviation], notes: list[str]
 ) -> str:
     if not outcome.offered:
-        return "not offered"
+        return "–"
     if not outcome.failed:
-        return "works"
+        return "✓"
     entry = next(e for e in entries if e.covers(cell, exchange))
     told = f"{TABLE[cell.peer].title} | {cell.side} | {exchange} | {entry.whose} | {entry.why} |"
     numbered = [note.partition("| ")[2].partition(" | ")[2] for note in notes]
     if told not in numbered:
         notes.append(f"| {len(notes) + 1} | {told}")
         numbered.append(told)
-    return f"no ({numbered.index(told) + 1})"
+    return f"✗ ({numbered.index(told) + 1})"
 
 
 def written(page: str, results: Results, entries: list[Deviation]) -> str:
-    """Return the page with its part between the marks written anew."""
+    """Return the page with a new text between the marks."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{rendered(results, entries)}\n{END}{after}"

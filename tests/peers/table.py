@@ -68,7 +68,7 @@ def _over_http(*versions: str) -> tuple[tuple[str, str], ...]:
     return tuple((binding, version) for version in versions for binding in (JSONRPC, REST))
 
 
-_NO_CANCEL = {"cancel": "its client has no way to cancel a task"}
+_NO_CANCEL = {"cancel": "it cannot cancel a task"}
 
 TABLE: dict[str, Implementation] = {
     "python-1.3": Implementation(
@@ -132,18 +132,18 @@ TABLE: dict[str, Implementation] = {
             script="fasta2a_2.py",
             speaks=((JSONRPC, "1.0"),),
             name="Scripted agent",
-            lacks={"question": "every message makes a task of its own"},
+            lacks={"question": "every message creates a task"},
         ),
     ),
     "pydantic-ai": Implementation(
         title="Pydantic AI 2.68.0",
-        had="`pydantic-ai-slim` and `fasta2a[pydantic-ai]` on PyPI; it has no client but fasta2a's",
+        had="`pydantic-ai-slim` and `fasta2a[pydantic-ai]` on PyPI; its client is fasta2a's",
         peer=PYDANTIC_AI,
         server=Side(
             script="pydantic_agent.py",
             speaks=((JSONRPC, "1.0"),),
             name="Scripted agent",
-            lacks={"question": "every message makes a task of its own"},
+            lacks={"question": "every message creates a task"},
         ),
     ),
     "agent-framework": Implementation(
@@ -158,8 +158,8 @@ TABLE: dict[str, Implementation] = {
             speaks=((JSONRPC, "1.0"),),
             name="Scripted agent",
             lacks={
-                "question": "`A2AExecutor` ends every turn with a task that has ended",
-                "file": "`A2AExecutor` hands on the text of a message alone",
+                "question": "`A2AExecutor` ends the task with every turn",
+                "file": "`A2AExecutor` passes only text on",
             },
         ),
     ),
@@ -172,16 +172,16 @@ TABLE: dict[str, Implementation] = {
             speaks=((JSONRPC, "0.3"),),
             lacks={
                 **_NO_CANCEL,
-                "question": "its agent sends every message without a task and a context",
-                "file": "it sends text alone",
+                "question": "it sends no task or context",
+                "file": "it sends only text",
             },
         ),
         server=Side(
             script="strands_agents.py",
             speaks=((JSONRPC, "0.3"),),
             name="Scripted agent",
-            whole="its chunks come as messages of the state, before the artifact",
-            lacks={"question": "an interrupt is answered with a data part of its own"},
+            whole="its chunks are status messages before the artifact",
+            lacks={"question": "an interrupt expects a data part of its own"},
         ),
     ),
     "beeai": Implementation(
@@ -207,36 +207,36 @@ TABLE: dict[str, Implementation] = {
         client=Side(
             script="crewai_1.py",
             speaks=((JSONRPC, "0.3"),),
-            lacks={**_NO_CANCEL, "stream": "its events tell of an artifact's size, not its text"},
+            lacks={**_NO_CANCEL, "stream": "its events have the size of an artifact, not its text"},
         ),
         server=Side(
             script="crewai_1.py",
             speaks=((JSONRPC, "0.3"),),
             name="Scripted agent",
-            whole="its agents answer with a task that has ended",
+            whole="its agents answer with an ended task",
             lacks={
-                "question": "its agents answer with a task that has ended",
-                "file": "an agent that is in no crew is not shown files",
-                "cancel": "its agents answer with a task that has ended, and show none before",
+                "question": "its agents answer with an ended task",
+                "file": "an agent outside a crew gets no files",
+                "cancel": "its agents answer with an ended task",
             },
         ),
     ),
     "go-2.4": Implementation(
         title="Official Go SDK 2.4.0",
-        had="`github.com/a2aproject/a2a-go/v2`, with Go 1.25 or later",
+        had="`github.com/a2aproject/a2a-go/v2`, Go 1.25 or later",
         peer=GO_2_4,
         client=Side(script="go", speaks=_all("1.0", "0.3"), operations="1.0"),
         server=Side(script="go", speaks=_all("1.0", "0.3")),
     ),
     "rust-0.4": Implementation(
         title="Official Rust command line 0.4.5",
-        had="`a2a-cli`, a crate, with cargo",
+        had="the crate `a2a-cli`",
         peer=RUST,
         client=Side(script="rust_cli.py", speaks=_over_http("1.0")),
     ),
     "jdk": Implementation(
         title="HTTP client of the JDK",
-        had="`java.net.http` of a JDK, 17 or later, with its default settings",
+        had="`java.net.http` of JDK 17 or later",
         peer=JDK,
         client=Side(script="JdkHttpClient.java", speaks=_over_http("1.0", "0.3")),
     ),
