@@ -48,25 +48,25 @@ def read_query(
     """Return the JSON members of a request in a query, and the problems in it.
 
     Names may have both spellings of ProtoJSON; unknown names are ignored. A list repeats its name,
-    or uses commas.
+    or uses commas. A parameter has one problem, however often it is given.
     """
     parameters = _parameters(kind)
     members: dict[str, Any] = {}
-    wrong: list[FieldViolation] = []
+    wrong: dict[str, str] = {}
     for name, text in query:
         known = parameters.get(name)
         if known is None:
             continue
         wire, read, repeated = known
         if read is None:
-            wrong.append(FieldViolation(wire, "a query cannot carry an object"))
+            wrong[wire] = "a query cannot carry an object"
         elif repeated:
             members.setdefault(wire, []).extend(map(read, text.split(",")))
         elif wire in members:
-            wrong.append(FieldViolation(wire, "given more than once"))
+            wrong[wire] = "given more than once"
         else:
             members[wire] = read(text)
-    return members, wrong
+    return members, [FieldViolation(*problem) for problem in wrong.items()]
 
 
 def write_query(members: Mapping[str, Any]) -> list[tuple[str, str]]:
