@@ -203,6 +203,6 @@ def test_a_transport_that_does_not_exist_is_refused(parley, tmp_path, words):
     for typo in ("jsonrcp", "grpc,jsonrcp"):
         ran = parley(*words, "-a", path, "--transport", typo)
         assert ran.status == 2
-        assert "'jsonrcp' is no binding that is known here; there are JSONRPC, HTTP+JSON, GRPC" in (
+        assert "'jsonrcp' is not a known binding; there are JSONRPC, HTTP+JSON, GRPC" in (
             ran.stderr
         )

@@ -204,7 +204,7 @@ async def test_the_lift_comes_down_after_a_failure_and_when_it_was_forgotten(
     assert (task.state, task.text) == (TaskState.FAILED, "The bolt broke.")
     assert shop.moves == ["up 2 m", "down 2 m"]
     app = parley.asgi(clumsy, store="memory:")
-    async with under_uvicorn(app, port) as url, parley.connect(url) as remote:
+    async with under_uvicorn(app, port=port) as url, parley.connect(url) as remote:
         task = await remote.send("forget")
         assert task.state is TaskState.COMPLETED
         await until(lambda: shop.moves == ["up 2 m", "down 2 m"] * 2, 60)

@@ -144,4 +144,4 @@ async def test_text_files_are_read_as_text_and_others_are_rejected_with_the_reas
         refused = await remote.send(["look at this", Part(raw=b"\x00\x01", filename="x.bin")])
     assert task.text == "my name is Ada"
     assert refused.state is TaskState.REJECTED
-    assert "takes no file of the type application/octet-stream" in why(refused)
+    assert "accepts no files of the type application/octet-stream" in why(refused)

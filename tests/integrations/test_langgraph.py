@@ -160,7 +160,7 @@ async def test_nodes_that_ask_at_once_are_asked_one_after_the_other(served: Fram
                 assert question(task).schema == {"type": "integer"}
             task = await remote.send(answers[text].pop(0), task_id=task.id)
     assert len(asked) == 4
-    assert sum("The answer is of the type integer." in each for each in asked) == 1
+    assert sum("The answer must be of the type integer." in each for each in asked) == 1
     (result,) = completed(task).artifacts
     assert sorted(result.parts[0].data["facts"]) == ["3 people", "Ada and Bob", "to Oslo"]
 
@@ -169,7 +169,7 @@ async def test_input_that_does_not_fit_the_graphs_schema_is_asked_for(served: Fr
     async with agent_of(served, "trip") as remote:
         task = await remote.send({"whither": "Oslo"})
         assert task.state is TaskState.INPUT_REQUIRED
-        assert "'whither', which is not taken; it takes 'where'" in task.text
+        assert "'whither', which is unknown; it accepts 'where'" in task.text
         task = await remote.send({"where": 7}, task_id=task.id)
         assert "where: Input should be a valid string" in task.text
         task = await remote.send("Bergen", task_id=task.id)
@@ -208,7 +208,7 @@ async def test_text_to_a_node_that_wants_data_is_asked_for_once_more(served, sav
         asked = await remote.send("want it")
         again = await remote.send("yes", task_id=asked.id)
         assert again.state is TaskState.INPUT_REQUIRED, why(again)
-        assert "it wants data (JSON)" in again.text
+        assert "it needs data (JSON)" in again.text
         assert "What is it?" in again.text
         done = completed(await remote.send({"fact": "A"}, task_id=asked.id))
         assert seen_in(done) == {"facts": ["A"], "count": 1, "newest": "A"}
@@ -224,7 +224,7 @@ async def test_the_answers_before_are_kept_when_a_node_fails_with_the_next(serve
     served.script.broken = 0
     async with agent_of(served, "twice") as remote:
         task = await remote.send("hello")
-        for said, asked in [({"said": "A"}, "Second?"), ("B", "wants data"), ('{"said": "B"}', "")]:
+        for said, asked in [({"said": "A"}, "Second?"), ("B", "needs data"), ('{"said": "B"}', "")]:
             task = await remote.send(said, task_id=task.id)
             assert asked in why(task), (task.state, task.text)
     assert completed(task).text == "A and B"
@@ -257,7 +257,7 @@ async def test_a_workflow_of_the_functional_api_asks_and_goes_on(served: Framewo
         task = await remote.send({"item": "lamp"})
         assert task.text == "It is 4. Agreed?"
         task = await remote.send("perhaps", task_id=task.id)
-        assert "The answer is of the type boolean." in task.text
+        assert "The answer must be of the type boolean." in task.text
         task = completed(await remote.send("no", task_id=task.id))
     (result,) = task.artifacts
     assert result.parts[0].data == {"item": "lamp", "sold": False}
@@ -269,7 +269,7 @@ async def test_a_breakpoint_asks_whether_to_go_on(served: FrameworkServer, answe
     """The graph of textbooks, compiled with ``interrupt_before`` and a saver of its own."""
     async with agent_of(served, "textbook") as remote:
         task = await remote.send("book a room")
-        assert "book({'city': 'Oslo'})\nShall I go on with tools?" in task.text
+        assert "book({'city': 'Oslo'})\nShall I continue with tools?" in task.text
         task = await remote.send("perhaps", task_id=task.id)
         assert "neither yes nor no" in task.text
         task = completed(await remote.send(answer, task_id=task.id))

@@ -66,7 +66,7 @@ async def test_a_guardrail_of_the_input_rejects_the_task(served):
     async with agent_of(served, "guarded") as remote:
         task = await remote.send("damn")
         assert task.state is TaskState.REJECTED
-        assert "guardrail polite refuses" in task.text
+        assert "guardrail polite rejects" in task.text
         assert task.artifacts == ()
         completed(await remote.send("please"))
 

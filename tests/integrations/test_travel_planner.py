@@ -117,6 +117,8 @@ class Planner:
     def acts(self) -> list[tuple[str, str]]:
         """Return what the booking office really did: acts and codes."""
         with closing(sqlite3.connect(self.folder / "bookings.db")) as office:
+            if not office.execute("SELECT 1 FROM sqlite_master WHERE name = 'journal'").fetchone():
+                return []  # nothing was booked yet
             return office.execute("SELECT act, code FROM journal ORDER BY id").fetchall()
 
 

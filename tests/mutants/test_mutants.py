@@ -75,7 +75,7 @@ def test_a_run_kills_mutants_and_names_the_survivors(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    run("--reach", "--jobs", "1", "--tests", "tests/model/test_backoff.py")
+    run("--reach", "--jobs", "1", "--tests", "tests/model/test_small_values.py")
     reached = json.loads((tmp_path / "reach.json").read_text("utf-8"))["reached"]
     assert "src/parley/model/backoff.py" in {name.rpartition(":")[0] for name in reached}
     shown = run("--jobs", "1", "--killers", "2", "-v")
@@ -87,6 +87,6 @@ def test_a_run_kills_mutants_and_names_the_survivors(tmp_path: Path) -> None:
     assert shown.count("reached by no test: ") == 400 - len(reached)
     needed = [line for line in run("--needed").splitlines() if line.startswith("needed")]
     assert needed
-    assert all("tests/model/test_backoff.py::test_" in line for line in needed)
+    assert all("tests/model/test_small_values.py::test_" in line for line in needed)
     before = run("--jobs", "1", "--before", str(tmp_path / "model.json"))
     assert "killed before, not now" not in before

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 import parley
 from parley import Agent, Message, RemoteAgent, Task, TaskState, Turn, connect
 from parley.client.bindings.binding import BINDINGS, is_supported
+from parley.client.retry import Retry
 from parley.model.errors import (
     A2AError,
     PushNotificationNotSupportedError,
@@ -22,11 +23,12 @@ from parley.model.errors import (
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions
-from tests.kit.scripted_server import AT_ONCE
 from tests.kit.services.proxy import line
 
 pytestmark = pytest.mark.anyio
 
+SOON = Retry(calls=3, streams=100, first=0.05, limit=0.25)
+"""Until a channel of gRPC connects again, which has a backoff of its own."""
 STOPS = (9, 24)
 go_on: asyncio.Queue[None] = asyncio.Queue()
 """Lets an essay go on that has stopped."""
@@ -197,13 +199,15 @@ async def test_a_stream_that_is_cut_loses_nothing(
         card, there = direct.card, direct.interface
     port = urlsplit(there.url if "://" in there.url else f"http://{there.url}").port
     stops = [f"word {n} " for n in STOPS]
+    while not go_on.empty():
+        go_on.get_nowait()
     async with asyncio.timeout(30), line(port) as between:
         near = replace(there, url=there.url.replace(f":{port}", f":{between.port}"))
         capabilities = card.capabilities
         if not numbered:
             capabilities = replace(capabilities, extensions=())
         near_card = replace(card, supported_interfaces=(near,), capabilities=capabilities)
-        async with connect(near_card, retries=AT_ONCE) as remote:
+        async with connect(near_card, retries=SOON) as remote:
             stream = remote.stream("go", metadata={"skill": "essay"})
             text = ""
             async for event in stream:

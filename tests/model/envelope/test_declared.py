@@ -14,7 +14,7 @@ WRONG = {
             MaintenanceWindow(day="sunday", start="01:00", end="02:00", time_zone="Mars/Olympus")
         ]
     },
-    "a moment is one of RFC 3339": {
+    "a moment must be an RFC 3339 time": {
         "maintenance_windows": [MaintenanceWindow(start="tomorrow", end="later")]
     },
     "its end is after its start": {

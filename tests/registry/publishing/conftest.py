@@ -15,6 +15,8 @@ from parley.registry.publishing.callers import CallerRates, PublishingLimits
 from parley.registry.publishing.proofs import DomainProofs
 from parley.registry.publishing.pushing import EntryPublishing
 from tests.kit.waiting import Clock
+from tests.registry.index.conftest import clock as clock
+from tests.registry.index.conftest import index as index
 from tests.registry.ingest.dns_server import DnsServer, dns_server
 from tests.registry.ingest.sites import HERE_ONLY, WebSite, site
 

@@ -326,7 +326,7 @@ def test_a_wrong_file_is_refused_with_what_is_wrong(content: bytes, words: str) 
         ("task", {"task_id": "other"}, "an event of task task-1 is not part of task other"),
         ("record", {"seq": 8}, "the record after"),
         ("record", {"kind": "task"}, r"record \(\d, 0\) is no task: Object contains"),
-        ("webhook", {"cursor": 99}, "was told up to event 99"),
+        ("webhook", {"cursor": 99}, "was notified up to event 99"),
         ("context", {"said": 1}, "one too many"),
         ("context", {"said": 4}, "messages of the context before this line are missing"),
     ],

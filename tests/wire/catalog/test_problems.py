@@ -312,7 +312,7 @@ def test_what_is_no_object_is_no_catalog():
 
 def test_a_member_that_is_there_twice_is_an_error():
     body = json.dumps(GOOD)[:-1] + ', "entries": []}'
-    assert any("'entries' is there twice" in str(each) for each in problems_of(body.encode()))
+    assert any("'entries' occurs twice" in str(each) for each in problems_of(body.encode()))
 
 
 # -- answers of registries are read as far as they can be, and nothing in them breaks the
