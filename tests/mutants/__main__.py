@@ -91,11 +91,16 @@ def record(options: argparse.Namespace) -> int:
         name: [numbers[case] for case in _kept(name, functions) if case not in failed]
         for name, functions in reached.items()
     }
-    data = {"cases": list(seconds.items()), "reached": kept}
+    data = {"drawn": _drawing(options), "cases": list(seconds.items()), "reached": kept}
     KEPT.mkdir(exist_ok=True)
     (KEPT / "reach.json").write_text(json.dumps(data), "utf-8")
     print(f"{len(names)} mutants, {len(reached)} reached; the tests ended with {status}")
     return 0
+
+
+def _drawing(options: argparse.Namespace) -> list[int]:
+    """Return what decides which mutants are drawn from a source."""
+    return [options.mutants, options.seed]
 
 
 def _kept(name: str, functions: dict[str, list[str]]) -> Iterator[str]:
@@ -110,7 +115,12 @@ def _kept(name: str, functions: dict[str, list[str]]) -> Iterator[str]:
 
 def run(options: argparse.Namespace) -> int:
     """Run the mutants of rooms, and print those that survive."""
-    known = json.loads((KEPT / "reach.json").read_text("utf-8"))
+    file = KEPT / "reach.json"
+    known = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    if known.get("drawn") != _drawing(options):
+        print(f"{file} records no run with --mutants {options.mutants} --seed {options.seed};")
+        print("record one first, and again when tests were added or moved: --reach")
+        return 2
     cases = [case for case, _ in known["cases"]]
     seconds = dict(known["cases"])
     for room in options.rooms or rooms():

@@ -7,10 +7,12 @@ that reach it, reports which of them failed, and ends. A child whose test hangs 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import select
 import signal
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -156,6 +158,8 @@ class Runner:
     def _child(self, target: Target, items: Sequence[pytest.Item], writing: int) -> None:
         """Run the tests with the mutant, until enough of them failed."""
         os.setsid()
+        if sys.platform == "linux":  # it may run in a loop, and must not outlive this process
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)
         nothing = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1, 2):
             os.dup2(nothing, number)

@@ -65,7 +65,17 @@ def test_a_run_kills_mutants_and_names_the_survivors(tmp_path: Path) -> None:
 
     def run(*arguments: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-m", "tests.mutants", "model", "--mutants", "400", *arguments],
+            [
+                sys.executable,
+                "-m",
+                "tests.mutants",
+                "model",
+                "--mutants",
+                "40",
+                "--seed",
+                "3",
+                *arguments,
+            ],
             cwd=ROOT,
             env=os.environ | {"PARLEY_MUTANTS": str(tmp_path)},
             capture_output=True,
@@ -75,18 +85,32 @@ def test_a_run_kills_mutants_and_names_the_survivors(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    run("--reach", "--jobs", "1", "--tests", "tests/model/test_small_values.py")
+    run("--reach", "--jobs", "1", "--tests", "tests/model/test_values.py")
     reached = json.loads((tmp_path / "reach.json").read_text("utf-8"))["reached"]
-    assert "src/parley/model/backoff.py" in {name.rpartition(":")[0] for name in reached}
+    assert reached
     shown = run("--jobs", "1", "--killers", "2", "-v")
     results = json.loads((tmp_path / "model.json").read_text("utf-8"))
     killed = {name for name, result in results.items() if result["killers"]}
     assert killed
     assert killed <= reached.keys()
-    assert f"model: {len(killed)} of 400 mutants killed" in shown
-    assert shown.count("reached by no test: ") == 400 - len(reached)
+    assert f"model: {len(killed)} of 40 mutants killed" in shown
+    assert shown.count("reached by no test: ") == 40 - len(reached)
     needed = [line for line in run("--needed").splitlines() if line.startswith("needed")]
     assert needed
-    assert all("tests/model/test_small_values.py::test_" in line for line in needed)
+    assert all("tests/model/test_values.py::test_" in line for line in needed)
     before = run("--jobs", "1", "--before", str(tmp_path / "model.json"))
     assert "killed before, not now" not in before
+
+
+def test_a_run_needs_a_record_of_the_same_mutants(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.mutants", "model", "--seed", "7"],
+        cwd=ROOT,
+        env=os.environ | {"PARLEY_MUTANTS": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert "records no run with --mutants 500 --seed 7" in done.stdout
+    assert "--reach" in done.stdout
