@@ -6,34 +6,24 @@ from uuid import uuid4
 
 import pytest
 
-from parley import Message, Part, Role, TaskPushNotificationConfig
+from parley import Message, Part, Role
 from parley.model.errors import (
     A2AError,
     ContentTypeNotSupportedError,
-    ExtendedAgentCardNotConfiguredError,
-    ExtensionSupportRequiredError,
     InternalError,
     InvalidParamsError,
     OverloadedError,
     PermissionDeniedError,
-    PushNotificationNotSupportedError,
-    TaskNotCancelableError,
     TaskNotFoundError,
     UnauthenticatedError,
-    UnsupportedOperationError,
 )
 from parley.model.operations import (
     CancelTaskRequest,
-    DeleteTaskPushNotificationConfigRequest,
-    GetExtendedAgentCardRequest,
-    GetTaskPushNotificationConfigRequest,
     GetTaskRequest,
-    ListTaskPushNotificationConfigsRequest,
     SendMessageConfiguration,
     SendMessageRequest,
     SubscribeToTaskRequest,
 )
-from tests.contract.agents import STRICT
 from tests.contract.conftest import past_the_card, reach
 
 pytestmark = pytest.mark.anyio
@@ -88,66 +78,6 @@ async def test_what_is_refused_is_refused_alike(remote, name, request_, error):
     caught = await refused(remote, name, request_)
     assert type(caught) is error
     assert caught.message
-
-
-async def test_a_terminal_task_refuses_everything_alike(remote):
-    task = await remote.send("work please")
-    for name, request, error in (
-        ("SendMessage", saying(task_id=task.id), UnsupportedOperationError),
-        ("SendStreamingMessage", saying(task_id=task.id), UnsupportedOperationError),
-        ("SubscribeToTask", SubscribeToTaskRequest(id=task.id), UnsupportedOperationError),
-        ("CancelTask", CancelTaskRequest(id=task.id), TaskNotCancelableError),
-    ):
-        assert type(await refused(remote, name, request)) is error, name
-
-
-async def test_the_wrong_field_is_named(remote):
-    caught = await refused(remote, "GetTask", GetTaskRequest(id="x", history_length=-1))
-    assert type(caught) is InvalidParamsError
-    assert "istory" in caught.message
-
-
-async def test_what_an_agent_does_not_declare_it_does_not_do(server, speech):
-    config = TaskPushNotificationConfig(task_id="t", id="c", url="https://hooks.example.com")
-    async with reach(server.plain, speech) as plain:
-        for name, request in (
-            ("CreateTaskPushNotificationConfig", config),
-            (
-                "GetTaskPushNotificationConfig",
-                GetTaskPushNotificationConfigRequest(task_id="t", id="c"),
-            ),
-            (
-                "ListTaskPushNotificationConfigs",
-                ListTaskPushNotificationConfigsRequest(task_id="t"),
-            ),
-            (
-                "DeleteTaskPushNotificationConfig",
-                DeleteTaskPushNotificationConfigRequest(task_id="t", id="c"),
-            ),
-        ):
-            caught = await refused(plain, name, request)
-            assert type(caught) is PushNotificationNotSupportedError, name
-        caught = await refused(plain, "GetExtendedAgentCard", GetExtendedAgentCardRequest())
-        assert type(caught) is UnsupportedOperationError
-
-
-async def test_an_extended_card_that_is_not_there_for_a_caller(stranger):
-    caught = await refused(stranger, "GetExtendedAgentCard", GetExtendedAgentCardRequest())
-    assert type(caught) is ExtendedAgentCardNotConfiguredError
-
-
-async def test_a_required_extension_is_asked_for_or_nothing_is_done(server, speech):
-    async with reach(server.strict, speech) as strict:
-        for name, request in (
-            ("SendMessage", saying()),
-            ("SendStreamingMessage", saying()),
-            ("GetTask", GetTaskRequest(id="t")),
-        ):
-            caught = await refused(strict, name, request)
-            assert type(caught) is ExtensionSupportRequiredError, name
-            assert STRICT in caught.message
-    async with reach(server.strict, speech, extensions=[STRICT]) as strict:
-        assert (await strict.send("go")).text == STRICT
 
 
 async def test_what_nobody_foresaw_is_an_internal_error_without_details(remote):

@@ -15,10 +15,7 @@ from parley import (
     TaskState,
     TaskStatusUpdateEvent,
 )
-from parley.model.errors import InvalidParamsError, TaskNotFoundError, UnsupportedOperationError
-from parley.model.operations import SendMessageConfiguration, SendMessageRequest
 from parley.store.fold import Fold
-from tests.contract.agents import release
 from tests.contract.saying import PARTS, as_told
 
 pytestmark = pytest.mark.anyio
@@ -46,13 +43,6 @@ async def test_a_file_without_a_media_type_is_taken_where_other_types_are_not(re
     parts = (Part(text="words please"), file)
     task = await remote.send(Message(message_id="m-1", role=Role.USER, parts=parts))
     assert (task.state, task.artifacts[0].parts[0].text) == (TaskState.COMPLETED, "words")
-
-
-async def test_a_message_without_a_context_is_given_one(remote):
-    reply = await remote.send("say hello")
-    assert isinstance(reply, Message)
-    assert reply.context_id
-    assert reply.text == "hello"
 
 
 @pytest.mark.parametrize(
@@ -96,17 +86,6 @@ async def test_artifacts_come_whole(remote, speech):
     assert len({artifact.artifact_id for artifact in task.artifacts}) == 4
 
 
-async def test_a_question_is_answered_in_the_same_task(remote):
-    asked = await remote.send("ask please")
-    assert asked.state is TaskState.INPUT_REQUIRED
-    assert asked.status.message.text == "Which size?"
-    done = await remote.send("42", task_id=asked.id)
-    assert (done.id, done.context_id) == (asked.id, asked.context_id)
-    assert done.state is TaskState.COMPLETED
-    assert done.artifacts[0].parts == (Part(text="size 42"),)
-    assert [message.text for message in done.history] == ["ask please", "Which size?", "42"]
-
-
 async def test_authentication_is_asked_for_and_the_task_goes_on(remote):
     asked = await remote.send("auth please")
     assert asked.state is TaskState.AUTH_REQUIRED
@@ -114,26 +93,6 @@ async def test_authentication_is_asked_for_and_the_task_goes_on(remote):
     done = await remote.send("the key", task_id=asked.id)
     assert done.state is TaskState.COMPLETED
     assert done.artifacts[0].parts[0].text == "thanks for the key"
-
-
-async def test_a_task_can_be_returned_as_it_begins(remote):
-    task = await remote.send("hold please", return_immediately=True)
-    assert isinstance(task, Task)
-    assert not task.state.is_terminal
-    release(task)
-    assert (await remote.wait(task.id, timeout=5)).state is TaskState.COMPLETED
-
-
-@pytest.mark.parametrize(("length", "texts"), [(None, 3), (0, 0), (1, 1), (2, 2), (50, 3)])
-async def test_as_much_of_the_history_comes_as_is_asked_for(remote, speech, length, texts):
-    asked = await remote.send("ask please")
-    done = await remote.send("42", task_id=asked.id, history_length=length)
-    if length == 0 and speech.binding == "GRPC" and speech.is_old:
-        texts = 3  # a plain int32: 0 is what is there when nothing is said
-    expected = ["ask please", "Which size?", "42"][3 - texts :]
-    assert [message.text for message in done.history] == expected
-    again = await remote.get(done.id, history_length=length)
-    assert [message.text for message in again.history] == expected
 
 
 async def test_messages_of_one_context_are_tasks_side_by_side(remote, speech):
@@ -156,27 +115,6 @@ async def test_metadata_of_messages_is_kept(remote):
     assert task.history[0].message_id == "m-1"
 
 
-async def test_a_task_that_ended_takes_no_more_messages(remote):
-    task = await remote.send("work please")
-    with pytest.raises(UnsupportedOperationError):
-        await remote.send("more", task_id=task.id)
-
-
-async def test_a_context_that_is_not_the_tasks_is_refused(remote):
-    task = await remote.send("ask please")
-    with pytest.raises(InvalidParamsError):
-        await remote.send("42", task_id=task.id, context_id="another")
-
-
-async def test_what_is_wrong_about_a_message_is_named(remote):
-    request = SendMessageRequest(
-        message=Message(message_id="m", role=Role.USER, parts=(Part(text="work please"),)),
-        configuration=SendMessageConfiguration(history_length=-1),
-    )
-    with pytest.raises(InvalidParamsError, match=r"(?i)history.?length"):
-        await remote.service.send_message(request, remote.context)
-
-
 # -- every shape of a stream: what comes, in which order, and when it ends -------------------------
 
 
@@ -193,21 +131,6 @@ def states(events):
     return [
         event.status.state for event in events if isinstance(event, Task | TaskStatusUpdateEvent)
     ]
-
-
-async def test_a_stream_of_a_direct_message_is_that_message(remote):
-    events = await told(remote.stream("say hello"))
-    assert [type(event) for event in events] == [Message]
-    assert events[0].text == "hello"
-
-
-async def test_a_stream_begins_with_the_task_and_ends_with_its_end(remote):
-    events = await told(remote.stream("work please"))
-    assert isinstance(events[0], Task)
-    assert states(events)[-2:] == [TaskState.WORKING, TaskState.COMPLETED]
-    ids = {event.task_id for event in events[1:]} | {events[0].id}
-    assert len(ids) == 1
-    assert {event.context_id for event in events} == {events[0].context_id}
 
 
 @pytest.mark.parametrize(
@@ -262,44 +185,6 @@ async def test_whole_artifacts_are_streamed_whole(remote):
     assert tuple(event.artifact for event in made) == task.artifacts
 
 
-async def test_a_stream_ends_where_the_caller_is_asked(remote):
-    events = await told(remote.stream("ask please"))
-    assert states(events)[-1] is TaskState.INPUT_REQUIRED
-    assert events[-1].status.message.text == "Which size?"
-    answered = await told(remote.stream("42", task_id=events[0].id))
-    assert states(answered)[-1] is TaskState.COMPLETED
-    assert isinstance(answered[0], Task)
-    assert answered[0].id == events[0].id
-
-
-async def test_a_subscription_begins_with_the_task_and_ends_with_it(remote):
-    task = await remote.send("hold please", return_immediately=True)
-    stream = remote.subscribe(task.id)
-    async with asyncio.timeout(BOUND):
-        first = await anext(stream)
-        assert isinstance(first, Task)
-        assert first.id == task.id
-        release(task)
-        rest = [event async for event in stream]
-    assert states(rest)[-1] is TaskState.COMPLETED
-    done = [event for event in rest if isinstance(event, TaskArtifactUpdateEvent)]
-    assert done[0].artifact.parts == (Part(text="let go"),)
-
-
-async def test_subscribers_hear_the_same_and_one_that_leaves_disturbs_nobody(remote):
-    task = await remote.send("hold please", return_immediately=True)
-    streams = [remote.subscribe(task.id) for _ in range(3)]
-    async with asyncio.timeout(BOUND):
-        for stream in streams:
-            assert isinstance(await anext(stream), Task)
-        await streams.pop().aclose()
-        release(task)
-        first, second = [[event async for event in stream] for stream in streams]
-    # Who comes in between may be told of progress; all are told of the same end.
-    assert first[-2:] == second[-2:]
-    assert states(first)[-1] is TaskState.COMPLETED
-
-
 async def test_a_cancellation_ends_the_streams_of_a_task(remote):
     task = await remote.send("hold please", return_immediately=True)
     stream = remote.subscribe(task.id)
@@ -309,20 +194,3 @@ async def test_a_cancellation_ends_the_streams_of_a_task(remote):
         rest = [event async for event in stream]
     assert canceled.state is TaskState.CANCELED
     assert states(rest)[-1] is TaskState.CANCELED
-
-
-async def test_a_task_that_ended_cannot_be_subscribed_to(remote):
-    task = await remote.send("work please")
-    with pytest.raises(UnsupportedOperationError):
-        await told(remote.subscribe(task.id))
-
-
-async def test_a_task_that_there_is_not_cannot_be_subscribed_to(remote):
-    with pytest.raises(TaskNotFoundError):
-        await told(remote.subscribe("nobody"))
-
-
-async def test_a_stream_of_a_task_that_ended_is_refused_before_it_begins(remote):
-    task = await remote.send("work please")
-    with pytest.raises(UnsupportedOperationError):
-        await told(remote.stream("more", task_id=task.id))

@@ -17,8 +17,16 @@ from uuid import uuid4
 import grpc
 from google.protobuf import json_format
 
+from tests.contract.choices.told import (
+    KINDS,
+    Answer,
+    Event,
+    Events,
+    nothing,
+    refused,
+    refused_over_grpc,
+)
 from tests.kit.http import WAIT, Connection, Response, connection
-from tests.rules.told import KINDS, Answer, Event, Events, nothing, refused, refused_over_grpc
 from tests.wire.json.oracle import facts, message_class
 
 _PUSHES = "/tasks/{task}/pushNotificationConfigs"

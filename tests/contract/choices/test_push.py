@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from parley.store.protocols.webhooks import PushState
+from tests.contract.choices.conftest import only
+from tests.contract.choices.wire import Wire
 from tests.kit.webhooks import webhook
 from tests.push.pushing import gated, pushing
-from tests.rules.conftest import only
-from tests.rules.wire import Wire
 
 pytestmark = pytest.mark.anyio
 
@@ -130,23 +130,3 @@ async def test_secrets_of_a_webhook_are_told_to_nobody(wire):
     refused = await wire.ask("CreateTaskPushNotificationConfig", wrong, task=task["id"], config="c")
     assert refused.reason == "INVALID_PARAMS"
     assert not any(secret in refused.body for secret in (b"hunter3", b"same"))
-
-
-async def test_another_caller_does_not_even_learn_that_there_is_a_webhook(wire):
-    task = await wire.task("ask please")
-    made = wire.webhook("https://hooks.example.com/a", id="c", token="sesame")
-    create = "CreateTaskPushNotificationConfig"
-    assert not (await wire.ask(create, made, task=task["id"], config="c")).is_refused
-    eve = wire.of("eve")
-    for operation in (
-        "GetTaskPushNotificationConfig",
-        "ListTaskPushNotificationConfigs",
-        "DeleteTaskPushNotificationConfig",
-    ):
-        config = "" if "List" in operation else "c"
-        refused = await eve.ask(operation, task=task["id"], config=config)
-        nowhere = await eve.ask(operation, task="nobody", config=config)
-        assert refused.reason == nowhere.reason == "TASK_NOT_FOUND"
-        assert refused.message.replace(task["id"], "nobody") == nowhere.message
-    answer = await wire.ask("GetTaskPushNotificationConfig", task=task["id"], config="c")
-    assert not answer.is_refused

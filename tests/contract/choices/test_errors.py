@@ -16,84 +16,9 @@ from parley.model.errors import (
     TaskNotFoundError,
     UnsupportedOperationError,
 )
-from tests.contract.agents import plain, strict
-from tests.kit.http import ask
 from tests.kit.scripted_server import Exchange, card, scripted
-from tests.rules.conftest import only, placed
-from tests.rules.wire import Wire
 
 pytestmark = pytest.mark.anyio
-
-# The table of version 1.0.1: JSON-RPC, HTTP, gRPC.
-TABLE = {
-    "TASK_NOT_FOUND": (-32001, 404, "NOT_FOUND"),
-    "TASK_NOT_CANCELABLE": (-32002, 400, "FAILED_PRECONDITION"),
-    "PUSH_NOTIFICATION_NOT_SUPPORTED": (-32003, 400, "FAILED_PRECONDITION"),
-    "UNSUPPORTED_OPERATION": (-32004, 400, "FAILED_PRECONDITION"),
-    "CONTENT_TYPE_NOT_SUPPORTED": (-32005, 400, "INVALID_ARGUMENT"),
-    "EXTENDED_AGENT_CARD_NOT_CONFIGURED": (-32007, 400, "FAILED_PRECONDITION"),
-    "EXTENSION_SUPPORT_REQUIRED": (-32008, 400, "FAILED_PRECONDITION"),
-    "VERSION_NOT_SUPPORTED": (-32009, 400, "FAILED_PRECONDITION"),
-    "INVALID_PARAMS": (-32602, 400, "INVALID_ARGUMENT"),
-    "INTERNAL_ERROR": (-32603, 500, "INTERNAL"),
-}
-GRPC_CODES = {"INVALID_ARGUMENT": 3, "NOT_FOUND": 5, "FAILED_PRECONDITION": 9, "INTERNAL": 13}
-
-
-async def refusals(wire: Wire) -> dict[str, Any]:
-    """A refusal of each kind that the agent of all tests can be brought to."""
-    done = await wire.task("work please")
-    picture = [{"text": "words please"}, {"url": "https://x.example/a", "mediaType": "image/png"}]
-    headers = {"A2A-Version": "9.9"}
-    return {
-        "TASK_NOT_FOUND": await wire.ask("GetTask", task="nobody"),
-        "TASK_NOT_CANCELABLE": await wire.ask("CancelTask", task=done["id"]),
-        "UNSUPPORTED_OPERATION": await wire.send("more", taskId=done["id"]),
-        "CONTENT_TYPE_NOT_SUPPORTED": await wire.send(picture),
-        "EXTENDED_AGENT_CARD_NOT_CONFIGURED": await wire.of("eve").ask("GetExtendedAgentCard"),
-        "VERSION_NOT_SUPPORTED": await wire.ask("GetTask", task="t", headers=headers),
-        "INVALID_PARAMS": await wire.send("work", metadata={"skill": "nonsense"}),
-        "INTERNAL_ERROR": await wire.send("break please"),
-    }
-
-
-async def test_rule_07_errors_have_the_codes_and_the_statuses_of_the_table(wire):
-    found = await refusals(wire)
-    async with placed(parley.asgi(plain, drain=0.0)) as place:
-        webhook = wire.webhook("https://hooks.example.com")
-        answer = await Wire(place, wire.binding, wire.version).ask(
-            "CreateTaskPushNotificationConfig", webhook, task="t", config="c"
-        )
-        found["PUSH_NOTIFICATION_NOT_SUPPORTED"] = answer
-    async with placed(parley.asgi(strict, drain=0.0)) as place:
-        answer = await Wire(place, wire.binding, wire.version).send("hello")
-        found["EXTENSION_SUPPORT_REQUIRED"] = answer
-    assert found.keys() == TABLE.keys()
-    for reason, (code, http, grpc) in TABLE.items():
-        refusal = found[reason]
-        assert (refusal.reason, bool(refusal.message)) == (reason, True)
-        if wire.binding == "JSONRPC":
-            assert (refusal.code, refusal.status) == (code, 200), reason
-        elif wire.binding == "GRPC":
-            assert (refusal.code, refusal.status) == (GRPC_CODES[grpc], grpc), reason
-        else:
-            assert refusal.status == http, reason
-            assert refusal.code == (code if wire.is_old else http), reason
-
-
-@only(("HTTP+JSON", "1.0"))
-async def test_rule_07_over_http_json_an_error_is_a_status_with_details(wire):
-    body = (await ask(wire.place.url, "GET", "/tasks/nobody", b"", wire.headers)).json
-    assert body.keys() == {"error"}
-    assert body["error"].keys() == {"code", "status", "message", "details"}
-    assert (body["error"]["code"], body["error"]["status"]) == (404, "NOT_FOUND")
-    (info,) = body["error"]["details"]
-    assert info == {
-        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-        "reason": "TASK_NOT_FOUND",
-        "domain": "a2a-protocol.org",
-        "metadata": {"taskId": "nobody"},
-    }
 
 
 async def test_rule_07_every_wrong_field_is_named(wire):
@@ -209,19 +134,3 @@ async def test_rule_07_the_client_takes_statuses_of_grpc_without_details(status,
 
 
 # -- rule 33, the errors ----------------------------------------------------------------------
-
-
-@only(("HTTP+JSON", "0.3"))
-async def test_rule_33_an_error_over_http_json_of_0_3_has_the_forms_that_clients_look_for(wire):
-    response = await ask(wire.place.url, "GET", "/v1/tasks/nobody", b"", wire.headers)
-    assert response.status == 404
-    assert response.json.keys() == {"code", "message", "data", "type", "error"}
-    assert response.json["type"] == "TaskNotFoundError"
-    assert response.json["error"] == {
-        "code": 404,
-        "status": "NOT_FOUND",
-        "message": response.json["message"],
-        "details": response.json["data"],
-    }
-    assert response.json["code"] == -32001
-    assert response.json["data"][0]["reason"] == "TASK_NOT_FOUND"

@@ -16,11 +16,11 @@ from parley.model.errors import InvalidAgentResponseError
 from parley.model.tasks import TaskArtifactUpdateEvent
 from parley.store.fold import Fold, IllegalEvent
 from parley.wire import versions
+from tests.contract.choices.conftest import only, placed
+from tests.contract.choices.told import state_of
+from tests.contract.choices.wire import Wire
 from tests.kit.http import ask, post
 from tests.kit.scripted_server import Exchange, card, scripted
-from tests.rules.conftest import only, placed
-from tests.rules.told import state_of
-from tests.rules.wire import Wire
 
 pytestmark = pytest.mark.anyio
 

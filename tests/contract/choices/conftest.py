@@ -13,8 +13,8 @@ from parley.server.app import App
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions
 from tests.contract.agents import contract, who
+from tests.contract.choices.wire import Place, Wire
 from tests.kit.servers import WAYS
-from tests.rules.wire import Place, Wire
 
 
 @asynccontextmanager

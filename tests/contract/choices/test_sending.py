@@ -9,17 +9,16 @@ import pytest
 
 import parley
 from parley import Agent, Execution, Turn
-from tests.contract.agents import gates
-from tests.kit.scripted_server import HI, card, scripted
+from parley.model.tasks import TaskState
+from tests.contract.choices.conftest import only, placed
+from tests.contract.choices.told import said_in, state_of, words_of
+from tests.contract.choices.wire import Wire
+from tests.kit.scripted_server import HI, Exchange, card, scripted
 from tests.kit.scripted_server import Agent as Scripted
-from tests.rules.conftest import only, placed
-from tests.rules.told import said_in, state_of, words_of
-from tests.rules.wire import Wire
 
 pytestmark = pytest.mark.anyio
 
 IDEMPOTENT = "urn:parley:idempotent-send:v1"
-JSON_OF_0_3 = ("JSONRPC", "0.3")
 
 
 # -- rules 3 and 4 ----------------------------------------------------------------------------
@@ -52,17 +51,6 @@ async def test_rule_03_a_message_waits_for_its_task_up_to_a_ceiling(way, ceiling
             assert state_of(task) == "completed"
 
 
-@only(("HTTP+JSON", "0.3"), ("GRPC", "0.3"))
-async def test_rule_04_in_the_proto_of_0_3_a_configuration_that_says_nothing_says_false(wire):
-    """As protobuf has it. Where there is none, nothing was said."""
-    message = wire.message("hold please")
-    task = (await wire.ask("SendMessage", {"message": message, "configuration": {}})).result["task"]
-    assert state_of(task) in ("submitted", "working")
-    gates[task["id"]].set()
-    answer = await wire.ask("SendMessage", {"message": wire.message("work please")})
-    assert state_of(answer.result["task"]) == "completed"
-
-
 @pytest.mark.parametrize(
     ("version", "said"), [("1.0", {"returnImmediately": True}), ("0.3", {"blocking": False})]
 )
@@ -80,45 +68,6 @@ async def test_rule_04_the_client_says_it_as_the_version_does(version, said):
 
 
 # -- rules 8 and 9 ----------------------------------------------------------------------------
-
-
-async def test_rule_08_a_terminal_task_takes_no_message_and_no_subscriber(wire):
-    for word in ("work", "fail", "reject"):
-        task = await wire.task(f"{word} please")
-        refusals = [await wire.send("more", taskId=task["id"])]
-        for stream in (wire.streaming("more", taskId=task["id"]), wire.subscribing(task["id"])):
-            async with stream as events:
-                refusals.append(events.refusal)
-        assert [each.reason for each in refusals] == ["UNSUPPORTED_OPERATION"] * 3
-        if wire.binding == "JSONRPC":
-            assert [each.code for each in refusals] == [-32004] * 3
-
-
-async def test_rule_09_a_canceled_task_is_canceled_again_in_1_0_but_not_in_0_3(wire):
-    """There -32002 is for tasks that are completed, failed or canceled (0.3 §8.2)."""
-    for said in ("hold please", "ask please"):
-        task = await wire.task(said, at_once=True)
-        answers = [await wire.ask("CancelTask", task=task["id"]) for _ in range(3)]
-        assert state_of(answers[0].result) == "canceled"
-        for again in answers[1:]:
-            if not wire.is_old:
-                assert state_of(again.result) == "canceled"
-                continue
-            assert again.reason == "TASK_NOT_CANCELABLE"
-            assert wire.binding == "GRPC" or again.code == -32002
-            assert again.metadata["state"] == "canceled"
-            assert "as canceled and" in again.message
-
-
-async def test_rule_09_a_task_that_ended_otherwise_is_not_canceled(wire):
-    for word, state in (("work", "COMPLETED"), ("fail", "FAILED"), ("reject", "REJECTED")):
-        task = await wire.task(f"{word} please")
-        refusal = await wire.ask("CancelTask", task=task["id"])
-        assert refusal.reason == "TASK_NOT_CANCELABLE"
-        named = state.lower() if wire.is_old else f"TASK_STATE_{state}"
-        assert refusal.metadata["state"] == named
-        assert f"ended as {named} and" in refusal.message
-        assert state_of(await wire.get(task["id"])) == state.lower()
 
 
 # -- rule 16 ----------------------------------------------------------------------------------
@@ -140,18 +89,6 @@ async def test_rule_16_what_was_authorised_for_one_task_is_not_for_another(wire)
 
 
 # -- rules 19 and 20 --------------------------------------------------------------------------
-
-
-async def test_rule_19_a_message_to_a_task_is_of_the_tasks_context(wire):
-    asked = await wire.task("ask please")
-    refused = await wire.send("large", taskId=asked["id"], contextId="another")
-    assert refused.reason == "INVALID_PARAMS"
-    assert refused.fields == ("message.contextId",)
-    assert state_of(await wire.get(asked["id"])) == "input-required"
-    done = await wire.task("large", taskId=asked["id"])
-    assert done["contextId"] == asked["contextId"]
-    said = done["history"][-1]
-    assert (said["contextId"], said["taskId"]) == (asked["contextId"], asked["id"])
 
 
 async def test_rule_20_a_context_is_named_by_its_caller_and_is_nobody_elses(wire):
@@ -228,3 +165,138 @@ async def test_rule_43_what_a_status_said_is_in_the_history_once_another_takes_i
     done = await wire.task("large", taskId=asked["id"])
     assert [words_of(m) for m in done["history"]] == ["ask please", "Which size?", "large"]
     assert (await wire.get(done["id"]))["history"] == done["history"]
+
+
+HTTP_JSON = [("HTTP+JSON", "1.0"), ("HTTP+JSON", "0.3")]
+NEW = [("JSONRPC", "1.0"), ("HTTP+JSON", "1.0"), ("GRPC", "1.0")]
+OLD = [("JSONRPC", "0.3"), ("HTTP+JSON", "0.3"), ("GRPC", "0.3")]
+
+
+# -- rule 1 -----------------------------------------------------------------------------------
+
+
+async def test_rule_01_the_client_posts_and_when_that_is_not_taken_gets_from_then_on():
+    asked = []
+
+    async def agent(exchange: Exchange) -> None:
+        asked.append(exchange.method)
+        if exchange.method == "POST":
+            await exchange.body_of(b"no", 405)
+            return
+        await exchange.open_stream()
+        done = b'{"task":{"id":"t","contextId":"c","status":{"state":"TASK_STATE_COMPLETED"}}}'
+        await exchange.chunk(b"data: " + done + b"\n\n")
+        await exchange.end_stream()
+
+    async with scripted(agent) as server:
+        interface = {"url": server.url, "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}
+        reference = card(server.url, supportedInterfaces=[interface])
+        async with parley.connect(reference, retries=0) as remote:
+            for _ in range(2):
+                events = [event async for event in remote.subscribe("t")]
+                assert [event.state for event in events] == [TaskState.COMPLETED]
+    assert asked == ["POST", "GET", "GET"]
+
+
+# -- rule 2 -----------------------------------------------------------------------------------
+
+
+def lasting() -> Agent:
+    """An agent whose streams are not to end before their tasks do."""
+    agent = Agent("Lasting", execution=Execution(stream_until_terminal=True))
+
+    @agent.skill(replies="task")
+    async def ask(turn: Turn) -> str:
+        return f"size {(await turn.ask('Which size?')).text}"
+
+    return agent
+
+
+@pytest.mark.parametrize("way", NEW, ids="-".join)
+async def test_rule_02_an_agent_may_keep_it_open_until_the_end(way):
+    async with placed(parley.asgi(lasting(), drain=0.0)) as place:
+        wire = Wire(place, *way)
+        async with wire.streaming("go") as events:
+            asked = await events.until("input-required")
+            await wire.send("large", taskId=asked.value["taskId"])
+            rest = await events.rest()
+    assert rest[-1].state == "completed"
+    assert words(rest) == ["size large"]
+
+
+@pytest.mark.parametrize("way", OLD, ids="-".join)
+async def test_rule_02_in_0_3_it_ends_all_the_same_because_that_update_is_final(way):
+    async with (
+        placed(parley.asgi(lasting(), drain=0.0)) as place,
+        Wire(place, *way).streaming("go") as events,
+    ):
+        told = await events.rest()
+    assert (told[-1].state, told[-1].value["final"]) == ("input-required", True)
+
+
+async def test_rule_02_a_stream_of_a_message_stays_open_while_authorisation_is_required(wire):
+    async with wire.streaming("auth please") as events:
+        asked = await events.until("auth-required")
+        await wire.send("the key", taskId=asked.value["taskId"])
+        rest = await events.rest()
+    assert rest[-1].state == "completed"
+
+
+@pytest.mark.parametrize("stays_open", [False, True])
+async def test_rule_02_the_client_takes_either_end_of_a_stream_for_normal(stays_open):
+    async def agent(exchange: Exchange) -> None:
+        status = {"state": "TASK_STATE_INPUT_REQUIRED"}
+        await exchange.open_stream()
+        task = {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_WORKING"}}
+        await exchange.chunk(exchange.frame({"task": task}))
+        update = {"taskId": "t", "contextId": "c", "status": status}
+        await exchange.chunk(exchange.frame({"statusUpdate": update}))
+        if stays_open:
+            await exchange.never()
+        await exchange.end_stream()
+
+    async with scripted(agent) as server, parley.connect(card(server.url), retries=0) as remote:
+        events = [event async for event in remote.stream("hello")]
+        assert events[-1].status.state is TaskState.INPUT_REQUIRED
+        assert server.calls == ["SendStreamingMessage"]  # and does not look for more
+
+
+# -- rule 10 ----------------------------------------------------------------------------------
+
+
+# -- rule 21 ----------------------------------------------------------------------------------
+
+
+def words(events):
+    return [
+        "".join(p["text"] for p in e.value["artifact"]["parts"])
+        for e in events
+        if e.kind == "artifactUpdate"
+    ]
+
+
+# -- rules 27 and 42 --------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["unknown task", "terminal task", "refused message"])
+async def refused(request, wire):
+    """A request for a stream that is refused, and why."""
+    if request.param == "unknown task":
+        return wire.subscribing("nobody"), "TASK_NOT_FOUND"
+    if request.param == "terminal task":
+        done = await wire.task("work please")
+        return wire.subscribing(done["id"]), "UNSUPPORTED_OPERATION"
+    picture = [{"text": "words please"}, {"url": "https://x.example/a", "mediaType": "image/png"}]
+    return wire.streaming(picture), "CONTENT_TYPE_NOT_SUPPORTED"
+
+
+@only(*HTTP_JSON)
+async def test_rule_27_what_fails_before_the_first_event_has_the_status_of_its_error(wire):
+    """The agent itself fails: nothing but its first event says so."""
+    async with wire.streaming("break please") as events:
+        refusal = events.refusal
+    assert refusal is not None
+    assert (refusal.status, refusal.reason) == (500, "INTERNAL_ERROR")
+
+
+# -- rule 34 ----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Which version a request is of, and what older texts and older clients send."""
+"""Bodies, media types and envelopes, to the byte."""
 
 from __future__ import annotations
 
@@ -11,16 +11,87 @@ import parley
 from parley import Settings
 from parley.wire import versions
 from tests.contract.agents import contract
-from tests.kit.http import ask, connection, data_of
-from tests.rules.conftest import only, placed
-from tests.rules.told import state_of
-from tests.rules.wire import OLD_METHODS, PATHS, Wire
+from tests.contract.choices.conftest import only, placed
+from tests.contract.choices.wire import OLD_METHODS, PATHS, Wire
+from tests.kit.http import JSON, ask, call
+from tests.kit.scripted_server import HI, card, scripted
+from tests.kit.scripted_server import Agent as Scripted
 
 pytestmark = pytest.mark.anyio
 
-JSON = {"Content-Type": "application/json"}
+SEND = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "say hello"}]}
+
+
+# -- rule 13 ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("answered", ["application/a2a+json", "application/json"])
+async def test_rule_13_the_client_sends_its_own_and_takes_both(answered):
+    async def agent(exchange):
+        await exchange.body_of(json.dumps(HI).encode(), 200, content_type=answered)
+
+    async with scripted(agent) as server:
+        interface = {"url": server.url, "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}
+        reference = card(server.url, supportedInterfaces=[interface])
+        async with parley.connect(reference, retries=0) as remote:
+            assert (await remote.send("hello")).text == "hi"
+    (exchange,) = server.exchanges
+    assert exchange.headers["content-type"] == "application/a2a+json"
+    assert {"application/a2a+json", "application/json"} <= {
+        each.strip() for each in exchange.headers["accept"].split(",")
+    }
+
+
+# -- rule 30 ----------------------------------------------------------------------------------
+
+
+async def test_rule_30_the_client_writes_no_null():
+    async with scripted(Scripted(HI)) as server, parley.connect(server.url, retries=0) as remote:
+        await remote.send("hello")
+    assert b"null" not in server.exchanges[-1].body
+
+
+# -- rule 37 ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"parts": [{"raw": "not base64!"}]}, "message.parts[0].raw"),
+        ({"parts": []}, "message.parts"),
+        ({"parts": [{}]}, "message.parts[0]"),
+        ({"parts": [{"text": "a", "url": "b"}]}, "message.parts[0]"),
+        ({"role": "ROLE_NOBODY"}, "message.role"),
+        ({"messageId": 7}, "message.messageId"),
+        ({"metadata": []}, "message.metadata"),
+    ],
+)
+async def test_rule_37_what_is_no_message_is_refused_with_the_field_that_is_wrong(
+    rpc, http, wrong, field
+):
+    for wire in (rpc, http):
+        refused = await wire.ask("SendMessage", {"message": {**SEND, **wrong}})
+        assert refused.reason == "INVALID_PARAMS"
+        assert refused.code == (-32602 if wire is rpc else 400)
+        assert refused.fields == (field,)
+
+
+# -- rule 39 ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["", "/"])
+async def test_rule_39_json_rpc_is_taken_with_and_without_a_slash_and_nobody_is_sent_on(path):
+    from parley import asgi
+    from parley.server.run import serving
+    from tests.contract.agents import contract
+
+    async with serving(asgi({"/here": contract}, drain=0.0)) as url:
+        response = await ask(url, "POST", f"/here{path}", call(params={"message": SEND}), JSON)
+    assert response.status == 200
+    assert response.json["result"]["message"]["parts"] == [{"text": "hello"}]
+
+
 NEW = [("JSONRPC", "1.0"), ("HTTP+JSON", "1.0"), ("GRPC", "1.0")]
-OLD = [("JSONRPC", "0.3"), ("HTTP+JSON", "0.3"), ("GRPC", "0.3")]
 
 
 async def nowhere(wire: Wire, version: str | None, operation: str = "GetTask") -> Any:
@@ -32,14 +103,6 @@ async def nowhere(wire: Wire, version: str | None, operation: str = "GetTask") -
 
 
 # -- rule 14 ----------------------------------------------------------------------------------
-
-
-@only(*OLD)
-@pytest.mark.parametrize("version", [None, "", " ", "0.3", "0.3.0", "0.3.7"])
-async def test_rule_14_what_names_no_version_is_of_0_3_and_the_patch_does_not_matter(wire, version):
-    answer = await nowhere(wire, version)
-    assert answer.reason == "TASK_NOT_FOUND"
-    assert answer.headers["a2a-version"] == "0.3"
 
 
 @only(*NEW)
@@ -148,45 +211,9 @@ async def test_json_rpc_of_0_3_is_answered_at_the_base_address_by_whoever_knows_
 # -- names of older texts ---------------------------------------------------------------------
 
 
-async def rpc_of(url: str, method: str, params: Any) -> Any:
-    call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-    response = await ask(url, "POST", "/", json.dumps(call).encode(), JSON)
-    assert response.headers["a2a-version"] == "0.3"
-    return response.json
-
-
 def older(text: str, **more: Any) -> dict[str, Any]:
     """Parameters as older texts have them."""
     return {"message": {"role": "user", "parts": [{"type": "text", "text": text}]}, **more}
-
-
-async def frames(url: str, verb: str, path: str, body: bytes) -> list[Any]:
-    async with connection(url) as http:
-        await http.request(verb, path, body, JSON)
-        status, headers = await http.head()
-        assert (status, headers["content-type"]) == (200, "text/event-stream")
-        return [data_of(frame) async for frame in http.frames()]
-
-
-async def test_post_tasks_cancel_and_get_tasks_subscribe_are_paths_of_0_3(url):
-    task = (await rpc_of(url, "tasks/send", older("auth please")))["result"]
-    async with connection(url) as http:
-        await http.request("GET", f"/tasks/{task['id']}/subscribe")
-        status, headers = await http.head()
-        assert (status, headers["a2a-version"]) == (200, "0.3")
-        assert data_of(await anext(http.frames()))["task"]["id"] == task["id"]
-    response = await ask(url, "POST", f"/tasks/{task['id']}/cancel", b"", {})
-    assert (response.status, response.headers["a2a-version"]) == (200, "0.3")
-    assert state_of(response.json) == "canceled"
-
-
-async def test_an_alias_is_of_no_other_version(url):
-    for path in ("/tasks/send", "/tasks/t/cancel"):
-        response = await ask(url, "POST", path, b"{}", {**JSON, "A2A-Version": "1.0"})
-        assert response.json["code"] == -32009
-    call = b'{"jsonrpc":"2.0","id":1,"method":"tasks/send","params":{}}'
-    response = await ask(url, "POST", "/", call, {**JSON, "A2A-Version": "1.0"})
-    assert response.error["code"] == -32601
 
 
 def test_no_method_of_one_version_is_one_of_another():
