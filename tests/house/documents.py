@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 
 ROOT = Path(__file__).parents[2]
-UNTESTED = ("docs/internals/decisions", "docs/reference/cli-compliance.md")
+UNTESTED = ("docs/internals/decisions", "docs/reference/cli-compliance.md", "docs/zh/")
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -60,6 +60,12 @@ def pages() -> list[str]:
 def tutorial() -> list[str]:
     """Return the pages of the tutorial in order: each continues the one before."""
     return [name for name in pages() if re.match(r"docs/start/\d-", name)]
+
+
+def translations() -> dict[str, str]:
+    """Return each page in Chinese, and the page in English that it translates."""
+    names = sorted(path.name for path in (ROOT / "docs/zh").iterdir())
+    return {f"docs/zh/{n}": n if n == "README.md" else f"docs/start/{n}" for n in names}
 
 
 def blocks(page: str, text: str | None = None) -> Iterator[Block]:
@@ -112,13 +118,17 @@ def missing(expected: tuple[str, ...] | list[str], printed: str) -> str:
 
 def links(page: str) -> Iterator[str]:
     """Yield the targets of the links and pictures of a page, code left out."""
-    text = re.sub(r"```.*?```|`[^`\n]*`", "", (ROOT / page).read_text("utf-8"), flags=re.S)
+    text = re.sub(r"`[^`\n]*`", "", prose(ROOT / page))
     for match in re.finditer(r"\[[^\]]*\]\(([^)\s]+)\)", text):
         yield match[1]
 
 
 def anchors(page: Path) -> set[str]:
     """Return the anchors of a page's headings."""
-    text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.S)
-    headings = re.findall(r"^#+ (.+)$", text, flags=re.M)
+    headings = re.findall(r"^#+ (.+)$", prose(page), flags=re.M)
     return {re.sub(r"[^\w\- ]", "", h.strip().lower()).replace(" ", "-") for h in headings}
+
+
+def prose(page: Path) -> str:
+    """Return a page without its blocks."""
+    return re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.S)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from tests.house.documents import ROOT, anchors, links, pages
+from tests.house.documents import ROOT, anchors, blocks, links, pages, prose, translations
 
 EVERY_PAGE = sorted(
     {*pages(), *(p.relative_to(ROOT).as_posix() for p in ROOT.glob("docs/**/*.md"))}
@@ -24,11 +26,35 @@ def test_every_link_leads_somewhere(page: str) -> None:
     assert lost == []
 
 
+def linked(page: str) -> set[str]:
+    """Return the places that a page links to, anchors left out."""
+    found = {link.partition("#")[0] for link in links(page) if "://" not in link}
+    resolved = (((ROOT / page).parent / link).resolve() for link in found)
+    return {path.relative_to(ROOT).as_posix() for path in resolved}
+
+
 def test_every_page_of_the_documentation_is_linked_from_another() -> None:
-    linked = {
-        ((ROOT / page).parent / link.partition("#")[0]).resolve()
-        for page in EVERY_PAGE
-        for link in links(page)
-        if "://" not in link
-    }
-    assert [p for p in EVERY_PAGE if p != "README.md" and (ROOT / p).resolve() not in linked] == []
+    everything = {link for page in EVERY_PAGE for link in linked(page)}
+    assert [p for p in EVERY_PAGE if p != "README.md" and p not in everything] == []
+
+
+def outline(page: str) -> list[object]:
+    """Return what translations keep: blocks, the levels of headings, code in the text.
+
+    A diagram has translated labels, and as many lines.
+    """
+    shown = [(b.language, b.text) for b in blocks(page)]
+    shown = [(of, str(text.count("\n")) if of == "mermaid" else text) for of, text in shown]
+    text = prose(ROOT / page)
+    return [shown, re.findall(r"^#+(?= )", text, flags=re.M), {*re.findall(r"`[^`\n]+`", text)}]
+
+
+@pytest.mark.parametrize(("chinese", "english"), translations().items())
+def test_a_translation_matches_its_page(chinese: str, english: str) -> None:
+    """A page in Chinese is not run: its blocks run on the page in English."""
+    assert outline(chinese) == outline(english)
+    originals = translations()
+    here, there = linked(chinese), linked(english)
+    assert chinese in there
+    assert here & {*originals.values()} == {english}  # the others are in Chinese too
+    assert {originals.get(p, p) for p in here} == {originals.get(p, p) for p in there}
