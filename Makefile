@@ -43,11 +43,12 @@ else
 INSTALL = uv pip install --quiet --python $(BIN)/python$(EXE)
 endif
 
-.PHONY: help demo test lint bench bench-quick bench-fleet bench-peers docs conformance interop frameworks fuzz simulation mutants clean
+.PHONY: help demo test test-quick lint bench bench-quick bench-fleet bench-peers docs conformance interop frameworks fuzz simulation mutants clean
 
 help:
 	@echo "make demo    serve the example agents and talk to them (ARGS=--once ends by itself)"
 	@echo "make test    run all tests (ARGS=tests/store for some of them)"
+	@echo "make test-quick  run the tests that take no time, no service and no process"
 	@echo "make lint    style, types, floors"
 	@echo "make bench   measure beside a typed app and other SDKs (ARGS=--write into the documents)"
 	@echo "make bench-quick  compare with the figures that are expected, in two minutes"
@@ -67,6 +68,9 @@ demo: $(VENV)/for-demo
 
 test: $(VENV)/for-tests
 	@$(BIN)/python -m pytest -rs -n $(JOBS) -p tests.second_run --part=twice $(ARGS)
+
+test-quick: $(VENV)/for-tests
+	@$(BIN)/python -m pytest -n $(JOBS) -p tests.second_run --part=quick $(ARGS)
 
 lint: $(VENV)/for-tests
 	@$(BIN)/ruff check

@@ -1,5 +1,7 @@
 """What ``make test`` adds to a run: a last, serial part, and a second try of what failed.
 
+``make test-quick`` runs a part that takes a minute.
+
 Tests that are marked ``alone`` need the machine to themselves: they run after all others, one after
 another. A test that failed runs once more, in a process of its own with nothing beside it. If it
 passes then, it is unstable: the run names it with the reason of its failure, and counts it as
@@ -14,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,22 @@ MAX_TRIED_AGAIN = 20
 """More failures than this are no matter of the machine's load."""
 
 LIST = Path(__file__).parent / "unstable.toml"
+
+NOT_QUICK_MARKS = {"alone", "slow", "service", "peer", "may_be_missing", "feature"}
+NOT_QUICK_FOLDERS = {
+    "attacks",
+    "browser",
+    "deploy",
+    "examples",
+    "faults",
+    "fleet",
+    "fuzz",
+    "integrations",
+    "mutants",
+    "peers",
+    "simulation",
+}
+"""What ``make test-quick`` leaves out, and all cases of a function but its first."""
 
 EXPECTED = {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED}
 
@@ -127,9 +145,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("parley", "Parley's own test runs")
     group.addoption(
         "--part",
-        choices=("all", "twice", "alone"),
+        choices=("all", "twice", "alone", "quick"),
         default="all",
-        help="twice: run tests marked 'alone' last, and what failed once more; alone: only these",
+        help="twice: run tests marked 'alone' last, and what failed once more; alone: only these; "
+        "quick: the first case of each test that takes no time, no service and no process",
     )
     group.addoption("--reports", help="write the reports into this file, as JSON lines")
 
@@ -147,6 +166,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     part = config.getoption("part")
     if part == "all":
         return
-    kept = [i for i in items if (i.get_closest_marker("alone") is None) == (part == "twice")]
+    if part == "quick":
+        kept = list(_quick(items))
+    else:
+        kept = [i for i in items if (i.get_closest_marker("alone") is None) == (part == "twice")]
     config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
     items[:] = kept
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no folder that a quick run leaves out."""
+    if config.getoption("part") != "quick":
+        return None
+    is_left_out = collection_path.parent == LIST.parent and (
+        collection_path.name in NOT_QUICK_FOLDERS
+    )
+    return True if is_left_out else None
+
+
+def _quick(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
+    """Yield the first case of each test function without a mark that names a cost."""
+    seen: set[str] = set()
+    for item in items:
+        function = item.nodeid.partition("[")[0]
+        if function in seen or NOT_QUICK_MARKS & {mark.name for mark in item.iter_markers()}:
+            continue
+        seen.add(function)
+        yield item
