@@ -43,7 +43,7 @@ else
 INSTALL = uv pip install --quiet --python $(BIN)/python$(EXE)
 endif
 
-.PHONY: help demo test test-quick lint bench bench-quick bench-fleet bench-peers docs conformance interop frameworks fuzz simulation mutants clean
+.PHONY: help demo test test-quick lint bench bench-quick bench-fleet bench-peers docs site conformance interop frameworks fuzz simulation mutants clean
 
 help:
 	@echo "make demo    serve the example agents and talk to them (ARGS=--once ends by itself)"
@@ -61,6 +61,7 @@ help:
 	@echo "make mutants  change the product at random, see which tests notice (ARGS=engine, a room)"
 	@echo "make simulation  a fleet under a seeded scheduler, with faults (SEEDS=10000 for more)"
 	@echo "make docs    check the documentation: links, and every command and snippet in it"
+	@echo "make site    build the site of the documentation, into site/"
 	@echo "make clean   remove $(VENV) and everything that the commands above leave behind"
 
 demo: $(VENV)/for-demo
@@ -93,6 +94,9 @@ bench-peers: $(VENV)/for-tests
 docs: $(VENV)/for-tests
 	@$(BIN)/python -m pytest tests/house/test_docs.py tests/house/test_links.py $(ARGS)
 
+site: $(VENV)/for-site
+	@$(BIN)/python site_build.py $(ARGS)
+
 fuzz: $(VENV)/for-tests
 	@$(BIN)/python -m tests.fuzz.run --seconds $(SECONDS) $(ARGS)
 
@@ -112,7 +116,7 @@ interop: $(VENV)/for-tests
 	@$(BIN)/python -m tests.peers $(ARGS)
 
 clean:
-	rm -rf $(VENV) .peers .mypy_cache .ruff_cache .import_linter_cache .hypothesis .fuzz
+	rm -rf $(VENV) site .peers .mypy_cache .ruff_cache .import_linter_cache .hypothesis .fuzz
 
 $(STAMP):
 	@test -n "$(FOUND)" || { echo "Parley needs Python 3.11 or later$(if $(ASKED),; $(ASKED) is not). \
@@ -135,4 +139,9 @@ $(VENV)/for-tests: $(STAMP) pyproject.toml
 	@echo "installing Parley and what its tests need"
 	@$(INSTALL) -e '.[cli,reload]' --group dev
 	@$(BIN)/python -m compileall -q -j 0 src # else servers under test compile what they load late
-	@touch $@ $(VENV)/for-demo
+	@touch $@ $(VENV)/for-demo $(VENV)/for-site
+
+$(VENV)/for-site: $(STAMP) pyproject.toml
+	@echo "installing what builds the site"
+	@$(INSTALL) --group site
+	@touch $@

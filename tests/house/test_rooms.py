@@ -96,7 +96,7 @@ def test_a_server_of_an_agent_that_calls_nobody_loads_what_it_uses() -> None:
 
 def texts() -> list[Path]:
     """Return every text file that people write here."""
-    rooms = ("src", "tests", "examples", "benchmarks", "deploy", "docs", ".ci")
+    rooms = ("src", "tests", "examples", "benchmarks", "deploy", "docs", "skills", ".ci")
     files = [p for room in rooms for p in (ROOT / room).rglob("*") if p.is_file()]
     files += [p for p in ROOT.glob("*") if p.suffix in (".md", ".toml") or p.name == "Makefile"]
     by_machines = {"__pycache__", "regressions"}  # the latter are bytes that the fuzzers found
