@@ -29,7 +29,6 @@ from parley.store.bus.redis_bus import RedisBus
 from parley.store.memory import MemoryLogs, MemoryTaskStore
 from parley.store.postgres.store import PostgresTaskStore
 from parley.store.sqlite.store import SqliteTaskStore
-from tests.house.options_page import PAGE, page
 from tests.house.sizes import ROOT
 
 
@@ -38,10 +37,6 @@ def test_keywords_are_the_options_and_each_is_documented() -> None:
     assert fields == set(ServeKeywords.__annotations__) | set(AppKeywords.__annotations__)
     assert fields == set(options_of(ServerOptions))
     assert all(option.help for option in options_of(ServerOptions).values())
-
-
-def test_the_page_about_the_options_is_made_of_them() -> None:
-    assert PAGE.read_text("utf-8") == page(), "python tests/house/options_page.py --write"
 
 
 def test_flags_and_variables_have_one_meaning() -> None:

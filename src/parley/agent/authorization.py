@@ -518,6 +518,8 @@ def _refused(refusal: TokenRefused, error: str) -> AuthorizationRefused:
 class AuthorizationRefused(Exception):
     """The user denied the request, or the issuer gave no token. ``error`` is a code of OAuth 2.0.
 
+    End the task, or ask again.
+
     It is ``temporarily_unavailable`` if the issuer could not be reached for some time.
     """
 

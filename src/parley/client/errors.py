@@ -23,7 +23,8 @@
     ├── FileMismatch          a file's bytes differ from the announced ones
     └── ConnectionClosed      this side closed the connection
 
-An error returned by the agent itself is an ``A2AError`` (see ``parley.model.errors``).
+An error returned by the agent itself is an ``A2AError`` (see ``parley.model.errors``, also
+for the paragraphs of the docstrings).
 """
 
 from __future__ import annotations
@@ -37,15 +38,23 @@ if TYPE_CHECKING:
 
 
 class ClientError(Exception):
-    """A call failed without an answer of the agent."""
+    """A call failed without an answer of the agent.
+
+    Catch it for all of the following errors.
+    """
 
 
 class CardNotFound(ClientError):
-    """The reference leads to no agent card."""
+    """The reference leads to no agent card.
+
+    Check host and path: the message lists other agents there, if the server names them.
+    """
 
 
 class CardInvalid(ClientError):
     """The reference leads to a document that is not an agent card.
+
+    Show its faults with ``parley card validate``.
 
     ``raw`` is the document, if it is JSON.
     """
@@ -57,6 +66,8 @@ class CardInvalid(ClientError):
 
 class CardNotTrusted(ClientError):
     """The card has no signature by a trusted key, which the caller requires. It is not used.
+
+    Trust the signer's key (``trust=CardTrust(...)``), or call without ``trust``.
 
     The message lists the signatures with reasons. ``verdict`` has the same as values; it is
     ``None`` for an ambiguous card.
@@ -73,13 +84,16 @@ class CardNotTrusted(ClientError):
 
 
 class NoCommonInterface(ClientError):
-    """The card has no binding and version that this client supports."""
+    """The card has no binding and version that this client supports.
+
+    Leave ``binding=`` out; for gRPC alone, install ``parley-a2a[grpc]``.
+    """
 
 
 class NoCommonVersion(NoCommonInterface):
     """The card has a supported binding, but only in unsupported protocol versions.
 
-    ``versions`` are versions that could be requested instead.
+    Request one of ``versions`` (``version=`` of ``connect``), if there are any.
     """
 
     def __init__(self, message: str, *, versions: tuple[str, ...] = ()) -> None:
@@ -90,8 +104,9 @@ class NoCommonVersion(NoCommonInterface):
 class OriginNotTrusted(ClientError):
     """All interfaces of the card are at origins that may not get the caller's credentials.
 
-    None of them was called. ``origins`` are these, for ``connect(trust_origins=...)``. ``reason``
-    is the message without that remedy.
+    Pass ``origins`` to ``connect(trust_origins=...)`` if they belong to the agent.
+
+    None of them was called. ``reason`` is the message without that remedy.
     """
 
     def __init__(self, reason: str, *, origins: tuple[str, ...] = ()) -> None:
@@ -102,23 +117,37 @@ class OriginNotTrusted(ClientError):
 
 
 class NotEncrypted(ClientError):
-    """Credentials would go to another machine without encryption. Nothing was sent."""
+    """Credentials would go to another machine without encryption. Nothing was sent.
+
+    Call an ``https`` address; ``insecure=True`` only in a network that you trust.
+    """
 
 
 class Unreachable(ClientError):
-    """No connection to the agent (name, network or TLS). Nothing was sent."""
+    """No connection to the agent (name, network or TLS). Nothing was sent.
+
+    Check the address, the network and the server; another attempt repeats nothing.
+    """
 
 
 class Untrusted(Unreachable):
-    """The server's certificate is not trusted. Nothing was sent."""
+    """The server's certificate is not trusted. Nothing was sent.
+
+    Trust the authority that issued it: ``tls=Tls(ca=...)``.
+    """
 
 
 class Disconnected(ClientError):
-    """The connection broke before the answer was complete; the request may have been processed."""
+    """The connection broke before the answer was complete; the request may have been processed.
+
+    Look for the task (``list``) before you send again.
+    """
 
 
 class StreamCut(Disconnected):
     """A stream ended before its task did, and could not be resumed.
+
+    Follow the task with ``subscribe(task_id, after=seq)``, or read it with ``get``.
 
     ``task_id`` is set if the stream named the task; ``seq`` is the number of the last event, if the
     agent numbers them. The task continues without the stream.
@@ -133,6 +162,8 @@ class StreamCut(Disconnected):
 class Timeout(ClientError):
     """The operation did not end within the caller's time limit.
 
+    Read the task later with ``get`` or ``wait``, or allow more time.
+
     ``task_id`` is set if it is known; the task continues.
     """
 
@@ -142,7 +173,10 @@ class Timeout(ClientError):
 
 
 class RemoteTaskFailed(ClientError):
-    """The task of another agent ended without success: ``task`` has its state and message."""
+    """The task of another agent ended without success: ``task`` has its state and message.
+
+    Read ``task.status``; begin a new task if its reason is gone.
+    """
 
     def __init__(self, message: str, *, task: Task) -> None:
         self.task = task
@@ -151,6 +185,8 @@ class RemoteTaskFailed(ClientError):
 
 class AuthenticationRequired(ClientError):
     """The server requires credentials (401), or rejects the sent ones (403).
+
+    Give credentials, or others: ``auth=`` of ``connect``, ``parley auth login``.
 
     ``challenge`` is its ``WWW-Authenticate`` header.
     """
@@ -164,6 +200,8 @@ class AuthenticationRequired(ClientError):
 class UnexpectedStatus(ClientError):
     """The server returned an HTTP status that is not an answer of the agent.
 
+    Check the address, and the proxy in front of the agent.
+
     ``retry_after`` is in seconds, if the server gave one.
     """
 
@@ -174,26 +212,40 @@ class UnexpectedStatus(ClientError):
 
 
 class ResponseTooLarge(ClientError):
-    """The answer is larger than the client's limit."""
+    """The answer is larger than the client's limit.
+
+    Ask for less: fewer tasks in a page, no history, files by reference.
+    """
 
 
 class AddressNotAllowed(ClientError):
     """An address in a message, a card or a redirect is not public, and not allowed.
+
+    Allow the place that the message names, if you trust it.
 
     Nothing was sent to it.
     """
 
 
 class FileLimitExceeded(ClientError):
-    """A file is larger than a message, the agent's file transfer or a reader allows."""
+    """A file is larger than a message, the agent's file transfer or a reader allows.
+
+    Raise ``limit=``, or upload the file instead of sending it in a message.
+    """
 
 
 class FileMismatch(ClientError):
-    """The bytes of a file differ from the announced ones, or it changed during the transfer."""
+    """The bytes of a file differ from the announced ones, or it changed during the transfer.
+
+    Transfer the file again.
+    """
 
 
 class ConnectionClosed(ClientError):
-    """The connection to the agent was closed on this side; open a new one."""
+    """The connection to the agent was closed on this side; open a new one.
+
+    Connect again.
+    """
 
 
 def timeout_error(timeout: float | None, task_id: str) -> Timeout:

@@ -40,7 +40,10 @@ MAX_SCHEMA_BYTES = 64 * 1024
 
 
 class McpServerUnavailable(ToolsUnavailable):
-    """An MCP server cannot be reached, does not answer, or offers unusable tools."""
+    """An MCP server cannot be reached, does not answer, or offers unusable tools.
+
+    Check its address or command; the message has the reason.
+    """
 
 
 class McpSessionLost(McpServerUnavailable):

@@ -25,6 +25,9 @@ The table is from specification 1.0.1 §5.4. ``google.rpc.ErrorInfo`` carries ``
 errors share a status, and peers distinguish them by the reason.
 
 ``StoreError`` is not an error of A2A: a peer never sees it.
+
+The first paragraph of an error's docstring is its meaning, the second is what to do about it:
+``docs/reference/errors.md`` is made from them.
 """
 
 from __future__ import annotations
@@ -91,7 +94,10 @@ class A2AError(Exception):
 
 
 class JSONParseError(A2AError):
-    """The body is not valid JSON in UTF-8."""
+    """The body is not valid JSON in UTF-8.
+
+    Send JSON in UTF-8; bytes belong into ``raw`` of a part, in base64.
+    """
 
     code = -32700
     http_status = 400
@@ -100,7 +106,10 @@ class JSONParseError(A2AError):
 
 
 class InvalidRequestError(A2AError):
-    """The body is JSON but not a valid request."""
+    """The body is JSON but not a valid request.
+
+    Correct what the message names.
+    """
 
     code = -32600
     http_status = 400
@@ -109,7 +118,10 @@ class InvalidRequestError(A2AError):
 
 
 class MethodNotFoundError(A2AError):
-    """The method does not exist."""
+    """The method does not exist.
+
+    Check the name, and ``A2A-Version``: 0.3 and 1.0 name methods differently.
+    """
 
     code = -32601
     http_status = 404
@@ -118,7 +130,10 @@ class MethodNotFoundError(A2AError):
 
 
 class InvalidParamsError(A2AError):
-    """A parameter is missing or wrong."""
+    """A parameter is missing or wrong.
+
+    Correct the fields in ``violations``.
+    """
 
     code = -32602
     http_status = 400
@@ -127,7 +142,10 @@ class InvalidParamsError(A2AError):
 
 
 class InternalError(A2AError):
-    """The server failed; its log says why."""
+    """The server failed; its log says why.
+
+    Give the operator the reference in the message: it finds the traceback in the log.
+    """
 
     code = -32603
     http_status = 500
@@ -136,7 +154,10 @@ class InternalError(A2AError):
 
 
 class UnauthenticatedError(A2AError):
-    """Credentials are missing or were rejected."""
+    """Credentials are missing or were rejected.
+
+    Send credentials that the card asks for: ``auth=`` of ``connect``, ``parley auth login``.
+    """
 
     code = -32010
     http_status = 401
@@ -145,7 +166,10 @@ class UnauthenticatedError(A2AError):
 
 
 class PermissionDeniedError(A2AError):
-    """The caller is known but may not do this."""
+    """The caller is known but may not do this.
+
+    Call as somebody with the right; ``challenges`` name sufficient credentials.
+    """
 
     code = -32011
     http_status = 403
@@ -154,7 +178,11 @@ class PermissionDeniedError(A2AError):
 
 
 class OverloadedError(A2AError):
-    """The server is too busy now; try again later."""
+    """The server is too busy now; try again later.
+
+    Wait for ``retry_after`` seconds; an operator adds replicas or raises the limit that the message
+    names.
+    """
 
     code = -32012
     http_status = 503
@@ -163,7 +191,10 @@ class OverloadedError(A2AError):
 
 
 class TooManyRequestsError(A2AError):
-    """The caller is over its limit; other callers are not affected."""
+    """The caller is over its limit; other callers are not affected.
+
+    Wait for ``retry_after`` seconds.
+    """
 
     code = -32013
     http_status = 429
@@ -172,7 +203,11 @@ class TooManyRequestsError(A2AError):
 
 
 class TaskNotFoundError(A2AError):
-    """The task does not exist, or does not belong to the caller."""
+    """The task does not exist, or does not belong to the caller.
+
+    Check the id; use the credentials and the tenant of the first message. Ended tasks are removed
+    after the agent's retention.
+    """
 
     code = -32001
     http_status = 404
@@ -181,7 +216,10 @@ class TaskNotFoundError(A2AError):
 
 
 class TaskNotCancelableError(A2AError):
-    """The task has already ended."""
+    """The task has already ended.
+
+    Read the task: its state is final.
+    """
 
     code = -32002
     http_status = 400
@@ -190,7 +228,10 @@ class TaskNotCancelableError(A2AError):
 
 
 class PushNotificationNotSupportedError(A2AError):
-    """The agent does not send push notifications."""
+    """The agent does not send push notifications.
+
+    Stream or poll the task; an author turns on ``CardDetails(push_notifications=True)``.
+    """
 
     code = -32003
     http_status = 400
@@ -199,7 +240,11 @@ class PushNotificationNotSupportedError(A2AError):
 
 
 class UnsupportedOperationError(A2AError):
-    """The agent does not support this operation here."""
+    """The agent does not support this operation here.
+
+    Read the message, and the capabilities on the card. An ended task takes no message: send it
+    without ``task_id``.
+    """
 
     code = -32004
     http_status = 400
@@ -208,7 +253,10 @@ class UnsupportedOperationError(A2AError):
 
 
 class ContentTypeNotSupportedError(A2AError):
-    """The agent does not accept this media type."""
+    """The agent does not accept this media type.
+
+    Send an input mode of the card or the skill.
+    """
 
     code = -32005
     http_status = 400
@@ -217,7 +265,10 @@ class ContentTypeNotSupportedError(A2AError):
 
 
 class InvalidAgentResponseError(A2AError):
-    """The agent's answer violates the specification."""
+    """The agent's answer violates the specification.
+
+    Report it to the agent's author: the message names the wrong part.
+    """
 
     code = -32006
     http_status = 500
@@ -226,7 +277,10 @@ class InvalidAgentResponseError(A2AError):
 
 
 class ExtendedAgentCardNotConfiguredError(A2AError):
-    """The agent declares an extended card but has none."""
+    """The agent declares an extended card but has none.
+
+    Use the public card; an author sets ``CardDetails(extended_card=...)``.
+    """
 
     code = -32007
     http_status = 400
@@ -235,7 +289,10 @@ class ExtendedAgentCardNotConfiguredError(A2AError):
 
 
 class ExtensionSupportRequiredError(A2AError):
-    """The agent requires an extension that the caller did not activate."""
+    """The agent requires an extension that the caller did not activate.
+
+    Activate the required extensions of the card: ``extensions=`` of ``connect``, ``--extension``.
+    """
 
     code = -32008
     http_status = 400
@@ -244,7 +301,10 @@ class ExtensionSupportRequiredError(A2AError):
 
 
 class VersionNotSupportedError(A2AError):
-    """The agent does not support this version of the protocol."""
+    """The agent does not support this version of the protocol.
+
+    Use a version of the card: ``version=`` of ``connect``, ``--a2a-version``.
+    """
 
     code = -32009
     http_status = 400
@@ -263,6 +323,8 @@ ERRORS_BY_REASON: dict[str, type[A2AError]] = {error.reason: error for error in 
 
 class PeerError(A2AError):
     """A peer answered with a code that A2A does not define; ``code`` has that code.
+
+    Read the message and ``details``, or the peer's documentation.
 
     The tables above do not contain this class: no code is mapped to it by table.
     """
@@ -285,6 +347,8 @@ def shutting_down() -> OverloadedError:
 
 class StoreError(Exception):
     """The store did not execute the request.
+
+    Read the message; try again if the store was out of reach.
 
     ``StoreUnavailable`` of a database that did not answer in time may leave this unknown; its
     message says so.

@@ -13,12 +13,40 @@ from contextlib import contextmanager
 from parley.model.errors import A2AError
 
 FAILED = 1
+"""Any other failure, or a check that was not passed.
+
+Read the message and its hint; ``--debug`` shows the exchange.
+"""
 USAGE = 2
+"""The command line or a configured value is wrong. Nothing was sent.
+
+See ``parley COMMAND --help`` and ``parley config show``.
+"""
 UNREACHABLE = 3
+"""The agent, its card, a registry or a catalog cannot be reached.
+
+Check the address, and whether the server runs.
+"""
 UNAUTHENTICATED = 4
+"""Credentials are missing or rejected.
+
+Log in with ``parley auth login``, or set ``A2ACLI_BEARER`` or ``A2ACLI_API_KEY``.
+"""
 TIMED_OUT = 5
+"""``--timeout`` is over; the task continues.
+
+Wait for it with ``parley task get --wait``.
+"""
 INTERRUPTED = 130
+"""Ctrl-C stopped the command; the task continues.
+
+Follow it with the id that was printed.
+"""
 BROKEN_PIPE = 141
+"""The reader of the output closed it, as ``head`` does.
+
+Nothing: the command has stopped.
+"""
 
 EXIT_STATUSES: dict[str, int] = {
     "A2ACLI_ERR_USAGE": USAGE,

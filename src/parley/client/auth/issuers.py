@@ -46,6 +46,8 @@ from parley.security.networks import is_loopback
 class TokenRefused(AuthenticationRequired):
     """No token could be obtained: the issuer rejected the request, failed, or may not be contacted.
 
+    Log in again, or correct the client's registration at the issuer.
+
     ``error`` is the issuer's code (RFC 6749 §5.2), such as ``invalid_client``, if it gave one, and
     ``unreachable`` if it did not answer or failed.
     """

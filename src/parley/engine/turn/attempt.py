@@ -60,6 +60,8 @@ class Rejected(BaseException):
 class NotAuthorized(Exception):
     """The agent's policy does not allow an action (``turn.authorize``).
 
+    Let it end the turn, or catch it and do without the action.
+
     The text is for the caller, and does not name the action; ``action`` and ``resource`` do.
     """
 

@@ -61,7 +61,10 @@ TimersChanged = Callable[[int], None]
 
 
 class EventCompleted(StoreError):
-    """The event was completed before, with another value."""
+    """The event was completed before, with another value.
+
+    Use another key for another event.
+    """
 
     def __init__(self, agent: str, key: str) -> None:
         self.key = key
