@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -330,3 +331,14 @@ def test_the_tables_of_a_fleet_say_what_is_beside_what(tmp_path: Path) -> None:
         assert line in lines, line
     assert "old" not in lines
     assert lines[-1] == "after"
+
+
+def test_the_comparison_quotes_figures_that_were_measured() -> None:
+    docs = ROOT / "docs"
+    written = [docs / "internals" / name for name in ("performance.md", "benchmarks.md")]
+    measured = " ".join(page.read_text("utf-8") for page in written)
+    speed = (docs / "guides" / "comparison.md").read_text("utf-8").split("\n## ")[2]
+    assert speed.startswith("Speed")
+    figures = re.findall(r"\d+,\d{3}|\b\d{2,3}(?= \|)", speed)
+    assert len(figures) > 15
+    assert [each for each in figures if not re.search(rf"\b{each}\b", measured)] == []

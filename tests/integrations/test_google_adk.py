@@ -154,6 +154,13 @@ async def test_a_question_outlives_a_crash(served):
     assert served.notes("book") == ["Oslo"]
 
 
+async def test_the_program_that_moves_here_serves_its_agent(served):
+    async with agent_of(served, "moved") as remote:
+        first = completed(await remote.send("Hello, my name is Ada"))
+        task = completed(await remote.send("who am I?", context_id=first.context_id))
+    assert task.text == "You are Ada."
+
+
 async def test_the_page_serves_an_agent(served):
     async with agent_of(served, "page") as remote:
         task = completed(await remote.send("add 2 and 3"))

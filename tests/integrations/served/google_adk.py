@@ -31,7 +31,7 @@ from google.genai import types
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from pydantic import BaseModel
-from serving import FILES, MODEL_URL, add, book, documented, serve, wait
+from serving import COMING_FROM, FILES, MODEL_URL, add, book, documented, serve, wait
 
 from parley import Agent, Turn
 from parley.integrations import google_adk
@@ -249,6 +249,7 @@ async def agents() -> dict:
     served["short"] = google_adk.agent(rounds, max_events=20)
     served["small"] = google_adk.agent(named("small"), max_bytes=20_000)
     served["page"] = google_adk.agent(documented("google-adk", "adk_helper.py")["helper"])
+    served["moved"] = documented(COMING_FROM, "adk_on_parley.py")["agent"]
     served["outside"] = outside(remote)
     served["torn"] = torn
     return served

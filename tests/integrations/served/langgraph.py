@@ -19,7 +19,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, chdir, contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -549,7 +549,8 @@ def served() -> dict[str, Agent]:
             "    return graph.compile()\n"
         )
         conf.write_text(json.dumps({"graphs": {"echo": "./graphs.py:graph"}}))
-    assistants = langgraph.assistants(conf)
+    with chdir(FILES):
+        assistants = serving.documented(serving.COMING_FROM, "graphs_on_parley.py")["agents"]
     return {
         "agent": langgraph.agent(agent),
         "structured": langgraph.agent(structured),

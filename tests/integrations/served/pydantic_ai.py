@@ -24,7 +24,7 @@ from pydantic_ai import (
     RunContext,
     UsageLimits,
 )
-from serving import MODEL_URL, add, book, documented, serve, wait
+from serving import COMING_FROM, MODEL_URL, add, book, documented, serve, wait
 
 import parley
 from parley.integrations import pydantic_ai
@@ -127,6 +127,7 @@ async def agents() -> dict:
         "short": pydantic_ai.agent(Agent(MODEL, name="Short"), max_messages=2),
         "needs-deps": needs_deps(),
         "page": pydantic_ai.agent(documented("pydantic-ai", "pydantic_helper.py")["helper"]),
+        "moved": documented(COMING_FROM, "pydantic_on_parley.py")["agent"],
         "outside": outside(remote),
     }
     return serving

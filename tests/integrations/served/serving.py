@@ -67,8 +67,13 @@ def page(name: str) -> dict[str, Any]:
     return defined
 
 
+COMING_FROM = "../coming-from"
+"""The page on moving from other servers."""
+
+
 def documented(name: str, file: str) -> dict[str, Any]:
-    """Return what a block of a framework's page defines: the one that begins with the file."""
+    """Return what a block of a framework's page, or of ``COMING_FROM``, defines: the block that
+    begins with the file."""
     page = Path(__file__).parents[3] / "docs" / "guides" / "frameworks" / f"{name}.md"
     blocks = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), flags=re.DOTALL)
     (block,) = [each for each in blocks if each.startswith(f"# {file}\n")]
