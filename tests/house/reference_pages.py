@@ -10,20 +10,26 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+import typer
 
 import parley
 import parley.client
 import parley.client.auth
 import parley.client.errors
 import parley.testing
+from parley.cli.app import COMMANDS, build
 from parley.cli.output import failures
 from parley.cli.settings.options import CommandFlag
 from parley.cli.settings.server import FLAGS, server_flags
+from parley.cli.settings.table import BY_FIELD
 from parley.client.errors import ClientError
 from parley.host.options import AppKeywords, ServerOptions, options_of
 from parley.model.errors import ERRORS, A2AError, PeerError
@@ -247,6 +253,88 @@ def _code_rows() -> Iterator[str]:
     for status in sorted(set(codes.values())):
         named = sorted(code for code, its in codes.items() if its == status)
         yield f"| {status} | {', '.join(f'`{code}`' for code in named)} |"
+
+
+# -- the commands ------------------------------------------------------------------------------
+
+COMMANDS_HEAD = """\
+# All commands
+
+The commands of `parley` with their arguments and options, made from the code.
+[The command line](command-line.md) explains them; `parley COMMAND --help` has defaults, variables
+and examples; [server options](server-options.md) has the options of `parley serve`.
+
+## Options of many commands
+"""
+SHARED = 10
+"""An option of so many commands is listed once."""
+
+
+def commands() -> str:
+    """Return the page of all commands."""
+    leaves = {group: list(_leaves(names)) for group, names in COMMANDS.items()}
+    every = [command for group in leaves.values() for _, command in group]
+    uses = Counter(_flag(option) for command in every for option in _options_of(command))
+    shared = {flag for flag, count in uses.items() if count >= SHARED}
+    known = {_flag(o): o for command in reversed(every) for o in _options_of(command)}
+    told = {each.spellings[-1]: each.help for each in reversed(BY_FIELD.values())}
+    lines = [
+        line
+        for flag, option in sorted(known.items())
+        if flag in shared
+        for line in _about(f"{_shown(option)}: ", told.get(flag) or option.help)
+    ]
+    parts = [COMMANDS_HEAD, _text(lines)]
+    for group, found in leaves.items():
+        parts.append(f"## {group}\n")
+        parts.append(_text([line for path, each in found for line in _lines(path, each, shared)]))
+    return "\n".join(parts)
+
+
+def _leaves(names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """Yield each command of these names or groups, with its words."""
+
+    def inside(command: Any, path: str) -> Iterator[tuple[str, Any]]:
+        if hasattr(command, "commands"):
+            for name, each in command.commands.items():
+                yield from inside(each, f"{path} {name}")
+        elif not command.hidden:
+            yield path, command
+
+    for name in names:
+        application: Any = typer.main.get_command(build([name]))
+        yield from inside(application.commands[name], name)
+
+
+def _options_of(command: Any) -> list[Any]:
+    return [o for o in command.params if o.param_type_name == "option" and not o.hidden]
+
+
+def _flag(option: Any) -> str:
+    return str(option.opts[-1])
+
+
+def _shown(option: Any) -> str:
+    value = "" if option.is_flag else f" {option.metavar or option.name.upper()}"
+    return ", ".join(option.opts) + value
+
+
+def _lines(path: str, command: Any, shared: set[str]) -> Iterator[str]:
+    taken = [p.metavar or p.name.upper() for p in command.params if p.param_type_name == "argument"]
+    yield " ".join(["parley", path, *taken])
+    yield from _about(" " * 4, command.help)
+    own = [_shown(option) for option in _options_of(command) if _flag(option) not in shared]
+    if own and path != "serve":
+        yield from _packed(" " * 4, own, "", "; ", " " * 4)
+
+
+def _about(begin: str, text: str | None) -> list[str]:
+    """Return the first paragraph of a help."""
+    return _packed(begin, _paragraph(text).split(), "", " ", " " * 4)
+
+
+def _text(lines: list[str]) -> str:
+    return "\n".join(["```text", *lines, "```\n"])
 
 
 # -- the interface of Python -------------------------------------------------------------------
@@ -475,6 +563,7 @@ def _members(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
 
 PAGES: dict[str, Callable[[], str]] = {
     "api.md": api,
+    "commands.md": commands,
     "errors.md": errors,
     "server-options.md": server_options,
 }
