@@ -166,7 +166,8 @@ The status reports the command, not the task: 0 if the answer is shown, also of 
 """
 
 CODES_HEAD = """\
-With `-o json` an error is an object with a `code`: the name of an error of A2A, or one of these.
+With `-o json` an error is an object with a `code`: the name of an error of A2A, or one of these
+([when](cli-compliance.md#error-codes)).
 """
 
 
