@@ -180,8 +180,7 @@ class PermissionDeniedError(A2AError):
 class OverloadedError(A2AError):
     """The server is too busy now; try again later.
 
-    Wait for ``retry_after`` seconds; an operator adds replicas or raises the limit that the message
-    names.
+    Wait for ``retry_after`` seconds; an operator adds replicas if it lasts.
     """
 
     code = -32012
