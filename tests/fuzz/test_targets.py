@@ -12,7 +12,7 @@ from tests.fuzz.inputs import inputs
 from tests.fuzz.run import TARGETS, seeds_of
 
 MADE = settings(
-    max_examples=150,
+    max_examples=25,
     database=None,
     deadline=None,
     phases=[Phase.generate, Phase.shrink],

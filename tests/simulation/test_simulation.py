@@ -10,7 +10,7 @@ import pytest
 
 from tests.simulation.mutations import ALL, Mutation, named
 
-SEEDS = int(os.environ.get("PARLEY_SEEDS", "400"))
+SEEDS = int(os.environ.get("PARLEY_SEEDS", "200"))
 """How many seeds are tried in all."""
 
 SHARES = 8
