@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from parley import (
-    Agent,
-    BlockingTurn,
-    CallContext,
-    Caller,
-    CardDetails,
-    Execution,
-    NotAuthorized,
-    Rights,
-    RoutedMessage,
-    TaskState,
-    Turn,
-)
+from parley import Agent, CallContext, Caller, NotAuthorized, Rights, RoutedMessage, TaskState, Turn
 from parley.engine.turn.attempt import DECISIONS, MOST_DECISIONS, Decision
-from parley.extensions import TaskSearch
-from parley.model.errors import InternalError, PermissionDeniedError
+from parley.model.errors import PermissionDeniedError
 from parley.model.extensions import IDEMPOTENT_SEND
 from parley.model.operations import GetTaskRequest
 from parley.model.struct import decode
-from parley.security import Access, Bearer, anonymous, claim
+from parley.security import Access, Bearer, anonymous
 from parley.store.events import RecordKind, StepResult
-from parley.store.sqlite.store import SqliteTaskStore
 
 pytestmark = pytest.mark.anyio
 
@@ -101,30 +85,6 @@ async def test_the_policy_decides_with_the_callers_scopes(talk: Any) -> None:
     assert threading.get_ident() not in rules.threads
 
 
-async def test_a_refusal_ends_the_task_as_rejected_and_says_nothing_of_the_rule(talk: Any) -> None:
-    agent = Agent("Files", rights=Rights(policy=Rules()))
-
-    @agent.skill
-    async def write(turn: Turn) -> str:
-        await turn.authorize("write", "/srv/secret-folder")
-        return "written"
-
-    @agent.skill
-    async def write_in_a_group(turn: Turn) -> str:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(turn.authorize("write", "/srv/secret-folder"))
-        return "written"
-
-    async with talk(agent) as caller:
-        for skill in ("write", "write_in_a_group"):
-            task = await caller.task("go", context=context(ADA), metadata={"skill": skill})
-            assert task.state is TaskState.REJECTED
-            assert "policy does not allow" in task.status.message.text
-            assert "secret" not in repr(task)
-            [decision] = await decisions(caller, task.id)
-            assert not decision.allowed
-
-
 async def test_a_refusal_can_be_caught(talk: Any) -> None:
     agent = Agent("Files", rights=Rights(policy=Rules()))
 
@@ -139,19 +99,6 @@ async def test_a_refusal_can_be_caught(talk: Any) -> None:
     async with talk(agent) as caller:
         assert (await caller.task("go", context=context(ADA))).text == "no write of a.txt"
         assert (await caller.task("go", context=context(BOB))).text == "written"
-
-
-async def test_a_plain_function_asks_too(talk: Any) -> None:
-    agent = Agent("Files", rights=Rights(policy=Rules()))
-
-    @agent.skill
-    def write(turn: BlockingTurn) -> str:
-        turn.authorize("write", "a.txt")
-        return "written"
-
-    async with talk(agent) as caller:
-        assert (await caller.task("go", context=context(BOB))).text == "written"
-        assert (await caller.task("go", context=context(ADA))).state is TaskState.REJECTED
 
 
 async def test_branches_that_ask_at_once_get_one_decision(talk: Any) -> None:
@@ -176,61 +123,6 @@ async def test_branches_that_ask_at_once_get_one_decision(talk: Any) -> None:
         task = await caller.task("go", context=context(BOB))
         assert task.text == "written"
         assert len(await decisions(caller, task.id)) == 1
-
-
-async def test_a_decision_holds_for_the_turn_and_is_made_anew_in_the_next(
-    talk: Any, tmp_path: Path
-) -> None:
-    """The next turn may be another member of the group, with other rights."""
-    rules = Rules()
-    agent = Agent(
-        "Files",
-        rights=Rights(policy=rules, owner=claim("org")),
-        execution=Execution(cancel_grace=0.1),
-    )
-    begun = asyncio.Event()
-
-    @agent.skill(replies="task")
-    async def write(turn: Turn) -> str:
-        for _ in range(3):
-            await turn.authorize("write", "a.txt")
-        if turn.number == 1:
-            await turn.authorize("write", "a.txt", key="again")
-            begun.set()
-            if turn.attempt == 1:
-                await asyncio.Event().wait()
-            await turn.ask("Sure?")
-        return "written"
-
-    path = tmp_path / "tasks.db"
-    async with talk(agent, SqliteTaskStore(path)) as caller:
-        task = await caller.task("go", context=context(BOB), return_immediately=True)
-        await asyncio.wait_for(begun.wait(), 20)
-    begun.clear()
-    async with talk(agent, SqliteTaskStore(path)) as caller:
-        await asyncio.wait_for(begun.wait(), 20)
-        assert [each.caller.id for each in rules.asked] == ["bob", "bob"]
-        task = await caller.task("yes", task_id=task.id, context=context(ADA))
-        assert task.state is TaskState.REJECTED
-        made = await decisions(caller, task.id)
-    assert [(each.caller.id if each.caller else "", each.allowed) for each in made] == [
-        ("bob", True),
-        ("bob", True),
-        ("ada", False),
-    ]
-
-
-async def test_an_agent_without_a_policy_is_told_to_have_one(talk: Any, caplog: Any) -> None:
-    agent = Agent("Files")
-
-    @agent.skill(replies="task")
-    async def write(turn: Turn) -> str:
-        await turn.authorize("write")
-        return "written"
-
-    async with talk(agent) as caller:
-        assert (await caller.task("go", context=context(BOB))).state is TaskState.FAILED
-    assert "Agent(..., rights=Rights(policy=...))" in caplog.text
 
 
 async def test_a_skill_that_replies_directly_asks_without_a_log(talk: Any) -> None:
@@ -298,63 +190,6 @@ async def test_what_cannot_be_logged_is_refused(
 # -- the policy itself -----------------------------------------------------------------------------
 
 
-def answering(value: Any) -> Any:
-    async def awaited(access: Access) -> Any:
-        return value
-
-    return [lambda access: value, awaited]
-
-
-def raising(access: Access) -> bool:
-    raise RuntimeError("a secret")
-
-
-@pytest.mark.parametrize(
-    "policy", [*answering(None), *answering(1), *answering("yes"), *answering({}), raising]
-)
-async def test_a_policy_that_does_not_decide_denies_and_leaves_an_incident(
-    talk: Any, policy: Any, caplog: Any
-) -> None:
-    agent = Agent("Files", rights=Rights(policy=policy))
-    ran: list[str] = []
-
-    @agent.skill
-    async def write(turn: Turn) -> str:
-        ran.append(turn.task_id)
-        return "written"
-
-    async with talk(agent) as caller:
-        with pytest.raises(InternalError, match="could not decide") as caught:
-            await caller.send("go", context=context(BOB))
-    assert not ran
-    assert "secret" not in str(caught.value)
-    [record] = [each for each in caplog.records if each.name == "parley.security"]
-    assert record.levelno == logging.ERROR
-    assert record.exc_info
-
-
-async def test_what_a_failing_policy_said_nothing_about_is_asked_again(
-    talk: Any, tmp_path: Path
-) -> None:
-    answers: list[Any] = ["no answer", True]
-
-    async def policy(access: Access) -> Any:
-        return answers.pop(0) if access.action else True
-
-    agent = Agent("Files", rights=Rights(policy=policy))
-
-    @agent.skill
-    async def write(turn: Turn) -> str:
-        try:
-            await turn.authorize("write")
-        except InternalError:
-            await turn.authorize("write")
-        return "written"
-
-    async with talk(agent) as caller:
-        assert (await caller.task("go", context=context(BOB))).text == "written"
-
-
 async def test_a_policy_that_blocks_holds_up_nobody_else(talk: Any) -> None:
     free = threading.Event()
 
@@ -373,22 +208,6 @@ async def test_a_policy_that_blocks_holds_up_nobody_else(talk: Any) -> None:
         assert not slow.done()
         free.set()
         assert (await slow).text == "written"
-
-
-async def test_a_policy_that_counts_as_false_is_asked_nevertheless(talk: Any) -> None:
-    class Rules(list[str]):
-        def __call__(self, access: Access) -> bool:
-            return False
-
-    agent = Agent("Files", rights=Rights(policy=Rules()))
-
-    @agent.skill
-    async def write(turn: Turn) -> str:
-        return "written"
-
-    async with talk(agent) as caller:
-        with pytest.raises(PermissionDeniedError):
-            await caller.send("go")
 
 
 @pytest.mark.parametrize("replies", ["message", "task"])
@@ -433,37 +252,6 @@ async def test_a_repeated_message_is_asked_about_with_its_skill(
     assert asked == ["write"] * 3
     times = 0 if not is_routed else 3 if replies == "message" else 1
     assert routed == ["go"] * times
-
-
-@pytest.mark.parametrize("policy", [7, "allow", dict, "generator"])
-def test_what_is_no_policy_is_refused(policy: Any) -> None:
-    def generator(access: Access) -> Any:
-        yield True
-
-    with pytest.raises(TypeError, match="function of an Access"):
-        Agent("Files", rights=Rights(policy=generator if policy == "generator" else policy))
-
-
-def test_an_unknown_operation_is_refused_with_those_that_there_are() -> None:
-    token = Bearer(lambda text: None)
-    with pytest.raises(ValueError, match=r"'cancel_task'.*CancelTask.*UploadFile"):
-        Agent("Files", rights=Rights(operations={"cancel_task": token}))
-    with pytest.raises(ValueError, match="'DownloadFile'"):
-        Agent(
-            "x",
-            card=CardDetails(default_extensions=False),
-            rights=Rights(operations={"DownloadFile": token}),
-        )
-    with pytest.raises(ValueError, match="'tasks/search'"):
-        Agent(
-            "x",
-            card=CardDetails(default_extensions=False),
-            rights=Rights(operations={"tasks/search": token}),
-        )
-    agent = Agent(
-        "Files", extensions=[TaskSearch()], rights=Rights(operations={"tasks/search": token})
-    )
-    assert list(agent.operation_security) == ["tasks/search"]
 
 
 def test_what_sending_needs_streaming_needs_too() -> None:

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from parley import Agent, CallContext, Caller, Message, Part, Role, Task, TaskState, Turn
-from parley.model.errors import InvalidParamsError, TaskNotFoundError, UnsupportedOperationError
-from parley.model.operations import GetTaskRequest
+from parley.model.errors import TaskNotFoundError
 
 pytestmark = pytest.mark.anyio
 
@@ -61,51 +60,6 @@ def said(task: Task) -> str:
     return task.status.message.text
 
 
-async def test_the_context_of_a_task_is_inferred(talk: Any) -> None:
-    agent = Agent("Asks")
-
-    @agent.skill
-    async def ask(turn: Turn) -> str:
-        return (await turn.ask("Well?")).context_id
-
-    async with talk(agent) as caller:
-        task = await caller.task("Hi", context_id="c-1")
-        done = await caller.task("Yes", task_id=task.id)
-        assert (done.context_id, done.artifacts[0].text) == ("c-1", "c-1")
-
-
-async def test_a_context_that_is_not_the_tasks_is_refused(talk: Any) -> None:
-    agent = Agent("Asks")
-
-    @agent.skill
-    async def ask(turn: Turn) -> str:
-        return (await turn.ask("Well?")).text
-
-    async with talk(agent) as caller:
-        task = await caller.task("Hi", context_id="c-1")
-        with pytest.raises(InvalidParamsError) as raised:
-            await caller.task("Yes", task_id=task.id, context_id="c-2")
-        assert raised.value.violations[0].field == "message.contextId"
-        assert (await caller.task("Yes", task_id=task.id)).state is TaskState.COMPLETED
-
-
-async def test_a_task_that_has_ended_takes_no_message(talk: Any) -> None:
-    async with talk(travel()) as caller:
-        task = await caller.task("flight")
-        with pytest.raises(UnsupportedOperationError):
-            await caller.task("Change it", task_id=task.id)
-        request = GetTaskRequest(id=task.id)
-        assert await caller.service.get_task(request, caller.context) == task
-
-
-async def test_a_task_id_must_be_one_of_the_callers(talk: Any) -> None:
-    async with talk(travel()) as caller:
-        task = await caller.task("flight")
-        for task_id, context in (("made-up", caller.context), (task.id, OTHER)):
-            with pytest.raises(TaskNotFoundError):
-                await caller.task("Change it", task_id=task_id, context=context)
-
-
 async def test_a_refinement_is_a_new_task_in_the_same_context(talk: Any) -> None:
     async with talk(travel()) as caller:
         first = await caller.task("flight")
@@ -118,24 +72,6 @@ async def test_a_refinement_is_a_new_task_in_the_same_context(talk: Any) -> None
         assert second.id != first.id
         assert second.context_id == first.context_id
         assert second.artifacts[0].text == "changed flight"
-
-
-async def test_tasks_of_one_context_run_side_by_side(talk: Any) -> None:
-    gates = {"flight": asyncio.Event(), "hotel": asyncio.Event()}
-    async with talk(travel(gates)) as caller, asyncio.timeout(5):
-        flight = await caller.task("flight", context_id="c", return_immediately=True)
-        hotel = await caller.task("hotel", context_id="c", return_immediately=True)
-        gates["hotel"].set()  # the later one ends first
-        async for item in caller.stream("sauna", context_id="c"):
-            last = item.event
-        assert last.status.state is TaskState.COMPLETED
-        request = GetTaskRequest(id=flight.id)
-        assert not (await caller.service.get_task(request, caller.context)).state.is_terminal
-        gates["flight"].set()
-        waiting = await caller.task(
-            "both", reference_task_ids=(flight.id, hotel.id), metadata=skill("depend")
-        )
-        assert waiting.artifacts[0].text == "flight + hotel"
 
 
 async def test_a_task_can_wait_for_the_result_of_another(talk: Any) -> None:

@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 
 import parley
-from parley import Agent, Artifact, BlockingTurn, Caller, Message, Part, Settings, Task, Turn
+from parley import Agent, BlockingTurn, Caller, Message, Part, Settings, Task, Turn
 from parley.agent import files
 from parley.agent.files import TurnFile
 from parley.agent.services import RemoteFiles
@@ -27,7 +27,6 @@ from parley.client.errors import (
     Timeout,
     UnexpectedStatus,
 )
-from parley.client.files.stream import FileFacts
 from parley.client.retry import Retry
 from parley.files.objects import DiskObjects, FilesUnavailable
 from parley.model.struct import encode
@@ -146,13 +145,6 @@ async def test_a_file_of_this_server_that_cannot_be_read_is_an_error_of_reading(
     assert said == "ClientError: files cannot be kept or read now: the disk fails"
 
 
-async def test_a_file_of_this_server_is_read_without_a_request() -> None:
-    """The guard would refuse this machine, and the file arrives."""
-    async with served(reader()) as remote:
-        task = await remote.send(files=[BYTES], metadata={"skill": "read"})
-        assert data_of(task)["size"] == len(BYTES)
-
-
 async def test_a_file_of_somebody_else_is_not_read_without_its_signature() -> None:
     app = parley.asgi(reader(), settings=SMALL, caller=caller_of)
     async with serving(app) as url:
@@ -167,15 +159,6 @@ async def test_a_file_of_somebody_else_is_not_read_without_its_signature() -> No
             assert said.startswith("AddressNotAllowed: ")
             task = await bob.send(files=[part], metadata={"skill": "read"})
             assert data_of(task)["size"] == len(BYTES)
-
-
-async def test_a_file_is_saved_under_a_safe_name(tmp_path: Path) -> None:
-    async with serving(parley.asgi(reader())) as url, parley.connect(url) as remote:
-        part = Part(raw=BYTES, filename="../../etc/passwd")
-        metadata = {"skill": "save", "folder": str(tmp_path)}
-        saved = [text_of(await remote.send(files=[part], metadata=metadata)) for _ in range(2)]
-    assert [Path(each) for each in saved] == [tmp_path / "passwd", tmp_path / "passwd (2)"]
-    assert (tmp_path / "passwd").read_bytes() == BYTES
 
 
 async def test_a_file_compares_and_serializes_like_its_part() -> None:
@@ -222,39 +205,6 @@ class RemoteOnly:
 
 
 # -- the guard ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://127.0.0.1:9/f",
-        "http://localhost/f",
-        "http://db.internal/f",
-        "http://10.0.0.1/f",
-        "http://169.254.169.254/latest",
-        "http://[::1]/f",
-        "http://[::ffff:10.0.0.1]/f",
-        "https://[fd00::1]/f",
-    ],
-)
-async def test_addresses_within_the_servers_network_are_refused(url: str) -> None:
-    with pytest.raises(AddressNotAllowed, match="allow_private_files"):
-        await RemoteOnly().open(Part(url=url)).read()
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "file:///etc/passwd",
-        "ftp://a.example/f",
-        "data:text/plain,x",
-        "//a.example",
-        "http://2130706433/",
-    ],
-)
-async def test_other_addresses_are_refused(url: str) -> None:
-    with pytest.raises(ValueError, match=r"the file's address is .*; expected an"):
-        RemoteOnly().open(Part(url=url))
 
 
 async def test_a_redirect_is_checked_like_the_first_address() -> None:
@@ -423,25 +373,6 @@ def kinds(artifacts: Any) -> list[list[str]]:
     ]
 
 
-async def test_what_is_large_becomes_a_reference_by_itself(tmp_path: Path) -> None:
-    async with served(maker(tmp_path)) as remote:
-        task = await remote.send(metadata={"skill": "artifacts"}, message="Go")
-        assert isinstance(task, Task)
-        small, large, given, ready = task.artifacts
-        assert kinds(task.artifacts) == [["raw"], ["url"], ["url"], ["raw"]]
-        assert (small.parts[0].filename, small.parts[0].media_type) == ("small.csv", "text/csv")
-        assert (large.parts[0].filename, large.parts[0].media_type) == ("large.csv", "text/csv")
-        assert (given.parts[0].filename, given.parts[0].media_type) == ("b.bin", "x/y")
-        for artifact in (large, given, ready):
-            assert await remote.read(artifact.parts[0]) == BYTES
-        assert [path.name for path in await remote.download(task, tmp_path / "out")] == [
-            "small.csv",
-            "large.csv",
-            "b.bin",
-            "file",
-        ]
-
-
 @pytest.mark.parametrize(
     ("skill", "expected"),
     [
@@ -463,25 +394,6 @@ async def test_paths_are_referred_to_wherever_an_author_gives_them(
                     assert await remote.read(part) == BYTES
 
 
-async def test_a_direct_reply_refers_too(tmp_path: Path) -> None:
-    async with served(maker(tmp_path)) as remote:
-        answer = await remote.send("Go", metadata={"skill": "returned"})
-        assert isinstance(answer, Message)
-        assert await remote.read(answer.parts[0]) == BYTES
-        assert [p.name for p in await remote.download(answer, tmp_path / "out")] == ["large.csv"]
-
-
-async def test_a_further_attempt_replaces_the_artifact(tmp_path: Path) -> None:
-    async with served(maker(tmp_path)) as remote:
-        asked = await remote.send("Go", metadata={"skill": "again"})
-        assert isinstance(asked, Task)
-        task = await remote.send("Yes", task=asked)
-        assert isinstance(task, Task)
-        assert len(task.artifacts) == len(asked.artifacts) == 1
-        assert task.artifacts[0].artifact_id == asked.artifacts[0].artifact_id
-        assert await remote.read(task.artifacts[0].parts[0]) == BYTES
-
-
 async def test_without_a_place_for_files_they_stay_in_the_answer_up_to_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -495,34 +407,6 @@ async def test_without_a_place_for_files_they_stay_in_the_answer_up_to_a_limit(
         assert task.state is parley.TaskState.FAILED
     assert "large.csv has 5,120 bytes, and an answer carries at most 5,000" in caplog.text
     assert "files=..." in caplog.text
-
-
-async def test_what_an_answer_cannot_carry_is_a_reference_whatever_the_setting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files, "MAX_INLINE_BYTES", 5000)
-    async with served(maker(tmp_path), settings=Settings(inline_file_bytes=10_000)) as remote:
-        task = await remote.send("Go", metadata={"skill": "artifacts"})
-        assert isinstance(task, Task)
-        assert kinds(task.artifacts) == [["raw"], ["url"], ["url"], ["raw"]]
-
-
-async def test_artifacts_of_an_author_are_left_as_they_are(tmp_path: Path) -> None:
-    agent = Agent("Own")
-
-    @agent.skill
-    async def own(turn: Turn) -> Artifact:
-        return Artifact(artifact_id="a", parts=(Part(raw=BYTES), Part(url="https://a.example/f")))
-
-    async with served(agent) as remote:
-        task = await remote.send("Go")
-        assert isinstance(task, Task)
-        assert kinds(task.artifacts) == [["raw", "url"]]
-
-
-def test_facts_begin_with_what_the_part_says() -> None:
-    facts = FileFacts("a.txt", "text/plain")
-    assert (facts.filename, facts.size) == ("a.txt", None)
 
 
 # -- bindings and versions ---------------------------------------------------------------------
@@ -576,36 +460,3 @@ async def test_a_server_that_knows_its_address_refers_over_grpc_too(tmp_path: Pa
             task = await remote.send("Go", metadata={"skill": "blocking"})
             assert isinstance(task, Task)
             assert str(task.artifacts[0].parts[0].url).startswith("https://agents.example/x/files/")
-
-
-async def test_a_plain_client_of_0_3_sends_and_fetches_files_by_their_uri() -> None:
-    """As any client does that knows nothing of the extension: the addresses are enough."""
-    agent = Agent("Copier")
-
-    @agent.skill(replies="task")
-    async def copy_file(turn: Turn) -> bytes:
-        return await turn.files[0].read() * 2
-
-    async with (
-        serving(parley.asgi(agent, settings=SMALL)) as url,
-        parley.connect(url) as remote,
-        aiohttp.ClientSession() as session,
-    ):
-        uploaded = await remote.upload(BYTES, filename="a.bin")
-        file = {"uri": uploaded.url, "name": "a.bin", "mimeType": "x/y"}
-        message = {
-            "kind": "message",
-            "messageId": "m",
-            "role": "user",
-            "parts": [{"kind": "file", "file": file}],
-        }
-        body = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": message}}
-        async with session.post(url, json=body) as answer:
-            result = (await answer.json())["result"]
-        assert result["kind"] == "task"
-        (part,) = result["artifacts"][0]["parts"]
-        assert part["kind"] == "file"
-        assert set(part["file"]) <= {"uri", "mimeType", "name"}
-        async with session.get(part["file"]["uri"]) as answer:
-            assert answer.status == 200
-            assert await answer.read() == BYTES * 2

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 import parley
-from parley import Agent, Rights, Turn, testing
-from parley.security import ApiKey
+from parley import Agent, Turn, testing
 
 pytestmark = pytest.mark.anyio
 
@@ -40,19 +39,6 @@ async def test_a_connection_that_is_not_open_says_how_to_open_it() -> None:
             unopened.send("x")  # type: ignore[attr-defined]
     async with testing.client(agent) as remote:
         assert await remote.send("?") == testing.failed()
-
-
-async def test_a_call_that_is_not_awaited_says_so() -> None:
-    async with parley.connect(echo()) as remote:
-        for name in ("text", "state", "parts"):
-            pending = remote.send("x")
-            with pytest.raises(AttributeError, match=rf"\(await agent\.send\(\.\.\.\)\)\.{name}"):
-                getattr(pending, name)
-            pending.close()
-        # It is a coroutine all the same.
-        first = asyncio.create_task(remote.send("one"))
-        second = asyncio.wait_for(remote.send("two"), 5)
-        assert [each.text for each in await asyncio.gather(first, second)] == ["one", "two"]
 
 
 async def test_a_call_in_a_turn_that_is_not_awaited_is_named_in_the_log(
@@ -85,25 +71,6 @@ def test_an_agent_is_served_by_a_function(name: str) -> None:
     assert not hasattr(echo(), "anything")
 
 
-def test_the_options_of_a_server_are_not_those_of_an_agent() -> None:
-    with pytest.raises(TypeError, match=r"no port: .*parley.serve\(agent, port=...\)"):
-        Agent("Echo", port=9999)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="unexpected keyword argument 'anything'"):
-        Agent("Echo", anything=1)  # type: ignore[call-arg]
-
-
-@pytest.mark.parametrize("given", ["api-key", ApiKey, {"apiKey": []}], ids=str)
-def test_what_callers_prove_is_a_scheme(given: Any) -> None:
-    for declare in (
-        lambda: Agent("Echo", security=given),
-        lambda: Agent("Echo").skill(security=given)(lambda turn: "x"),
-        lambda: Agent("Echo", rights=Rights(operations={"CancelTask": given})),
-        lambda: parley.asgi(echo(), auth=given),
-    ):
-        with pytest.raises(TypeError, match=r"is a scheme of parley.security, such as ApiKey\(\)"):
-            declare()
-
-
 async def test_a_step_takes_the_function_itself(caplog: pytest.LogCaptureFixture) -> None:
     agent = Agent("Stepper")
 
@@ -122,19 +89,6 @@ async def test_a_step_takes_the_function_itself(caplog: pytest.LogCaptureFixture
                 warnings.simplefilter("error")
                 await remote.send(text)
             assert f"turn.step('charge', function(...)), which gives it a {kind}" in caplog.text
-
-
-def test_a_parameter_without_a_type_is_the_turn_only_if_it_is_called_so() -> None:
-    agent = Agent("Typed")
-    with pytest.raises(TypeError, match=r"'shout' does not say what 'text' is: write its type"):
-
-        @agent.skill
-        def shout(text):  # type: ignore[no-untyped-def]
-            return text.upper()
-
-    @agent.skill
-    async def ask(turn):  # type: ignore[no-untyped-def]
-        return turn.text
 
 
 @pytest.mark.parametrize(

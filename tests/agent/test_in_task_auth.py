@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import copy
 import gc
 import io
@@ -12,7 +11,6 @@ import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -24,20 +22,8 @@ from parley import Agent, BlockingTurn, Task, TaskState, Turn
 from parley.agent.authorization import AuthorizationRefused, TaskCredential
 from parley.client import AuthRequest, auth_request
 from parley.client import auth as client_auth
-from parley.client.errors import (
-    AuthenticationRequired,
-    ClientError,
-    OriginNotTrusted,
-    UnexpectedStatus,
-)
+from parley.client.errors import ClientError, OriginNotTrusted, UnexpectedStatus
 from parley.model.cards import APIKeySecurityScheme, HTTPAuthSecurityScheme, SecurityScheme
-from parley.model.errors import (
-    A2AError,
-    InternalError,
-    OverloadedError,
-    PermissionDeniedError,
-    TooManyRequestsError,
-)
 from parley.model.service import Caller
 from parley.security import Bearer, anonymous
 from parley.server.run import serving
@@ -53,7 +39,6 @@ KEYS = SecurityScheme(
     api_key_security_scheme=APIKeySecurityScheme(location="header", name="X-Mail-Key")
 )
 BASIC = SecurityScheme(http_auth_security_scheme=HTTPAuthSecurityScheme(scheme="Basic"))
-CALLERS = {"t-ada": Caller(id="ada"), "t-bob": Caller(id="bob")}
 
 
 def post_office(**options: Any) -> Agent:
@@ -238,47 +223,6 @@ async def test_a_later_message_asks_again() -> None:
         assert await ended(remote, task) == "inbox True"
 
 
-async def test_each_operation_asks_for_its_own() -> None:
-    async with office() as url, parley.connect(url) as remote:
-        task = await asking(remote, "sleepy")
-        await remote.authorize(task, TOKEN)
-        async with asyncio.timeout(15):
-            while True:
-                task = await remote.get(task.id)
-                if task.state is TaskState.AUTH_REQUIRED and needed(task).id == "other":
-                    break
-                await let_time_pass(0.05)
-        await remote.authorize(task, TOKEN)
-        assert await ended(remote, task) == "True"
-
-
-async def test_only_the_caller_of_the_task_may_post() -> None:
-    def find(token: str) -> Caller | None:
-        return CALLERS.get(token)
-
-    async with (
-        office(security=Bearer(find)) as url,
-        parley.connect(url, bearer="t-ada") as ada,
-        parley.connect(url, bearer="t-bob") as bob,
-    ):
-        task = await asking(ada)
-        callback = needed(task).callback
-        given = {"access_token": TOKEN}
-        assert await post(callback, given) == 401
-        bobs = {"Authorization": "Bearer t-bob"}
-        assert await post(callback, given, headers=bobs) == 404
-        with pytest.raises(UnexpectedStatus):
-            await bob.authorize(task, TOKEN)
-        with pytest.raises(AuthenticationRequired):
-            async with parley.connect(url, bearer="t-eve") as eve:
-                await eve.authorize(task, TOKEN)
-        assert (await ada.get(task.id)).state is TaskState.AUTH_REQUIRED
-        await ada.authorize(task, TOKEN)
-        assert (await ended(ada, task)).startswith("True")
-        open_task = await asking(ada, "open_to_all")
-        assert await post(needed(open_task).callback, given) == 204
-
-
 async def test_a_changed_address_or_that_of_another_agent_is_unknown() -> None:
     another = Agent("Other")
     another.skill(lambda: "hm", id="hm")
@@ -300,71 +244,6 @@ async def test_a_changed_address_or_that_of_another_agent_is_unknown() -> None:
         assert await post(callback, {"access_token": TOKEN, "expires_in": "\u00b2"}) == 400
         assert await post(callback, {"access_token": "x" * 300_000}) == 413
         assert await post(callback, given) == 204
-
-
-async def test_an_address_gives_nothing_to_another_task_of_the_same_caller(tmp_path: Path) -> None:
-    agent, store = post_office(), f"sqlite:///{tmp_path / 'tasks.db'}"
-    async with (
-        serving(parley.asgi(agent, store=store, drain=0.0)) as url,
-        parley.connect(url) as remote,
-    ):
-        first, second = await asking(remote), await asking(remote)
-        addresses = {needed(each).callback for each in (first, second)}
-        assert len(addresses) == 2
-        assert await post(needed(first).callback, {"access_token": TOKEN}) == 204
-        assert (await ended(remote, first)).startswith("True")
-        assert (await remote.get(second.id)).state is TaskState.AUTH_REQUIRED
-        assert await post(needed(first).callback, {"access_token": TOKEN}) in (409, 410)
-        assert (await remote.get(second.id)).state is TaskState.AUTH_REQUIRED
-        assert await post(needed(second).callback, {"access_token": TOKEN}) == 204
-        assert (await ended(remote, second)).startswith("True")
-
-
-@pytest.mark.parametrize(
-    ("error", "status", "retry_after"),
-    [
-        (TooManyRequestsError("slow down", retry_after=7), 429, "7"),
-        (OverloadedError("the issuer does not answer", retry_after=3), 503, "3"),
-        (PermissionDeniedError("not you"), 403, None),
-        (InternalError("see the log"), 500, None),
-    ],
-)
-async def test_who_cannot_be_identified_is_told_why(
-    error: A2AError, status: int, retry_after: str | None
-) -> None:
-    async def who(scope: Any) -> Caller:
-        if dict(scope["headers"]).get(b"x-user") != b"ada":
-            raise error
-        return Caller(id="ada", authenticated=True)
-
-    async with (
-        serving(parley.asgi(post_office(), caller=who, drain=0.0)) as url,
-        parley.connect(url, headers={"x-user": "ada"}) as remote,
-    ):
-        address = needed(await asking(remote)).callback
-        async with (
-            aiohttp.ClientSession() as session,
-            session.post(address, json={"access_token": TOKEN}) as got,
-        ):
-            assert (got.status, got.headers.get("retry-after")) == (status, retry_after)
-            assert error.message in await got.text()
-
-
-async def test_of_many_posts_at_once_one_counts(replicas: Callable[..., Any]) -> None:
-    async with replicas(post_office()) as urls, parley.connect(urls[0]) as remote:
-        task = await asking(remote)
-        addresses = [needed(task).callback.replace(urls[0], url) for url in urls] * 6
-        got = await asyncio.gather(*(post(each, {"access_token": TOKEN}) for each in addresses))
-        assert got.count(204) == 1
-        assert set(got) <= {204, 409, 410}
-        assert (await ended(remote, task)).startswith("True")
-
-
-async def test_a_canceled_task_takes_none() -> None:
-    async with office() as url, parley.connect(url) as remote:
-        task = await asking(remote)
-        await remote.cancel(task.id)
-        assert await post(needed(task).callback, {"access_token": TOKEN}) in (409, 410)
 
 
 async def test_a_client_sends_a_credential_only_where_it_belongs() -> None:
@@ -541,70 +420,6 @@ async def test_an_issuer_that_cannot_be_reached_is_called_again(
 # -- a chain of agents, and calls on behalf of the user -----------------------------------------
 
 
-async def test_the_end_client_posts_to_the_innermost_agent() -> None:
-    single, middle, outer = Agent("Inner"), Agent("Middle"), Agent("Outer")
-    where: dict[str, str] = {}
-
-    @single.skill(replies="task")
-    async def read(turn: Turn) -> str:
-        return str((await turn.require_auth(MAIL, scopes="mail.read")).token == TOKEN)
-
-    @middle.skill(replies="task")
-    async def pass_in(turn: Turn) -> str:
-        return (await turn.delegate(where["inner"], "hi", key="inner")).text
-
-    @outer.skill(replies="task")
-    async def pass_on(turn: Turn) -> str:
-        return (await turn.delegate(where["middle"], "hi", key="middle")).text
-
-    async with (
-        serving(parley.asgi(single, drain=0.0)) as inner,
-        serving(parley.asgi(middle, drain=0.0)) as between,
-        serving(parley.asgi(outer, drain=0.0)) as outside,
-        parley.connect(outside) as remote,
-    ):
-        where |= {"inner": inner, "middle": between}
-        task = await asking(remote, "pass_on")
-        request = needed(task)
-        assert request.callback.startswith(f"{inner}/callbacks/authorize/")
-        assert (request.scopes, request.text) == (("mail.read",), MAIL)
-        with pytest.raises(OriginNotTrusted):
-            await remote.authorize(task, TOKEN)
-        await remote.authorize(task, TOKEN, trust=[inner])
-        assert await ended(remote, task) == "True"
-
-
-async def test_a_turn_calls_on_behalf_of_the_user() -> None:
-    async with Issuer(audience="bank") as issuer:
-        bank, agent = (
-            Agent("Bank", security=Bearer(lambda token: _subject(issuer, token))),
-            Agent("A"),
-        )
-        where: dict[str, str] = {}
-
-        @bank.skill
-        async def whoami(turn: Turn) -> str:
-            return turn.caller.id
-
-        @agent.skill(replies="task")
-        async def ask(turn: Turn) -> str:
-            user = await turn.require_auth("Who are you?", scopes="openid")
-            exchange = client_auth.TokenExchange(
-                user.token, client_id="service", client_secret="secret", issuer=issuer.url
-            )
-            async with turn.connect(where["bank"], auth=exchange) as remote:
-                return (await remote.send("who am I?")).text
-
-        async with (
-            serving(parley.asgi(bank, drain=0.0)) as where["bank"],
-            office(agent=agent) as url,
-            parley.connect(url) as remote,
-        ):
-            task = await asking(remote, "ask")
-            await remote.authorize(task, issuer.token(sub="grace"))
-            assert await ended(remote, task) == "grace"
-
-
 async def test_a_connection_with_a_credential_ends_with_the_turn_that_has_it() -> None:
     bank, agent = (
         Agent("Bank", security=Bearer(lambda token: Caller(id=token)) | anonymous),
@@ -646,11 +461,3 @@ async def test_a_connection_with_a_credential_ends_with_the_turn_that_has_it() -
             return [each() for each in given] == [None, None]
 
         await until(forgotten)
-
-
-def _subject(issuer: Issuer, token: str) -> Caller | None:
-    import json
-
-    payload = token.split(".")[1]
-    claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-    return Caller(id=claims["sub"])

@@ -4,117 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from parley import Agent, Execution, TaskState, Turn
-from parley.engine.turn.attempt import TurnOver
+from parley import Agent, TaskState, Turn
 from parley.integrations.conversations import TaskValue
 from parley.model.operations import CancelTaskRequest
 from parley.store.events import RecordKind, Scope
-from tests.engine.fleet import Fleet, until_state
 from tests.engine.talk import Talk
-from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 
 NAME = "run"
 
 
-def keeping() -> tuple[Agent, asyncio.Event]:
-    """Return an agent that keeps a value, and then does what it is told; and what it waits for."""
-    agent, go_on = (
-        Agent("Keeps", execution=Execution(task_timeout=timedelta(hours=1))),
-        asyncio.Event(),
-    )
-
-    @agent.skill(replies="task")
-    async def run(turn: Turn) -> str:
-        kept = TaskValue(turn, NAME)
-        await kept.write(((await kept.read()) or 0) + 1)
-        text = turn.message.text
-        if text == "ask":
-            await turn.ask("Go on?")
-        if text == "wait":
-            await go_on.wait()
-        if text == "fail":
-            turn.fail("It does not work.")
-        if text == "reject":
-            turn.reject("I do not want to.")
-        if text == "break":
-            raise ValueError("a mistake")
-        return str(await kept.read())
-
-    return agent, go_on
-
-
 async def kept_for(caller: Talk, task: Any) -> bytes | None:
     """Return what the context of a task keeps for it."""
     scope = Scope(agent=caller.service.agent.key)
     return await caller.store.get_value(scope, task.context_id, f"{NAME}:{task.id}")
-
-
-@pytest.mark.parametrize(
-    ("said", "state"),
-    [
-        ("complete", TaskState.COMPLETED),
-        ("fail", TaskState.FAILED),
-        ("break", TaskState.FAILED),
-        ("reject", TaskState.REJECTED),
-    ],
-)
-async def test_a_value_goes_when_its_task_ends(talk: Callable[..., Any], said, state) -> None:
-    agent, _ = keeping()
-    async with talk(agent) as caller:
-        task = await caller.task(said)
-        assert task.state is state
-        assert await kept_for(caller, task) is None
-
-
-async def test_a_value_stays_while_its_task_waits_and_goes_with_the_answer(
-    talk: Callable[..., Any],
-) -> None:
-    agent, _ = keeping()
-    async with talk(agent) as caller:
-        task = await caller.task("ask")
-        assert await kept_for(caller, task) == b"1"
-        task = await caller.task("yes", task_id=task.id)
-        assert (task.state, task.text) == (TaskState.COMPLETED, "2")
-        assert await kept_for(caller, task) is None
-
-
-@pytest.mark.parametrize("said", ["ask", "wait"])
-async def test_a_value_goes_when_its_task_is_canceled(talk: Callable[..., Any], said) -> None:
-    agent, _ = keeping()
-    async with talk(agent) as caller:
-        task = await caller.task(said, return_immediately=True)
-        async with asyncio.timeout(20):
-            while await kept_for(caller, task) is None:
-                await asyncio.sleep(0)
-        if said == "ask":
-            await until_state(caller, task.id, TaskState.INPUT_REQUIRED)
-        task = await caller.service.cancel_task(CancelTaskRequest(id=task.id), caller.context)
-        assert task.state is TaskState.CANCELED
-        assert await kept_for(caller, task) is None
-
-
-async def test_a_value_of_a_task_whose_replica_died_goes_when_another_ends_it(
-    mortal_fleet: Fleet,
-) -> None:
-    agent, go_on = keeping()
-    first = await mortal_fleet.add(agent)
-    task = await first.task("wait", return_immediately=True)
-    async with asyncio.timeout(20):
-        while await kept_for(first, task) is None:
-            await asyncio.sleep(0)
-    first.die()
-    go_on.set()
-    second = await mortal_fleet.add(agent)
-    ended = await until_state(second, task.id, TaskState.COMPLETED)
-    assert ended.text == "2"
-    assert await kept_for(second, task) is None
 
 
 async def test_values_that_a_value_lists_go_with_it(talk: Callable[..., Any]) -> None:
@@ -138,22 +46,6 @@ async def test_values_that_a_value_lists_go_with_it(talk: Callable[..., Any]) ->
             for each in ("one", "two", "three")
         ]
         assert values == [None, None, b"1"]
-        assert await kept_for(caller, task) is None
-
-
-async def test_nothing_is_kept_for_a_task_that_has_ended(talk: Callable[..., Any]) -> None:
-    agent, late = Agent("Late"), []
-
-    @agent.skill(replies="task")
-    async def run(turn: Turn) -> str:
-        late.append(TaskValue(turn, NAME))
-        return "done"
-
-    async with talk(agent) as caller:
-        task = await caller.task("go")
-        await until(lambda: not caller.executor.running)
-        with pytest.raises(TurnOver):
-            await late[0].write(1)
         assert await kept_for(caller, task) is None
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -14,12 +13,8 @@ import pytest
 
 from parley import Agent, BlockingTurn, Message, Part, Role, Task, TaskState, Turn
 from parley.client import question, schemas_on
-from parley.extensions import SkillSchemas, TypedQuestions
+from parley.extensions import SkillSchemas
 from parley.extensions.questions import SCHEMA_MEDIA_TYPE
-from parley.model.errors import ContentTypeNotSupportedError, InternalError, InvalidParamsError
-from parley.model.extensions import IDEMPOTENT_SEND
-from parley.model.operations import ListTasksRequest
-from parley.model.service import CallContext
 from tests.engine.fleet import Fleet, until_state
 from tests.kit.waiting import until
 
@@ -99,122 +94,6 @@ async def test_each_form_of_a_function_gets_its_values(talk: Any) -> None:
     assert said[4].parts[0].data == {"item": "tea", "count": 1}
 
 
-async def test_a_mismatch_creates_no_task_and_names_the_first_wrong_fields(talk: Any) -> None:
-    agent = Agent("Strict")
-    began = []
-
-    @agent.skill(replies="task", default=True)
-    async def convert(request: Conversion) -> str:
-        began.append(request)
-        return "converted"
-
-    @agent.skill
-    async def order(order: Order) -> str:
-        began.append(order)
-        return "ordered"
-
-    async with talk(agent) as caller:
-        with pytest.raises(InvalidParamsError, match="the skill 'convert'") as caught:
-            await caller.send(data({"amount": "much", "currency": "GBP"}))
-        assert fields(caught.value.violations) == [("amount", "expected a number, got text")]
-        with pytest.raises(InvalidParamsError, match="the skill 'convert'") as caught:
-            await caller.send(data({"amount": 3, "currency": "GBP"}))
-        assert fields(caught.value.violations) == [("currency", 'expected one of "EUR", "USD"')]
-        with pytest.raises(InvalidParamsError, match="send the input as a data part") as caught:
-            await caller.send("Convert 3 euros, please")
-        assert fields(caught.value.violations) == [("amount", "required: a number")]
-        with pytest.raises(InvalidParamsError) as caught:
-            await caller.send(data({"count": 0}, metadata={"skill": "order"}))
-        assert fields(caught.value.violations) == [
-            ("item", "Field required"),
-            ("count", "Input should be greater than 0"),
-        ]
-        with pytest.raises(InvalidParamsError):
-            async for _ in caller.stream("Convert, please"):
-                pass
-        assert not (await caller.service.list_tasks(ListTasksRequest(), CallContext())).tasks
-    assert not began
-
-
-async def test_a_refused_message_leaves_no_receipt(talk: Any) -> None:
-    agent = Agent("Receipts")
-
-    @agent.skill(replies="task")
-    async def convert(request: Conversion) -> str:
-        return "converted"
-
-    once = CallContext(extensions=frozenset({IDEMPOTENT_SEND}))
-    async with talk(agent) as caller:
-        with pytest.raises(InvalidParamsError):
-            await caller.send(data({}, message_id="same"), context=once)
-        done = await caller.task(data({"amount": 1}, message_id="same"), context=once)
-        assert done.state is TaskState.COMPLETED
-
-
-async def test_the_values_are_the_same_on_every_run(talk: Any) -> None:
-    agent, seen = Agent("Runs"), []
-
-    @agent.skill
-    async def convert(turn: Turn, request: Conversion) -> str:
-        seen.append(asdict(request))
-        request.amount += 1  # changes nothing for the next run
-        await turn.ask("Sure?")
-        await turn.ask("Really?")
-        return "converted"
-
-    async with talk(agent) as caller:
-        task = await caller.task('{"amount": 3}')
-        task = await caller.task('{"amount": 4}', task_id=task.id)
-        task = await caller.task("yes", task_id=task.id)
-        assert task.state is TaskState.COMPLETED
-    assert seen == [{"amount": 3.0, "currency": "EUR"}] * 3
-
-
-async def test_a_task_whose_input_no_longer_fits_fails_and_says_so(
-    talk: Any, new_store: Any
-) -> None:
-    store = new_store()
-    if type(store).__name__ == "MemoryTaskStore":
-        pytest.skip("a store in memory survives nothing")
-
-    def agent(kind: Any) -> Agent:
-        agent = Agent("Deployed")
-
-        async def convert(turn: Turn, request: Any) -> str:
-            await turn.ask("Sure?")
-            return "converted"
-
-        convert.__annotations__ |= {"request": kind, "turn": Turn, "return": str}
-        agent.skill(convert)
-        return agent
-
-    async with talk(agent(Conversion), store) as caller:
-        task = await caller.task(data({"amount": 3}))
-    async with talk(agent(Dates)) as caller:
-        task = await caller.task("yes", task_id=task.id)
-        assert task.state is TaskState.FAILED
-        assert "start: required: text" in task.status.message.text
-
-
-async def test_files_go_only_to_typed_functions_that_can_see_them(talk: Any) -> None:
-    agent = Agent("Files")
-
-    @agent.skill(default=True)
-    async def blind(request: Conversion) -> str:
-        return "converted"
-
-    @agent.skill
-    async def seeing(turn: Turn, request: Conversion) -> str:
-        return f"{len(turn.files)} files"
-
-    parts = (Part(data={"amount": 1}), Part(raw=b"x", media_type="image/png"))
-    async with talk(agent) as caller:
-        with pytest.raises(ContentTypeNotSupportedError, match="image/png"):
-            await caller.send(message(*parts))
-        reply = await caller.send(message(*parts, metadata={"skill": "seeing"}))
-        assert reply.text == "1 files"
-
-
 def test_typed_skills_take_json_and_text_whatever_the_agent_takes() -> None:
     agent = Agent("Modes", input_modes=["image/png"], output_modes=["image/png"])
 
@@ -261,17 +140,6 @@ def test_the_card_has_the_schemas_of_typed_skills_and_no_others() -> None:
     declared = [each for each in agent.describe().extensions if each.uri == SkillSchemas.uri]
     assert len(declared) == 1
     assert not declared[0].required
-
-
-def test_the_card_of_an_agent_without_types_declares_no_schemas() -> None:
-    agent = Agent("Plain")
-
-    @agent.skill
-    async def say(turn: Turn) -> str:
-        return ""
-
-    uris = [each.uri for each in agent.card("").capabilities.extensions]
-    assert SkillSchemas.uri not in uris
 
 
 # -- asking for input --------------------------------------------------------------------------
@@ -380,24 +248,6 @@ async def test_nested_input_is_merged_field_by_field(talk: Any) -> None:
         }
 
 
-async def test_one_missing_text_is_answered_by_text(talk: Any) -> None:
-    agent = Agent("Text")
-
-    @dataclass
-    class Booking:
-        city: str
-        nights: int = 1
-
-    @agent.skill(invalid_input="ask")
-    async def book(booking: Booking) -> str:
-        return f"{booking.city}, {booking.nights}"
-
-    async with talk(agent) as caller:
-        task = await caller.task(data({"nights": 3}))
-        task = await caller.task("42", task_id=task.id)  # a text, whatever JSON would say
-        assert task.text == "42, 3"
-
-
 async def test_completed_input_survives_a_restart(talk: Any, new_store: Any) -> None:
     store = new_store()
     if type(store).__name__ == "MemoryTaskStore":
@@ -498,95 +348,7 @@ async def test_a_function_in_a_thread_asks_for_types_too(talk: Any) -> None:
         assert task.text == "Monday 4"
 
 
-async def test_the_parts_of_a_question_stay_and_the_schema_comes_last(talk: Any) -> None:
-    agent = Agent("Parts")
-
-    @agent.skill
-    async def ask(turn: Turn) -> str:
-        parts = [Part(text="Like "), Part(data={"start": "Monday"})]
-        return (await turn.ask(parts, answer=Dates)).start
-
-    async with talk(agent) as caller:
-        task = await caller.task("go")
-        kept = task.status.message.parts
-        assert [part.text for part in kept] == ["Like ", None, None]
-        assert kept[1].data == {"start": "Monday"}
-        assert asked(task).text == "Like "
-
-
-async def test_a_type_that_no_answer_can_have_fails_the_task(talk: Any) -> None:
-    agent = Agent("Complex")
-
-    @agent.skill
-    async def ask(turn: Turn) -> str:
-        with pytest.raises(TypeError, match="complex has no JSON form"):
-            await turn.ask("How?", answer=complex)
-        return "told"
-
-    async with talk(agent) as caller:
-        assert (await caller.send("go")).text == "told"
-
-
-async def test_the_schema_reaches_callers_who_accept_only_text(talk: Any) -> None:
-    async with talk(booking([])) as caller:
-        task = await caller.task("Book", accepted_output_modes=("text/plain",))
-        assert asked(task).text == "When?"
-
-
-async def test_the_message_names_the_extension_where_it_is_active(talk: Any) -> None:
-    active = CallContext(extensions=frozenset({TypedQuestions.uri}))
-    async with talk(booking([])) as caller:
-        task = await caller.task("Book", context=active)
-        assert task.status.message.extensions == (TypedQuestions.uri,)
-        task = await caller.task("Book", message_id="m2")
-        assert task.status.message.extensions == ()
-        assert asked(task).schema
-
-
 # -- results -----------------------------------------------------------------------------------
-
-
-async def test_a_result_that_does_not_fit_fails_the_task_and_the_log_says_why(
-    talk: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    agent = Agent("Results")
-
-    @agent.skill(default=True)
-    async def dates(turn: Turn) -> Dates:
-        return Dates(start="secret", nights=0)
-
-    @agent.skill(replies="message")
-    async def direct(turn: Turn) -> Order:
-        return Order.model_construct(item="secret", count="x")
-
-    @agent.skill
-    async def text(turn: Turn) -> dict[str, int]:
-        return "a text"  # type: ignore[return-value]
-
-    @agent.skill
-    async def maybe(turn: Turn) -> Dates | None:
-        return None
-
-    @agent.skill
-    async def mapping(turn: Turn) -> Dates:
-        return {"start": "Monday", "nights": 1}  # type: ignore[return-value]
-
-    async with talk(agent) as caller:
-        with caplog.at_level(logging.ERROR):
-            task = await caller.task("go")
-        assert task.state is TaskState.FAILED
-        assert "Reference: " in task.status.message.text
-        assert "nights" not in task.status.message.text
-        assert "nights: expected an integer >= 1" in caplog.text
-        with pytest.raises(InternalError, match="Reference: "):
-            await caller.send("go", metadata={"skill": "direct"})
-        task = await caller.task("go", metadata={"skill": "text"})
-        assert task.state is TaskState.FAILED
-        task = await caller.task("go", metadata={"skill": "maybe"})
-        assert task.state is TaskState.COMPLETED
-        assert not task.artifacts
-        reply = await caller.send("go", metadata={"skill": "mapping"})
-        assert reply.parts[0].data == {"start": "Monday", "nights": 1}
 
 
 async def test_callers_of_a_data_skill_may_accept_json_alone(talk: Any) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-import parley
 from parley import (
     Agent,
     Artifact,
@@ -23,7 +22,6 @@ from parley import (
     Turn,
 )
 from parley.model.struct import Timestamp
-from parley.server.run import serving
 from tests.kit.servers import served
 
 pytestmark = pytest.mark.anyio
@@ -96,21 +94,6 @@ def test_a_message_may_be_about_several(tmp_path: Path) -> None:
     assert versions.references(*names) == ("t1", "t2")
 
 
-def test_a_rejected_version_is_not_the_base_of_the_next_message() -> None:
-    versions = of(made("t1", ("a", "boat")), made("t2", ("a", "boat")))
-    second = versions.latest("boat")
-    assert second is not None
-    versions.reject(second)
-    assert versions.references("boat") == ("t1",)
-    assert [v.verdict for v in versions.versions("boat")] == ["", "rejected"]
-    versions.reject(("t1", "a"))
-    assert versions.latest("boat") is None
-    message = versions.message("Once more", "boat")
-    assert (message.reference_task_ids, message.context_id) == ((), "c")
-    versions.add(made("t3", ("a", "boat")))
-    assert versions.references("boat") == ("t3",)
-
-
 def test_an_accepted_version_is_the_base_until_a_newer_one_comes() -> None:
     versions = of(made("t1", ("a", "boat")), made("t2", ("a", "boat")))
     versions.accept(versions.versions("boat")[0])
@@ -124,15 +107,6 @@ def test_an_accepted_version_is_the_base_until_a_newer_one_comes() -> None:
     assert versions.references("boat") == ("t1",)
     versions.reject(("t1", "a"))
     assert versions.references("boat") == ("t2",)
-
-
-@pytest.mark.parametrize(
-    "state", [TaskState.WORKING, TaskState.FAILED, TaskState.CANCELED, TaskState.REJECTED]
-)
-def test_what_is_not_finished_or_failed_is_no_base(state: TaskState) -> None:
-    versions = of(made("t1", ("a", "boat")), made("t2", ("a", "boat"), state=state))
-    assert [v.is_usable for v in versions.versions("boat")] == [True, False]
-    assert versions.references("boat") == ("t1",)
 
 
 def test_a_predecessor_is_what_the_message_referred_to() -> None:
@@ -244,20 +218,3 @@ async def test_an_agent_goes_on_from_the_version_that_is_meant() -> None:
         assert rebuilt is not None
         assert rebuilt.predecessor is not None
         assert rebuilt.predecessor.number == 1
-
-
-async def test_it_serves_the_blocking_client_too() -> None:
-    import asyncio
-
-    def talk(url: str) -> list[str]:
-        with parley.connect_sync(url) as remote:
-            versions = ArtifactVersions()
-            versions.add(remote.send("a boat"))
-            versions.add(remote.send(versions.message("make it red", "picture")))
-            again = ArtifactVersions.of(
-                remote.tasks(context_id=versions.context_id, include_artifacts=True)
-            )
-            return [v.artifact.text for v in again.versions("picture")]
-
-    async with serving(parley.asgi(painter())) as url:
-        assert await asyncio.to_thread(talk, url) == ["a boat", "a boat > make it red"]

@@ -6,36 +6,23 @@ import asyncio
 import gc
 import inspect
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-import parley
 from parley import Agent, Turn
-from parley.client import RemoteAgent, SyncRemoteAgent, connect, connect_sync
+from parley.client import RemoteAgent, SyncRemoteAgent, connect_sync
 from parley.client.errors import ConnectionClosed, Timeout, Unreachable
-from parley.client.message import to_message
 from parley.client.push import RemotePushConfigs
 from parley.client.retry import Retry
 from parley.client.sync import SyncRemotePushConfigs
-from parley.model.errors import (
-    A2AError,
-    ExtensionSupportRequiredError,
-    PushNotificationNotSupportedError,
-    TaskNotFoundError,
-    UnsupportedOperationError,
-)
-from parley.model.operations import OPERATIONS, Operation
+from parley.model.errors import TaskNotFoundError
 from parley.model.parts import Message
-from parley.model.tasks import TaskState
-from parley.server.run import serving
-from parley.testing import FaultProxy
 from tests.client.log_agent import REPORT, LogAgent, fold_of, plain
-from tests.kit.scripted_server import HI, Exchange, ScriptedServer, card, scripted, talk
-from tests.kit.scripted_server import Agent as ScriptedAgent
+from tests.kit.scripted_server import Exchange, ScriptedServer, card, scripted
 
 pytestmark = pytest.mark.anyio
 
@@ -54,124 +41,7 @@ async def say(turn: Turn) -> Any:
     return None
 
 
-@pytest.fixture(params=["JSONRPC", "HTTP+JSON"])
-async def counted(request: Any) -> AsyncIterator[tuple[parley.RemoteAgent, FaultProxy]]:
-    """A client, and what has an item for each connection that it opens."""
-    async with (
-        serving(parley.asgi(agent, drain=0.0)) as url,
-        FaultProxy(url.replace("http", "tcp")) as proxy,
-    ):
-        card = {
-            "name": "Echo",
-            "description": "Says it again.",
-            "version": "1",
-            "capabilities": {"streaming": True},
-            "skills": [],
-            "defaultInputModes": ["text/plain"],
-            "defaultOutputModes": ["text/plain"],
-            "supportedInterfaces": [
-                {
-                    "url": f"http://{proxy.url}",
-                    "protocolBinding": request.param,
-                    "protocolVersion": "1.0",
-                }
-            ],
-        }
-        async with parley.connect(card) as remote:
-            yield remote, proxy
-
-
-async def test_calls_one_after_another_share_a_connection(counted) -> None:
-    remote, proxy = counted
-    for number in range(50):
-        assert (await remote.send(f"message {number}")).text == f"message {number}"
-        with pytest.raises(TaskNotFoundError):
-            await remote.get(f"none-{number}")
-    assert len(proxy.requests) == 1
-
-
-async def test_streams_that_were_read_to_their_end_share_a_connection(counted) -> None:
-    remote, proxy = counted
-    for _ in range(5):
-        assert [event async for event in remote.stream("list")]
-        await remote.send("hello")
-    assert len(proxy.requests) == 1
-
-
-async def test_calls_at_once_have_a_connection_each_and_keep_it(counted) -> None:
-    remote, proxy = counted
-    for _ in range(5):
-        await asyncio.gather(*[remote.send(f"message {number}") for number in range(8)])
-    assert 1 < len(proxy.requests) <= 8
-
-
-async def test_a_stream_that_is_left_early_costs_its_own_connection(counted) -> None:
-    remote, proxy = counted
-    for _ in range(3):
-        async with aclosing(remote.stream("list")) as events:
-            assert await anext(events)
-        await remote.send("hello")
-    assert len(proxy.requests) <= 4
-
-
 # -- what an agent's card does not declare is not asked of it (specification §3.3.4) ---------------
-
-
-REQUIRED = {"uri": "urn:example:signed:v2", "required": True}
-GUARDED = [operation for operation in OPERATIONS if operation.capability]
-REQUESTS: dict[str, dict[str, Any]] = {
-    "CreateTaskPushNotificationConfig": {"task_id": "t", "url": "https://x.example"},
-    "GetTaskPushNotificationConfig": {"task_id": "t", "id": "p"},
-    "ListTaskPushNotificationConfigs": {"task_id": "t"},
-    "DeleteTaskPushNotificationConfig": {"task_id": "t", "id": "p"},
-    "SubscribeToTask": {"id": "t"},
-}
-
-
-def request_of(operation: Operation) -> Any:
-    if operation.name == "SendStreamingMessage":
-        return operation.request(message=to_message("hi"))
-    return operation.request(**REQUESTS.get(operation.name, {}))
-
-
-@pytest.mark.parametrize("operation", GUARDED, ids=lambda operation: operation.name)
-async def test_what_the_card_does_not_declare_is_refused_before_it_is_sent(
-    operation: Operation,
-) -> None:
-    expected: type[A2AError] = UnsupportedOperationError
-    if operation.capability == "push_notifications":
-        expected = PushNotificationNotSupportedError
-    async with talk(ScriptedAgent(HI, capabilities={})) as (remote, server):
-        before = len(server.exchanges)
-        answer = getattr(remote.service, operation.method)(request_of(operation), remote.context)
-        with pytest.raises(expected, match=r"capabilities\."):
-            await (anext(answer) if operation.streaming else answer)
-        assert len(server.exchanges) == before
-
-
-async def test_an_unknown_required_extension_is_named_before_anything_is_sent() -> None:
-    agent = ScriptedAgent(HI, capabilities={"extensions": [REQUIRED]})
-    async with talk(agent) as (remote, server):
-        before = len(server.exchanges)
-        for call in (remote.send("hi"), remote.get("t"), remote.list()):
-            with pytest.raises(ExtensionSupportRequiredError) as raised:
-                await call
-            assert raised.value.metadata == {"requiredExtensions": REQUIRED["uri"]}
-        assert len(server.exchanges) == before
-
-
-async def test_another_version_of_a_required_extension_does_not_do() -> None:
-    agent = ScriptedAgent(HI, capabilities={"extensions": [REQUIRED]})
-    async with talk(agent, extensions=["urn:example:signed:v1"]) as (remote, _):
-        with pytest.raises(ExtensionSupportRequiredError):
-            await remote.send("hi")
-
-
-async def test_a_required_extension_that_is_asked_for_goes_with_every_request() -> None:
-    agent = ScriptedAgent(HI, capabilities={"extensions": [REQUIRED]})
-    async with talk(agent, extensions=[REQUIRED["uri"]]) as (remote, server):
-        assert str(await remote.send("hi")) == "hi"
-        assert server.exchanges[-1].headers["a2a-extensions"] == REQUIRED["uri"]
 
 
 # -- the client for code that does not await -------------------------------------------------------
@@ -247,10 +117,6 @@ def test_the_twin_has_the_methods_of_the_original_with_their_signatures(
             assert isinstance(getattr(twin, name), property)
 
 
-def test_connecting_takes_the_same_options() -> None:
-    assert inspect.signature(connect_sync).parameters == inspect.signature(connect).parameters
-
-
 def test_calls_block_and_raise_what_the_original_raises() -> None:
     with served(echo) as server, connect_sync(server.url, retries=AT_ONCE) as agent:
         assert agent.card.name == "Scripted agent"
@@ -268,33 +134,6 @@ def test_calls_block_and_raise_what_the_original_raises() -> None:
             agent.send("")
     with pytest.raises(Unreachable):
         connect_sync(server.url, retries=0)
-
-
-def test_streams_are_loops_that_survive_cuts_and_may_be_left() -> None:
-    agent = LogAgent(REPORT, [900], numbered=True)
-    with served(agent) as server, connect_sync(server.url, retries=AT_ONCE) as remote:
-        stream = remote.stream("go")
-        assert list(stream) == REPORT
-        assert (stream.task_id, stream.context_id, stream.seq) == ("t-1", "c-1", 6)
-        assert stream.state is TaskState.COMPLETED
-        with remote.subscribe("t-1", after=3) as rest:
-            assert next(rest) == REPORT[3]
-        assert list(rest) == []
-        for event in remote.stream("left without a word"):
-            assert event == REPORT[0]
-            break
-
-
-def test_many_threads_share_a_connection() -> None:
-    with served(echo) as server, connect_sync(server.url) as agent, ThreadPoolExecutor(8) as pool:
-        words = [f"word {n}" for n in range(100)]
-        assert [str(reply) for reply in pool.map(agent.send, words)] == words
-
-
-@pytest.mark.anyio
-async def test_it_works_where_a_loop_is_already_running() -> None:
-    with served(echo) as server, connect_sync(server.url) as agent:
-        assert str(agent.send("from a notebook")) == "from a notebook"
 
 
 def test_closing_ends_calls_under_way_and_the_thread() -> None:

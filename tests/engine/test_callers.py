@@ -10,25 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from parley import Agent, CallContext, Caller, Execution, Message, Retention, Task, TaskState, Turn
-from parley.engine.caller import CLAIM_BYTES, caller_in, kept
-from parley.model.errors import TaskNotFoundError
-from parley.model.operations import CancelTaskRequest, GetTaskRequest
-from parley.model.parts import Part, Role
-from parley.model.struct import Timestamp
-from parley.model.tasks import TaskStatus
-from parley.store.events import (
-    CancelRequested,
-    MessageReceived,
-    RecordKind,
-    Scope,
-    StoredCaller,
-    TurnStarted,
-    logged,
-)
-from parley.store.protocols.task_log import Append
+from parley import Agent, CallContext, Caller, Execution, Retention, TaskState, Turn
+from parley.engine.caller import CLAIM_BYTES, kept
 from parley.store.sqlite.store import SqliteTaskStore
-from tests.engine.fleet import Fleet, collect, until_state
+from tests.engine.fleet import Fleet, until_state
 
 pytestmark = pytest.mark.anyio
 
@@ -59,41 +44,6 @@ def asking(seen: list[Caller]) -> Agent:
         return "hello"
 
     return agent
-
-
-async def test_every_turn_knows_the_same_caller(talk: Any) -> None:
-    seen: list[Caller] = []
-    async with talk(asking(seen)) as caller:
-        task = await caller.task("go", context=KNOWN)
-        task = await caller.task("a", task_id=task.id, context=KNOWN)
-        task = await caller.task("b", task_id=task.id, context=KNOWN)
-        assert (task.state, task.text) == (TaskState.COMPLETED, "a b")
-        reply = await caller.send("hi", context=KNOWN, metadata={"skill": "direct"})
-        assert isinstance(reply, Message)
-    assert len(seen) == 4
-    for each in seen:
-        assert (each.id, each.issuer, each.authenticated) == ("bob", BOB.issuer, True)
-        assert each.claims == KEPT
-
-
-async def test_a_store_that_is_opened_again_knows_the_caller(talk: Any, tmp_path: Path) -> None:
-    seen: list[Caller] = []
-    path = tmp_path / "again.db"
-    fresh = msgspec.structs.replace(BOB, claims={"email": "new@example.com"})
-    async with talk(asking(seen), SqliteTaskStore(path)) as caller:
-        task = await caller.task("go", context=KNOWN)
-    async with talk(asking(seen), SqliteTaskStore(path)) as caller:
-        await caller.task("a", task_id=task.id, context=CallContext(caller=fresh))
-    async with talk(asking(seen), SqliteTaskStore(path)) as caller:
-        task = await caller.task("b", task_id=task.id, context=KNOWN)
-        assert task.state is TaskState.COMPLETED
-        turns = await caller.store.private_records(task.id, [RecordKind.TURN])
-    assert [each.claims for each in seen] == [KEPT, {"email": "new@example.com"}, KEPT]
-    assert len({each.owner for each in seen}) == 1
-    facts, *later = [record.event.caller for record in turns]
-    assert facts == StoredCaller(id="bob", issuer=BOB.issuer, authenticated=True, claims=KEPT)
-    assert [each.claims["email"] for each in later] == ["new@example.com", "bob@example.com"]
-    assert b"hunter2" not in path.read_bytes()
 
 
 async def test_a_turn_that_runs_again_knows_the_caller_of_its_message(
@@ -149,145 +99,7 @@ async def test_another_replica_knows_the_caller(fleet: Fleet) -> None:
     assert [(each.owner, each.claims) for each in seen] == [(BOB.owner, KEPT)] * 3
 
 
-async def test_no_claims_are_kept_unless_named(talk: Any) -> None:
-    seen: list[Caller] = []
-    agent = Agent("Plain")
-
-    @agent.skill
-    async def note(turn: Turn) -> str:
-        seen.append(turn.caller)
-        return "noted"
-
-    async with talk(agent) as caller:
-        await caller.send("go", context=KNOWN)
-    assert seen == [Caller(id="bob", issuer=BOB.issuer, authenticated=True)]
-
-
-async def test_an_anonymous_caller_adds_no_record(talk: Any) -> None:
-    seen: list[Caller] = []
-    agent = Agent("Plain", retention=Retention(claims=["email"]))
-
-    @agent.skill
-    async def ask(turn: Turn) -> str:
-        seen.append(turn.caller)
-        return (await turn.ask("One?")).text
-
-    async with talk(agent) as caller:
-        task = await caller.task("go")
-        assert not await caller.store.private_records(task.id, [RecordKind.TURN])
-        await caller.task("a", task_id=task.id)
-        [received] = await caller.store.private_records(task.id, [RecordKind.RECEIVED])
-        [turn] = await caller.store.private_records(task.id, [RecordKind.TURN])
-        assert b"caller" not in received.payload + turn.payload
-    assert seen == [Caller()] * 2
-
-
-async def test_a_cancellation_says_who_wants_it(talk: Any, tmp_path: Path) -> None:
-    path = tmp_path / "again.db"
-    async with talk(asking([]), SqliteTaskStore(path)) as caller:
-        task = await caller.task("go", context=KNOWN)
-        told: list[Any] = []
-
-        class Listener:
-            def on_record(self, record: Any) -> None:
-                told.append(record.event)
-
-            def on_position(self, place: Any) -> None:
-                pass
-
-        with caller.host.hints.listen(task.id, Listener()):
-            await caller.service.cancel_task(CancelTaskRequest(id=task.id), KNOWN)
-    [cancellation] = [event for event in told if isinstance(event, CancelRequested)]
-    assert cancellation.caller == StoredCaller(
-        id="bob", issuer=BOB.issuer, authenticated=True, claims=KEPT
-    )
-    assert b"hunter2" not in path.read_bytes()
-
-
-async def test_a_message_taken_in_passing_changes_no_caller(talk: Any) -> None:
-    seen: list[Caller] = []
-    agent = Agent("Live", retention=Retention(claims=["email"]))
-
-    @agent.skill(replies="task")
-    async def listen(turn: Turn) -> str:
-        await turn.working("listening")
-        async for message in turn.messages():
-            seen.append(turn.caller)
-            return message.text
-        return ""
-
-    other = msgspec.structs.replace(BOB, claims={"email": "second@example.com"})
-    async with talk(agent) as caller:
-        task = await caller.task("go", context=KNOWN, return_immediately=True)
-        task = await caller.task("live", task_id=task.id, context=CallContext(caller=other))
-        assert task.text == "live"
-        [received] = await caller.store.private_records(task.id, [RecordKind.RECEIVED])
-    assert [each.claims["email"] for each in seen] == ["bob@example.com"]
-    assert received.event.caller.claims == {"email": "second@example.com"}
-
-
 # -- what was written before ---------------------------------------------------------------------
-
-
-async def begun_before(store: SqliteTaskStore, owner: str) -> str:
-    """Write a task that waits as it was written when no caller was kept."""
-    await store.open(lambda records: None)
-    message = Message(
-        message_id="m", role=Role.USER, parts=(Part(text="go"),), task_id="old", context_id="c"
-    )
-    status = TaskStatus(state=TaskState.SUBMITTED, timestamp=Timestamp.now())
-    task = Task(id="old", context_id="c", status=status, history=(message,))
-    append = Append(
-        task_id="old",
-        events=(task,),
-        expected_seq=0,
-        turn=1,
-        scope=Scope("asking", "", owner),
-        context_id="c",
-        turn_open=True,
-        release=True,
-    )
-    await store.append(append)
-    await store.close()
-    return "old"
-
-
-@pytest.mark.parametrize("owner", ["", "bob"])
-async def test_a_task_of_before_belongs_to_its_id(talk: Any, tmp_path: Path, owner: str) -> None:
-    seen: list[Caller] = []
-    path = tmp_path / "old.db"
-    task_id = await begun_before(SqliteTaskStore(path), owner)
-    mine = CallContext(caller=Caller(id=owner, authenticated=bool(owner)))
-    async with talk(asking(seen), SqliteTaskStore(path)) as caller:
-        caller.context = mine
-        await until_state(caller, task_id, TaskState.INPUT_REQUIRED)
-        others = [KNOWN, CallContext(caller=Caller(id="bob")), CallContext()]
-        for stranger in others[:2] if not owner else others:
-            with pytest.raises(TaskNotFoundError):
-                await caller.service.get_task(GetTaskRequest(id=task_id), stranger)
-        await caller.task("a", task_id=task_id)
-    assert seen == [mine.caller] * 2
-
-
-def test_records_of_before_are_read_as_they_were() -> None:
-    received = logged(
-        "t", 1, 1, 1, RecordKind("received"), 0,
-        b'{"entry":"e","message":{"messageId":"m","role":"ROLE_USER","parts":[{"text":"a"}]}}',
-    )  # fmt: skip
-    assert isinstance(received.event, MessageReceived)
-    assert received.event.caller is None
-    turn = logged("t", 1, 1, 1, RecordKind("turn"), 0, b'{"turn":1,"skill":"ask"}')
-    assert turn.event == TurnStarted(turn=1, skill="ask")
-    assert logged("t", 1, 1, 1, RecordKind("cancel"), 0, b"{}").event == CancelRequested()
-
-
-def test_whose_tasks_were_given_an_issuer_since_has_it() -> None:
-    before = StoredCaller(id="bob", authenticated=True, claims={"email": "b"})
-    owner = Caller(id="bob", issuer="a", authenticated=True)
-    assert caller_in(before, owner.owner) == msgspec.structs.replace(owner, claims={"email": "b"})
-    assert caller_in(None, owner.owner) == owner
-    someone = StoredCaller(id="eve", authenticated=True)
-    assert caller_in(someone, owner.owner) == Caller(id="eve", authenticated=True)
 
 
 # -- which claims --------------------------------------------------------------------------------
@@ -336,17 +148,3 @@ def test_claims_to_keep_are_a_list_of_names() -> None:
             Agent("Asking", retention=Retention(claims=[wrong]))  # type: ignore[list-item]
     names = ["email", "sub", "groups", "https://example.com/roles", "token_use", "secretary"]
     assert Retention(claims=names).claims == tuple(names)
-
-
-async def test_a_router_and_an_extended_card_see_all_claims(talk: Any) -> None:
-    seen: list[Any] = []
-    agent = asking([])
-
-    @agent.router
-    def route(asked: Any) -> None:
-        seen.append(asked.caller.claims)
-
-    async with talk(agent) as caller:
-        items = caller.stream("go", context=KNOWN)
-        await collect(items)
-    assert seen == [BOB.claims]

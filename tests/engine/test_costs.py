@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from parley import Agent, Execution, Part, TaskState, Turn
+from parley import Agent, Execution, Part, Turn
 from parley.model.errors import OverloadedError
 from parley.model.operations import CancelTaskRequest, GetTaskRequest
 from parley.store.events import RecordKind
@@ -18,38 +18,6 @@ from tests.kit.waiting import let_time_pass
 from tests.store.counting import CountingStore
 
 pytestmark = pytest.mark.anyio
-
-LARGE = 1_000_000
-
-
-async def test_a_large_artifact_is_written_once_however_many_questions_follow(
-    talk: Any, tmp_path: Path
-) -> None:
-    agent = Agent("Examiner")
-
-    @agent.skill
-    async def examine(turn: Turn) -> str:
-        if turn.number == 1:
-            await turn.artifact("x" * LARGE, name="syllabus")
-        for n in range(100):
-            await turn.ask(f"question {n}?")
-        return "passed"
-
-    store = SqliteTaskStore(tmp_path / "tasks.db", synchronous="NORMAL")
-    wal = tmp_path / "tasks.db-wal"
-    async with talk(agent, store) as caller:
-        task = await caller.task("begin")
-        sizes = []
-        for n in range(40):
-            before = wal.stat().st_size
-            task = await caller.task(f"answer {n}", task_id=task.id)
-            sizes.append(max(0, wal.stat().st_size - before))
-        assert task.state is TaskState.INPUT_REQUIRED
-        assert len(task.history) == 81
-        [artifact] = task.artifacts
-        assert len(artifact.text) == LARGE
-    assert max(sizes) < LARGE // 4  # pages that a turn changes, and nothing of the artifact
-    assert sum(sizes[20:]) < 2 * sum(sizes[:20]) + LARGE // 4
 
 
 @pytest.mark.parametrize("kind", ["text", "raw", "data", "url", "part metadata", "metadata"])
@@ -125,12 +93,6 @@ async def test_so_many_messages_wait_on_a_task_and_no_more(talk: Any) -> None:
                 task = await caller.service.get_task(GetTaskRequest(id=task.id), caller.context)
                 await let_time_pass(0.01)
         assert task.text.startswith("more")
-
-
-@pytest.mark.parametrize("count", [0, -1])
-def test_a_limit_that_lets_no_message_wait_is_refused(count: int) -> None:
-    with pytest.raises(ValueError, match="max_waiting_messages is 1 or more"):
-        Agent("Busy", execution=Execution(max_waiting_messages=count))
 
 
 async def test_what_waits_is_not_read_again_for_every_turn(talk: Any, tmp_path: Path) -> None:

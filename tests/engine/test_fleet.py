@@ -10,16 +10,11 @@ import pytest
 
 from parley import Agent, CallContext, Execution, Message, Task, TaskState, Turn
 from parley.engine.replies import ReplyWait
-from parley.host.host import Host, placed
-from parley.host.options import ServerOptions
 from parley.model.concurrency import outcome_of
 from parley.model.errors import OverloadedError, TaskNotCancelableError, UnsupportedOperationError
 from parley.model.extensions import IDEMPOTENT_SEND
 from parley.model.operations import CancelTaskRequest
 from parley.model.tasks import TaskStatusUpdateEvent
-from parley.store.events import RecordKind
-from parley.store.memory import MemoryLogs, MemoryTaskStore
-from parley.store.protocols.errors import StoreUnavailable
 from tests.engine.fleet import (
     Fleet,
     Gate,
@@ -54,17 +49,6 @@ def quiz(questions: int = 3) -> Agent:
 
 
 # -- messages (E2) -------------------------------------------------------------------------------
-
-
-async def test_a_parked_task_takes_its_answers_from_any_replica(fleet: Fleet) -> None:
-    agent = quiz()
-    replicas = [await fleet.add(agent) for _ in range(3)]
-    task = await replicas[0].task("go")
-    for n in range(3):
-        task = await replicas[(n + 1) % 3].task(f"a{n}", task_id=task.id)
-    assert (task.state, task.text) == (TaskState.COMPLETED, "a0 a1 a2")
-    items = await events_of(replicas[1], task.id)
-    assert [item.seq for item in items] == list(range(1, len(items) + 1))
 
 
 @pytest.mark.parametrize("lost", [0.0, 1.0])
@@ -162,23 +146,6 @@ async def test_a_message_that_no_turn_took_is_refused_on_every_replica(fleet: Fl
         assert isinstance(told, UnsupportedOperationError), told
     final = await get(two, task.id)
     assert "hello?" not in [m.text for m in final.history]
-
-
-async def test_a_sender_elsewhere_is_answered_when_authorisation_is_required(fleet: Fleet) -> None:
-    agent = Agent("Guarded")
-    granted = asyncio.Event()
-
-    @agent.skill(replies="task")
-    async def guarded(turn: Turn) -> str:
-        await turn.require_auth("Sign in", until=granted.wait())
-        return "secret"
-
-    await fleet.add(agent)
-    api = await fleet.add(agent, role="api")
-    task = await asyncio.wait_for(api.task("go"), 20)
-    assert task.state is TaskState.AUTH_REQUIRED
-    granted.set()
-    await until_state(api, task.id, TaskState.COMPLETED)
 
 
 # -- repeats ---------------------------------------------------------------------------------------
@@ -303,30 +270,6 @@ async def test_cancelling_elsewhere_races_completion_and_all_agree(
 # -- lines, roles ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("lost", [0.0, 1.0])
-async def test_what_a_full_replica_takes_in_is_run_by_one_that_has_room(
-    fleet: Fleet, lost: float
-) -> None:
-    fleet.loses = lost
-    gate = Gate(max_running=1)
-    one = await fleet.add(gate.agent)
-    await one.task("first", return_immediately=True)
-    await until(lambda: len(gate.runs) == 1)
-    blocked = asyncio.create_task(one.task("second"))
-    await until(lambda: one.executor.remote_replies.waiting == 1)
-    two = await fleet.add(gate.agent)
-    await until(lambda: len(gate.runs) == 2)
-    assert gate.runs[1] == ("second", 1, two.name)
-    streamed = asyncio.create_task(collect(one.stream("third")))
-    await until(lambda: one.executor.queue.backlog >= 1)
-    gate.open.set()
-    assert (await asyncio.wait_for(blocked, 20)).text == "second"
-    items = await asyncio.wait_for(streamed, 20)
-    assert [item.seq for item in items] == list(range(1, len(items) + 1))
-    assert states(items)[-1] is TaskState.COMPLETED
-    assert not any(item.event.metadata for item in items if hasattr(item.event, "metadata"))
-
-
 async def test_an_api_replica_leaves_turns_to_workers(fleet: Fleet) -> None:
     gate = Gate()
     api = await fleet.add(gate.agent, role="api")
@@ -369,150 +312,7 @@ async def test_the_line_of_all_replicas_is_bounded(
     assert len(gate.runs) == 4
 
 
-async def test_a_caller_with_a_long_line_delays_another_by_one_turn(fleet: Fleet) -> None:
-    gate = Gate(max_running=1)
-    one = await fleet.add(gate.agent)
-    api = await fleet.add(gate.agent, role="api")
-    ada = CallContext(tenant="ada")
-    bob = CallContext(tenant="bob")
-    await one.task("first", return_immediately=True, context=ada)
-    await until(lambda: len(gate.runs) == 1)
-    for n in range(20):
-        await api.task(f"ada {n}", return_immediately=True, context=ada)
-    for n in range(3):
-        await api.task(f"bob {n}", return_immediately=True, context=bob)
-    gate.open.set()
-    await until(lambda: len(gate.runs) == 24)
-    order = [text for text, _, _ in gate.runs][1:]
-    assert order[:6] == ["ada 0", "bob 0", "ada 1", "bob 1", "ada 2", "bob 2"]
-    assert order[6:] == [f"ada {n}" for n in range(3, 20)]
-    await until(lambda: not one.executor.running)
-
-
-async def test_a_role_needs_a_store_that_others_use() -> None:
-    agent = quiz()
-    with pytest.raises(ValueError, match="postgresql://"):
-        Host(placed(agent), MemoryTaskStore(), ServerOptions(role="api"))
-    with pytest.raises(ValueError, match="'both', 'api' or 'worker'"):
-        Host(placed(agent), MemoryTaskStore(), ServerOptions(role="boss"))  # type: ignore[arg-type]
-
-
-async def test_a_sender_waits_no_longer_than_the_ceiling_for_what_stands_in_line(
-    fleet: Fleet,
-) -> None:
-    gate = Gate(blocking_timeout=0.05)
-    api = await fleet.add(gate.agent, role="api")
-    task = await asyncio.wait_for(api.task("go"), 20)
-    assert task.state is TaskState.SUBMITTED
-    gate.open.set()
-    await fleet.add(gate.agent, role="worker")
-    assert (await until_state(api, task.id, TaskState.COMPLETED)).text == "go"
-
-
-async def test_an_answer_that_no_turn_takes_in_time_is_not_answered_by_its_own_question(
-    fleet: Fleet,
-) -> None:
-    agent = Agent("Quiz", execution=Execution(blocking_timeout=0.05))
-
-    @agent.skill(replies="task")
-    async def ask(turn: Turn) -> str:
-        return (await turn.ask("Which?")).text
-
-    one = await fleet.add(agent)
-    task = await one.task("go")
-    assert task.state is TaskState.INPUT_REQUIRED
-    api = await fleet.add(agent, role="api")
-    await fleet.stop(one)
-    answer = api.request("this", task_id=task.id)
-    for _ in range(2):
-        with pytest.raises(OverloadedError, match="waits for its turn"):
-            await asyncio.wait_for(api.service.send_message(answer, ONCE), 20)
-    worker = await fleet.add(agent)
-    await until_state(worker, task.id, TaskState.COMPLETED)
-    done = await api.service.send_message(answer, ONCE)
-    assert isinstance(done, Task)
-    assert (done.state, done.text) == (TaskState.COMPLETED, "this")
-
-
-async def test_a_status_is_never_stamped_before_the_one_before_it() -> None:
-    now = 1_800_000_000_000
-
-    def clock() -> int:
-        nonlocal now
-        now -= 1000  # as that of a replica whose clock is behind
-        return now
-
-    logs = MemoryLogs(clock)
-    agent = quiz(2)
-    one = Host(placed(agent), MemoryTaskStore(logs=logs))
-    two = Host(placed(agent), MemoryTaskStore(logs=logs))
-    await one.start()
-    await two.start()
-    try:
-        task = await Replica(one).task("go")
-        await Replica(two).task("a0", task_id=task.id)
-        await Replica(one).task("a1", task_id=task.id)
-        items = await events_of(Replica(two), task.id)
-    finally:
-        await one.stop()
-        await two.stop()
-    events = [i.event for i in items if isinstance(i.event, Task | TaskStatusUpdateEvent)]
-    stamps = [event.status.timestamp for event in events]
-    assert len(stamps) > 5
-    assert stamps == sorted(stamps, key=lambda stamp: stamp.milliseconds if stamp else 0)
-
-
-async def test_a_host_that_cannot_start_lets_go_of_the_store() -> None:
-    class Half(MemoryTaskStore):
-        closed = False
-
-        async def unclaimed(self) -> Any:
-            raise StoreUnavailable("half of it is gone")
-
-        async def close(self) -> None:
-            self.closed = True
-            await super().close()
-
-    store = Half()
-    with pytest.raises(StoreUnavailable):
-        await Host(placed(quiz()), store).start()
-    assert store.closed
-
-
 # -- draining --------------------------------------------------------------------------------------
-
-
-async def test_a_replica_that_drains_hands_its_turns_over_at_once(new_replica: Any) -> None:
-    gate = Gate()
-    fleet = Fleet(new_replica)
-    one = await fleet.add(gate.agent)
-    sender = asyncio.create_task(one.task("go"))
-    await until(lambda: bool(gate.runs))
-    two = await fleet.add(gate.agent)
-    gate.only = two.name
-    gate.open.set()
-    await fleet.stop(one)
-    task = await asyncio.wait_for(sender, 20)
-    final = await until_state(two, task.id, TaskState.COMPLETED)
-    assert gate.runs[1] == ("go", 2, two.name)
-    assert final.text == "go"
-    turns = await two.store.private_records(task.id, [RecordKind.TURN])
-    (fenced,) = [r for r in turns if r.event.released]  # type: ignore[union-attr]
-    assert fenced.event.attempt == 1  # type: ignore[union-attr]
-    await fleet.close()
-
-
-async def test_turns_let_go_again_and_again_do_not_count_as_failed(fleet: Fleet) -> None:
-    gate = Gate(max_attempts=2)
-    replica = await fleet.add(gate.agent)
-    task = await replica.task("go", return_immediately=True)
-    for n in range(4):
-        await until(lambda n=n: len(gate.runs) == n + 1)  # type: ignore[misc]
-        successor = await fleet.add(gate.agent)
-        await fleet.stop(replica)
-        replica = successor
-    gate.open.set()
-    assert (await until_state(replica, task.id, TaskState.COMPLETED)).text == "go"
 
 
 async def test_a_replica_that_drains_lets_go_of_what_a_stubborn_function_holds(
@@ -539,26 +339,3 @@ async def test_a_replica_that_drains_lets_go_of_what_a_stubborn_function_holds(
     await fleet.stop(one)
     assert (await until_state(two, task.id, TaskState.COMPLETED)).text == "attempt 2"
     finish.set()
-
-
-async def test_nothing_is_adopted_by_a_replica_that_drains(fleet: Fleet) -> None:
-    gate = Gate(max_running=1)
-    one = await fleet.add(gate.agent, drain=20.0)
-    running = await one.task("first", return_immediately=True)
-    waiting = await one.task("second", return_immediately=True)
-    await until(lambda: len(gate.runs) == 1)
-    blocked = asyncio.create_task(one.service.send_message(one.request("third"), one.context))
-    await until(lambda: one.executor.remote_replies.waiting == 1)
-    one.host.drain()
-    with pytest.raises(OverloadedError, match="shutting down"):
-        await one.task("late")
-    gate.open.set()
-    await until(lambda: not one.executor.running)
-    assert (await get(one, running.id)).state is TaskState.COMPLETED
-    assert (await get(one, waiting.id)).state is TaskState.SUBMITTED
-    two = await fleet.add(gate.agent)
-    await until_state(two, waiting.id, TaskState.COMPLETED)
-    third = await asyncio.wait_for(blocked, 20)  # it waited here for what ran there
-    assert isinstance(third, Task)
-    assert third.state is TaskState.COMPLETED
-    assert {name for _, _, name in gate.runs[1:]} == {two.name}

@@ -41,25 +41,6 @@ async def test_what_a_killed_replica_ran_is_run_again_by_another(mortal_fleet: F
     assert again == [{ATTEMPT_KEY: 2}]
 
 
-async def test_a_replica_that_was_silent_too_long_is_fenced_and_its_senders_are_answered(
-    mortal_fleet: Fleet,
-) -> None:
-    gate = Gate()
-    one = await mortal_fleet.add(gate.agent)
-    sender = asyncio.create_task(one.task("go"))
-    await until(lambda: bool(gate.runs))
-    two = await mortal_fleet.add(gate.agent)
-    gate.only = two.name
-    one.fall_silent()  # it goes on, and does not know that it counts as dead
-    await until(lambda: len(gate.runs) == 2)
-    assert gate.runs[1] == ("go", 2, two.name)
-    await until(lambda: not one.executor.running)  # its function was stopped
-    gate.open.set()
-    task = await asyncio.wait_for(sender, 20)
-    assert (task.state, task.text) == (TaskState.COMPLETED, "go")
-    assert states(await events_of(two, task.id)).count(TaskState.COMPLETED) == 1
-
-
 async def test_a_function_that_ignores_that_its_task_is_anothers_is_left_behind(
     mortal_fleet: Fleet,
 ) -> None:
@@ -88,31 +69,6 @@ async def test_a_function_that_ignores_that_its_task_is_anothers_is_left_behind(
     finish.set()
     await until(lambda: not one.executor.running)
     assert (await get(two, task.id)).text == "attempt 2"
-
-
-async def test_steps_and_answers_are_remembered_on_another_replica(mortal_fleet: Fleet) -> None:
-    agent = Agent("Shop")
-    done: list[str] = []
-    reached = asyncio.Event()
-    go_on = asyncio.Event()
-
-    @agent.skill
-    async def shop(turn: Turn) -> str:
-        cost = await turn.step("price", lambda: done.append(where(turn)) or 100)
-        answer = (await turn.ask("Buy?")).text
-        reached.set()
-        await go_on.wait()
-        return f"{answer} {cost}"
-
-    one, two = await mortal_fleet.add(agent), await mortal_fleet.add(agent)
-    task = await one.task("go")
-    await one.task("yes", task_id=task.id, return_immediately=True)
-    await asyncio.wait_for(reached.wait(), 20)
-    await mortal_fleet.kill(one)
-    go_on.set()
-    final = await until_state(two, task.id, TaskState.COMPLETED)
-    assert final.text == "yes 100"
-    assert done == [one.name]
 
 
 async def test_a_task_that_kills_every_replica_fails_after_so_many(mortal_fleet: Fleet) -> None:
@@ -181,23 +137,6 @@ async def test_what_a_store_that_failed_interrupted_is_taken_up_when_it_works(
     final = await until_state(one, task_id, TaskState.COMPLETED)
     assert final.text == "go"
     assert [attempt for _, attempt, _ in gate.runs] == [1, 2, 3, 4]
-
-
-async def test_a_function_that_ends_with_its_event_loop_is_run_again(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("parley.engine.maintenance.SWEEP_SECONDS", 0.05)
-    gate = Gate(max_attempts=2)
-    one = await fleet.add(gate.agent)
-    sender = asyncio.create_task(one.task("go"))
-    await until(lambda: len(gate.runs) == 1)
-    (runner,) = one.executor._runners.values()
-    assert runner._main is not None
-    runner._main.cancel()  # as asyncio does with all tasks when the loop is to end
-    await until(lambda: len(gate.runs) == 2)
-    gate.open.set()
-    final = await asyncio.wait_for(sender, 20)
-    assert (final.state, final.text) == (TaskState.COMPLETED, "go")
 
 
 async def test_a_function_that_could_not_ask_the_store_is_run_again(

@@ -18,32 +18,13 @@ from parley.host.app import asgi
 from parley.host.host import Host, placed
 from parley.host.options import ServerOptions
 from parley.security.egress import Egress
-from parley.store.memory import MemoryLogs
-from parley.store.protocols.claims import SHORTEST_LEASE, Lease
-from parley.store.protocols.errors import StoreError, StoreUnavailable
 from parley.store.sqlite.store import SqliteTaskStore
-from tests.engine.fleet import MemoryBus, MortalStore, Network
 from tests.engine.talk import Talk
 from tests.kit.waiting import let_time_pass, until
 from tests.kit.webhooks import webhook
 from tests.push.pushing import Pushed
 
 pytestmark = pytest.mark.anyio
-
-
-class BadlyClosed(SqliteTaskStore):
-    """A store that fails when all is closed."""
-
-    async def close(self) -> None:
-        await super().close()
-        raise OSError("the disk is gone")
-
-
-class Uncounted(SqliteTaskStore):
-    """A store that is open, and then cannot say what there is to do."""
-
-    async def unclaimed(self) -> Mapping[str, int]:
-        raise StoreUnavailable("nobody can count")
 
 
 @pytest.fixture
@@ -115,38 +96,6 @@ async def nothing_is_left(path: Path, besides: str = "") -> AsyncIterator[None]:
         await after.stop()
 
 
-async def test_a_store_that_closes_badly_is_told_of_when_all_is_stopped(path: Path) -> None:
-    async with nothing_is_left(path):
-        host = host_of(quick(), path, BadlyClosed)
-        await host.start()
-        await Talk(host.services[""], host).task("hello")
-        with pytest.raises(OSError, match="the disk is gone"):
-            await host.stop()
-        await host.stop()  # and there is nothing more to stop
-
-
-async def test_a_bus_that_closes_badly_leaves_no_store_open(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    class BadBus(MemoryBus):
-        async def close(self) -> None:
-            await super().close()
-            raise OSError("the bus is gone")
-
-    store = MortalStore(logs=MemoryLogs(), lease=Lease(SHORTEST_LEASE))
-    async with nothing_is_left(tmp_path / "tasks.db"):
-        host = Host(
-            placed(quick()), store, ServerOptions(drain=0.0), bus=BadBus(Network(lambda: False))
-        )
-        await host.start()
-        await Talk(host.services[""], host).task("hello")
-        with pytest.raises(OSError, match="the bus is gone"):
-            await host.stop()
-        with pytest.raises(StoreError):
-            await store.load("t")
-    assert "stopping hints failed" in caplog.text
-
-
 async def test_a_sender_whose_wait_has_just_expired_does_not_keep_the_server_from_closing(
     path: Path,
 ) -> None:
@@ -189,64 +138,6 @@ async def test_an_agent_that_does_not_end_does_not_keep_the_server_from_closing(
     gate.set()
 
 
-async def test_an_agent_that_missed_one_cancellation_is_told_again(path: Path) -> None:
-    agent, began = Agent("Hard of hearing", execution=Execution(cancel_grace=0.1)), asyncio.Event()
-
-    @agent.skill(replies="task")
-    async def hard(turn: Turn) -> None:
-        for _ in range(2):
-            began.set()
-            with suppress(asyncio.CancelledError):
-                await asyncio.Event().wait()
-
-    async with nothing_is_left(path):
-        host = host_of(agent, path)
-        await host.start()
-        talk = Talk(host.services[""], host)
-        await talk.task("hello", return_immediately=True)
-        await began.wait()
-        await host.stop()
-
-
-async def test_a_webhook_that_never_answers_is_given_up_when_its_grace_is_over(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("parley.host.host.PUSH_GRACE", 0.2)
-    async with webhook() as hook:
-        asked, forever = asyncio.Event(), asyncio.Event()
-
-        async def never(told: Any) -> int:
-            asked.set()
-            await forever.wait()
-            return 200
-
-        hook.answer = never
-        async with nothing_is_left(path):
-            host = host_of(quick(), path, drain=1.0, egress=Egress.allowing(True))
-            await host.start()
-            await Pushed(host).task("hello", f"{hook.url}/a")
-            await asked.wait()
-            await host.stop()
-            forever.set()
-
-
-async def test_of_a_start_that_fails_nothing_stays_open(path: Path) -> None:
-    async with nothing_is_left(path):
-        host = host_of(quick(), path, Uncounted)
-        with pytest.raises(StoreUnavailable, match="nobody can count"):
-            await host.start()
-
-
-async def test_a_host_that_did_not_start_does_not_close_anothers_store(path: Path) -> None:
-    store = SqliteTaskStore(path, synchronous="OFF")
-    one = Host(placed(quick()), store, ServerOptions(drain=0.0))
-    await one.start()
-    with pytest.raises(RuntimeError, match="open already"):
-        await Host(placed(quick()), store, ServerOptions(drain=0.0)).start()
-    await Talk(one.services[""], one).task("still here")
-    await one.stop()
-
-
 async def _cancelled(work: Callable[[], Awaitable[None]], after: int) -> bool:
     """Begin something and cancel it after so many rounds of the loop; return whether that came
     before its end.
@@ -259,16 +150,6 @@ async def _cancelled(work: Callable[[], Awaitable[None]], after: int) -> bool:
     with suppress(asyncio.CancelledError):
         await task
     return was_quicker and task.cancelled()
-
-
-@pytest.mark.parametrize("after", [*range(12), 15, 20, 25, 30])
-async def test_a_start_that_is_cancelled_at_any_moment_leaves_nothing_open(
-    path: Path, after: int
-) -> None:
-    async with nothing_is_left(path):
-        host = host_of(quick(), path)
-        if not await _cancelled(host.start, after):
-            await host.stop()
 
 
 @pytest.mark.parametrize("after", [*range(1, 12), 15, 20, 25, 30])
@@ -325,24 +206,6 @@ class SlowToCount(SqliteTaskStore):
         raise AssertionError
 
 
-async def test_a_lifespan_that_is_cancelled_while_it_begins_leaves_nothing_open(path: Path) -> None:
-    async with nothing_is_left(path):
-        store = SlowToCount(path)
-        store.asked = asyncio.Event()
-        app = asgi(quick(), store=store)
-
-        async def live() -> None:
-            async with app.lifespan():
-                raise AssertionError("it has not begun")
-
-        living = asyncio.create_task(live())
-        await store.asked.wait()
-        living.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await living
-        assert not app.lifecycle.started
-
-
 @pytest.mark.parametrize("begun", [False, True])
 async def test_a_server_that_gives_its_lifespan_up_leaves_nothing_open(
     path: Path, begun: bool
@@ -370,17 +233,3 @@ async def test_a_server_that_gives_its_lifespan_up_leaves_nothing_open(
         living.cancel()
         with pytest.raises(asyncio.CancelledError):
             await living
-
-
-async def test_what_fails_when_the_end_begins_keeps_nobody_from_ending(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fails() -> None:
-        raise RuntimeError("not today")
-
-    async with nothing_is_left(path):
-        app = asgi(quick(), store=f"sqlite:///{path}", drain=0.0)
-        app.lifecycle._drain_callbacks.insert(0, fails)
-        async with app.lifespan():
-            pass
-    assert "not today" in caplog.text

@@ -11,13 +11,12 @@ from uuid import uuid4
 
 import pytest
 
-import parley
 from parley import Retention, Rights, TaskPushNotificationConfig
 from parley.agent.agent import Agent
 from parley.agent.turn import Turn
 from parley.host.host import Host, placed
 from parley.host.options import ServerOptions
-from parley.model.errors import A2AError, TaskNotFoundError
+from parley.model.errors import A2AError
 from parley.model.extensions import IDEMPOTENT_SEND
 from parley.model.operations import (
     CancelTaskRequest,
@@ -31,7 +30,6 @@ from parley.model.operations import (
 )
 from parley.model.parts import Message, Part, Role
 from parley.model.service import CallContext, Caller
-from parley.model.tasks import TaskState
 from parley.security import Bearer, claim
 from parley.store.postgres.store import PostgresTaskStore
 from parley.store.protocols.task_log import Append
@@ -88,33 +86,6 @@ def shops(new_store):
     return opened
 
 
-async def test_a_task_of_one_tenant_does_not_exist_for_another(shops):
-    one = shop()
-    async with shops({"acme": one, "globex": one, "initech": shop("Other")}) as host:
-        acme = Tenant(host, "acme")
-        task = await acme.send("shoes")
-        assert await acme.list() == [task.id]
-        for name in ("globex", "initech"):
-            other = Tenant(host, name)
-            assert await other.list() == []
-            for method, request in (
-                ("get_task", GetTaskRequest(id=task.id)),
-                ("cancel_task", CancelTaskRequest(id=task.id)),
-            ):
-                with pytest.raises(TaskNotFoundError):
-                    await getattr(other.service, method)(request, other.context)
-            with pytest.raises(TaskNotFoundError):
-                await anext(
-                    other.service.subscribe_to_task(
-                        SubscribeToTaskRequest(id=task.id), other.context
-                    )
-                )
-            with pytest.raises(TaskNotFoundError):
-                await other.send("42", task_id=task.id)
-        done = await acme.send("42", task_id=task.id)
-        assert done.state is TaskState.COMPLETED
-
-
 async def test_tenants_share_no_context_though_they_name_it_alike(shops):
     one = shop()
     async with shops({"acme": one, "globex": one}) as host:
@@ -139,40 +110,6 @@ async def test_a_message_that_two_tenants_send_alike_is_no_repeat(shops):
             )
             tasks.append((await tenant.send("shoes", message_id="m-1")).id)
         assert tasks[0] == tasks[2] != tasks[1]
-
-
-async def test_callers_of_one_tenant_are_apart_too(shops):
-    async with shops({"acme": shop()}) as host:
-        task = await Tenant(host, "acme").send("shoes")
-        other = Tenant(host, "acme", "bob")
-        assert await other.list() == []
-        with pytest.raises(TaskNotFoundError):
-            await other.service.get_task(GetTaskRequest(id=task.id), other.context)
-
-
-async def test_tenants_of_one_agent_share_what_runs_it(shops):
-    one = shop()
-    async with shops({"acme": one, "globex": one}) as host:
-        assert host.tenants["acme"] is host.tenants["globex"]
-
-
-def test_different_agents_have_different_keys_as_tenants_too():
-    with pytest.raises(ValueError, match="same key"):
-        parley.asgi(tenants={"acme": shop(), "globex": shop()})
-    with pytest.raises(ValueError, match="same key"):
-        parley.asgi(shop(), tenants={"acme": shop()})
-    parley.asgi(tenants={"acme": shop(), "globex": shop("Other")})
-    one = shop()
-    parley.asgi(one, tenants={"acme": one})
-
-
-def test_what_cannot_be_a_server_of_tenants_is_refused():
-    with pytest.raises(ValueError, match="no agent"):
-        parley.asgi()
-    with pytest.raises(ValueError, match="tenant"):
-        parley.asgi(tenants={"a/b": shop()})
-    with pytest.raises(ValueError, match="no skill"):
-        parley.asgi(tenants={"acme": Agent("Idle")})
 
 
 # -- the work for an id of another owner is that for one that never was: counted, not timed --------

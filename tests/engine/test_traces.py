@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from parley import Agent, CallContext, Execution, TaskState, Turn
-from parley.model.service import NO_TRACE, TraceContext
-from parley.store.events import RecordKind, TurnStarted, logged
-from parley.store.sqlite.store import SqliteTaskStore
-from tests.engine.fleet import Fleet, until_state
+from parley import Agent, CallContext, Turn
+from parley.model.service import TraceContext
+from tests.engine.fleet import Fleet
 
 pytestmark = pytest.mark.anyio
 
@@ -25,36 +22,6 @@ SECOND = TraceContext(traceparent="00-11111111111111111111111111111111-222222222
 def within(trace: TraceContext) -> CallContext:
     """Return the context of a request that belongs to a trace."""
     return CallContext(trace=trace)
-
-
-async def test_a_turn_that_runs_again_belongs_to_the_trace_of_its_message(
-    talk: Any, tmp_path: Path
-) -> None:
-    seen: list[tuple[int, int, TraceContext]] = []
-    begun = asyncio.Event()
-    agent = Agent("Slow", execution=Execution(cancel_grace=0.1))
-
-    @agent.skill(replies="task")
-    async def slow(turn: Turn) -> str:
-        seen.append((turn.number, turn.attempt, turn.trace))
-        if turn.attempt == 1:
-            begun.set()
-            await asyncio.Event().wait()
-        await turn.ask("More?")
-        return "done"
-
-    path = tmp_path / "again.db"
-    async with talk(agent, SqliteTaskStore(path)) as caller:
-        task = await caller.task("go", context=within(FIRST), return_immediately=True)
-        await asyncio.wait_for(begun.wait(), 20)
-    begun.clear()
-    async with talk(agent, SqliteTaskStore(path)) as caller:
-        await until_state(caller, task.id, TaskState.INPUT_REQUIRED)
-        sent = caller.task("a", task_id=task.id, context=within(SECOND), return_immediately=True)
-        await asyncio.gather(sent, asyncio.wait_for(begun.wait(), 20))
-    async with talk(agent, SqliteTaskStore(path)) as caller:
-        await until_state(caller, task.id, TaskState.COMPLETED)
-    assert seen == [(1, 1, FIRST), (1, 2, FIRST), (2, 1, SECOND), (2, 2, SECOND)]
 
 
 async def test_what_an_api_replica_takes_in_a_worker_runs_in_its_trace(fleet: Fleet) -> None:
@@ -89,27 +56,3 @@ async def test_a_message_taken_in_passing_changes_no_trace(talk: Any) -> None:
         task = await caller.task("go", context=within(FIRST), return_immediately=True)
         await caller.task("live", task_id=task.id, context=within(SECOND))
     assert seen == [FIRST]
-
-
-async def test_without_a_trace_the_log_is_as_it_was(talk: Any) -> None:
-    seen: list[TraceContext] = []
-    agent = Agent("Plain")
-
-    @agent.skill
-    async def ask(turn: Turn) -> str:
-        seen.append(turn.trace)
-        return (await turn.ask("One?")).text
-
-    async with talk(agent) as caller:
-        task = await caller.task("go")
-        assert not await caller.store.private_records(task.id, [RecordKind.TURN])
-        await caller.task("a", task_id=task.id)
-        [received] = await caller.store.private_records(task.id, [RecordKind.RECEIVED])
-        [turn] = await caller.store.private_records(task.id, [RecordKind.TURN])
-        assert b"trace" not in received.payload + turn.payload
-    assert seen == [NO_TRACE] * 2
-
-
-def test_a_record_without_a_trace_is_read() -> None:
-    turn = logged("t", 1, 1, 1, RecordKind("turn"), 0, b'{"turn":1,"skill":"ask"}')
-    assert turn.event == TurnStarted(turn=1, skill="ask", trace=None)

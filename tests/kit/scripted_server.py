@@ -284,7 +284,6 @@ def card(url: str, *extensions: str, streaming: bool = True, **more: Any) -> dic
 
 
 AT_ONCE = Retry(calls=3, streams=6, first=0.0, limit=0.0)
-ARTIFACT = {"artifactId": "a", "parts": [{"text": "noted"}]}
 HI = {"message": {"messageId": "r", "role": "ROLE_AGENT", "parts": [{"text": "hi"}]}}
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from parley.model.service import Caller
-from parley.server.app import Settings
 from parley.server.run import serving
 from tests.kit.http import WAIT, ask, call, post
 from tests.kit.scripted import app_of
@@ -91,38 +89,6 @@ async def test_a_mounted_app_believes_no_more_under_uvicorn(tmp_path):
             assert url_of(card) == f"{url}/agents/", claims
         refused = await ask(url, "GET", f"/agents{CARD}", headers={"Host": "evil.example"})
         assert refused.status == 421
-
-
-async def test_a_trusted_proxy_is_believed_under_uvicorn(tmp_path):
-    with uvicorn(tmp_path, "app", trust=True) as url:
-        host = url.removeprefix("http://")
-        card = await ask(url, "GET", CARD, headers={"X-Forwarded-Proto": "https"})
-        assert url_of(card) == f"https://{host}"
-        public = {"X-Forwarded-Proto": "https", "X-Forwarded-Host": "public.example"}
-        card = await ask(url, "GET", CARD, headers={**public, "Host": "public.example"})
-        assert url_of(card) == "https://public.example"
-
-
-async def seen_by(settings, headers):
-    """The scheme and the client of a request, as the function sees them that says who calls."""
-    seen = []
-
-    def identify(scope):
-        seen.append((scope["scheme"], scope["client"][0]))
-        return Caller(id="ada", authenticated=True)
-
-    async with serving(app_of(settings=settings, identify=identify)) as url:
-        assert "result" in (await post(url, call(), headers)).json
-    return seen[0]
-
-
-async def test_who_calls_is_who_is_connected_unless_a_proxy_is_trusted(monkeypatch):
-    claims = {"X-Forwarded-For": "10.0.0.9", "X-Forwarded-Proto": "https"}
-    assert await seen_by(Settings(), claims) == ("http", "127.0.0.1")
-    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
-    assert await seen_by(Settings(), claims) == ("http", "127.0.0.1")
-    monkeypatch.delenv("FORWARDED_ALLOW_IPS")
-    assert await seen_by(Settings(trust_proxy=True), claims) == ("https", "10.0.0.9")
 
 
 @pytest.mark.parametrize(

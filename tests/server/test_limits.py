@@ -5,22 +5,18 @@ what was refused has left nothing behind.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
 import parley
-from parley import Agent, Caller, Execution, Message, Part, Role, Task, TaskState, Turn
+from parley import Agent, Caller, Execution, Message, Part, Role, TaskState, Turn
 from parley.client import RemoteAgent
 from parley.client.retry import Retry
 from parley.model.errors import OverloadedError
 from parley.model.operations import (
-    CancelTaskRequest,
-    GetTaskRequest,
-    ListTasksRequest,
     SendMessageConfiguration,
     SendMessageRequest,
     SubscribeToTaskRequest,
@@ -28,9 +24,6 @@ from parley.model.operations import (
 from parley.server.app import App, Settings
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions
-from parley.store.memory import MemoryTaskStore
-from parley.store.protocols.errors import StoreUnavailable
-from parley.store.protocols.task_log import Append
 from tests.contract.conftest import past_the_card
 from tests.kit.servers import WAYS, grpc_of
 from tests.kit.waiting import until
@@ -144,21 +137,6 @@ async def refused(
     assert caught.value.retry_after == after
 
 
-async def test_turns_that_run(way: dict[str, Any]) -> None:
-    """Direct replies have no task that could stand in line."""
-    gate = Gate(max_running=1)
-    async with serve(gate.agent, way) as served:
-        ada, eve = await served.as_("ada"), await served.as_("eve")
-        sender = asyncio.create_task(past_the_card(ada, "SendMessage", saying("say")))
-        await gate.until_run(1)
-        for name in ("SendMessage", "SendStreamingMessage"):
-            await refused(eve, name, saying("say"), "runs 1 turns already")
-        assert (gate.runs, await served.tasks()) == (1, 0)
-        gate.opened.set()
-        assert (await sender).text == "said"
-        assert (await past_the_card(eve, "SendMessage", saying("say"))).text == "said"
-
-
 async def test_turns_that_stand_in_line(way: dict[str, Any]) -> None:
     gate = Gate(max_running=1, max_queued=2)
     async with serve(gate.agent, way) as served:
@@ -178,28 +156,6 @@ async def test_turns_that_stand_in_line(way: dict[str, Any]) -> None:
         # The task that was refused a message has not heard of it, and takes the next.
         assert (await eve.get(asked.id)) == asked
         assert (await eve.send("yes", task_id=asked.id)).state is TaskState.COMPLETED
-
-
-async def test_senders_that_wait(way: dict[str, Any]) -> None:
-    gate = Gate()
-    async with serve(gate.agent, way, settings=Settings(max_blocking_requests=2)) as served:
-        ada, eve = await served.as_("ada"), await served.as_("eve")
-        senders = [asyncio.create_task(past_the_card(ada, "SendMessage", saying()))]
-        await gate.until_run(1)
-        await refused(ada, "SendMessage", saying(), "1 senders wait for this caller")
-        senders.append(asyncio.create_task(past_the_card(eve, "SendMessage", saying())))
-        await gate.until_run(2)
-        bob = await served.as_("bob")
-        await refused(bob, "SendMessage", saying(), "2 senders wait, which is all")
-        assert (gate.runs, await served.tasks()) == (2, 2)
-        # Who does not wait takes no place, nor does a stream.
-        task = await past_the_card(bob, "SendMessage", saying(at_once=True))
-        stream = bob.stream("x").__aiter__()
-        assert isinstance(await anext(stream), Task)
-        gate.opened.set()
-        assert [(await sender).state for sender in senders] == [TaskState.COMPLETED] * 2
-        assert (await bob.wait(task.id)).state is TaskState.COMPLETED
-        await stream.aclose()
 
 
 async def test_streams_that_are_open(way: dict[str, Any]) -> None:
@@ -225,111 +181,3 @@ async def test_streams_that_are_open(way: dict[str, Any]) -> None:
         for stream in (one, two):
             assert [event async for event in stream][-1].status.state is TaskState.COMPLETED
         assert (await bob.wait(other.id)).state is TaskState.COMPLETED
-
-
-async def test_callers_in_line_take_turns(way: dict[str, Any]) -> None:
-    """Whoever has much in line does not keep another waiting for all of it."""
-    gate = Gate(max_running=1)
-    order: list[str] = []
-
-    @gate.agent.skill(replies="task")
-    async def note(turn: Turn) -> str:
-        """Notes who it was."""
-        order.append(turn.caller.id)
-        return "noted"
-
-    async with serve(gate.agent, way) as served:
-        ada, eve = await served.as_("ada"), await served.as_("eve")
-        await past_the_card(ada, "SendMessage", saying(at_once=True))
-        await gate.until_run(1)
-        tasks = []
-        for remote, times in ((ada, 8), (eve, 2)):
-            for _ in range(times):
-                request = saying("note", at_once=True)
-                tasks.append((remote, await past_the_card(remote, "SendMessage", request)))
-        gate.opened.set()
-        for remote, task in tasks:
-            assert (await remote.wait(task.id)).state is TaskState.COMPLETED
-        assert max(n for n, name in enumerate(order) if name == "eve") <= 3, order
-
-
-@pytest.mark.parametrize("limit", ["turn_timeout", "task_timeout"])
-async def test_time_that_is_over(way: dict[str, Any], limit: str) -> None:
-    gate = Gate(**{limit: timedelta(seconds=0.5)})
-    async with serve(gate.agent, way) as served:
-        ada = await served.as_()
-        task = await past_the_card(ada, "SendMessage", saying())
-        assert task.state is TaskState.FAILED
-        assert "0.5" in task.status.message.text
-        events = await past_the_card(ada, "SendStreamingMessage", saying())
-        assert events[-1].status.state is TaskState.FAILED
-        assert events[-1].status.message.text == task.status.message.text
-
-
-async def test_the_end_of_the_server(way: dict[str, Any]) -> None:
-    gate = Gate()
-    async with serve(gate.agent, way, drain=0.1) as served:
-        ada = await served.as_()
-        task = await past_the_card(ada, "SendMessage", saying(at_once=True))
-        served.app.lifecycle.drain()
-        for name, request in (
-            ("SendMessage", saying()),
-            ("SendStreamingMessage", saying()),
-            ("SubscribeToTask", SubscribeToTaskRequest(id=task.id)),
-            ("CancelTask", CancelTaskRequest(id=task.id)),
-        ):
-            await refused(ada, name, request, "shutting down")
-        assert (gate.runs, await served.tasks()) == (1, 1)
-        assert (await past_the_card(ada, "GetTask", GetTaskRequest(id=task.id))).id == task.id
-
-
-class Away(MemoryTaskStore):
-    """A store that can be away."""
-
-    is_away = False
-
-    def _there(self) -> None:
-        if self.is_away:
-            raise StoreUnavailable("postgresql://db.internal/tasks: the database is away")
-
-    def append(self, append: Append) -> Any:
-        if not self.is_away:
-            return super().append(append)
-        failed = asyncio.get_running_loop().create_future()
-        failed.set_exception(StoreUnavailable("postgresql://db.internal/tasks: away"))
-        return failed
-
-    async def load(self, task_id: str, **wanted: Any) -> Any:
-        self._there()
-        return await super().load(task_id, **wanted)
-
-    async def list(self, query: Any) -> Any:
-        self._there()
-        return await super().list(query)
-
-
-OPERATIONS: dict[str, Callable[[str], Any]] = {
-    "SendMessage": lambda task_id: saying(),
-    "SendStreamingMessage": lambda task_id: saying(),
-    "GetTask": lambda task_id: GetTaskRequest(id=task_id),
-    "ListTasks": lambda task_id: ListTasksRequest(),
-    "CancelTask": lambda task_id: CancelTaskRequest(id=task_id),
-    "SubscribeToTask": lambda task_id: SubscribeToTaskRequest(id=task_id),
-}
-
-
-async def test_a_store_that_is_away(way: dict[str, Any]) -> None:
-    gate = Gate()
-    store = Away()
-    async with serve(gate.agent, way, store=store) as served:
-        ada = await served.as_()
-        gate.opened.set()
-        task = await past_the_card(ada, "SendMessage", saying())
-        store.is_away = True
-        for name, request in OPERATIONS.items():
-            if name == "ListTasks" and way["version"] == "0.3":
-                continue
-            await refused(ada, name, request(task.id), "(?!.*internal).*does not work", after=5)
-        store.is_away = False
-        assert await served.tasks() == 1
-        assert (await past_the_card(ada, "SendMessage", saying())).state is TaskState.COMPLETED

@@ -1,7 +1,5 @@
 """Where agents are: several on a server, apps inside other apps, prefixes and slashes."""
 
-import contextlib
-
 import pytest
 from fastapi import FastAPI
 from starlette.applications import Starlette
@@ -58,21 +56,6 @@ async def two():
         yield url
 
 
-async def test_two_agents_answer_each_under_its_path(two):
-    for path, name in (("/time", "time"), ("/report", "report")):
-        assert text_of(await post(two, call(), path=path)) == name
-        assert text_of(await post(two, call(), path=f"{path}/")) == name
-        card = await ask(two, "GET", path + CARD)
-        assert card.json["name"] == name
-        assert url_of(card) == f"{two}{path}"
-
-
-async def test_the_address_in_a_card_takes_requests_with_and_without_a_slash(two):
-    path = path_of(url_of(await ask(two, "GET", f"/time{CARD}")))
-    assert text_of(await post(two, call(), path=path)) == "time"
-    assert text_of(await post(two, call(), path=f"{path}/")) == "time"
-
-
 async def test_a_root_without_an_agent_lists_those_there_are(two):
     response = await ask(two, "GET", "/")
     assert response.status == 200
@@ -83,16 +66,6 @@ async def test_a_root_without_an_agent_lists_those_there_are(two):
         ]
     }
     assert (await ask(two, "HEAD", "/")).status == 200
-
-
-async def test_a_path_without_an_agent_is_told_where_they_are(two):
-    for method, path in (("GET", CARD), ("POST", "/x"), ("GET", "/times"), ("DELETE", "/x")):
-        response = await ask(two, method, path, b"{}" if method == "POST" else b"", JSON)
-        assert response.status == 404
-        assert "/time" in response.json["agents"][0]["url"]
-        assert path in response.json["error"]
-    refused = await ask(two, "GET", "/", headers={"Host": "a/b"})
-    assert refused.status == 400
 
 
 @pytest.mark.parametrize("version", ["0.3", "1.0", "", "7.5"])
@@ -128,21 +101,6 @@ async def test_an_agent_at_the_root_and_one_below_it():
         assert url_of(await ask(url, "GET", f"/a/b{CARD}")) == f"{url}/a/b"
 
 
-@pytest.mark.parametrize(
-    "path", ["time", "/a b", "/a//b", "/ä", "/a?b", "/{id}", "/health", "/health/x", "/.well-known"]
-)
-def test_a_path_that_cannot_be_one_is_refused(path):
-    with pytest.raises(ValueError, match="path"):
-        create_app({path: named("x")})
-
-
-def test_a_server_needs_agents_at_different_paths():
-    with pytest.raises(ValueError, match="at least one"):
-        create_app({})
-    with pytest.raises(ValueError, match="same path"):
-        create_app({"": named("x"), "/": named("y")})
-
-
 @pytest.mark.parametrize("url", ["agents.example", "ftp://x", "https://x?y", "https://", "/x"])
 def test_a_public_address_that_cannot_be_one_is_refused(url):
     with pytest.raises(ValueError, match="https://"):
@@ -163,21 +121,6 @@ AROUND = pytest.mark.parametrize("around", [starlette_around, fastapi_around])
 
 
 @AROUND
-async def test_an_app_answers_under_the_prefix_that_it_is_mounted_at(around):
-    life = Life()
-    app = app_of(startup=life.start, shutdown=life.stop)
-    async with serving(around(app, lifespan=app.lifespan)) as url:
-        assert life.started == 1
-        assert (await ask(url, "GET", "/agents/health/ready")).status == 200
-        card = await ask(url, "GET", f"/agents{CARD}")
-        path = path_of(url_of(card))
-        assert text_of(await post(url, call(), path=path)) == "It is noon."
-        assert (await ask(url, "GET", "/agents/nowhere")).status == 404
-        assert life.stopped == 0
-    assert (life.started, life.stopped) == (1, 1)
-
-
-@AROUND
 async def test_several_agents_answer_under_the_prefix_too(around):
     app = create_app({"/time": named("time"), "/report": named("report")})
     async with serving(around(app, lifespan=app.lifespan)) as url:
@@ -187,21 +130,6 @@ async def test_several_agents_answer_under_the_prefix_too(around):
         assert text_of(await post(url, call(), path=f"{path}/")) == "time"
         index = (await ask(url, "GET", "/agents/")).json
         assert index["agents"][1]["url"] == f"{url}/agents/report"
-
-
-@AROUND
-async def test_the_lifespan_can_be_entered_by_one_of_the_app_around(around):
-    life = Life()
-    app = app_of(startup=life.start, shutdown=life.stop)
-
-    @contextlib.asynccontextmanager
-    async def lifespan(outer):
-        async with app.lifespan(outer):
-            yield
-
-    async with serving(around(app, lifespan=lifespan)) as url:
-        assert "result" in (await post(url, call(), path="/agents/")).json
-    assert (life.started, life.stopped) == (1, 1)
 
 
 @AROUND
@@ -223,24 +151,3 @@ async def test_streams_work_under_a_prefix():
         await http.request("POST", "/agents/", call("SubscribeToTask"), JSON)
         assert (await http.head())[1]["content-type"] == "text/event-stream"
         assert len([frame async for frame in http.frames()]) == 3
-
-
-async def test_a_root_path_that_a_proxy_took_off_is_in_the_address():
-    app = app_of()
-
-    async def behind_proxy(scope, receive, send):
-        # What FastAPI(root_path=...) does: the path is as the proxy left it.
-        await app({**scope, "root_path": "/public"}, receive, send)
-
-    async with serving(behind_proxy) as url:
-        assert "result" in (await post(url, call())).json
-        assert url_of(await ask(url, "GET", CARD)) == f"{url}/public/"
-
-
-async def test_mounts_inside_mounts():
-    app = app_of()
-    outer = Starlette(routes=[Mount("/a", routes=[Mount("/{b}", app=app)])], lifespan=app.lifespan)
-    async with serving(outer) as url:
-        card = await ask(url, "GET", f"/a/%C3%BC{CARD}")
-        assert url_of(card) == f"{url}/a/%C3%BC/"
-        assert "result" in (await post(url, call(), path="/a/%C3%BC/")).json

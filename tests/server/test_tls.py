@@ -19,7 +19,7 @@ from parley.client.bindings.http import GrpcTls, HttpTransport
 from parley.server.app import Settings
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions, TlsOptions, tls_options
-from parley.server.tls import Handshakes, ReloadingTls, TlsFailure, new_context, read_files
+from parley.server.tls import ReloadingTls, TlsFailure
 from tests.kit.certificates import Authority, Pair, trusting
 from tests.kit.scripted import app_of
 from tests.kit.waiting import until
@@ -80,19 +80,6 @@ async def ask(stream, path="/health/live", host="localhost") -> bytes:
 # -- serving -----------------------------------------------------------------------------------
 
 
-async def test_agents_are_called_over_https_and_their_cards_say_so(tls):
-    transport = HttpTransport(tls=trusting(AUTHORITY))
-    async with (
-        serving(parley.asgi(agent), tls=tls) as url,
-        transport,
-        parley.connect(url, http=transport) as remote,
-    ):
-        assert url.startswith("https://127.0.0.1:")
-        offered = {each.url for each in remote.card.supported_interfaces}
-        assert offered == {url, f"{url}/envelope"}
-        assert (await remote.send("what time is it?")).text == "It is noon."
-
-
 async def test_grpc_has_the_same_certificate_unless_it_has_its_own(tls, tmp_path):
     authority = AUTHORITY.write(tmp_path)
     transport = HttpTransport(tls=trusting(AUTHORITY), grpc_tls=GrpcTls(ca=authority))
@@ -107,74 +94,10 @@ async def test_grpc_has_the_same_certificate_unless_it_has_its_own(tls, tmp_path
         assert url in urls
 
 
-@pytest.mark.parametrize(
-    ("version", "is_accepted"),
-    [
-        (ssl.TLSVersion.TLSv1_1, False),
-        (ssl.TLSVersion.TLSv1_2, True),
-        (ssl.TLSVersion.TLSv1_3, True),
-    ],
-)
-async def test_tls_1_2_is_the_least(tls, version, is_accepted):
-    context = trusting(AUTHORITY)
-    with (
-        pytest.warns(DeprecationWarning, match="TLSv1")
-        if not is_accepted
-        else contextlib.nullcontext()
-    ):
-        context.minimum_version = context.maximum_version = version
-    context.set_ciphers("ALL:@SECLEVEL=0")
-    async with serving(app_of(), tls=tls) as url:
-        if is_accepted:
-            async with connected(url, context) as stream:
-                assert b"200 OK" in await ask(stream)
-        else:
-            with pytest.raises((ssl.SSLError, ConnectionError)):
-                async with connected(url, context):
-                    pass
-
-
-@pytest.mark.parametrize("cipher", ["AES128-SHA", "AES256-GCM-SHA384", "ECDHE-ECDSA-AES256-SHA"])
-async def test_weak_cipher_suites_are_refused(tls, cipher):
-    context = trusting(AUTHORITY)
-    context.maximum_version = ssl.TLSVersion.TLSv1_2
-    context.set_ciphers(f"{cipher}:@SECLEVEL=0")
-    async with serving(app_of(), tls=tls) as url:
-        with pytest.raises((ssl.SSLError, ConnectionError)):
-            async with connected(url, context):
-                pass
-
-
-async def test_http_1_1_is_negotiated(tls):
-    context = trusting(AUTHORITY)
-    context.set_alpn_protocols(["h2", "http/1.1"])
-    async with serving(app_of(), tls=tls) as url, connected(url, context) as (_, writer):
-        assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == "http/1.1"
-
-
-async def test_a_client_that_trusts_another_authority_refuses_the_server(tls):
-    async with serving(app_of(), tls=tls) as url, aiohttp.ClientSession() as http:
-        with pytest.raises(aiohttp.ClientConnectorCertificateError):
-            await http.get(f"{url}/health/live", ssl=trusting(OTHER))
-
-
 async def test_plain_http_to_the_port_gets_no_answer(tls):
     async with serving(app_of(), tls=tls) as url, aiohttp.ClientSession() as http:
         with pytest.raises(aiohttp.ClientError):
             await http.get(f"http{url.removeprefix('https')}/health/live")
-
-
-async def test_a_handshake_that_never_ends_is_ended(tls):
-    app = app_of(settings=Settings(head_timeout=0.1))
-    async with serving(app, tls=tls) as url:
-        port = int(url.rpartition(":")[2])
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        try:
-            assert await reader.read() == b""
-        except ConnectionError:
-            pass
-        finally:
-            writer.close()
 
 
 async def test_handshakes_under_way_are_bounded(tls):
@@ -192,38 +115,6 @@ async def test_handshakes_under_way_are_bounded(tls):
         for _ in range(9):
             async with connected(url) as stream:
                 assert b"200 OK" in await ask(stream)
-
-
-class Handshake:
-    """What is counted: any object that can be referred to weakly."""
-
-
-def test_a_handshake_that_the_event_loop_has_ended_is_not_counted():
-    handshakes = Handshakes(1, seconds=0)
-    kept = [Handshake() for _ in range(3)]
-    for each in kept:
-        handshakes.begin(each)
-    handshakes = Handshakes(1, seconds=60)
-    first, second = Handshake(), Handshake()
-    handshakes.begin(first)
-    with pytest.raises(ssl.SSLError):
-        handshakes.begin(second)
-    handshakes.end(first)
-    handshakes.begin(second)
-
-
-async def test_a_connection_that_closes_within_its_handshake_is_not_counted(tls):
-    app = app_of(settings=Settings(max_connections=80))
-    async with serving(app, tls=tls) as url:
-        port = int(url.rpartition(":")[2])
-        for _ in range(45):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write_eof()
-            with contextlib.suppress(ConnectionError):
-                await reader.read()
-            writer.close()
-        async with connected(url) as stream:
-            assert b"200 OK" in await ask(stream)
 
 
 async def test_an_app_sees_the_tls_of_its_connections(tls):
@@ -346,22 +237,6 @@ def test_a_key_that_does_not_match_is_told(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["cert", "key", "client_ca"])
-def test_a_missing_file_is_told(tmp_path, name):
-    tls = options(tmp_path, client_ca=AUTHORITY.write(tmp_path))
-    Path(getattr(tls, name)).unlink()
-    with pytest.raises(TlsFailure, match="cannot be read: No such file"):
-        ReloadingTls(tls)
-
-
-@pytest.mark.parametrize("name", ["cert", "key", "client_ca"])
-def test_a_file_of_another_kind_is_told(tmp_path, name):
-    tls = options(tmp_path, client_ca=AUTHORITY.write(tmp_path))
-    Path(getattr(tls, name)).write_bytes(b"\x30\x82")
-    with pytest.raises(TlsFailure, match="is not PEM"):
-        ReloadingTls(tls)
-
-
-@pytest.mark.parametrize("name", ["cert", "key", "client_ca"])
 def test_damaged_pem_is_told(tmp_path, name):
     tls = options(tmp_path, client_ca=AUTHORITY.write(tmp_path))
     kind = "PRIVATE KEY" if name == "key" else "CERTIFICATE"
@@ -376,21 +251,6 @@ def test_authorities_are_certificates_of_authorities(tmp_path):
         ReloadingTls(options(tmp_path, client_ca=own))
 
 
-def test_a_key_that_changes_while_it_is_read_is_a_failure_of_the_files(tmp_path, monkeypatch):
-    monkeypatch.setenv("PARLEY_TLS_KEY_PASSWORD", "open sesame")
-    pair = AUTHORITY.server()
-    cert, key = pair.write(tmp_path, "server", b"open sesame")
-    whole = key.read_bytes()
-    key.write_bytes(whole[:80])
-
-    def make_context() -> ssl.SSLContext:
-        key.write_bytes(whole)
-        return new_context()
-
-    with pytest.raises(TlsFailure, match="cannot be decrypted"):
-        read_files(TlsOptions(cert=cert, key=key), "none", make_context)
-
-
 def test_an_encrypted_key_needs_its_passphrase(tmp_path, monkeypatch):
     cert, key = AUTHORITY.server().write(tmp_path, "server", password=b"open sesame")
     tls = TlsOptions(cert=cert, key=key)
@@ -403,16 +263,6 @@ def test_an_encrypted_key_needs_its_passphrase(tmp_path, monkeypatch):
     assert "barley" not in str(told.value)
     monkeypatch.setenv("PARLEY_TLS_KEY_PASSWORD", "open sesame")
     assert b"ENCRYPTED" not in ReloadingTls(tls).files.key
-
-
-@pytest.mark.skipif(os.name != "posix", reason="files have no such modes")
-def test_a_key_that_others_can_read_is_warned_of(tmp_path, caplog):
-    tls = options(tmp_path)
-    ReloadingTls(tls)
-    assert not caplog.records
-    Path(tls.key).chmod(0o644)
-    ReloadingTls(tls)
-    assert "other users can read the private key" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -439,31 +289,3 @@ def test_files_that_make_no_sense_together_are_refused(given, words):
 
 
 # -- HSTS --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("host", "max_age", "is_told"),
-    [
-        ("agents.example.com", 31536000, True),
-        ("agents.example.com:8443", 60, True),
-        ("agents.example.com", 0, False),
-        ("localhost", 31536000, False),
-        ("clock.localhost", 31536000, False),
-        ("127.0.0.1", 31536000, False),
-        ("192.0.2.7", 31536000, False),
-        ("[::1]", 31536000, False),
-    ],
-)
-async def test_browsers_are_told_to_come_back_over_https(tls, host, max_age, is_told):
-    app = app_of(settings=Settings(hsts_max_age=max_age, allowed_hosts=("*",)))
-    header = f"strict-transport-security: max-age={max_age}\r\n".encode()
-    async with serving(app, tls=tls) as url, connected(url) as stream:
-        assert (header in await ask(stream, host=host)) == is_told
-        assert (header in await ask(stream, "/nowhere", host)) == is_told
-
-
-async def test_nothing_is_told_over_plain_http():
-    app = app_of(settings=Settings(allowed_hosts=("*",)))
-    async with serving(app) as url, aiohttp.ClientSession() as http:
-        answer = await http.get(f"{url}/health/live", headers={"Host": "agents.example.com"})
-        assert "strict-transport-security" not in answer.headers

@@ -7,7 +7,6 @@ import gc
 import socket
 import weakref
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,24 +14,18 @@ from starlette.types import Receive, Scope, Send
 
 import parley
 from parley import (
-    A2AError,
     Agent,
     BlockingTurn,
     CardDetails,
     Message,
-    Part,
-    RemoteTaskFailed,
     Task,
     TaskArtifactUpdateEvent,
     TaskState,
     TaskStatusUpdateEvent,
     Turn,
 )
-from parley.agent.remote.bound_agent import LOGGED_BYTES
 from parley.client.errors import Timeout
 from parley.server.run import serving
-from parley.store.events import RecordKind, StepResult
-from parley.store.memory import MemoryTaskStore
 from parley.testing import completed, input_required
 from tests.kit.waiting import let_time_pass, until
 
@@ -66,81 +59,6 @@ class Counted:
                     await turn.working("waiting")
                     await asyncio.Event().wait()
             return f"{name} did {turn.text}"
-
-
-async def test_two_agents_work_at_once_and_a_question_goes_up_and_its_answer_down(
-    serve: Any, talk_to: Any
-) -> None:
-    flights, hotels = Counted("Flights"), Counted("Hotels")
-    urls = [await serve(flights.agent), await serve(hotels.agent)]
-    planner = Agent("Planner")
-
-    @planner.skill
-    async def plan(turn: Turn) -> str:
-        """Plans a trip."""
-        flight, hotel = await asyncio.gather(
-            turn.delegate(urls[0], "ask When?"), turn.delegate(urls[1], "book")
-        )
-        return f"{flight.text}; {hotel.text}"
-
-    remote = await talk_to(planner)
-    task = await remote.send("Rome")
-    assert task.state is TaskState.INPUT_REQUIRED
-    assert task.status.message.text == "When?"
-    task = await remote.send("Monday", task=task)
-    assert task.state is TaskState.COMPLETED
-    assert task.text == "Flights was told Monday; Hotels did book"
-    assert flights.runs == ["ask When?"]
-    assert hotels.runs == ["book"]
-
-
-async def test_two_agents_that_both_ask_are_answered_one_after_the_other(
-    serve: Any, talk_to: Any
-) -> None:
-    first, second = Counted("First"), Counted("Second")
-    urls = [await serve(first.agent), await serve(second.agent)]
-    planner = Agent("Planner")
-
-    @planner.skill
-    async def plan(turn: Turn) -> str:
-        """Asks twice."""
-        answers = await asyncio.gather(
-            turn.delegate(urls[0], "ask One?"), turn.delegate(urls[1], "ask Two?")
-        )
-        return "; ".join(answer.text for answer in answers)
-
-    remote = await talk_to(planner)
-    task = await remote.send("go")
-    for _ in range(2):
-        assert task.state is TaskState.INPUT_REQUIRED
-        task = await remote.send(f"for {task.status.message.text}", task=task)
-    assert task.text == "First was told for One?; Second was told for Two?"
-    assert (first.runs, second.runs) == (["ask One?"], ["ask Two?"])
-
-
-async def test_a_typed_question_is_passed_up_unchanged_and_its_answer_down(
-    serve: Any, talk_to: Any
-) -> None:
-    form = Part(data={"schema": {"type": "object"}}, media_type="application/schema+json")
-    asking, planner = Agent("Asking"), Agent("Planner")
-
-    @asking.skill
-    async def ask(turn: Turn) -> str:
-        """Asks for data."""
-        return str((await turn.ask([Part(text="Which?"), form])).parts[0].data)
-
-    url = await serve(asking)
-
-    @planner.skill
-    async def plan(turn: Turn) -> str:
-        """Delegates."""
-        return (await turn.delegate(url, "go")).text
-
-    remote = await talk_to(planner)
-    task = await remote.send("go")
-    assert task.status.message.parts == (Part(text="Which?"), form)
-    task = await remote.send(task=task, data={"from": "2026-05-01"})
-    assert task.text == "{'from': '2026-05-01'}"
 
 
 async def test_authorisation_is_passed_up_and_a_message_goes_down(serve: Any, talk_to: Any) -> None:
@@ -188,33 +106,6 @@ async def test_authorisation_out_of_band_needs_no_message_to_the_remote_agent(
     assert (task.state, task.text) == (TaskState.COMPLETED, "paid")
 
 
-@pytest.mark.parametrize("streaming", [True, False])
-async def test_a_further_attempt_gets_the_logged_answers(
-    serve: Any, talk_to: Any, streaming: bool
-) -> None:
-    other = Counted("Other", streaming=streaming)
-    url = await serve(other.agent)
-    planner = Agent("Planner")
-    seen: list[list[str]] = []
-
-    @planner.skill
-    async def plan(turn: Turn) -> str:
-        """Calls in each of its ways, and asks in between."""
-        async with turn.connect(url) as remote:
-            answers = [await remote.send("one"), await remote.send("two", key="second")]
-            stream = remote.stream("three")
-            events = [event async for event in stream]
-            answers.append(await remote.get(stream.task_id) if stream.task_id else events[-1])
-        seen.append([answer.text for answer in answers])
-        return (await turn.ask("And?")).text
-
-    remote = await talk_to(planner)
-    task = await remote.send("go")
-    await remote.send("done", task=task)
-    assert seen == [["Other did one", "Other did two", "Other did three"]] * 2
-    assert other.runs == ["one", "two", "three"]
-
-
 async def test_a_question_waits_until_the_task_of_a_message_that_is_being_sent_is_known(
     talk_to: Any,
 ) -> None:
@@ -258,67 +149,6 @@ async def test_a_question_waits_until_the_task_of_a_message_that_is_being_sent_i
         assert calls[0].cancelled() or calls[0].exception() is None
 
 
-async def test_the_message_is_in_the_log_before_it_is_sent(serve: Any, talk_to: Any) -> None:
-    other, planner = Agent("Other"), Agent("Planner")
-    found: list[tuple[str, str]] = []
-
-    store = MemoryTaskStore()
-
-    async def logged(task_id: str) -> list[Any]:
-        records = await store.private_records(task_id, [RecordKind.REMEMBERED])
-        return [record.event for record in records]
-
-    async def in_log(task_id: str) -> str:
-        return "".join(bytes(e.value).decode() for e in await logged(task_id))
-
-    @other.skill
-    async def work(turn: Turn) -> str:
-        """Looks into the log of its caller."""
-        found.append((turn.message.message_id, await in_log(turn.text)))
-        return "done"
-
-    url = await serve(other)
-
-    @planner.skill
-    async def plan(turn: Turn) -> str:
-        """Tells which task calls."""
-        await turn.delegate(url, turn.task_id)
-        return turn.task_id
-
-    remote = await talk_to(planner, store=store)
-    task = await remote.send("go")
-    ((message_id, log),) = found
-    assert message_id in log
-    events = await logged(task.id)
-    assert next(e.key for e in events if isinstance(e, StepResult)) == f"call:{url}#1"
-    assert b'"answered":true' in bytes(events[-1].value)
-
-
-async def test_tasks_of_one_context_call_in_one_remote_context(serve: Any, talk_to: Any) -> None:
-    other = Counted("Other")
-    url = await serve(other.agent)
-    planner = Agent("Planner")
-
-    @planner.skill
-    async def plan(turn: Turn) -> str:
-        """Calls three times."""
-        await turn.delegate(url, "one")
-        await turn.delegate(url, "two")
-        await turn.delegate(url, "three", key="aside")
-        return "done"
-
-    remote = await talk_to(planner)
-    task = await remote.send("go")
-    await remote.send("again", context_id=task.context_id)
-    await remote.send("elsewhere")
-    one, two, aside, *rest = other.contexts
-    assert one == two
-    assert aside != one
-    assert rest[:3] == [one, one, aside]
-    assert not {one, aside} & set(rest[3:])
-    assert rest[3] == rest[4] != rest[5]
-
-
 async def test_progress_and_artifacts_are_passed_on_as_they_come(serve: Any, talk_to: Any) -> None:
     writer, planner = Agent("Writer"), Agent("Planner")
 
@@ -347,46 +177,6 @@ async def test_progress_and_artifacts_are_passed_on_as_they_come(serve: Any, tal
     assert len({chunk.artifact.artifact_id for chunk in chunks}) == 2
     task = await remote.get(events[0].id)
     assert task.artifacts[0].text == "once upon"
-
-
-async def test_what_another_agent_refuses_can_be_caught_and_is_not_told_on(
-    serve: Any, talk_to: Any
-) -> None:
-    other = Counted("Other")
-    url = await serve(other.agent)
-    planner = Agent("Planner")
-    caught: list[Exception] = []
-
-    @planner.skill
-    async def plan(turn: Turn) -> str:
-        """Is refused, and fails."""
-        async with turn.connect(url) as remote:
-            try:
-                await remote.send("hello", task_id="no-such-task")
-            except A2AError as error:
-                caught.append(error)
-            try:
-                await turn.delegate(remote, "fail internal-host-17")
-            except RemoteTaskFailed as error:
-                caught.append(error)
-            if turn.text == "refusal":
-                await remote.get("no-such-task")
-            await turn.delegate(remote, "fail internal-host-18")
-        return "unreachable"
-
-    remote = await talk_to(planner)
-    for text in ("refusal", "failure"):
-        task = await remote.send(text)
-        assert isinstance(task, Task)
-        assert task.state is TaskState.FAILED
-        assert "Reference" in task.text
-        assert "no-such-task" not in task.text
-        assert "internal-host" not in task.text
-    assert [type(error).__name__ for error in caught[:2]] == [
-        "TaskNotFoundError",
-        "RemoteTaskFailed",
-    ]
-    assert "internal-host-17" in str(caught[1])
 
 
 async def test_a_call_that_is_not_answered_in_time_says_so(serve: Any, talk_to: Any) -> None:
@@ -444,33 +234,6 @@ async def test_a_connection_that_was_given_back_is_not_kept_until_the_turn_ends(
     assert (await (await talk_to(planner)).send("go")).text == "None"
 
 
-async def test_a_large_answer_is_fetched_again_instead_of_logged(serve: Any, talk_to: Any) -> None:
-    much = "much " * (LOGGED_BYTES // 5)
-    store = MemoryTaskStore()
-    other, planner = Agent("Other"), Agent("Planner")
-
-    @other.skill(replies="task")
-    async def work(turn: Turn) -> str:
-        """Answers with much."""
-        return much
-
-    url = await serve(other)
-    seen: list[str] = []
-
-    @planner.skill
-    async def plan(turn: Turn) -> str:
-        """Calls, and asks."""
-        seen.append((await turn.delegate(url, "go")).text)
-        return (await turn.ask("And?")).text
-
-    remote = await talk_to(planner, store=store)
-    task = await remote.send("go")
-    await remote.send("done", task=task)
-    assert seen == [much] * 2
-    records = await store.private_records(task.id, [RecordKind.REMEMBERED])
-    assert all(len(record.payload) < 10_000 for record in records)
-
-
 async def test_return_immediately_gives_the_task_that_goes_on(serve: Any, talk_to: Any) -> None:
     other = Counted("Other")
     url = await serve(other.agent)
@@ -522,30 +285,6 @@ async def test_wrong_uses_are_refused_with_what_would_be_right(serve: Any, talk_
     assert "leave it out" in errors[1]
     assert "give either" in errors[2]
     assert other.runs == ["one"]
-
-
-async def test_a_call_that_goes_elsewhere_in_a_further_attempt_is_an_error(
-    serve: Any, talk_to: Any
-) -> None:
-    urls = [await serve(Counted("One").agent), await serve(Counted("Two").agent)]
-    planner = Agent("Planner")
-    seen: list[str] = []
-
-    @planner.skill
-    async def plan(turn: Turn) -> str:
-        """Is not deterministic."""
-        try:
-            await turn.delegate(urls[turn.number - 1], "go", key="k")
-        except ValueError as error:
-            seen.append(str(error))
-        return (await turn.ask("And?")).text
-
-    remote = await talk_to(planner)
-    task = await remote.send("go")
-    await remote.send("done", task=task)
-    assert len(seen) == 1
-    assert urls[0] in seen[0]
-    assert urls[1] in seen[0]
 
 
 async def test_a_skill_without_a_task_is_told_that_calls_need_one(serve: Any, talk_to: Any) -> None:
@@ -617,39 +356,3 @@ async def test_turns_share_one_connection_and_the_card_is_fetched_once(
     with pytest.raises(parley.ClientError, match=r"call turn.connect again"):
         await opened[0].send("late", key="late")
     assert len(other.runs) == 3
-
-
-async def test_an_agent_that_cannot_be_reached_is_an_error_of_the_client(talk_to: Any) -> None:
-    planner = Agent("Planner")
-    seen: list[str] = []
-
-    @planner.skill
-    async def plan(turn: Turn) -> str:
-        """Calls nobody."""
-        try:
-            await turn.delegate("http://127.0.0.1:9", "go")
-        except parley.ClientError as error:
-            seen.append(type(error).__name__)
-        return "done"
-
-    assert (await (await talk_to(planner)).send("go")).text == "done"
-    assert seen == ["Unreachable"]
-
-
-async def test_large_files_go_by_reference(serve: Any, talk_to: Any, tmp_path: Path) -> None:
-    other, planner = Agent("Other"), Agent("Planner")
-
-    @other.skill(replies="task")
-    async def work(turn: Turn) -> str:
-        """Says what it got."""
-        (file,) = turn.files
-        return f"{file.url is not None}"
-
-    url = await serve(other, store=f"sqlite:///{tmp_path / 'other.db'}")
-
-    @planner.skill
-    async def plan(turn: Turn) -> str:
-        """Sends a large file."""
-        return (await turn.delegate(url, "read", files=[b"x" * 3_000_000])).text
-
-    assert (await (await talk_to(planner)).send("go")).text == "True"

@@ -13,12 +13,10 @@ import pytest
 import parley
 from parley import Agent, Caller, Execution, Task, TaskState, Turn
 from parley.agent.remote.connections import MAX_IDLE_CONNECTIONS
-from parley.model.errors import UnsupportedOperationError
 from parley.server.run import serving
 from parley.store.events import RecordKind
 from parley.store.memory import MemoryTaskStore
 from tests.kit.servers import served
-from tests.kit.waiting import let_time_pass, until
 
 pytestmark = pytest.mark.anyio
 
@@ -52,70 +50,6 @@ async def state_of(url: str, text: str) -> TaskState | None:
             if task.history[0].text == text:
                 return task.state
     return None
-
-
-async def test_canceling_a_task_cancels_its_calls_unless_told_otherwise(
-    serve: Any, talk_to: Any
-) -> None:
-    other = Other()
-    url = await serve(other.agent)
-    planner = Agent("Planner")
-
-    @planner.skill(replies="task")
-    async def plan(turn: Turn) -> str:
-        """Calls two at once."""
-        await asyncio.gather(
-            turn.delegate(url, "wait"), turn.delegate(url, "goes on", cancel_remote=False)
-        )
-        return "never"
-
-    remote = await talk_to(planner)
-    task = await remote.send("go", return_immediately=True)
-    await until(lambda: len(other.ended) == 2)
-    assert (await remote.cancel(task.id)).state is TaskState.CANCELED
-    assert await state_of(url, "wait") is TaskState.CANCELED
-    assert await state_of(url, "goes on") is TaskState.WORKING
-
-
-async def test_a_call_that_was_just_begun_is_canceled_too(serve: Any, talk_to: Any) -> None:
-    """The task's id is not known yet when the cancellation comes."""
-    other = Other()
-    url = await serve(other.agent)
-    planner = Agent("Planner")
-
-    @planner.skill(replies="task")
-    async def plan(turn: Turn) -> str:
-        """Cancels itself while it sends."""
-        async with turn.connect(url) as remote:
-            call = asyncio.ensure_future(remote.send("wait"))
-            await let_time_pass(turn.metadata["after"])
-            call.cancel()
-            await asyncio.wait([call])
-        turn.fail("enough")
-
-    remote = await talk_to(planner)
-    for after in (0, 0.001, 0.003, 0.006, 0.01):
-        await remote.send("go", metadata={"after": after})
-    async with parley.connect(url) as remote:
-        states = {task.state async for task in remote.tasks()}
-    assert states <= {TaskState.CANCELED}
-
-
-async def test_a_task_that_waits_for_an_answer_cancels_what_asked(serve: Any, talk_to: Any) -> None:
-    other = Other()
-    url = await serve(other.agent)
-    planner = Agent("Planner")
-
-    @planner.skill
-    async def plan(turn: Turn) -> str:
-        """Passes a question up."""
-        return (await turn.delegate(url, "ask")).text
-
-    remote = await talk_to(planner)
-    task = await remote.send("go")
-    assert task.state is TaskState.INPUT_REQUIRED
-    assert (await remote.cancel(task.id)).state is TaskState.CANCELED
-    assert await state_of(url, "ask") is TaskState.CANCELED
 
 
 async def test_a_failure_and_a_timeout_cancel_what_still_runs(serve: Any, talk_to: Any) -> None:
@@ -190,24 +124,6 @@ async def test_a_task_that_completes_leaves_what_it_began(serve: Any, talk_to: A
     assert await state_of(url, "wait") in (TaskState.SUBMITTED, TaskState.WORKING)
 
 
-async def test_an_agent_that_cannot_be_reached_does_not_hold_up_the_end(
-    talk_to: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    other = Other()
-    planner = Agent("Planner")
-    async with serving(parley.asgi(other.agent, drain=0)) as url:
-
-        @planner.skill
-        async def plan(turn: Turn) -> str:
-            """Passes a question up."""
-            return (await turn.delegate(url, "ask")).text
-
-        remote = await talk_to(planner)
-        task = await remote.send("go")
-    assert (await remote.cancel(task.id)).state is TaskState.CANCELED
-    assert "is not canceled" in caplog.text
-
-
 async def test_a_task_that_calls_nobody_reads_nothing_to_end(talk_to: Any) -> None:
     reads: list[Any] = []
 
@@ -237,43 +153,6 @@ async def test_a_task_that_calls_nobody_reads_nothing_to_end(talk_to: Any) -> No
     await remote.cancel(stream.task_id)
     kinds = [RecordKind.REMEMBERED]
     assert not [args for args in reads if kinds[0] in args[1]]
-
-
-async def test_a_call_that_was_refused_and_sent_again_is_canceled(serve: Any, talk_to: Any) -> None:
-    other = Other()
-    busy = Agent("Busy")
-    is_busy = True
-
-    @busy.skill
-    async def work(turn: Turn) -> str:
-        """Refuses the first message, and waits with the next."""
-        if is_busy:
-            raise UnsupportedOperationError("not now")
-        await turn.working("waiting")
-        other.ended[turn.text] = "began"
-        await asyncio.Event().wait()
-        return "never"
-
-    url = await serve(busy)
-    planner = Agent("Planner")
-
-    @planner.skill
-    async def plan(turn: Turn) -> str:
-        """Asks its caller when the agent refuses."""
-        try:
-            await turn.delegate(url, "go")
-        except parley.A2AError:
-            await turn.ask("It refuses. Again?")
-        return "never"
-
-    remote = await talk_to(planner)
-    task = await remote.send("go")
-    assert task.state is TaskState.INPUT_REQUIRED
-    is_busy = False
-    await remote.send("yes", task=task, return_immediately=True)
-    await until(lambda: bool(other.ended))
-    assert (await remote.cancel(task.id)).state is TaskState.CANCELED
-    assert await state_of(url, "go") is TaskState.CANCELED
 
 
 async def test_a_cancellation_has_the_credentials_of_its_call_when_the_connection_is_a_new_one(

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
 import parley
-from parley import Agent, Caller, Execution, Retention, Task, TaskState, Turn
+from parley import Agent, Caller, Retention, TaskState, Turn
 from parley.engine.caller import chain_id
 from parley.extensions import CallChain, Chain
-from parley.model.errors import InvalidParamsError, UnsupportedOperationError
+from parley.model.errors import UnsupportedOperationError
 from parley.model.extensions import CALL_CHAIN
 from parley.model.operations import AuthenticationInfo, ListTasksRequest, TaskPushNotificationConfig
-from parley.model.struct import Timestamp
 from parley.store.events import RecordKind
 from parley.store.memory import MemoryTaskStore
 
 pytestmark = pytest.mark.anyio
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-
-
-def in_ms(milliseconds: int) -> Timestamp:
-    return Timestamp.from_milliseconds(Timestamp.now().milliseconds + milliseconds)
 
 
 def passing_on(name: str, to: list[str], seen: list[Any] | None = None, **options: Any) -> Agent:
@@ -82,96 +75,6 @@ async def test_a_chain_that_comes_back_is_refused_before_there_is_a_task(serve: 
         await send(first, Chain(hops=3, path=("other", await chain_id(store, "first"))))
     assert caught.value.metadata["problem"] == "loop"
     assert caught.value.metadata["extension"] == CALL_CHAIN
-
-
-async def test_too_many_hops_are_refused_before_there_is_a_task(serve: Any) -> None:
-    url = await serve(passing_on("Last", [], execution=Execution(max_hops=2)))
-    assert (await send(url, Chain(hops=2))).text == "end"
-    with pytest.raises(UnsupportedOperationError, match="at most 2") as caught:
-        await send(url, Chain(hops=3))
-    assert caught.value.metadata["problem"] == "hops"
-    with pytest.raises(ValueError, match="max_hops is 1 or more"):
-        Agent("None", execution=Execution(max_hops=0))
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        "three",
-        {"hops": -1},
-        {"hops": True},
-        {"hops": 1.5},
-        {"deadline": "tomorrow"},
-        {"deadline": 3},
-        {"path": "me"},
-        {"path": [""]},
-        {"path": ["x" * 129]},
-        {"path": ["x"] * 65},
-    ],
-)
-async def test_something_else_than_a_chain_is_refused(serve: Any, value: Any) -> None:
-    url = await serve(passing_on("Last", []))
-    async with parley.connect(url, extensions=[CallChain()]) as remote:
-        with pytest.raises(InvalidParamsError, match=CALL_CHAIN):
-            await remote.send("go", metadata={CALL_CHAIN: value})
-
-
-async def test_without_the_extension_its_data_means_nothing(serve: Any) -> None:
-    url = await serve(passing_on("Last", []))
-    async with parley.connect(url) as remote:
-        answer = await remote.send("go", metadata={CALL_CHAIN: {"hops": 1000}})
-    assert answer.text == "end"
-
-
-async def test_a_deadline_that_has_passed_is_refused(serve: Any) -> None:
-    url = await serve(passing_on("Last", []))
-    with pytest.raises(UnsupportedOperationError, match="has passed") as caught:
-        await send(url, Chain(deadline=in_ms(-1000)))
-    assert caught.value.metadata["problem"] == "deadline"
-
-
-async def test_the_earliest_deadline_travels(serve: Any) -> None:
-    seen: list[Any] = []
-    last = await serve(passing_on("Last", [], seen))
-    quick = await serve(
-        passing_on(
-            "Quick",
-            [last],
-            execution=Execution(turn_timeout=timedelta(hours=2), task_timeout=timedelta(days=1)),
-        )
-    )
-    given = in_ms(3_600_000)
-    await send(quick)
-    await send(quick, Chain(deadline=given))
-    await send(quick, Chain(deadline=in_ms(10 * 3_600_000)))
-    of_turn, of_caller, later = (Timestamp.parse(chain["deadline"]) for chain, _, _ in seen)
-    assert of_caller == given
-    for each in (of_turn, later):
-        assert timedelta(hours=1.9) < each - Timestamp.now() <= timedelta(hours=2)
-
-
-async def test_the_deadline_of_a_caller_bounds_the_turn_of_its_message_and_no_other(
-    serve: Any,
-) -> None:
-    agent = Agent("Slow", execution=Execution(cancel_grace=0.1))
-
-    @agent.skill
-    async def work(turn: Turn) -> str:
-        """Asks, and then waits for ever."""
-        await turn.ask("Go on?")
-        if turn.latest.text == "wait":
-            await asyncio.Event().wait()
-        await turn.ask("Again?")
-        return "done"
-
-    url = await serve(agent)
-    task = await send(url, Chain(deadline=in_ms(60_000)))
-    async with parley.connect(url, extensions=[CallChain()]) as remote:
-        soon = CallChain.says(Chain(deadline=in_ms(400)))
-        task = await remote.send("wait", task=task, metadata=soon)
-    assert isinstance(task, Task)
-    assert task.state is TaskState.FAILED
-    assert "deadline of its caller" in task.text
 
 
 async def test_a_turn_belongs_to_the_trace_of_its_message_and_its_calls_too(serve: Any) -> None:

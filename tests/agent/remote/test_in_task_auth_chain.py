@@ -9,9 +9,6 @@ import pytest
 
 import parley
 from parley import Agent, Task, TaskState, Turn
-from parley.client import auth_request
-from parley.model.service import Caller
-from parley.security import Bearer
 from parley.server.run import serving
 from tests.kit.servers import served
 from tests.kit.waiting import let_time_pass
@@ -66,32 +63,3 @@ async def test_the_agent_between_is_restarted_while_it_waits(tmp_path: Path) -> 
             assert await ended(url, task) == "True"
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert not [path for path in files if TOKEN.encode() in path.read_bytes()]
-
-
-async def test_an_agent_that_knows_its_callers_takes_it_from_its_own_caller_alone() -> None:
-    callers = {"t-user": Caller(id="ada"), "t-agent": Caller(id="between")}
-    where: dict[str, str] = {}
-    guarded = inner(security=Bearer(callers.get))
-    as_itself = delegating("Itself", where, "inner", bearer="t-agent")
-    for_user = delegating("For the user", where, "inner", bearer="t-user")
-    async with (
-        serving(parley.asgi(guarded, drain=0.0)) as where["inner"],
-        serving(parley.asgi(as_itself, drain=0.0)) as itself,
-        serving(parley.asgi(for_user, drain=0.0)) as user,
-    ):
-        for url, taken in ((itself, False), (user, True)):
-            own = {"headers": {"Authorization": "Bearer t-user"}}
-            async with parley.connect(url, **own, trust_origins=[where["inner"]]) as remote:
-                task = await remote.send("hi")
-                assert isinstance(task, Task)
-                assert auth_request(task) is not None
-                if taken:
-                    await remote.authorize(task, TOKEN)
-                    async with asyncio.timeout(20):
-                        while not (task := await remote.get(task.id)).state.is_terminal:
-                            await let_time_pass(0.05)
-                    assert task.text == "True"
-                else:
-                    with pytest.raises(parley.ClientError, match="404"):
-                        await remote.authorize(task, TOKEN)
-                    await remote.cancel(task.id)

@@ -25,10 +25,8 @@ from parley import (
     TaskState,
     Turn,
 )
-from parley.extensions import CallChain, Chain
 from parley.extensions.questions import TypedQuestions
 from parley.host.host import Host
-from parley.model.extensions import CALL_CHAIN
 from parley.model.operations import GetTaskRequest, ListTasksRequest
 from parley.security import Bearer, anonymous
 from parley.store.memory import MemoryTaskStore
@@ -75,28 +73,6 @@ def front(*used: Agent, name: str = "Front", **options: Any) -> Agent:
     return agent
 
 
-async def test_an_agent_calls_another_of_its_process_which_has_no_address() -> None:
-    peer = Peer()
-    host_app = parley.asgi({"/front": front(peer.agent)}, publisher="example.com", drain=0)
-    async with parley.connect(host_app, path="/front") as remote:
-        done = await remote.send("one")
-        assert done.text == "did one"
-    assert list(host_app.agents) == ["/front"]
-    assert peer.runs == ["one"]
-
-
-async def test_questions_progress_and_the_answer_pass_through() -> None:
-    peer = Peer()
-    async with client(front(peer.agent)) as remote:
-        asked = await remote.send("ask")
-        assert asked.state is TaskState.INPUT_REQUIRED
-        assert asked.text == "Which day?"
-        await remote.crash()
-        done = await remote.send("Monday", task=asked)
-        assert done.text == "ask: Monday"
-    assert peer.runs == ["ask"]
-
-
 async def test_a_typed_question_of_a_part_keeps_its_schema() -> None:
     inner = Agent("Inner")
 
@@ -109,34 +85,6 @@ async def test_a_typed_question_of_a_part_keeps_its_schema() -> None:
         asked = await remote.send("go")
         assert TypedQuestions.uri in asked.status.message.extensions
         assert (await remote.send(data=4, task=asked)).text == "5"
-
-
-async def test_the_caller_and_the_tenant_are_those_of_the_turn() -> None:
-    peer = Peer()
-    async with client(front(peer.agent), caller=Caller("ann", authenticated=True)) as remote:
-        await remote.send("one")
-    assert [(each.id, each.authenticated) for each in peer.callers] == [("ann", True)]
-
-
-async def test_an_agent_that_is_not_used_is_refused_with_what_to_write(caplog: Any) -> None:
-    peer = Peer()
-    agent = Agent("Front")
-
-    @agent.skill
-    async def go(turn: Turn) -> str:
-        """Delegates to one that is not used."""
-        with pytest.raises(ValueError, match=r"write Agent\('Front', ..., uses=\[...\]\)"):
-            await turn.delegate(peer.agent, "x")
-        with pytest.raises(ValueError, match="leave out bearer="):
-            await turn.connect(used, bearer="x")
-        with pytest.raises(ValueError, match="leave out bearer="):
-            await turn.connect(used, bearer="x")
-        return "refused"
-
-    used = Peer("Used").agent
-    agent.uses = (used,)
-    async with client(agent) as remote:
-        assert (await remote.send("go")).text == "refused"
 
 
 def test_circles_and_keys_that_are_taken_are_refused() -> None:
@@ -152,38 +100,6 @@ def test_circles_and_keys_that_are_taken_are_refused() -> None:
         Agent("Three", uses=["http://localhost:1"])  # type: ignore[list-item]
     with pytest.raises(TypeError, match=r"write uses=\[two\]"):
         Agent("Three", uses=two)  # type: ignore[arg-type]
-
-
-async def test_an_agent_that_is_used_and_served_is_one(talk_to: Any) -> None:
-    peer = Peer()
-    app = parley.asgi({"/front": front(peer.agent), "/peer": peer.agent}, drain=0)
-    async with parley.connect(app, path="/front") as remote:
-        await remote.send("wait", return_immediately=True)
-        await until(lambda: peer.runs)
-        async with parley.connect(app, path="/peer") as direct:
-            assert [task.text async for task in direct.tasks()] == ["at it"]
-        peer.go.set()
-
-
-async def test_the_hops_and_the_path_grow_through_a_process() -> None:
-    """So that a loop through an agent elsewhere is found."""
-    seen: list[Any] = []
-    inner = Agent("Inner", execution=Execution(max_hops=2))
-
-    @inner.skill
-    async def work(turn: Turn) -> str:
-        """Says the chain."""
-        seen.append(turn.metadata[CALL_CHAIN])
-        return "done"
-
-    agent = front(front(inner, name="Middle"))
-    async with client(agent) as remote:
-        await remote.send("go")
-        [chain] = seen
-        assert (chain["hops"], len(chain["path"])) == (2, 2)
-        given = CallChain.says(Chain(hops=1))
-        failed = await remote.send("go", metadata=given)
-        assert failed.state is TaskState.COMPLETED  # the client did not activate the chain
 
 
 @pytest.mark.parametrize("kind", ["memory:", "sqlite"])
@@ -211,42 +127,6 @@ async def test_what_was_answered_before_a_crash_is_not_asked_again(
         done = await remote.wait(task.id)
         assert done.text == "did now; did wait"
     assert (peer.runs, other.runs) == (["now"], ["wait"])
-
-
-async def test_the_part_and_the_whole_run_on_different_replicas(fleet: Fleet) -> None:
-    peer = Peer()
-    agent = front(peer.agent)
-    first, second = await fleet.add(agent), await fleet.add(agent)
-    task = await first.send("wait", return_immediately=True)
-    assert isinstance(task, Task)
-    await until(lambda: peer.runs)
-    # The whole is claimed by another replica, while the part goes on at the first.
-    first.executor.runs_turns = False
-    for runner in list(first.executor._active):
-        runner.release()
-    await until(lambda: second.executor.running == 1, 20)
-    assert first.host.executors["peer"].running == 1
-    peer.go.set()
-    done = await until_state(second, task.id, TaskState.COMPLETED)
-    assert (done.text, peer.runs) == ("did wait", ["wait"])
-
-
-async def test_another_replica_cancels_the_parts_of_a_dead_one(mortal_fleet: Fleet) -> None:
-    peer = Peer()
-    agent = front(peer.agent)
-    first = await mortal_fleet.add(agent)
-    context = CallContext(caller=Caller("ann", authenticated=True))
-    task = await first.send("wait", return_immediately=True, context=context)
-    assert isinstance(task, Task)
-    await until(lambda: peer.runs)
-    await mortal_fleet.kill(first)
-    mortal_fleet.replicas.remove(first)
-    second = await mortal_fleet.add(agent)
-    await second.executor.cancel(task.id)
-    service = second.host.parts["peer"]
-    listed = await service.list_tasks(everything(), context)
-    assert [each.state for each in listed.tasks] == [TaskState.CANCELED]
-    await first.host._disconnect()
 
 
 def everything() -> ListTasksRequest:
@@ -484,30 +364,6 @@ async def test_a_part_has_its_lifespan_and_its_limits_and_can_be_streamed() -> N
         await remote.advance(600)  # it waits for room, but not for a day
         assert (await remote.get(task.id)).state is TaskState.FAILED
     assert events == ["opened", "closed"]
-
-
-async def test_workers_run_the_parts_of_what_an_api_process_accepts(fleet: Fleet) -> None:
-    peer = Peer()
-    agent = front(peer.agent)
-    api = await fleet.add(agent, role="api")
-    await fleet.add(agent, role="worker")
-    done = await api.send("one")
-    assert isinstance(done, Task)
-    assert done.text == "did one"
-    assert api.host.executors["peer"].running == 0
-
-
-async def test_what_a_part_asks_is_canceled_with_the_task_that_asks() -> None:
-    peer = Peer()
-    agent = front(peer.agent)
-    app = parley.asgi({"/front": agent, "/peer": peer.agent}, drain=0)
-    async with (
-        parley.connect(app, path="/front") as remote,
-        parley.connect(app, path="/peer") as direct,
-    ):
-        asked = await remote.send("ask")
-        assert (await remote.cancel(asked.id)).state is TaskState.CANCELED
-        assert [task.state async for task in direct.tasks()] == [TaskState.CANCELED]
 
 
 async def test_a_text_of_a_caller_is_no_agent_of_the_process() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import shlex
 import tracemalloc
@@ -22,10 +21,7 @@ from parley.model.cards import (
     AgentCapabilities,
     AgentCard,
     AgentSkill,
-    APIKeySecurityScheme,
-    HTTPAuthSecurityScheme,
     SecurityRequirement,
-    SecurityScheme,
     StringList,
 )
 from parley.model.errors import PermissionDeniedError, UnauthenticatedError
@@ -33,7 +29,6 @@ from parley.testing import Issuer
 from tests.client.auth.declared import Tokens, bank, oauth, openid, served
 from tests.kit.scripted_server import Exchange, card, scripted, task
 from tests.kit.servers import WAYS, grpc_of
-from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -138,31 +133,6 @@ async def test_scopes_that_no_token_gets_are_asked_for_once_a_call(issuer: Issue
     assert len(tokens.seen) == 1
 
 
-async def test_a_step_up_that_is_cancelled_asks_for_nothing_more(issuer: Issuer) -> None:
-    tokens = Tokens(issuer, openid(issuer))
-    async with served(bank(tokens)) as url, parley.connect(url, auth=service()) as agent:
-        asked = await agent.send("now", metadata={"skill": "pay"})
-        await agent.get(asked.id)
-        before = issuer.requests["token"]
-        issuer.hang("token")
-        call = asyncio.create_task(agent.cancel(asked.id))
-        await until(lambda: issuer.requests["token"] > before)
-        call.cancel()
-        await asyncio.wait([call])
-        issuer.recover()
-        await agent.get(asked.id)
-        assert issuer.requests["token"] == before + 1
-
-
-async def test_concurrent_calls_wait_for_one_token(issuer: Issuer) -> None:
-    tokens = Tokens(issuer, openid(issuer))
-    async with served(bank(tokens)) as url:
-        given = service()
-        async with parley.connect(url, auth=given) as one, parley.connect(url, auth=given) as other:
-            await asyncio.gather(*(agent.send("hi") for agent in (one, other) for _ in range(5)))
-    assert issuer.requests["token"] == 1
-
-
 async def test_a_token_is_renewed_before_it_expires(issuer: Issuer) -> None:
     tokens = Tokens(issuer, openid(issuer))
     now = 0.0
@@ -177,28 +147,6 @@ async def test_a_token_is_renewed_before_it_expires(issuer: Issuer) -> None:
         await agent.send("hi")
         assert issuer.requests["token"] == 2
     assert not tokens.refused
-
-
-async def test_two_agents_never_get_the_same_token(issuer: Issuer) -> None:
-    one, other = Tokens(issuer, openid(issuer)), Tokens(issuer, openid(issuer))
-    given = service()
-    async with served(bank(one)) as first, served(bank(other)) as second:
-        for url in (first, second):
-            async with parley.connect(url, auth=given) as agent:
-                await agent.send("hi")
-    assert not set(one.seen) & set(other.seen)
-
-
-async def test_a_function_gives_the_current_token_and_is_asked_again(issuer: Issuer) -> None:
-    tokens = Tokens(issuer, openid(issuer))
-    made = [issuer.token(expires_in=-10), issuer.token()]
-
-    async def current() -> str:
-        return made.pop(0) if len(made) > 1 else made[0]
-
-    async with served(bank(tokens)) as url, parley.connect(url, auth=auth.Bearer(current)) as agent:
-        assert (await agent.send("hi")).text == "ada: 42"
-    assert len(tokens.seen) == 2
 
 
 # -- the choice -----------------------------------------------------------------------------------
@@ -262,18 +210,6 @@ async def test_credentials_of_the_wrong_kind_are_refused_with_the_right_ones() -
     assert "auth=Bearer(...) or Basic(...)" in said
     assert "parley auth login http://127.0.0.1" in said
     assert "k-secret" not in said
-
-
-async def test_a_refusal_says_what_the_agent_wants() -> None:
-    async def refusing(exchange: Exchange) -> None:
-        if exchange.method == "GET":
-            await exchange.json(declaring(server.url, SCHEMES, {"bearer": []}))
-        else:
-            await exchange.json({}, 401, www_authenticate="Bearer")
-
-    async with scripted(refusing) as server, parley.connect(server.url) as remote:
-        with pytest.raises(AuthenticationRequired, match=r"it wants HTTP Bearer: connect\(..., "):
-            await remote.get("t-1")
 
 
 async def test_the_command_that_a_refusal_advises_runs_nothing_of_the_agents() -> None:
@@ -409,27 +345,7 @@ async def test_a_card_that_challenges_gets_a_token_of_an_issuer_that_the_user_na
     assert issuer.requests["token"] == 1
 
 
-async def test_a_blocking_client_gets_tokens_too(issuer: Issuer) -> None:
-    tokens = Tokens(issuer, openid(issuer))
-    async with served(bank(tokens)) as url:
-
-        def call() -> str:
-            with parley.connect_sync(url, auth=service()) as agent:
-                assert agent.has_credentials
-                return agent.send("hi").text
-
-        assert await asyncio.to_thread(call) == "service: 42"
-
-
 async def test_an_agent_of_this_process_is_called_with_a_token(issuer: Issuer) -> None:
     agent: Agent = bank(Tokens(issuer, openid(issuer)))
     async with parley.connect(agent, auth=service()) as remote:
         assert (await remote.send("hi")).text == "service: 42"
-
-
-def test_declared_schemes_are_told_apart() -> None:
-    key = SecurityScheme(api_key_security_scheme=APIKeySecurityScheme(location="header", name="k"))
-    digest = SecurityScheme(http_auth_security_scheme=HTTPAuthSecurityScheme(scheme="Digest"))
-    for credential in (auth.Bearer("t"), auth.Basic("a", "b"), service(issuer="https://id.test")):
-        assert not credential.fits(key)
-        assert not credential.fits(digest)

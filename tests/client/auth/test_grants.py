@@ -110,21 +110,6 @@ async def test_nobody_but_the_login_that_was_begun_is_let_in(issuer: Issuer) -> 
     assert 200 not in browser.answers[6:]
 
 
-@pytest.mark.parametrize(
-    ("iss", "is_right"), [("https://evil.example", False), (None, False), ("", False)]
-)
-async def test_an_answer_of_another_issuer_is_not_used(
-    issuer: Issuer, iss: str | None, is_right: bool
-) -> None:
-    tokens = Tokens(issuer, openid(issuer))
-    browser = Browser(lambda back: [with_parameter(back, iss=iss)])
-    given = auth.AuthorizationCode("app", open_url=browser)
-    async with served(bank(tokens)) as url, parley.connect(url, auth=given) as agent:
-        with pytest.raises(auth.TokenRefused, match="its code is not used"):
-            await agent.send("hi")
-    assert issuer.requests["token"] == 0
-
-
 async def test_a_card_cannot_have_the_code_of_one_issuer_sent_to_another(issuer: Issuer) -> None:
     async with Issuer() as evil:
         declared = oauth(issuer, "authorization_code", token_url=f"{evil.url}/token")
@@ -148,33 +133,6 @@ async def test_a_card_cannot_have_the_code_of_one_issuer_sent_to_another(issuer:
                     with pytest.raises(auth.TokenRefused, match=r"different origins|is not used"):
                         await agent.send("hi")
         assert evil.requests["token"] == 0
-
-
-async def test_a_login_without_a_browser_or_a_person_ends(issuer: Issuer) -> None:
-    tokens = Tokens(issuer, openid(issuer))
-    async with served(bank(tokens)) as url:
-        closed = auth.AuthorizationCode("app", open_url=Browser(opens=False))
-        async with parley.connect(url, auth=closed) as agent:
-            with pytest.raises(auth.TokenRefused, match="--flow device-code"):
-                await agent.send("hi")
-        absent = auth.AuthorizationCode("app", open_url=lambda url: True, timeout=0.05)
-        async with parley.connect(url, auth=absent) as agent:
-            with pytest.raises(auth.TokenRefused, match=r"no login was completed within 0\.05 s"):
-                await agent.send("hi")
-        refused = auth.AuthorizationCode("nobody knows me", open_url=lambda url: True, timeout=0.05)
-        async with parley.connect(url, auth=refused) as agent:
-            with pytest.raises(auth.TokenRefused):
-                await agent.send("hi")
-
-
-async def test_a_refused_consent_is_the_error(issuer: Issuer) -> None:
-    issuer.user = None
-    tokens = Tokens(issuer, openid(issuer))
-    given = auth.AuthorizationCode("app", open_url=Browser())
-    async with served(bank(tokens)) as url, parley.connect(url, auth=given) as agent:
-        with pytest.raises(auth.TokenRefused, match="access_denied") as caught:
-            await agent.send("hi")
-    assert caught.value.error == "access_denied"
 
 
 async def test_a_refused_token_does_not_open_browser_after_browser(issuer: Issuer) -> None:
@@ -237,18 +195,6 @@ async def test_a_login_with_a_code_waits_for_its_approval(issuer: Issuer) -> Non
     assert shown[0].code in str(shown[0])
 
 
-async def test_a_login_with_a_code_slows_down_when_it_is_told_to(issuer: Issuer) -> None:
-    tokens, naps = Tokens(issuer, oauth(issuer, "device_code")), Naps()
-    slow = b'{"error": "slow_down"}'
-    issuer.fail("token", status=400, body=slow, times=2)
-    shown: list[auth.DevicePrompt] = []
-    naps.then = lambda: len(naps.seconds) == 3 and issuer.approve(shown[0].code)
-    given = auth.DeviceCode("app", prompt=shown.append, sleep=naps)
-    async with served(bank(tokens)) as url, parley.connect(url, auth=given) as agent:
-        assert (await agent.send("hi")).text == "ada: 42"
-    assert [b - a for a, b in zip(naps.seconds, naps.seconds[1:], strict=False)] == [5, 5]
-
-
 async def test_a_code_that_is_denied_or_expires_ends_the_login(issuer: Issuer) -> None:
     tokens, naps = Tokens(issuer, openid(issuer)), Naps()
     denied = auth.DeviceCode("app", prompt=lambda prompt: issuer.deny(prompt.code), sleep=naps)
@@ -283,22 +229,6 @@ async def test_a_users_token_is_exchanged_for_one_for_the_agent(issuer: Issuer) 
 
 
 # -- issuers --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("endpoint", ["discovery", "metadata"])
-async def test_metadata_of_another_issuer_is_refused(issuer: Issuer, endpoint: str) -> None:
-    declared = (
-        openid(issuer)
-        if endpoint == "discovery"
-        else oauth(issuer, "client_credentials", metadata=True)
-    )
-    tokens = Tokens(issuer, declared)
-    given = auth.ClientCredentials("service", "secret")
-    async with served(bank(tokens)) as url, parley.connect(url, auth=given) as agent:
-        issuer.lie(endpoint, issuer="https://honest.example")
-        with pytest.raises(auth.TokenRefused, match=r"is the metadata of 'https://honest"):
-            await agent.send("hi")
-    assert issuer.requests["token"] == 0
 
 
 @pytest.mark.parametrize(
@@ -392,11 +322,3 @@ async def test_a_challenge_leads_only_to_issuers_that_the_card_or_the_user_names
         authorizer = Authorizer(Credentials(), named, http=http, address="")
         assert authorizer._may_ask(issuer.url)
         assert not authorizer._may_ask("https://evil.example")
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"issuer": "id example"}, {"token_url": "ftp://x"}, {"client_auth": "x"}]
-)
-def test_a_malformed_option_is_refused_at_once(wrong: dict[str, str]) -> None:
-    with pytest.raises(ValueError):
-        auth.ClientCredentials("service", "secret", **wrong)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import os
 import sys
-import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,14 +15,13 @@ import parley
 from parley.client import auth
 from parley.client.auth import storage as storage_file
 from parley.client.auth.logins import CLIENT, KeptLogin, Logins, SignIn, sign_in, sign_out
-from parley.client.auth.storage import FOLDER, PASSPHRASE, STORAGE, LoginStorage, StorageUnusable
+from parley.client.auth.storage import PASSPHRASE, STORAGE, LoginStorage, StorageUnusable
 from parley.client.bindings.http import HttpTransport
 from parley.client.errors import OriginNotTrusted
 from parley.client.origin import Origin
 from parley.testing import Issuer
 from tests.client.auth.declared import Tokens, bank, oauth, openid, served
 from tests.kit.scripted_server import Exchange, card, scripted, task
-from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -55,38 +51,6 @@ async def log_in(url: str, issuer: Issuer, tokens: Tokens, **wish: Any) -> KeptL
     return kept
 
 
-async def test_a_login_is_used_by_later_connections_and_renewed_without_a_person(
-    issuer: Issuer,
-) -> None:
-    tokens = Tokens(issuer, openid(issuer))
-    async with served(bank(tokens)) as url:
-        kept = await log_in(url, issuer, tokens)
-        async with parley.connect(url) as agent:
-            assert agent.has_credentials
-            assert (await agent.send("hi")).text == "ada: 42"
-            assert tokens.seen == [kept.access_token]
-            tokens.refused = {kept.access_token}
-            assert (await agent.send("hi")).text == "ada: 42"
-        # The new token, and the refresh token that replaced the other, are kept.
-        later = Logins().find(Origin.of(url))
-        assert later is not None
-        assert later.access_token == tokens.seen[-1] != kept.access_token
-        assert later.refresh_token != kept.refresh_token
-        async with parley.connect(url, auth=False) as agent:
-            with pytest.raises(parley.A2AError, match="it wants OpenID Connect"):
-                await agent.send("hi")
-
-
-async def test_a_client_that_was_registered_with_another_method_can_be_kept(issuer: Issuer) -> None:
-    own = {"client_id": "service", "client_secret": "secret"}
-    issuer.lie("register", token_endpoint_auth_method="private_key_jwt", **own)
-    tokens = Tokens(issuer, openid(issuer))
-    async with served(bank(tokens)) as url:
-        await log_in(url, issuer, tokens)
-        async with parley.connect(url) as agent:
-            assert (await agent.send("hi")).text == "ada: 42"
-
-
 async def test_a_program_takes_the_token_that_another_has_renewed(issuer: Issuer) -> None:
     tokens = Tokens(issuer, openid(issuer))
     async with served(bank(tokens)) as url:
@@ -112,21 +76,6 @@ async def test_a_login_that_has_ended_says_how_to_log_in_again(issuer: Issuer) -
         async with parley.connect(url) as agent:
             with pytest.raises(auth.TokenRefused, match=f"log in again: parley auth login {url}"):
                 await agent.send("hi")
-
-
-@pytest.mark.parametrize("status", [503, 429])
-async def test_an_issuer_that_fails_for_a_while_is_no_login_that_has_ended(
-    issuer: Issuer, status: int
-) -> None:
-    tokens = Tokens(issuer, openid(issuer))
-    async with served(bank(tokens)) as url:
-        kept = await log_in(url, issuer, tokens)
-        tokens.refused = {kept.access_token}
-        issuer.fail("token", status=status, body=b"later", times=1)
-        async with parley.connect(url) as agent:
-            with pytest.raises(auth.TokenRefused, match=f"answered {status}") as caught:
-                await agent.send("hi")
-    assert caught.value.is_transient
 
 
 async def test_a_token_that_cannot_be_kept_is_used(
@@ -247,32 +196,6 @@ async def test_a_refresh_token_goes_only_to_the_origin_that_gave_it(issuer: Issu
         assert evil.requests["token"] == evil.requests["revoke"] == 0
 
 
-async def test_concurrent_calls_wait_for_the_login(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def agent(exchange: Exchange) -> None:
-        if exchange.method == "GET":
-            await exchange.json(card(server.url))  # says nothing of credentials
-        elif "authorization" not in exchange.headers:
-            await exchange.json({}, status=401)
-        else:
-            await exchange.result(task())
-
-    find = LoginStorage.get
-
-    def slow(self: LoginStorage, origin: str) -> str | None:
-        assert refused.wait(5)
-        return find(self, origin)
-
-    refused = threading.Event()
-    async with scripted(agent) as server:
-        Logins().put(KeptLogin(origin=server.url, kind="bearer", secret=SECRET))
-        monkeypatch.setattr(LoginStorage, "get", slow)
-        async with parley.connect(server.url) as remote:
-            calls = [asyncio.create_task(remote.get("t-1")) for _ in range(2)]
-            await until(lambda: len(server.exchanges) == 3)
-            refused.set()
-            assert [(await call).id for call in calls] == ["t-1", "t-1"]
-
-
 def test_a_login_under_another_origins_name_does_not_count() -> None:
     logins = Logins()
     storage = LoginStorage()
@@ -297,60 +220,6 @@ def test_a_file_is_its_owners_alone(folder: Path, caplog: pytest.LogCaptureFixtu
     assert caplog.text.count("logins are kept in") == 1
     assert "not encrypted" in caplog.text
     assert SECRET not in caplog.text
-
-
-@is_posix
-@pytest.mark.parametrize("target", ["file", "folder"])
-def test_what_others_can_read_is_not_used(folder: Path, target: str) -> None:
-    logins = Logins()
-    logins.put(KeptLogin(origin=BANK, kind="bearer", secret=SECRET))
-    [file] = folder.iterdir()
-    if target == "file":
-        file.chmod(0o640)
-        with pytest.raises(StorageUnusable, match=r"others can read .*chmod 600"):
-            logins.find(Origin.of(BANK))
-    else:
-        folder.chmod(0o755)
-        with pytest.raises(StorageUnusable, match=r"others can read .*chmod 700"):
-            logins.put(KeptLogin(origin=BANK, kind="bearer", secret="new"))
-
-
-@is_posix
-async def test_a_login_that_cannot_be_read_is_said_and_not_used(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def agent(exchange: Exchange) -> None:
-        await exchange.json(card(server.url, **requires))
-
-    requires: dict[str, Any] = {
-        "securitySchemes": {"b": {"httpAuthSecurityScheme": {"scheme": "Bearer"}}},
-        "securityRequirements": [{"schemes": {"b": {"list": []}}}],
-    }
-    async with scripted(agent) as server:
-        Logins().put(KeptLogin(origin=server.url, kind="bearer", secret=SECRET))
-        [file] = folder.iterdir()
-        file.chmod(0o644)
-        caplog.set_level(logging.WARNING)
-        async with parley.connect(server.url) as remote:
-            assert not remote.has_credentials
-    assert "logins are not used: others can read" in caplog.text
-
-
-def test_a_folder_that_cannot_be_looked_into_is_said(folder: Path) -> None:
-    folder.mkdir()
-    storage = LoginStorage({STORAGE: "file", FOLDER: str(folder / ("x" * 300))})
-    with pytest.raises(StorageUnusable, match="cannot be read"):
-        Logins(storage).find(Origin.of(BANK))
-
-
-def test_a_user_without_a_home_has_no_logins(monkeypatch: pytest.MonkeyPatch) -> None:
-    def homeless() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(Path, "home", homeless)
-    environment = {STORAGE: "file"}
-    with pytest.raises(StorageUnusable, match="PARLEY_AUTH_FOLDER"):
-        Logins(LoginStorage(environment)).find(Origin.of(BANK))
 
 
 def test_a_passphrase_is_refused_and_a_file_that_it_encrypted_asks_for_a_new_login(
@@ -442,16 +311,6 @@ def test_a_keyring_that_fails_is_an_error_without_its_words(
     with pytest.raises(StorageUnusable, match=r"failed \(KeyringLocked\)") as caught:
         Logins().put(KeptLogin(origin=BANK, kind="bearer", secret=SECRET))
     assert SECRET not in str(caught.value)
-
-
-def test_a_keyring_that_is_wanted_and_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage_file, "_backend", lambda: None)
-    monkeypatch.setenv(STORAGE, "keyring")
-    with pytest.raises(StorageUnusable, match=r"parley-a2a\[keyring\]"):
-        Logins().all()
-    monkeypatch.setenv(STORAGE, "drawer")
-    with pytest.raises(StorageUnusable, match="keyring or file"):
-        Logins().all()
 
 
 # -- the environment ------------------------------------------------------------------------------

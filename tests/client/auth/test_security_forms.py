@@ -61,19 +61,6 @@ REQUIREMENTS = [
 ]
 
 
-@pytest.mark.parametrize("version", FORMS)
-@pytest.mark.parametrize("scheme", API_KEY, ids=str)
-@pytest.mark.parametrize("required", REQUIREMENTS, ids=str)
-def test_a_key_goes_where_its_scheme_says_in_any_form(
-    version: str, scheme: dict[str, Any], required: dict[str, Any]
-) -> None:
-    found = read(version, securitySchemes={"k": scheme}, **required)
-    assert alternatives(found, "") == [{"k": ()}]
-    place = found.security_schemes["k"].api_key_security_scheme
-    assert place is not None
-    assert (place.location, place.name) == ("header", "X-Own")
-
-
 OTHERS = {
     "HTTP bearer": [
         {"type": "http", "scheme": "bearer"},

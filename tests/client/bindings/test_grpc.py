@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import ssl
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +12,7 @@ import grpc
 import pytest
 
 from parley.client import RemoteAgent, connect
-from parley.client.bindings.grpc import GrpcClientBinding, GrpcTarget
+from parley.client.bindings.grpc import GrpcClientBinding
 from parley.client.bindings.http import GrpcTls, HttpTransport
 from parley.client.errors import (
     AuthenticationRequired,
@@ -25,7 +21,6 @@ from parley.client.errors import (
     Disconnected,
     ResponseTooLarge,
     StreamCut,
-    Timeout,
     UnexpectedStatus,
     Unreachable,
     Untrusted,
@@ -33,7 +28,6 @@ from parley.client.errors import (
 from parley.client.retry import Retry
 from parley.model.cards import AgentExtension
 from parley.model.errors import (
-    InvalidAgentResponseError,
     InvalidParamsError,
     InvalidRequestError,
     OverloadedError,
@@ -143,38 +137,6 @@ async def events(made: GrpcClientBinding) -> list[StreamItem]:
 # -- calls -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", versions.SUPPORTED_VERSIONS)
-async def test_a_message_is_sent_and_answered_in_either_version(version):
-    service = Scripted()
-    async with talk(service, version=version) as remote:
-        assert await remote.send("What time is it?") == reply()
-        assert (remote.interface.protocol_binding, remote.version) == ("GRPC", version)
-    assert service.context.version == version
-
-
-async def test_what_goes_with_a_call_is_metadata():
-    scopes = []
-
-    def identify(scope):
-        from parley.model.service import ANONYMOUS
-
-        scopes.append(dict(scope["headers"]))
-        return ANONYMOUS
-
-    service = Scripted()
-    app = app_of(service, identify=identify)
-    async with serving(app, grpc=GrpcOptions(port=0)) as url:
-        async with connect(url, binding="GRPC") as remote:
-            there = [remote.interface.url]  # another port is another origin
-        options = {"bearer": "secret", "headers": {"X-Team": "blue"}, "trust_origins": there}
-        async with connect(url, binding="GRPC", **options) as remote:
-            await remote.get("t-1")
-    sent = scopes[-1]
-    assert sent[b"authorization"] == b"Bearer secret"
-    assert sent[b"x-team"] == b"blue"
-    assert sent[b"a2a-version"] == b"1.0"
-
-
 async def test_a_header_that_grpc_does_not_carry_is_told_by_its_name():
     service = Scripted()
     async with serving(app_of(service), grpc=GrpcOptions(port=0)) as url:
@@ -191,28 +153,6 @@ async def test_a_header_that_grpc_does_not_carry_is_told_by_its_name():
         options = {"headers": {"X-Team-Bin": "bl\u00fc"}, "trust_origins": there}
         async with connect(url, binding="GRPC", **options) as remote:
             await remote.get("t-1")
-
-
-async def test_the_tenant_of_the_interface_is_sent():
-    from parley.server.app import Endpoint, create_app
-
-    one, two = Scripted(), Scripted()
-    app = create_app({"/one": Endpoint(one, card_of()), "/two": Endpoint(two, card_of())})
-    async with (
-        serving(app, grpc=GrpcOptions(port=0)) as url,
-        connect(f"{url}/two", binding="GRPC") as remote,
-    ):
-        assert remote.interface.tenant == "two"
-        assert await remote.send("hi") == reply()
-    assert (len(one.asked), len(two.asked)) == (0, 1)
-    assert two.context.tenant == ""
-
-
-async def test_an_operation_that_the_version_does_not_have_is_not_asked_for():
-    async with binding("127.0.0.1:1", dialect=versions.dialect("0.3")) as made:
-        operation = BY_NAME["ListTasks"]
-        with pytest.raises(UnsupportedOperationError, match=r"0\.3 .* no ListTasks over gRPC"):
-            await made.call(operation, operation.request(), CallContext())
 
 
 # -- streams -----------------------------------------------------------------------------------
@@ -232,27 +172,6 @@ async def test_events_have_their_numbers_and_nothing_of_them_is_seen():
     ):
         got = [(items.seq, event) async for event in items]
     assert got == [(1, task()), (2, chunk("a")), (3, FINAL)]
-
-
-async def test_a_stream_that_breaks_goes_on_where_it_stopped():
-    asked = []
-
-    async def begin(request, context):
-        yield StreamItem(task(), 1)
-        raise OverloadedError("going down", retry_after=0)
-
-    async def go_on(request, context):
-        asked.append(context.last_event_id)
-        yield StreamItem(chunk("a"), 2)
-        yield StreamItem(FINAL, 3)
-
-    service = Scripted(send_streaming_message=begin, subscribe_to_task=go_on)
-    async with (
-        talk(service, app_of(service, card=NUMBERED)) as remote,
-        remote.stream("hi") as items,
-    ):
-        assert [event async for event in items] == [task(), chunk("a"), FINAL]
-    assert asked == ["1"]
 
 
 async def test_leaving_a_stream_ends_it():
@@ -356,15 +275,6 @@ async def test_a_challenge_is_told():
     assert (refused.value.status, refused.value.challenge) == (401, 'Bearer realm="x"')
 
 
-async def test_an_answer_that_does_not_come_in_time_is_a_timeout():
-    async def never(data, context):
-        await asyncio.get_running_loop().create_future()
-
-    async with answering(never, timeout=0.2) as made:
-        with pytest.raises(Timeout, match="did not answer in time"):
-            await made.call(GET_TASK, GET, CallContext())
-
-
 async def test_an_answer_that_is_too_large_is_not_held():
     async def large(data, context):
         return b"\x0a" + b"\xe8\x07" + b"x" * 1000
@@ -384,137 +294,7 @@ async def test_a_request_that_the_server_finds_too_large_is_refused():
             await remote.send("x" * 3000)
 
 
-async def test_an_answer_that_is_none_is_the_agents_fault():
-    async def nonsense(data, context):
-        return b"\xff"
-
-    async with answering(nonsense) as made:
-        with pytest.raises(InvalidAgentResponseError):
-            await made.call(GET_TASK, GET, CallContext())
-
-
 # -- connections -------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def dead() -> Iterator[str]:
-    """An address at which nobody listens, and nobody else can begin to."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield f"127.0.0.1:{taken.getsockname()[1]}"
-
-
-async def test_a_call_that_never_left_says_why(dead):
-    async with binding(dead) as made:
-        for _ in range(2):
-            with pytest.raises(Unreachable, match="refused"):
-                await made.call(GET_TASK, GET, CallContext())
-        with pytest.raises(Unreachable):
-            await events(made)
-
-
-async def test_a_host_that_is_not_known_is_unreachable():
-    async with binding("no-such-host.invalid:1", insecure=True) as made:
-        with pytest.raises(Unreachable):
-            await made.call(GET_TASK, GET, CallContext())
-
-
-async def test_a_server_that_comes_back_is_found_again():
-    service = Scripted()
-    app = app_of(service)
-    async with serving(app, grpc=GrpcOptions(port=0)) as url:
-        target = app.grpc.beside(url)
-        port = int(target.rpartition(":")[2])
-        async with binding(target) as made:
-            assert await made.call(GET_TASK, GET, CallContext()) == task()
-            app.grpc.port = None
-    async with binding(target) as made:
-        with pytest.raises(Unreachable):
-            await made.call(GET_TASK, GET, CallContext())
-        async with serving(app_of(service), grpc=GrpcOptions(port=port)):
-            for _ in range(50):
-                try:
-                    assert await made.call(GET_TASK, GET, CallContext()) == task()
-                    break
-                except Unreachable:
-                    await let_time_pass(0.1)
-            else:
-                raise AssertionError("not found again")
-
-
-async def test_a_connection_that_breaks_in_a_call_may_have_done_it():
-    begun = asyncio.Event()
-
-    async def wait(data, context):
-        begun.set()
-        await asyncio.get_running_loop().create_future()
-
-    server = grpc.aio.server()
-    handler = grpc.unary_unary_rpc_method_handler(wait)
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler("lf.a2a.v1.A2AService", {"GetTask": handler}),)
-    )
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    async with binding(f"127.0.0.1:{port}") as made:
-        call = asyncio.create_task(made.call(GET_TASK, GET, CallContext()))
-        await asyncio.wait_for(begun.wait(), 5)
-        await server.stop(None)
-        with pytest.raises(Disconnected):
-            await asyncio.wait_for(call, 5)
-
-
-@pytest.mark.parametrize(
-    ("url", "address", "secure"),
-    [
-        ("127.0.0.1:50051", "127.0.0.1:50051", False),
-        ("localhost:50051", "localhost:50051", False),
-        ("[::1]:50051", "[::1]:50051", False),
-        ("agents.example:50051", "agents.example:50051", True),
-        ("10.0.0.5:50051", "10.0.0.5:50051", True),
-        ("agents.example:443", "agents.example:443", True),
-        ("agents.example", "agents.example:443", True),
-        ("http://agents.example:50051", "agents.example:50051", False),
-        ("http://agents.example/path", "agents.example:80", False),
-        ("https://127.0.0.1:50051", "127.0.0.1:50051", True),
-        ("https://agents.example", "agents.example:443", True),
-        ("https://me:secret@AGENTS.example.", "agents.example:443", True),
-        ("https://bücher.example", "xn--bcher-kva.example:443", True),
-    ],
-)
-def test_a_call_is_encrypted_unless_it_stays_here_or_the_address_says_not_to(url, address, secure):
-    assert GrpcTarget.of(url) == GrpcTarget(address, secure)
-
-
-def test_only_an_address_without_a_scheme_is_called_in_the_open_by_those_who_want_that():
-    assert not GrpcTarget.of("agents.example:50051", insecure=True).secure
-    assert GrpcTarget.of("https://agents.example", insecure=True).secure
-
-
-@pytest.mark.parametrize(
-    "url", ["", "ftp://x:1", "x:y", "x:70000", ":1", "exam%70le.com:1", "a\\b:1"]
-)
-def test_what_is_no_address_is_told(url):
-    with pytest.raises(ClientError, match="not an address of the form host:port"):
-        GrpcTarget.of(url)
-
-
-@pytest.mark.parametrize("url", ["unix:1", "http://unix:1", "ipv4:1", "https://xds:1"])
-async def test_a_host_is_a_host_whatever_grpc_calls_by_such_a_name(url, tmp_path, monkeypatch):
-    """``unix:1`` is a socket of this machine to gRPC, and would be to a card's author."""
-    monkeypatch.chdir(tmp_path)
-    opened: list[bytes] = []
-
-    async def heard(reader, writer):
-        opened.append(await reader.read(1))
-        writer.close()
-
-    server = await asyncio.start_unix_server(heard, tmp_path / "1")
-    async with server, binding(url) as made:
-        host = url.rpartition("/")[2]
-        with pytest.raises(Unreachable, match=f"cannot connect to {host}: "):
-            await made.call(GET_TASK, GET, CallContext())
-    assert opened == []
 
 
 # -- TLS ---------------------------------------------------------------------------------------
@@ -528,21 +308,6 @@ async def encrypted(service: Scripted | None = None, **options: Any) -> AsyncIte
     app = app_of(service, identify=options.pop("identify", None))
     async with serving(app, grpc=GrpcOptions(port=0, **TLS, **options)) as url:
         yield "https://localhost:" + app.grpc.beside(url).rpartition(":")[2]
-
-
-async def test_a_server_is_trusted_whose_authority_is():
-    context = ssl.create_default_context(cafile=AUTHORITY)
-    async with encrypted() as url:
-        for trust in ({"grpc_tls": GrpcTls(ca=AUTHORITY)}, {"tls": context}):
-            async with binding(url, **trust) as made:
-                assert await made.call(GET_TASK, GET, CallContext()) == task()
-
-
-async def test_nobody_is_trusted_instead_of_authorities_that_cannot_be_found_out():
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    async with encrypted() as url, binding(url, tls=context) as made:
-        with pytest.raises(ClientError, match="grpc_tls"):
-            await made.call(GET_TASK, GET, CallContext())
 
 
 async def test_a_server_is_not_trusted_whose_authority_is_not():
@@ -579,20 +344,6 @@ def test_a_certificate_goes_with_its_key():
 
 
 # -- not installed -----------------------------------------------------------------------------
-
-
-def test_without_grpc_the_binding_says_what_to_install():
-    script = (
-        "import sys\n"
-        "sys.modules['grpc'] = None\n"
-        "import parley\n"
-        "try: import parley.client.bindings.grpc\n"
-        "except ImportError as error: print(error)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30
-    )
-    assert 'pip install "parley-a2a[grpc]"' in done.stdout
 
 
 async def test_a_message_survives_a_server_that_restarts_between_calls():

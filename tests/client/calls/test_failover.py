@@ -21,7 +21,6 @@ from parley.client.errors import (
     NoCommonInterface,
     NoCommonVersion,
     StreamCut,
-    Timeout,
     UnexpectedStatus,
     Unreachable,
 )
@@ -29,7 +28,6 @@ from parley.model.errors import TaskNotFoundError, VersionNotSupportedError
 from parley.model.tasks import TaskState
 from tests.kit.scripted_server import (
     AT_ONCE,
-    HI,
     Agent,
     Exchange,
     ScriptedServer,
@@ -56,11 +54,6 @@ def dead() -> Iterator[str]:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{taken.getsockname()[1]}"
-
-
-@pytest.fixture
-def no_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(binding._NEEDS, "GRPC", ("no_such_module",))
 
 
 @pytest.fixture
@@ -115,50 +108,6 @@ OFFERS = (
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, ["grpc", "rest", "one", "old"]),
-        ({"binding": ["JSONRPC"]}, ["one", "old", "grpc", "rest"]),
-        ({"binding": ["carrier-pigeon", "rest", "json-rpc"]}, ["rest", "one", "old", "grpc"]),
-        ({"binding": "JSONRPC"}, ["one", "old"]),
-        ({"binding": "http"}, ["rest"]),
-        ({"binding": "Rest"}, ["rest"]),
-        ({"binding": "HTTP+JSON"}, ["rest"]),
-        ({"binding": "grpc"}, ["grpc"]),
-        ({"version": "1.0"}, ["grpc", "rest", "one"]),
-        ({"version": "0.3"}, ["old"]),
-        ({"binding": "jsonrpc", "version": "0.3"}, ["old"]),
-    ],
-)
-def test_the_order_is_the_cards_unless_the_caller_prefers_or_pins(
-    with_grpc: None, options: Any, expected: list[str]
-) -> None:
-    assert order(*OFFERS, **options) == expected
-
-
-def test_grpc_is_passed_over_where_it_is_not_installed(no_grpc: None) -> None:
-    assert order(*OFFERS) == ["rest", "one", "old"]
-    with pytest.raises(NoCommonInterface, match=r"offers GRPC 1\.0.*pip install"):
-        order(OFFERS[0])
-    with pytest.raises(NoCommonInterface, match=r"GRPC was requested .*pip install"):
-        order(*OFFERS, binding="grpc")
-
-
-def test_what_is_not_spoken_is_passed_over_and_later_1_x_is_called_as_1_0() -> None:
-    offers = (
-        at({**ONE, "protocolBinding": "SMOKE"}, "http://h/smoke"),
-        at({**ONE, "protocolVersion": "2.0"}, "http://h/two"),
-        at({**ONE, "protocolVersion": "1.7", "protocolBinding": "jsonrpc"}, "http://h/late"),
-        at({**ONE, "protocolVersion": "0.3.0"}, "http://h/old"),
-        at({**ONE, "protocolVersion": "0.2.6"}, "http://h/older"),
-        at({**ONE, "protocolVersion": "0.1.0"}, "http://h/oldest"),
-    )
-    assert order(*offers) == ["late", "old", "older"]
-    found = choose(read_card(_json(card_of(*offers)), "the card")).candidates
-    assert [candidate.version for candidate in found] == ["1.0", "0.3", "0.3"]
-
-
-@pytest.mark.parametrize(
     ("offers", "options", "kind", "words"),
     [
         ([at({**ONE, "protocolBinding": "SMOKE"}, "http://h/")], {}, NoCommonInterface, "SMOKE"),
@@ -183,19 +132,6 @@ def test_a_card_with_nothing_in_common_is_refused_with_what_it_offers(
 def test_a_binding_under_its_name_of_0_3_is_named() -> None:
     with pytest.raises(CardInvalid, match=r"no protocolBinding for http://h/one: .*'transport'"):
         order({"url": "http://h/one", "transport": "JSONRPC", "protocolVersion": "1.0"})
-
-
-def test_a_minimal_card_of_0_3_has_an_interface() -> None:
-    old = {"name": "Old", "description": "", "version": "1", "url": "http://old.example/a2a"}
-    minimal = {
-        **old,
-        "capabilities": {},
-        "defaultInputModes": [],
-        "defaultOutputModes": [],
-        "skills": [],
-    }
-    (found,) = choose(read_card(_json(minimal), "the card")).candidates
-    assert str(found) == "JSONRPC 0.3 at http://old.example/a2a"
 
 
 async def test_a_version_that_nobody_speaks_is_a_mistake_of_the_caller() -> None:
@@ -274,43 +210,6 @@ async def test_grpc_out_of_reach_is_left_for_http(dead: str) -> None:
             await pinned.get("t-1")
 
 
-async def test_a_step_down_to_an_older_version_is_a_warning(
-    dead: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    old_task = {"kind": "task", "id": "t-1", "contextId": "c-1", "status": {"state": "completed"}}
-    async with line(Agent(old_task), at(ONE, dead), at(OLD, "/old")) as (remote, server):
-        assert (await remote.get("t-1")).state is TaskState.COMPLETED
-        assert remote.version == "0.3"
-        assert server.calls == ["tasks/get"]
-        (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
-        assert "calling JSONRPC 0.3" in record.getMessage()
-
-
-@pytest.mark.parametrize(
-    "refusal",
-    [error(-32009, "only 2.0 here"), error(-32009, "only 2.0 here", 400), status(404), status(405)],
-)
-async def test_an_interface_that_does_not_speak_what_its_card_says_is_left(refusal: Any) -> None:
-    async def agent(exchange: Exchange) -> None:
-        if exchange.path == "/a":
-            await refusal(exchange)
-        elif exchange.call["method"] == "SendStreamingMessage":
-            await exchange.stream(exchange.frame(HI))
-        else:
-            await exchange.result(HI)
-
-    offers = at(ONE, "/a"), at(ONE, "/b")
-    async with line(agent, *offers) as (remote, server):
-        assert (await remote.send("hi")).text == "hi"
-        assert paths(server) == ["/a", "/b"]
-        assert (await remote.send("hi")).text == "hi"
-        assert paths(server) == ["/a", "/b", "/b"]
-    async with line(agent, *offers) as (remote, server):
-        assert [event.text async for event in remote.stream("hi")] == ["hi"]
-        assert paths(server) == ["/a", "/b"]
-        assert remote.interface.url == server.url + "/b"
-
-
 @pytest.mark.parametrize(
     ("failure", "kind"),
     [
@@ -349,15 +248,6 @@ async def test_a_stream_that_has_begun_is_taken_up_where_it_can_be() -> None:
         assert states == [TaskState.WORKING, TaskState.COMPLETED]
         assert server.calls == ["SendStreamingMessage", "GetTask", *["SubscribeToTask"] * 2]
         assert paths(server) == ["/a", "/a", "/a", "/b"]
-
-
-async def test_a_pinned_interface_has_no_other(dead: str) -> None:
-    offers = at(ONE, dead), at(REST, "/rest"), at(OLD, "/old")
-    options = {"binding": "JSONRPC", "version": "1.0"}
-    async with line(Agent(task()), *offers, **options) as (remote, server):
-        with pytest.raises(Unreachable):
-            await remote.get("t-1")
-        assert server.exchanges == []
 
 
 async def test_when_all_refuse_all_are_named_and_what_was_said_counts_most(dead: str) -> None:
@@ -402,14 +292,3 @@ async def test_what_worked_is_left_for_what_worked_before_it() -> None:
         await remote.get("t-1")
         assert remote.interface.url.endswith("/a")
         assert paths(server) == ["/a", "/b", "/b", "/a"]
-
-
-async def test_an_interface_that_only_failed_to_answer_in_time_is_kept() -> None:
-    async def agent(exchange: Exchange) -> None:
-        await exchange.never()
-
-    async with line(agent, at(ONE, "/a"), at(ONE, "/b"), timeout=0.05) as (remote, server):
-        while not paths(server):  # on a busy machine no request may get out in time
-            with pytest.raises(Timeout):
-                await remote.get("t-1")
-        assert set(paths(server)) == {"/a"}

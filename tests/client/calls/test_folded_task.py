@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from parley.client import connect
 from parley.client.bindings import http
-from parley.client.calls.stream_reader import FoldedTask, diff, new_output, with_final_text
-from parley.model.errors import InternalError, InvalidParamsError, UnsupportedOperationError
+from parley.client.calls.stream_reader import FoldedTask, diff, with_final_text
+from parley.model.errors import InvalidParamsError
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.service import CallContext, StreamItem
 from parley.model.struct import Timestamp
@@ -32,7 +32,6 @@ from parley.store.fold import Fold
 from tests.client.calls.test_resume import boundaries, text_of
 from tests.client.log_agent import IDS, REPORT, LogAgent, chunk, fold_of, says, task
 from tests.kit.scripted import Scripted, app_of
-from tests.kit.scripted import task as scripted_task
 from tests.kit.scripted_server import AT_ONCE, Agent, Exchange, scripted, talk
 from tests.kit.scripted_server import task as plain
 from tests.kit.servers import WAYS
@@ -61,14 +60,6 @@ def test_a_task_is_whole_until_no_answer_could_hold_it_and_then_an_outline(small
     told.add(says(TaskState.COMPLETED, "done"))
     assert (told.task.id, told.task.context_id) == ("t-1", "c-1")
     assert (told.task.state, told.task.text) == (TaskState.COMPLETED, "done")
-
-
-def test_what_takes_the_place_of_something_else_does_not_add_up(small) -> None:
-    told = FoldedTask(task(TaskState.WORKING))
-    for n in range(100):
-        told.add(chunk(f"{n} " + "x" * 1000, append=False))
-    assert told.is_whole
-    assert told.task.text.startswith("99 ")
 
 
 def test_a_task_that_is_too_large_to_begin_with_is_an_outline(small) -> None:
@@ -106,49 +97,11 @@ def boundaries_of(log) -> list[int]:
 # -- what happened between two looks at a task, told as events -------------------------------------
 
 
-def test_a_task_that_was_not_known_is_told_as_itself() -> None:
-    now = fold_of(REPORT)
-    assert diff(None, now) == [now]
-    assert diff(Task(id="other", status=now.status), now) == [now]
-
-
-def test_nothing_new_is_nothing_to_tell() -> None:
-    for end in range(1, len(REPORT) + 1):
-        now = fold_of(REPORT[:end])
-        assert diff(now, now) == []
-
-
-def test_a_grown_artifact_is_told_by_what_it_grew() -> None:
-    assert diff(fold_of(REPORT[:3]), fold_of(REPORT[:4])) == [REPORT[3]]
-
-
 def test_text_that_an_agent_joins_into_one_part_is_told_by_what_it_grew() -> None:
     before = fold_of(REPORT[:4])
     joined = Artifact(artifact_id="a-1", name="report", parts=(Part(text="one two three "),))
     now = Task(id="t-1", context_id="c-1", status=before.status, artifacts=(joined,))
     assert diff(before, now) == [chunk("three ")]
-
-
-def test_a_replaced_artifact_is_told_whole() -> None:
-    before = fold_of(REPORT[:4])
-    other = Artifact(artifact_id="a-1", name="report", parts=(Part(text="another"),))
-    now = Task(id="t-1", context_id="c-1", status=before.status, artifacts=(other,))
-    assert diff(before, now) == [TaskArtifactUpdateEvent(**IDS, artifact=other)]
-
-
-def test_status_messages_that_came_and_went_are_told_before_the_status() -> None:
-    asked = Message(message_id="u", role=Role.USER, parts=(Part(text="go"),))
-    fold = Fold(Task(id="t-1", context_id="c-1", status=TaskStatus(state=TaskState.SUBMITTED)))
-    before = fold.task
-    for text in ("first", "second", "third"):
-        fold.apply(says(TaskState.WORKING, text))
-    now = fold.task
-    told = diff(before, Task(**{**_fields(now), "history": (asked, *now.history)}))
-    assert [event.status.message.text for event in told] == ["first", "second", "third"]
-
-
-def _fields(task: Task) -> dict:
-    return {name: getattr(task, name) for name in task.__struct_fields__}
 
 
 texts = some.text(some.characters(codec="ascii", categories=["L"]), min_size=1, max_size=3)
@@ -217,10 +170,6 @@ BEFORE = Task(
 ENDED = replace(BEFORE, status=TaskStatus(state=TaskState.COMPLETED))
 
 
-def test_what_a_turn_said_is_shown_beside_artifacts_of_earlier_turns() -> None:
-    assert new_output(BEFORE, with_final_text(ENDED, SAID, BEFORE)).text == "this one"
-
-
 def test_what_was_asked_before_is_not_what_the_turn_said() -> None:
     assert with_final_text(ENDED, QUESTION, BEFORE) == ENDED
     bare = replace(ENDED, artifacts=())
@@ -235,77 +184,14 @@ def test_a_turn_that_has_text_is_left_as_it_is() -> None:
 # -- A stream breaks, and its task ends meanwhile: the end comes once, whatever else fails ---------
 
 
-LAST_WORDS = Message(message_id="m-2", role=Role.AGENT, parts=(Part(text="done"),))
-DONE = Task(
-    id="t-1",
-    context_id="c-1",
-    status=TaskStatus(state=TaskState.COMPLETED, message=LAST_WORDS),
-    history=(LAST_WORDS,),  # as the official Python server keeps it
-)
-
-
 async def refused(request: Any, context: CallContext) -> AsyncIterator[StreamItem]:
     raise InvalidParamsError("Task t-1 is in terminal state: completed")
     yield
 
 
-async def broken(request: Any, context: CallContext) -> AsyncIterator[StreamItem]:
-    raise InternalError("a bug")
-    yield
-
-
-async def empty(request: Any, context: CallContext) -> AsyncIterator[StreamItem]:
-    return
-    yield
-
-
-async def unfinished(request: Any, context: CallContext) -> AsyncIterator[StreamItem]:
-    yield StreamItem(scripted_task())
-
-
-RESUMPTIONS = [refused, broken, empty, unfinished]
-
-
 def states(events: list[Event]) -> list[str]:
     seen = [event for event in events if isinstance(event, Task | TaskStatusUpdateEvent)]
     return [event.status.state.name for event in seen]
-
-
-@pytest.mark.parametrize("resumption", RESUMPTIONS)
-@pytest.mark.parametrize("way", WAYS, ids=" ".join)
-async def test_an_end_that_no_stream_shows_is_delivered_once(
-    way: tuple[str, str], resumption: Callable[..., Any]
-) -> None:
-    looks: list[Task] = []
-
-    async def get(request: Any, context: CallContext) -> Task:
-        looks.append(scripted_task())
-        return DONE if len(looks) > 1 else scripted_task()
-
-    async def send(request: Any, context: CallContext) -> Task:
-        return scripted_task()
-
-    script = {
-        "send_streaming_message": unfinished,
-        "subscribe_to_task": resumption,
-        "get_task": get,
-        "send_message": send,
-    }
-    binding, version = way
-    service = Scripted(**script)
-    options = {"binding": binding, "version": version, "retries": AT_ONCE}
-    async with (
-        serving(app_of(service), grpc=GrpcOptions(port=0)) as url,
-        connect(url, **options) as remote,
-        asyncio.timeout(10),
-    ):
-        events = [event async for event in remote.stream("go")]
-        assert states(events) == ["WORKING", "COMPLETED"]
-        asked = [each.method for each in service.asked]
-        assert asked[:3] == ["send_streaming_message", "get_task", "subscribe_to_task"]
-        for wait in (remote.wait("t-1"), remote.send("go")):
-            looks.clear()
-            assert (await wait).state is TaskState.COMPLETED
 
 
 async def cut_off(exchange: Exchange) -> None:
@@ -319,32 +205,6 @@ def status(code: int) -> Callable[[Exchange], Any]:
         await exchange.body_of(b"<html>", code, content_type="text/html")
 
     return answer
-
-
-@pytest.mark.parametrize("failure", [cut_off, status(500), status(404), status(502)])
-async def test_a_task_is_asked_for_before_it_is_subscribed_to_again(
-    failure: Callable[[Exchange], Any],
-) -> None:
-    async def begins(exchange: Exchange) -> None:
-        await exchange.open_stream()
-        await exchange.chunk(exchange.frame({"task": plain("WORKING")}))
-        exchange.hang_up()
-
-    agent = Agent(begins, plain("WORKING"), failure, plain("COMPLETED"))
-    async with talk(agent) as (remote, server), asyncio.timeout(10):
-        events = [event async for event in remote.stream("go")]
-        assert states(events) == ["WORKING", "COMPLETED"]
-        assert server.calls[:4] == [
-            "SendStreamingMessage", "GetTask", "SubscribeToTask", "GetTask",
-        ]  # fmt: skip
-
-
-async def test_a_subscription_to_an_ended_task_that_breaks_off_is_refused() -> None:
-    async with talk(Agent(cut_off, plain("COMPLETED"))) as (remote, server):
-        async with asyncio.timeout(10):
-            with pytest.raises(UnsupportedOperationError, match="has ended"):
-                await anext(remote.subscribe("t-1"))
-        assert server.calls == ["SubscribeToTask", "GetTask"]
 
 
 async def test_a_task_whose_subscription_never_works_is_polled_to_its_end() -> None:
@@ -366,26 +226,6 @@ async def test_a_task_whose_subscription_never_works_is_polled_to_its_end() -> N
 
 def said(text: str) -> dict[str, Any]:
     return {"messageId": text, "role": "ROLE_AGENT", "parts": [{"text": text}]}
-
-
-@pytest.mark.parametrize(
-    ("state", "mark"),
-    [
-        ("COMPLETED", b"[DONE]"),
-        ("COMPLETED", b"bye"),
-        ("INPUT_REQUIRED", b"[DONE]"),
-        ("INPUT_REQUIRED", b"bye"),
-        ("WORKING", b"[DONE]"),
-    ],
-)
-async def test_a_mark_behind_the_last_event_is_no_error(state: str, mark: bytes) -> None:
-    async def streamed(exchange: Exchange) -> None:
-        frame = exchange.frame({"task": plain(state)})
-        await exchange.stream(frame + b"data: " + mark + b"\n\n")
-
-    async with talk(Agent(streamed, plain("COMPLETED"))) as (remote, _), asyncio.timeout(10):
-        events = [event async for event in remote.stream("go")]
-    assert states(events) == [state, *["COMPLETED"] * (state == "WORKING")]
 
 
 @pytest.mark.parametrize("way", WAYS, ids=" ".join)

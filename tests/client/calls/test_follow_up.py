@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from parley.client import connect
-from parley.client.calls.stream_reader import new_output
 from parley.client.retry import Retry
 from parley.model.extensions import RESUMABLE_STREAMS
 from parley.model.operations import StreamResponse
@@ -255,61 +254,6 @@ def test_a_turns_events_come_once_in_order_and_to_the_end_whatever_opens_its_str
 
 ENDINGS = [says(TaskState.COMPLETED), says(TaskState.INPUT_REQUIRED, "and when?")]
 TURN = [says(TaskState.WORKING, "thinking"), chunk("report", "piece. ", append=False)]
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("end", ENDINGS, ids=lambda end: end.status.state.name)
-@pytest.mark.parametrize("late", [0, 1, 2])
-async def test_an_agent_that_does_not_stream_is_looked_at_until_its_turn_has_begun_and_ended(
-    end: TaskStatusUpdateEvent, late: int
-) -> None:
-    plan = Plan([*TURN, end], streaming=False, late=late)
-    events, state, settled = await read(plan)
-    check(plan, events, state, settled)
-    assert not any(isinstance(event, Task) for event in events)
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("end", ENDINGS, ids=lambda end: end.status.state.name)
-@pytest.mark.parametrize("streaming", [True, False])
-@pytest.mark.parametrize("known", ["id", "task"])
-async def test_an_answer_that_still_asks_is_not_the_answer(
-    end: TaskStatusUpdateEvent, streaming: bool, known: str
-) -> None:
-    agent = Asker(Plan([*TURN, end], streaming=streaming, late=2))
-    async with asyncio.timeout(10), scripted(agent) as server, connect(server.url) as remote:
-        which = {"task": BEFORE} if known == "task" else {"task_id": "t-1"}
-        answer = await remote.send("Rome", **which)
-    assert answer.status == end.status
-    assert new_output(BEFORE, answer).text == "piece. "
-    asked_before = agent.calls[: agent.calls.index("SendMessage")]
-    assert asked_before == ([] if known == "task" else ["GetTask"])
-
-
-@pytest.mark.anyio
-async def test_an_agent_that_numbers_its_events_is_asked_for_nothing_before() -> None:
-    agent = Asker(Plan([*TURN, ENDINGS[0]], numbered=True, opening="as it was"))
-    async with scripted(agent) as server, connect(server.url) as remote:
-        stream = remote.stream("Rome", task_id="t-1")
-        events = [event async for event in stream]
-        assert stream.before == events[0]
-        assert stream.is_settled
-        await remote.send("Rome", task_id="t-1")
-    assert agent.calls == ["SendStreamingMessage", "SendMessage"]
-
-
-@pytest.mark.anyio
-async def test_a_state_is_the_one_of_the_event_that_came_last_though_more_is_known() -> None:
-    turn = [*TURN, ENDINGS[0]]
-    agent = Asker(Plan(turn, cuts=(1,), resumption="refused", meanwhile=3))
-    async with scripted(agent) as server, connect(server.url, retries=AT_ONCE) as remote:
-        stream = remote.stream("Rome", task_id="t-1")
-        seen = [(type(event), stream.state, stream.is_settled) async for event in stream]
-    assert seen == [
-        (TaskStatusUpdateEvent, TaskState.WORKING, False),
-        (TaskArtifactUpdateEvent, TaskState.WORKING, False),
-        (TaskStatusUpdateEvent, TaskState.COMPLETED, True),
-    ]
 
 
 @pytest.mark.anyio

@@ -18,7 +18,7 @@ from parley.client.errors import (
     Unreachable,
 )
 from parley.client.retry import Retry
-from tests.kit.scripted_server import Exchange, ScriptedServer, card, scripted
+from tests.kit.scripted_server import Exchange, card, scripted
 
 pytestmark = pytest.mark.anyio
 
@@ -43,37 +43,6 @@ class Site:
 async def resolve(reference, **options):
     async with HttpTransport() as http:
         return await CardResolver(http, retry=AT_ONCE, **options).resolve(reference)
-
-
-def asked(server: ScriptedServer) -> list[str]:
-    return [exchange.target for exchange in server.exchanges]
-
-
-@pytest.mark.parametrize(
-    ("reference", "path"),
-    [
-        ("", WELL_KNOWN),
-        ("/", WELL_KNOWN),
-        ("/time", "/time" + WELL_KNOWN),
-        ("/time/?v=2", "/time" + WELL_KNOWN),
-        ("/cards/time.json", "/cards/time.json"),
-        ("", "/.well-known/agent.json"),
-        ("/catalog/17", "/catalog/17"),
-    ],
-)
-async def test_a_card_is_found_at_its_base_at_its_old_path_or_where_the_address_points(
-    reference: str, path: str
-) -> None:
-    async with scripted(Site(path)) as server:
-        found = await resolve(server.url + reference)
-        assert found.card.name == "Scripted agent"
-        assert found.url.partition("?")[0] == server.url + path
-        assert json.loads(found.raw) == card("http://agent.example")
-
-
-async def test_a_bare_host_is_an_address() -> None:
-    async with scripted(Site(WELL_KNOWN)) as server:
-        assert (await resolve(server.url.removeprefix("http://"))).card.version == "1.0.0"
 
 
 async def test_a_card_is_taken_as_it_is_from_files_json_and_values(tmp_path: Path) -> None:
@@ -109,49 +78,6 @@ async def test_the_reference_that_leads_nowhere_is_named(tmp_path: Path) -> None
             await resolve(broken)
 
 
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        (b"<html>", "is not JSON"),
-        (b"\xff\xfe", "is not JSON"),
-        (b"[1]", "not an object"),
-        (b"{}", "is not an agent card"),
-        (json.dumps({**card("http://x"), "name": None}).encode(), "name"),
-    ],
-)
-async def test_what_is_wrong_with_a_card_is_said(body: bytes, words: str) -> None:
-    async def handler(exchange: Exchange) -> None:
-        await exchange.body_of(body, content_type="application/json")
-
-    async with scripted(handler) as server:
-        with pytest.raises(CardInvalid, match=words):
-            await resolve(server.url)
-
-
-async def test_a_site_that_answers_every_path_with_a_page_may_still_have_an_old_card() -> None:
-    async def handler(exchange: Exchange) -> None:
-        if exchange.path == "/.well-known/agent.json":
-            await exchange.json(card("http://agent.example"))
-        else:
-            await exchange.body_of(b"<html>welcome</html>", content_type="text/html")
-
-    async with scripted(handler) as server:
-        assert (await resolve(server.url)).card.name == "Scripted agent"
-
-
-async def test_what_is_not_known_in_a_card_is_passed_over() -> None:
-    value = card(
-        "http://agent.example",
-        mood="good",
-        securitySchemes={
-            "key": {"apiKeySecurityScheme": {"location": "header", "name": "X-Key"}},
-            "eye": {"irisScanSecurityScheme": {"which": "left"}},
-        },
-    )
-    found = (await resolve(value)).card
-    assert list(found.security_schemes) == ["key"]
-
-
 async def test_a_large_card_is_refused() -> None:
     async def handler(exchange: Exchange) -> None:
         await exchange.head(content_type="application/json", transfer_encoding="chunked")
@@ -163,35 +89,6 @@ async def test_a_large_card_is_refused() -> None:
         with pytest.raises(CardInvalid, match="larger than 1,000 bytes"):
             await resolve(server.url + "/card.json", max_size=1000)
         await server.until_idle()
-
-
-async def test_a_fresh_card_is_not_fetched_again_and_a_stale_one_is_asked_about() -> None:
-    now = 0.0
-    changed = False
-
-    async def handler(exchange: Exchange) -> None:
-        etag = '"two"' if changed else '"one"'
-        headers = {"etag": etag, "cache_control": "public, max-age=60", "age": "10"}
-        if exchange.headers.get("if-none-match") == etag:
-            await exchange.body_of(b"", 304, **headers)
-        else:
-            name = "Changed" if changed else "First"
-            await exchange.json({**card("http://agent.example"), "name": name}, **headers)
-
-    async with scripted(handler) as server, HttpTransport() as http:
-        resolver = CardResolver(http, clock=lambda: now)
-        first = await resolver.resolve(server.url)
-        now = 49.0
-        assert await resolver.resolve(server.url) is first
-        assert len(server.exchanges) == 1
-        now = 51.0
-        assert await resolver.resolve(server.url) is first
-        assert server.exchanges[-1].headers["if-none-match"] == '"one"'
-        now, changed = 100.0, True
-        assert await resolver.resolve(server.url) is first
-        now = 102.0
-        assert (await resolver.resolve(server.url)).card.name == "Changed"
-        assert len(server.exchanges) == 3
 
 
 @pytest.mark.parametrize(
@@ -213,27 +110,6 @@ async def test_a_card_that_may_not_be_kept_is_asked_for_again(headers, sent) -> 
         await resolver.resolve(server.url)
         conditions = {k: v for k, v in server.exchanges[1].headers.items() if k.startswith("if-")}
         assert conditions == sent
-
-
-async def test_a_connection_refreshes_its_card_under_the_same_rules() -> None:
-    site = Site(WELL_KNOWN, etag='"x"', cache_control="max-age=60")
-    async with scripted(site) as server, connect(server.url) as agent:
-        assert await agent.refresh_card() is agent.card
-        assert len(server.exchanges) == 1
-
-
-async def test_a_card_is_fetched_again_after_a_passing_failure() -> None:
-    statuses = [503, 429]
-
-    async def handler(exchange: Exchange) -> None:
-        if statuses:
-            await exchange.body_of(b"busy", statuses.pop(0), retry_after="0")
-        else:
-            await exchange.json(card("http://agent.example"))
-
-    async with scripted(handler) as server:
-        assert (await resolve(server.url)).card.name == "Scripted agent"
-        assert len(server.exchanges) == 3
 
 
 async def test_credentials_go_to_the_cards_server_only_when_it_asks() -> None:

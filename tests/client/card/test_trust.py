@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import ssl
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,17 +15,16 @@ from msgspec.structs import replace
 import parley
 from parley.client.bindings.http import HttpTransport
 from parley.client.card.trust import CardTrust
-from parley.client.card.verification import MAX_KEY_SETS, KeySetClient
-from parley.client.errors import CardNotTrusted, ClientError
+from parley.client.card.verification import KeySetClient
+from parley.client.errors import CardNotTrusted
 from parley.security.egress import Egress
 from parley.security.key_sets import KeySetCache
-from parley.security.outbound import MAX_BYTES, MAX_REFETCHES, FetchFailed
+from parley.security.outbound import FetchFailed
 from parley.security.signing.canonical import canonical, exact
-from parley.security.signing.cards import sign_card
 from parley.wire import versions
 from tests.client.card.signer import JWKS, WELL_KNOWN, Signer, new_keys
 from tests.kit.scripted_server import scripted
-from tests.security.signing.cards import CARD, MERGED, OLD, members, signature, signed
+from tests.security.signing.cards import CARD, members, signature, signed
 from tests.security.signing.key_sets import key_set
 
 pytestmark = pytest.mark.anyio
@@ -64,22 +61,6 @@ async def test_a_card_signed_with_keys_of_its_own_origin_is_trusted() -> None:
         assert agent.card.signatures
         assert signer.fetches == [WELL_KNOWN, JWKS]
         assert not {"authorization", "cookie"} & set(signer.headers[1])
-
-
-async def test_without_trust_nothing_is_verified_and_nothing_fetched() -> None:
-    async with signing(Signer()) as signer:
-        agent = await connected(signer.url, trust=None)
-        assert agent.card_trust.state == "not verified"
-        assert signer.fetches == [WELL_KNOWN]
-
-
-@pytest.mark.parametrize("alg", ["ES256", "RS256", "EdDSA"])
-@pytest.mark.parametrize("card", [MERGED, OLD], ids=["merged", "0.3"])
-async def test_merged_and_old_cards_are_trusted_too(alg: str, card: bytes) -> None:
-    async with signing(Signer(card=card)) as signer:
-        signer.keys = new_keys("k", alg)
-        signer.published = signer.keys.published
-        assert (await connected(signer.url)).card_trust.is_trusted
 
 
 def pins(signer: Signer, tmp_path: Path) -> dict[str, CardTrust]:
@@ -125,33 +106,6 @@ async def test_a_published_key_with_another_thumbprint_is_not_trusted() -> None:
         assert "thumbprint" in str(error)
 
 
-async def test_a_pinned_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
-    async with signing(Signer()) as signer:
-        file = tmp_path / "keys.json"
-        file.write_text(json.dumps(signer.published))
-        trust = CardTrust(keys=file)
-        assert (await connected(signer.url, trust)).card_trust.is_trusted
-        signer.rotate("second")
-        await refused(signer.url, trust)
-        file.write_text(json.dumps(signer.published))
-        assert (await connected(signer.url, trust)).card_trust.is_trusted
-
-
-async def test_a_pinned_file_that_looks_the_same_is_read_again_too(tmp_path: Path) -> None:
-    """Keys have one size, and tools that copy files keep their times."""
-    async with signing(Signer()) as signer:
-        file, other = tmp_path / "keys.json", tmp_path / "other.json"
-        file.write_text(json.dumps(signer.published))
-        other.write_text(json.dumps(new_keys("first").published))
-        for path in (file, other):
-            os.utime(path, (0, 0))
-        assert file.stat().st_size == other.stat().st_size
-        trust = CardTrust(keys=file)
-        assert (await connected(signer.url, trust)).card_trust.is_trusted
-        other.replace(file)
-        await refused(signer.url, trust)
-
-
 async def test_a_card_that_the_caller_passes_needs_a_pin_or_a_trusted_origin(
     tmp_path: Path,
 ) -> None:
@@ -189,18 +143,6 @@ async def test_a_card_in_a_catalog_is_verified() -> None:
 # -- caches, refreshed cards, rotation ---------------------------------------------------------
 
 
-async def test_a_cached_card_is_verified_each_time() -> None:
-    async with signing(Signer()) as signer:
-        signer.caching = {"cache_control": "max-age=60"}
-        trust = CardTrust()
-        async with parley.connect(signer.url, trust=trust, auth=False) as agent:
-            assert (await agent.refresh_card()).name == "Käse"
-            assert signer.fetches.count(WELL_KNOWN) == 1
-            trust.algorithms = frozenset({"RS256"})
-            with pytest.raises(CardNotTrusted, match="ES256 is not allowed"):
-                await agent.refresh_card()
-
-
 async def test_a_kept_card_is_fetched_again_when_its_key_is_gone() -> None:
     async with signing(Signer()) as signer:
         signer.caching = {"cache_control": "max-age=3600"}
@@ -216,51 +158,6 @@ async def test_a_kept_card_is_fetched_again_when_its_key_is_gone() -> None:
             with pytest.raises(CardNotTrusted):
                 await agent.refresh_card()
             assert signer.fetches.count(WELL_KNOWN) == 3
-
-
-async def test_a_card_that_changed_is_refused_when_it_is_refreshed() -> None:
-    async with (
-        signing(Signer()) as signer,
-        parley.connect(signer.url, trust=True, auth=False) as agent,
-    ):
-        signer.change = lambda card: card.replace(b"does it", b"does evil")
-        with pytest.raises(CardNotTrusted, match="the card was changed"):
-            await agent.refresh_card()
-        assert agent.card.skills[0].description == "does it"
-
-
-async def test_keys_rotate_while_clients_hold_old_ones() -> None:
-    async with signing(Signer()) as signer:
-        trust = CardTrust()
-        async with parley.connect(signer.url, trust=trust, auth=False) as agent:
-            for count, kid in enumerate(("second", "third"), 2):
-                signer.rotate(kid)
-                assert await agent.refresh_card()
-                assert signer.fetches.count(JWKS) == count
-                assert await agent.refresh_card()
-                assert signer.fetches.count(JWKS) == count
-
-
-async def test_unknown_keys_are_looked_for_a_few_times_only() -> None:
-    async with signing(Signer()) as signer:
-        trust = CardTrust()
-        await connected(signer.url, trust)
-        for number in range(8):
-            signer.keys = new_keys(f"unknown-{number}")
-            await refused(signer.url, trust)
-        assert signer.fetches.count(JWKS) <= 1 + MAX_REFETCHES
-
-
-async def test_a_revoked_key_is_not_trusted_once_its_set_is_fetched_again() -> None:
-    async with signing(Signer()) as signer:
-        trust = CardTrust()
-        await connected(signer.url, trust)
-        old = signer.written()
-        signer.rotate("second", overlap=False)
-        await connected(signer.url, trust)
-        signer.change = lambda card: old
-        error = await refused(signer.url, trust)
-        assert "the key first is not among the trusted ones" in str(error)
 
 
 async def test_while_the_keys_cannot_be_had_those_that_are_kept_count() -> None:
@@ -358,64 +255,6 @@ async def test_published_keys_of_a_server_that_is_not_verified_prove_nothing() -
         assert (await connected(signer.url, pinned, insecure=True)).card_trust.is_trusted
 
 
-async def test_without_required_the_caller_sees_what_is_wrong() -> None:
-    async with signing(Signer()) as signer:
-        signer.change = lambda card: card.replace(b"does it", b"does evil")
-        agent = await connected(signer.url, CardTrust(required=False))
-        assert agent.card_trust.state == "not trusted"
-        assert "the card was changed" in str(agent.card_trust)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda card: card.replace(b"does it", b"does evil"),
-        lambda card: card.replace(b'"protocolBinding":"JSONRPC"', b'"protocolBinding":"GRPC"'),
-        lambda card: card.replace(b'"url":"http', b'"url":"https://evil.example/?http', 1),
-    ],
-    ids=["text", "binding", "url"],
-)
-@pytest.mark.parametrize("card", [CARD, replace(CARD, signatures=())], ids=["full", "same"])
-async def test_a_card_that_a_proxy_rewrote_is_refused(change: Any, card: Any) -> None:
-    async with signing(Signer(card=versions.write_card(card, "1.0"))) as signer:
-        signer.change = change
-        assert "the card was changed" in str(await refused(signer.url))
-
-
-async def test_members_that_a_proxy_adds_are_not_used() -> None:
-    """The exact form of the 1.0 card is signed, so more members do not break it."""
-    keys = new_keys("first")
-    only_exact = signed(members(MERGED), keys.signers[0], exact(members(MERGED)))
-    added = members(only_exact) | {
-        "url": "https://evil.example/",
-        "preferredTransport": "JSONRPC",
-        "supportsAuthenticatedExtendedCard": True,
-        "additionalInterfaces": [{"url": "https://evil.example/", "transport": "JSONRPC"}],
-    }
-    agent = await connected(json.dumps(added).encode(), CardTrust(keys=keys.published))
-    assert agent.card_trust.is_trusted
-    assert "evil" not in str(agent.card)
-    assert not agent.card.capabilities.extended_agent_card
-
-
-@pytest.mark.parametrize(
-    "wrap",
-    [
-        lambda text, evil: text[:-1] + b"," + evil[1:],
-        lambda text, evil: evil[:-1] + b"," + text[1:],
-        lambda text, evil: b'{"card":' + text + b"," + evil[1:],
-        lambda text, evil: evil[:-1] + b',"agentCard":' + text + b"}",
-    ],
-    ids=["members twice", "members twice, the signed ones last", "nested", "nested, evil first"],
-)
-async def test_a_signed_card_that_is_wrapped_is_refused(wrap: Any) -> None:
-    evil = versions.write_card(replace(CARD, name="Evil"), "1.0")
-    async with signing(Signer()) as signer:
-        signer.change = lambda card: wrap(card, evil)
-        with pytest.raises(ClientError):
-            await connected(signer.url)
-
-
 async def test_a_signature_is_of_the_card_that_it_is_on() -> None:
     async with signing(Signer()) as signer:
         moved = members(signer.written())["signatures"]
@@ -468,23 +307,6 @@ async def test_other_addresses_of_keys_are_not_asked(jku: str, said: str) -> Non
         assert signer.fetches == [WELL_KNOWN]
 
 
-async def test_a_card_leads_to_a_few_key_sets_only() -> None:
-    """Whoever serves a card could otherwise aim many requests of a client at a trusted origin."""
-    async with signing(Signer()) as signer:
-        signer.is_signed = False
-
-        def change(card: bytes) -> bytes:
-            for number in range(8):
-                jku = f"{signer.url}{JWKS}?{number}"
-                card = sign_card(card, new_keys("other").signers, jku=jku)
-            return card
-
-        signer.change = change
-        error = await refused(signer.url)
-        assert signer.fetches.count(JWKS) == MAX_KEY_SETS
-        assert f"more than {MAX_KEY_SETS} key sets" in str(error)
-
-
 async def test_a_redirect_of_a_key_set_is_not_followed() -> None:
     async with signing(Signer()) as elsewhere, signing(Signer()) as signer:
         elsewhere.published = signer.published
@@ -503,26 +325,6 @@ async def test_the_own_origin_is_that_of_the_address_that_the_caller_gave() -> N
         async with scripted(redirect) as server:
             error = await refused(server.url)
             assert f"{signer.url} (the card's is {server.url})" in str(error)
-
-
-@pytest.mark.parametrize(
-    "published",
-    [
-        b"no JSON",
-        b"[]",
-        b"{}",
-        b'{"keys": []}',
-        b'{"keys": 5}',
-        b'{"keys": [' + b'{"kty": "EC"},' * 200 + b"{}]}",
-        b'{"keys": ["' + b"x" * MAX_BYTES + b'"]}',
-        b"[" * 100_000,
-    ],
-    ids=["text", "list", "empty", "no keys", "number", "many", "large", "deep"],
-)
-async def test_wrong_key_sets_trust_nobody(published: bytes) -> None:
-    async with signing(Signer()) as signer:
-        signer.published = published
-        assert len((await refused(signer.url)).signatures) >= 1
 
 
 async def test_a_key_set_that_does_not_answer_is_said() -> None:
@@ -612,18 +414,6 @@ def test_what_cannot_be_trusted_is_refused(options: Any, said: str) -> None:
         CardTrust(**options)
 
 
-def test_trust_is_true_or_a_card_trust() -> None:
-    with pytest.raises(TypeError, match="CardTrust"):
-        parley.connect("http://localhost", trust="yes")  # type: ignore[arg-type]
-    any_server = ssl.create_default_context()
-    any_server.check_hostname = False
-    for options in ({"insecure": True}, {"tls": any_server}):
-        with pytest.raises(ValueError, match="servers are not verified"):
-            parley.connect("http://localhost", trust=True, **options)
-        parley.connect("http://localhost", trust=CardTrust(keys=key_set()), **options)
-    parley.connect("http://localhost", trust=True, tls=ssl.create_default_context())
-
-
 async def test_the_blocking_client_verifies_too() -> None:
     import asyncio
 
@@ -637,17 +427,3 @@ async def test_the_blocking_client_verifies_too() -> None:
         signer.is_signed = False
         with pytest.raises(CardNotTrusted):
             await asyncio.to_thread(work)
-
-
-async def test_messages_about_cards_are_one_line() -> None:
-    async with signing(Signer()) as signer:
-        signer.keys = new_keys("evil\n\x1b[31mkey")
-        error = await refused(signer.url)
-        assert str(error).isprintable()
-
-
-async def test_cards_of_a_file_are_signed_with_the_command_too(tmp_path: Path) -> None:
-    keys = new_keys("file")
-    file = tmp_path / "card.json"
-    file.write_bytes(sign_card(versions.write_card(CARD, "1.0"), keys.signers))
-    assert (await connected(file, CardTrust(keys=keys.published))).card_trust.is_trusted

@@ -10,14 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 import parley
-from parley import Agent, Message, RemoteAgent, Task, TaskState, Turn, connect
+from parley import Agent, RemoteAgent, Task, TaskState, Turn, connect
 from parley.client.bindings.binding import BINDINGS, is_supported
 from parley.client.retry import Retry
 from parley.model.errors import (
     A2AError,
     PushNotificationNotSupportedError,
-    TaskNotCancelableError,
-    TaskNotFoundError,
     UnsupportedOperationError,
 )
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
@@ -93,15 +91,6 @@ async def remote(request: pytest.FixtureRequest, address: str) -> AsyncIterator[
             yield agent
 
 
-async def test_a_direct_message(remote: RemoteAgent) -> None:
-    reply = await remote.send("Ada", metadata={"skill": "hello"})
-    assert isinstance(reply, Message)
-    assert (reply.text, bool(reply.context_id)) == ("hello, Ada", True)
-    assert [str(event) async for event in remote.stream("Bo", metadata={"skill": "hello"})] == [
-        "hello, Bo"
-    ]
-
-
 async def test_a_stream_tells_everything_once_and_in_order(remote: RemoteAgent) -> None:
     stream = remote.stream("go", message_metadata={"skill": "report"})
     events = [event async for event in stream]
@@ -144,25 +133,6 @@ async def test_a_task_is_taken_at_once_followed_and_canceled(remote: RemoteAgent
             pass
         assert stream.state is TaskState.CANCELED
     assert (await remote.wait(task.id)).state is TaskState.CANCELED
-
-
-async def test_refusals_are_the_same_errors_everywhere(remote: RemoteAgent) -> None:
-    with pytest.raises(TaskNotFoundError):
-        await remote.get("no-such-task")
-    with pytest.raises(TaskNotFoundError):
-        await remote.cancel("no-such-task")
-    with pytest.raises(TaskNotFoundError):
-        await remote.send("hi", task_id="no-such-task")
-    with pytest.raises(TaskNotFoundError):
-        await anext(remote.subscribe("no-such-task"))
-    done, *_ = [event async for event in remote.stream("go", metadata={"skill": "report"})]
-    assert isinstance(done, Task)
-    with pytest.raises(TaskNotCancelableError):
-        await remote.cancel(done.id)
-    with pytest.raises(UnsupportedOperationError):
-        await remote.send("more", task_id=done.id)
-    with pytest.raises(UnsupportedOperationError):
-        await anext(remote.subscribe(done.id))
 
 
 async def test_tasks_are_listed_where_the_version_can(remote: RemoteAgent) -> None:

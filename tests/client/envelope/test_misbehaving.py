@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 from aiohttp import web
 
 import parley
-from parley import Agent, Caller, Turn
-from parley.client.errors import Disconnected
-from parley.conformance import faults
-from parley.envelope import (
-    EnvelopeBinding,
-    EnvelopeFailed,
-    IncomingRequest,
-    LinkSettings,
-    RegistrationSettings,
-    Target,
-)
+from parley import Agent, Turn
+from parley.envelope import LinkSettings
 from parley.model.backoff import Backoff
-from parley.model.errors import InvalidParamsError
 from parley.server.run import serving
-from parley.testing import FaultProxy
 from tests.client.envelope.scripted import Peer, Sent, answer_to, echo, scripted_agent
 from tests.kit.waiting import let_time_pass, until
 
@@ -32,70 +20,6 @@ pytestmark = pytest.mark.anyio
 
 
 QUICK = LinkSettings(backoff=Backoff(0.01, 0.05), heartbeat=5.0)
-EVERYONE = Target(agent_type="library", routing_strategy="broadcast")
-
-
-async def test_requests_of_the_same_id_are_answered_one_after_another() -> None:
-    async with scripted_agent(echo) as agent, parley.envelope.connect(agent.url) as client:
-        async with asyncio.timeout(5):
-            asked = [client.request("echo", {"n": n}, message_id="same") for n in range(3)]
-            answers = await asyncio.gather(*asked)
-    assert [answer.result for answer in answers] == [{"n": n} for n in range(3)]
-
-
-async def test_a_broadcast_has_the_events_of_every_agent() -> None:
-    async def two_agents(peer: Peer, request: Sent) -> None:
-        for number in (1, 2):
-            for by in ("a", "b"):
-                metadata = {"sequence": number, "agentId": by}
-                await peer.send(answer_to(request, "EVENT", "partial", metadata=metadata))
-        await peer.answer(request)
-
-    async with scripted_agent(two_agents) as agent, parley.envelope.connect(agent.url) as client:
-        events = [event async for event in client.stream("work", target=EVERYONE)]
-    named = [(event.metadata.agent_id, event.sequence) for event in events[:-1]]
-    assert named == [("a", 1), ("b", 1), ("a", 2), ("b", 2)]
-
-
-async def test_a_command_to_all_goes_on_until_each_agent_has_ended() -> None:
-    async def two_agents(peer: Peer, request: Sent) -> None:
-        async def event(by: str, status: str, **metadata: Any) -> None:
-            given = {"agentId": by, **metadata}
-            await peer.send(answer_to(request, "EVENT", status, metadata=given))
-
-        for by in ("a", "b"):
-            await event(by, "accepted")
-        await event("c", "error")
-        await event("a", "success", sequence=1)
-        accepted = [{"agentId": by, "status": "accepted"} for by in ("a", "b")]
-        await peer.answer(request, "accepted", results=accepted)
-        await event("b", "partial", sequence=1)
-        await event("b", "success", sequence=2)
-
-    async with scripted_agent(two_agents) as agent, parley.envelope.connect(agent.url) as client:
-        stream = client.stream("work", sub_type="command", target=EVERYONE)
-        async with asyncio.timeout(5):
-            events = [event async for event in stream]
-    assert [event.metadata.agent_id for event in events] == ["a", "b", "c", "a", "", "b", "b"]
-    assert [event.is_final for event in events] == [False] * 6 + [True]
-    assert events[2].status == "error"
-
-
-async def test_a_broadcast_that_is_cut_after_an_event_is_not_sent_again() -> None:
-    async def cut(peer: Peer, request: Sent) -> None:
-        metadata = {"sequence": 1, "agentId": "a"}
-        await peer.send(answer_to(request, "EVENT", "partial", metadata=metadata))
-        peer.cut()
-
-    async with (
-        scripted_agent(cut) as agent,
-        parley.envelope.connect(agent.url, settings=QUICK) as client,
-    ):
-        events = client.stream("work", target=EVERYONE)
-        assert (await anext(events)).sequence == 1
-        with pytest.raises(Disconnected):
-            await anext(events)
-    assert len(agent.requests) == 1
 
 
 async def test_messages_that_nobody_reads_are_bounded_in_size() -> None:
@@ -116,36 +40,6 @@ async def test_messages_that_nobody_reads_are_bounded_in_size() -> None:
         await let_time_pass(0.05)
         assert not waiting.done()
         waiting.cancel()
-
-
-async def test_heartbeats_do_not_keep_a_client_from_reading() -> None:
-    """An agent reads nothing until its answer is read: the client has to read all the same."""
-
-    async def stall(peer: Peer, request: Sent) -> None:
-        assert peer.socket is not None
-        transport = peer.socket._req.transport  # type: ignore[union-attr]
-        if request["payload"]["action"] == "small":
-            transport.pause_reading()  # type: ignore[union-attr]
-            await until(lambda: large is not None and sending.is_set())
-            await peer.send({**answer_to(request, "HEARTBEAT", ""), **UNASKED})
-            await echo(peer, request)
-        else:
-            await echo(peer, request)
-
-    sending = asyncio.Event()
-    large: asyncio.Task[Any] | None = None
-    async with scripted_agent(stall) as agent, parley.envelope.connect(agent.url) as client:
-        small = asyncio.ensure_future(client.request("small"))
-        await until(lambda: agent.requests)
-        large = asyncio.ensure_future(client.request("large", "x" * 8_000_000))
-        await let_time_pass(0.2)  # the socket's buffers are full now
-        sending.set()
-        async with asyncio.timeout(5):
-            await small
-        large.cancel()
-
-
-UNASKED = {"message": {"type": "HEARTBEAT"}, "payload": {}}
 
 
 async def test_a_kept_connection_is_opened_again_after_its_credentials_were_refused() -> None:
@@ -191,51 +85,9 @@ async def url() -> AsyncIterator[str]:
         yield address
 
 
-def quick() -> LinkSettings:
-    return LinkSettings(backoff=Backoff(0.01, 0.05), transport="socket", retries=100)
-
-
-async def texts(client: parley.envelope.EnvelopeClient, sub_type: str) -> str:
-    """Return the text of a stream, of its events alone."""
-    found = []
-    async with client.stream("count", sub_type=sub_type, timeout=30) as stream:
-        async for event in stream:
-            for result in event.results:
-                update = result.get("artifactUpdate") if isinstance(result, dict) else None
-                parts = update["artifact"]["parts"] if update else ()
-                found += [part["text"] for part in parts]
-    return "".join(found)
-
-
-@pytest.mark.parametrize("sub_type", ["query", "command"])
-async def test_a_stream_that_is_cut_at_any_byte_is_complete_and_has_nothing_twice(
-    url: str, sub_type: str
-) -> None:
-    async with parley.envelope.connect(f"{url}/envelope", settings=quick()) as client:
-        whole = await texts(client, sub_type)
-    assert whole == "".join(f"{number} " for number in range(12))
-    begun.clear()
-
-    async def cut_at(byte: int) -> None:
-        line = FaultProxy(url.replace("http", "tcp"))
-        for place in (byte, byte + 400, byte + 900):
-            line.fault(faults.cut(after_bytes=place))
-        address = f"http://{line.url}/envelope"
-        async with line, parley.envelope.connect(address, settings=quick()) as client:
-            assert await texts(client, sub_type) == whole, byte
-
-    for first in range(230, 4000, 377):  # behind the handshake, in steps that hit all frames
-        await asyncio.gather(*[cut_at(first + 37 * n) for n in range(10)])
-    assert len(begun) == len(set(begun)) == 100
-
-
 # -- agents behind a client's socket: registered with a real server, and asked through it ----------
 
 
-CARD = {
-    "agentInfo": {"id": "remote-desk", "name": "Desk"},
-    "capabilities": [{"name": "greet"}, {"name": "count"}],
-}
 gateway = Agent("Gateway")
 
 
@@ -243,52 +95,3 @@ gateway = Agent("Gateway")
 async def say(turn: Turn) -> str:
     """Says it again."""
     return turn.text
-
-
-def who(headers: Any) -> Caller:
-    return Caller(id=headers.get("x-user", ""), authenticated="x-user" in headers)
-
-
-@pytest.fixture
-async def registering_url() -> AsyncIterator[str]:
-    options = EnvelopeBinding(registration=RegistrationSettings(anonymous=True))
-    async with serving(parley.asgi(gateway, drain=0.0, bindings=[options])) as address:
-        yield address
-
-
-async def test_an_agent_behind_a_socket_is_asked_through_the_server(registering_url: str) -> None:
-    settings = LinkSettings(backoff=Backoff(0.01, 0.05))
-    taken: list[IncomingRequest] = []
-    async with FaultProxy(registering_url.replace("http", "tcp")) as line:
-        line.fault(faults.cut(after_bytes=6000))
-        address = f"http://{line.url}/envelope"
-        async with parley.envelope.connect(
-            address, agent_id="remote-desk", settings=settings
-        ) as desk:
-
-            @desk.on_request
-            async def handle(request: IncomingRequest) -> Any:
-                taken.append(request)
-                if request.action != "greet":
-                    raise InvalidParamsError("greet is all there is")
-                return [f"hello {request.parameters['name']}"]
-
-            answer = await desk.register(CARD)
-            assert answer.status == "success"
-            async with parley.envelope.connect(registering_url) as client:
-                greet = {"name": "Ada"}
-                asked = await client.request("greet", greet, target="remote-desk", timeout=10)
-                assert asked.results == ("hello Ada",)
-                with pytest.raises(EnvelopeFailed, match="greet is all"):
-                    await client.request("count", {}, target="remote-desk", timeout=10)
-
-                async def is_back() -> bool:
-                    long = {"name": "x" * 500}
-                    try:
-                        await client.request("greet", long, target="remote-desk", timeout=5)
-                    except EnvelopeFailed:  # its line was cut: it registers again by itself
-                        return False
-                    return desk.connection.reconnects > 0
-
-                await until(is_back, 10)
-    assert taken[0].parameters == {"name": "Ada"}

@@ -8,26 +8,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-import aiohttp
 import msgspec
 import pytest
 from aiohttp import web
 
 import parley
-from parley import Agent, Caller, CardDetails, Turn
+from parley import Agent, Caller, Turn
 from parley.client import Tls
 from parley.client.auth import Bearer
-from parley.client.errors import (
-    AddressNotAllowed,
-    CardInvalid,
-    NoCommonInterface,
-    NotEncrypted,
-    Unreachable,
-    Untrusted,
-)
-from parley.envelope import EnvelopeFailed, EnvelopeKey, LinkSettings
+from parley.client.errors import AddressNotAllowed, NotEncrypted, Unreachable, Untrusted
+from parley.envelope import EnvelopeFailed
 from parley.model.errors import UnauthenticatedError
 from parley.security import Bearer as BearerScheme
 from parley.security.egress import Egress, turn_egress
@@ -55,45 +46,6 @@ async def guess(turn: Turn) -> str:
 async def url() -> AsyncIterator[str]:
     async with serving(parley.asgi(agent, drain=0.0)) as address:
         yield address
-
-
-@pytest.mark.parametrize(
-    "way", ["{}", "{}/envelope", "ws://{0.netloc}/envelope", "{}/envelope/card"]
-)
-async def test_every_address_of_an_agent_leads_to_it(url: str, way: str) -> None:
-    address = way.format(urlsplit(url)) if "0." in way else way.format(url)
-    async with parley.envelope.connect(address) as client:
-        assert (await client.request("say", "hello")).result == {"text": "hello"}
-        assert client.uses_socket
-        assert (client.card is not None) == address.endswith("card")
-
-
-async def test_by_http_a_command_streams_and_a_question_is_answered(url: str) -> None:
-    async with parley.envelope.connect(url, transport="http") as client:
-        events = [event async for event in client.stream("guess", "one", sub_type="command")]
-        assert [events[0].status, events[-1].status] == ["accepted", "input-required"]
-        answer = await client.request("guess", "two", task_id=events[-1].task_id)
-        assert answer.result == {"text": "one two"}
-        streamed = [event async for event in client.stream("guess", "one")]
-        assert streamed[-1].status == "input-required"
-        assert [event.sequence for event in streamed[:-1]] == sorted(
-            event.sequence or 0 for event in streamed[:-1]
-        )
-        await client.notify("say", "to nobody")
-        assert not client.uses_socket
-        with pytest.raises(EnvelopeFailed, match="UNKNOWN_ACTION"):
-            await client.request("nothing")
-
-
-async def test_cards_and_agents_of_this_process_lead_to_it(url: str) -> None:
-    async with aiohttp.ClientSession() as session, session.get(f"{url}/envelope/card") as answer:
-        card = await answer.json()
-    async with parley.connect(url) as remote:
-        a2a = remote.card
-    for reference in (card, a2a, agent, parley.asgi(agent, drain=0)):
-        async with parley.envelope.connect(reference) as client:
-            assert (await client.request("say", "hello")).result == {"text": "hello"}
-            assert client.uses_socket
 
 
 async def test_the_backup_is_used_while_the_primary_cannot_be_had() -> None:
@@ -175,21 +127,6 @@ async def test_the_source_is_what_the_credentials_are_for() -> None:
                 await parley.envelope.connect(f"{url}/envelope", **wrong)  # type: ignore[arg-type]
 
 
-async def test_an_agent_without_the_interface_says_what_it_has() -> None:
-    quiet = Agent("Quiet", card=CardDetails(envelope=False))
-
-    @quiet.skill
-    async def nothing(turn: Turn) -> str:
-        """Does nothing."""
-        return ""
-
-    async with serving(parley.asgi(quiet, drain=0.0)) as url:
-        with pytest.raises(NoCommonInterface, match="offers JSONRPC"):
-            await parley.envelope.connect(url)
-        async with parley.connect(url) as remote:
-            assert remote.interface.protocol_binding == "JSONRPC"
-
-
 async def test_the_binding_is_not_used_unless_it_is_asked_for_or_alone(url: str) -> None:
     async with parley.connect(url) as remote:
         assert remote.interface.protocol_binding == "JSONRPC"
@@ -202,21 +139,6 @@ async def test_the_binding_is_not_used_unless_it_is_asked_for_or_alone(url: str)
     alone = msgspec.structs.replace(remote.card, supported_interfaces=tuple(interfaces))
     async with parley.connect(alone) as remote:
         assert remote.interface.protocol_binding == "urn:parley:envelope:v1"
-
-
-async def test_settings_that_contradict_are_refused() -> None:
-    key = EnvelopeKey(id="k", owner="me", algorithm="HMAC-SHA256", material=b"s" * 32)
-    with pytest.raises(ValueError, match="the key belongs to 'me'"):
-        parley.envelope.connect("ws://127.0.0.1:9", agent_id="you", key=key)
-    with pytest.raises(ValueError, match="settings have transport"):
-        parley.envelope.connect("ws://127.0.0.1:9", transport="http", settings=LinkSettings())
-    with pytest.raises(ValueError, match="transport must be one of auto, socket, http"):
-        parley.envelope.connect("ws://127.0.0.1:9", transport="pigeon")  # type: ignore[arg-type]
-    for wrong in ({"retries": -1}, {"heartbeat": 0}, {"max_in_flight": True}, {"idle": "x"}):
-        with pytest.raises(ValueError, match=r"from [0-9.e-]+ on"):
-            LinkSettings(**wrong)  # type: ignore[arg-type]
-    with pytest.raises(CardInvalid, match="no endpoint"):
-        parley.envelope.connect({"agentInfo": {"id": "a"}})
 
 
 async def test_an_egress_policy_holds_for_sockets_also_for_one_that_is_open(url: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import io
-import os
 
 import pytest
 from hypothesis import given
@@ -19,7 +18,6 @@ from parley.client.errors import (
     FileLimitExceeded,
     FileMismatch,
     Timeout,
-    UnexpectedStatus,
 )
 from parley.client.files import upload
 from parley.client.files.transfer import MAX_INLINE
@@ -91,26 +89,6 @@ async def test_the_timeout_of_a_message_bounds_its_uploads(host, remote):
     assert host.messages == []
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no named pipes")
-async def test_a_pipe_is_sent_though_it_can_be_read_once_only(host, remote, tmp_path):
-    path = tmp_path / "pipe"
-    os.mkfifo(path)
-    writing = asyncio.create_task(asyncio.to_thread(path.write_bytes, BYTES))
-    await remote.upload(path)
-    await writing
-    assert host.files["u0"]["content"] == BYTES
-    assert host.files["u0"]["complete"]
-
-
-async def test_an_empty_file_is_a_file(host, remote):
-    async def nothing():
-        return
-        yield b""
-
-    await remote.upload(nothing(), filename="empty.txt")
-    assert host.files["u0"]["complete"]
-
-
 @given(cuts=st.lists(st.integers(0, 6000), max_size=7), sized=st.booleans())
 def test_an_upload_goes_on_where_a_connection_broke(cuts, sized):
     async def main():
@@ -137,13 +115,6 @@ async def test_of_an_iterator_only_pieces_are_in_memory(host, remote, monkeypatc
     patches = [len(e.body) for e in host.server.exchanges if e.method == "PATCH"]
     assert max(patches) == 1000
     assert patches[:3] == [1000, 700, 700]
-
-
-async def test_an_upload_that_gets_nowhere_ends_with_the_error(host, remote):
-    host.takes = [0] * 100
-    with pytest.raises(parley.ClientError, match="connection"):
-        await remote.upload(BYTES)
-    assert len(host.takes) == 100 - AT_ONCE.streams - 1
 
 
 async def test_a_server_that_takes_nothing_and_says_so_is_left(host, remote):
@@ -190,27 +161,6 @@ async def test_an_error_of_the_progress_function_is_the_callers(host, remote):
     assert len([each for each in host.server.exchanges if each.method == "PATCH"]) <= 1
 
 
-async def test_a_refusal_is_told_in_the_servers_words(host, remote):
-    async def forgetful():
-        yield BYTES
-        host.files.clear()
-
-    with pytest.raises(UnexpectedStatus, match="begin again: no such upload"):
-        await remote.upload(forgetful())
-
-
-async def test_what_is_too_large_is_refused_before_anything_is_sent(host, remote, tmp_path):
-    host.params["maxBytes"] = 100
-    async with parley.connect(host.url) as remote:
-        before = len(host.server.exchanges)
-        path = tmp_path / "big.bin"
-        path.write_bytes(BYTES)
-        for content_ in (BYTES, path, str(path), io.BytesIO(BYTES)):
-            with pytest.raises(FileLimitExceeded, match=r"5,120 bytes; .* up to 100"):
-                await remote.upload(content_)
-        assert len(host.server.exchanges) == before
-
-
 async def test_an_agent_without_file_transfer_is_named(host):
     host.params = None
     async with parley.connect(host.url) as remote:
@@ -241,29 +191,6 @@ async def test_what_is_small_goes_in_the_message_and_what_is_large_by_reference(
     assert message["parts"][2]["filename"] == "large.txt"
     assert message["parts"][2]["mediaType"] == "text/plain"
     assert [file["content"] for file in host.files.values()] == [b"y" * 1001, b"z" * 1001]
-
-
-async def test_content_is_uploaded_as_files_are(host, remote, tmp_path):
-    path = tmp_path / "large.bin"
-    path.write_bytes(BYTES)
-    for message in (path, BYTES, ["Look:", path]):
-        await remote.send(message)
-    async with remote.stream("Look:", files=[path]) as events:
-        async for _ in events:
-            break
-    assert [[next(iter(p)) for p in m["parts"]] for m in host.messages] == [
-        ["url"],
-        ["url"],
-        ["text", "url"],
-        ["text", "url"],
-    ]
-
-
-async def test_many_small_files_do_not_make_a_message_too_large(host):
-    host.params["inlineBytes"] = MAX_INLINE
-    async with parley.connect(host.url) as remote:
-        await remote.send(files=[each * (MAX_INLINE // 3 + 1) for each in (b"a", b"b", b"c")])
-    assert [next(iter(part)) for part in host.messages[0]["parts"]] == ["raw", "raw", "url"]
 
 
 async def test_without_transfer_a_large_file_is_refused_before_anything_is_sent(host):

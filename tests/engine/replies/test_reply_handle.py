@@ -16,16 +16,6 @@ pytestmark = pytest.mark.anyio
 REPLY = Message(message_id="m-1", role=Role.AGENT, parts=[Part(text="done")])
 
 
-class Source:
-    """Finds no reply, and notes for how long it was asked to try."""
-
-    def __init__(self) -> None:
-        self.timeouts: list[float] = []
-
-    async def find_reply(self, handle: ReplyHandle, timeout: float) -> None:
-        self.timeouts.append(timeout)
-
-
 @pytest.fixture
 def timer() -> Iterator[SharedTimer[ReplyWait]]:
     timer = SharedTimer(60.0, ReplyWait.end)
@@ -62,32 +52,6 @@ async def test_a_task_in_the_log_begins_the_timeout_and_ends_nothing(timer) -> N
     handle.mark_logged()
     assert over == [True]
     assert waiting(timer, handle=handle).over == [True]
-
-
-async def test_a_delegate_looks_for_the_reply_until_the_same_time(timer) -> None:
-    handle, wait, over = waiting(timer)
-    handle.mark_logged()
-    ends_at, source = timer._times[wait], Source()
-    handle.delegate_to(source)
-    assert over == [False]
-    loop = asyncio.get_running_loop()
-    least = ends_at - loop.time()
-    assert not await wait.find()
-    assert ends_at - loop.time() <= source.timeouts[0] <= least
-    assert not timer._times
-
-
-async def test_after_the_timeout_nothing_is_looked_for() -> None:
-    timer = SharedTimer(0.0, ReplyWait.end)
-    handle, wait, over = waiting(timer)
-    handle.mark_logged()
-    async with asyncio.timeout(30):
-        while not over:
-            await asyncio.sleep(0)
-    source = Source()
-    handle.delegate_to(source)
-    assert not await wait.find()
-    assert (over, source.timeouts) == ([False], [])
 
 
 async def test_each_sender_of_a_repeated_message_waits_for_a_time_of_its_own(timer) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import parley
-from parley import Agent, Caller, CardDetails, Rights, Turn
+from parley import Agent, Caller, Rights, Turn
 from parley.client.remote_agent import RemoteAgent
 from parley.engine.routing import RoutedMessage
 from parley.extensions.declared import schemas_on
-from parley.model.errors import InvalidParamsError, PermissionDeniedError, UnsupportedOperationError
+from parley.model.errors import InvalidParamsError, PermissionDeniedError
 from parley.model.tasks import TaskState
 from parley.security import Bearer, anonymous
 
@@ -72,62 +72,13 @@ def test_who_sees_a_skill_is_said_in_one_of_four_ways(listed: Any, error: Any, s
         agent_with(listed)
 
 
-def test_a_function_of_listed_answers_at_once() -> None:
-    async def later(caller: Caller) -> bool:
-        return True
-
-    with pytest.raises(TypeError, match="plain function"):
-        agent_with(later)
-
-
 def test_the_default_skill_is_listed() -> None:
     agent = Agent("Host")
     with pytest.raises(ValueError, match="leave listed out, or default"):
         agent.skill(default=True, listed="extended")(hello)
 
 
-@pytest.mark.parametrize(
-    ("listed", "said"),
-    [
-        ({"SOAP": True}, "bindings: JSONRPC"),
-        ({"JSONRPC x": True}, "JSONRPC 0.3"),
-        ({"JSONRPC 1": False}, "versions: 1.0, 0.3"),
-        ({"GRPC ": False}, "not 'GRPC '"),
-        ({"JSONRPC": False, "HTTP+JSON": "extended"}, "at least one interface"),
-        ({"GRPC": "public"}, "listed_interfaces of 'GRPC'"),
-    ],
-)
-def test_interfaces_are_named_by_binding_and_version(listed: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        Agent("Host", card=CardDetails(listed_interfaces=listed))
-
-
-def test_a_public_card_leaves_out_what_is_hidden() -> None:
-    agent = agent_with("extended", card=CardDetails(listed_interfaces={"HTTP+JSON 0.3": False}))
-    card = agent.card("http://x/")
-    assert [skill.id for skill in card.skills] == ["hello"]
-    assert card.capabilities.extended_agent_card
-    assert not agent_with(False).card("http://x/").capabilities.extended_agent_card
-
-
 # -- what follows --------------------------------------------------------------------------------
-
-
-async def test_without_callers_the_extended_card_is_for_all() -> None:
-    async with reach(agent_with("extended")) as agent:
-        assert [skill.id for skill in (await agent.extended_card()).skills] == ["hello", "secret"]
-        assert (await agent.send("x", metadata={"skill": "secret"})).text == "42"
-
-
-async def test_what_is_listed_nowhere_is_on_no_card() -> None:
-    async with reach(
-        agent_with(False, card=CardDetails(extended_card={"description": "more"}))
-    ) as agent:
-        assert [skill.id for skill in (await agent.extended_card()).skills] == ["hello"]
-        assert (await agent.send("x", metadata={"skill": "secret"})).text == "42"
-    async with reach(agent_with(False)) as agent:
-        with pytest.raises(UnsupportedOperationError):
-            await agent.extended_card()
 
 
 @pytest.mark.parametrize("answer", [ZeroDivisionError(), None, "yes", 1])
@@ -261,22 +212,3 @@ async def test_auth_of_a_server_replaces_the_requirement_of_a_hidden_skill() -> 
         card = await remote.extended_card()
         shown = next(skill for skill in card.skills if skill.id == "secret")
         assert not shown.security_requirements
-
-
-async def test_an_open_api_document_needs_a_listed_interface() -> None:
-    from tests.server.cards.shared_cache import ask
-
-    for listed, status in (({"HTTP+JSON": "extended"}, 404), ({"HTTP+JSON 0.3": False}, 200)):
-        app = parley.asgi(
-            agent_with(True, card=CardDetails(listed_interfaces=listed)), url="https://a.example/"
-        )
-        async with app.lifespan():
-            for path in ("/openapi.json", "/docs"):
-                assert (await ask(app, "GET", path, {})).status == status
-            for version in ("", "1.0"):
-                headers = {"A2A-Version": version} if version else {}
-                card = await ask(app, "GET", "/.well-known/agent-card.json", headers)
-                assert (b"HTTP+JSON" in card.body) is (status == 200)
-            headers = {"A2A-Version": "0.3"}
-            card = await ask(app, "GET", "/.well-known/agent-card.json", headers)
-            assert b"HTTP+JSON" not in card.body

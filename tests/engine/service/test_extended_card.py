@@ -13,7 +13,6 @@ import parley
 from parley import (
     Agent,
     AgentCard,
-    AgentInterface,
     AgentSkill,
     Caller,
     CardDetails,
@@ -24,18 +23,9 @@ from parley import (
     testing,
 )
 from parley.client.auth.credentials import skill_of
-from parley.model.errors import (
-    ExtendedAgentCardNotConfiguredError,
-    InternalError,
-    InvalidParamsError,
-    PermissionDeniedError,
-    PushNotificationNotSupportedError,
-    UnauthenticatedError,
-    UnsupportedOperationError,
-)
+from parley.model.errors import InternalError, InvalidParamsError, PermissionDeniedError
 from parley.model.operations import SendMessageRequest
 from parley.server.run import serving
-from tests.kit.servers import served
 
 pytestmark = pytest.mark.anyio
 
@@ -67,13 +57,6 @@ async def card_of(agent: Agent, *, caller: Any = None, **options: Any) -> AgentC
         return await remote.extended_card()
 
 
-async def test_without_an_extended_card_the_operation_is_unsupported() -> None:
-    agent = agent_with()
-    assert agent.card("http://x/").capabilities.extended_agent_card is False
-    with pytest.raises(UnsupportedOperationError):
-        await card_of(agent)
-
-
 async def test_changes_replace_fields_and_add_skills() -> None:
     agent = agent_with({"description": "Hosts friends", "skills": [SECRET]})
     card = await card_of(agent)
@@ -88,63 +71,12 @@ async def test_a_skill_of_the_same_id_takes_the_place_of_the_public_one() -> Non
     assert [skill.name for skill in card.skills] == ["Secret"]
 
 
-async def test_the_server_says_where_the_agent_is_unless_the_card_does() -> None:
-    agent = agent_with({})
-    async with serving(parley.asgi(agent)) as url, parley.connect(url) as remote:
-        public = remote.card
-        card = await remote.extended_card()
-        assert card.supported_interfaces == public.supported_interfaces
-        assert card.supported_interfaces[0].url.startswith(url)
-    own = AgentInterface(
-        url="https://x.example", protocol_binding="JSONRPC", protocol_version="1.0"
-    )
-    card = await card_of(agent_with({"supported_interfaces": [own]}))
-    assert card.supported_interfaces == (own,)
-
-
-async def test_a_whole_card_is_shown_as_it_is() -> None:
-    whole = replace(agent_with().card("https://x.example"), name="Another")
-    card = await card_of(agent_with(whole))
-    assert card.name == "Another"
-    assert card.supported_interfaces == whole.supported_interfaces
-
-
-def plain(caller: Caller) -> dict[str, Any]:
-    return {"description": f"For {caller.id}"}
-
-
-async def coroutine(caller: Caller, card: AgentCard) -> AgentCard:
-    return replace(card, description=f"For {caller.id}")
-
-
-@pytest.mark.parametrize("function", [plain, coroutine])
-async def test_a_function_knows_the_caller(function: Any) -> None:
-    agent = agent_with()
-    assert agent.extended_card(function) is function
-    card = await card_of(agent, caller=by_header, bearer="ada")
-    assert card.description == "For Bearer ada"
-
-
-async def test_there_may_be_no_card_for_a_caller() -> None:
-    agent = agent_with(lambda caller: {} if "ada" in caller.id else None)
-    assert await card_of(agent, caller=by_header, bearer="ada")
-    with pytest.raises(ExtendedAgentCardNotConfiguredError):
-        await card_of(agent, caller=by_header, bearer="bob")
-
-
 async def test_a_function_may_refuse() -> None:
     def refuse(caller: Caller) -> None:
         raise PermissionDeniedError("members only")
 
     with pytest.raises(PermissionDeniedError, match="members only"):
         await card_of(agent_with(refuse), caller=by_header, bearer="bob")
-
-
-async def test_where_callers_are_told_apart_it_is_for_those_who_are_known() -> None:
-    agent = agent_with({"skills": [SECRET]})
-    with pytest.raises((UnauthenticatedError, parley.ClientError)):
-        await card_of(agent, caller=by_header)
-    assert await card_of(agent, caller=by_header, bearer="ada")
 
 
 @pytest.mark.parametrize(
@@ -174,12 +106,6 @@ def test_what_can_be_no_card_is_refused_at_once(source: Any, error: type[Excepti
         Agent("Wrong", card=CardDetails(extended_card=source))
 
 
-def test_a_card_can_be_set_later() -> None:
-    agent = agent_with()
-    agent.extended_card = {"description": "More"}
-    assert agent.card("http://x/").capabilities.extended_agent_card is True
-
-
 # -- the skill of a message that names none, by what the skills take -------------------------------
 
 
@@ -205,37 +131,6 @@ def travel(default: bool = False) -> Agent:
         return "look"
 
     return agent
-
-
-async def test_the_parts_and_the_data_of_a_message_choose() -> None:
-    async with testing.client(travel()) as remote:
-        assert (await remote.send("Hello")).text == "chat"
-        assert (await remote.send({"start": "BER", "end": "LIS"})).text == "fare"
-        assert (await remote.send('{"start": "BER", "end": "LIS"}')).text == "fare"
-        assert (await remote.send({"start": "BER"})).text == "chat"
-
-
-async def test_a_declared_default_and_a_name_come_before_the_types() -> None:
-    async with testing.client(travel(default=True)) as remote:
-        with pytest.raises(parley.A2AError, match=r"accepts image/\*"):
-            await remote.send({"start": "BER", "end": "LIS"})
-        assert (await remote.send("Hello", skill="chat")).text == "chat"
-
-
-async def test_an_unclear_choice_is_in_the_log_once(caplog: pytest.LogCaptureFixture) -> None:
-    picture = Part(raw=b"...", media_type="image/png")
-    async with testing.client(travel()) as remote:
-        for _ in range(2):
-            assert (await remote.send(picture)).text == "chat"
-    lines = [each.getMessage() for each in caplog.records if "names none of its" in each.message]
-    assert len(lines) == 1
-    assert "(chat, fare, look)" in lines[0]
-    assert "'chat' answers" in lines[0]
-    caplog.clear()
-    caplog.set_level(logging.WARNING)
-    async with testing.client(travel()) as remote:
-        await remote.send("Hello")
-    assert not [each for each in caplog.records if "names none" in each.getMessage()]
 
 
 async def test_a_hidden_skill_is_never_chosen_for_whom_it_is_not_there() -> None:
@@ -283,21 +178,3 @@ async def test_a_client_and_a_server_read_the_same_skill() -> None:
 
 
 # -- what an author switches off is neither on the card nor done -----------------------------------
-
-
-async def test_an_agent_without_streams_and_webhooks_answers_and_refuses_those() -> None:
-    agent = Agent("Plain", card=CardDetails(streaming=False, push_notifications=False))
-
-    @agent.skill
-    async def echo(turn: Turn) -> str:
-        """Says it again."""
-        return turn.text
-
-    async with served(agent) as remote:
-        capabilities = remote.card.capabilities
-        assert (capabilities.streaming, capabilities.push_notifications) == (False, False)
-        assert (await remote.send("hello")).text == "hello"
-        with pytest.raises(UnsupportedOperationError, match=r"capabilities\.streaming"):
-            await anext(remote.subscribe("t-1"))
-        with pytest.raises(PushNotificationNotSupportedError):
-            await remote.send("hello", push="https://hooks.example.com")

@@ -9,9 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-import parley
 from parley import Agent, Turn
-from parley.model import struct
 from parley.model.extensions import IDEMPOTENT_SEND
 from parley.model.operations import (
     BY_NAME,
@@ -24,11 +22,8 @@ from parley.model.service import CallContext
 from parley.model.struct import encode
 from parley.model.tasks import Task
 from parley.server.http.streams import is_input_required
-from parley.server.run import serving
-from parley.store import snapshot
 from parley.wire import versions
 from tests.engine.fleet import collect
-from tests.kit.http import ask, call, post
 
 pytestmark = pytest.mark.anyio
 
@@ -120,37 +115,6 @@ async def test_replies_and_joined_streams_are_the_stored_task(talk: Any) -> None
         replies = [await in_json.send_message(request, asked) for _ in range(2)]
         assert type(replies[1]) is msgspec.Raw
         assert written("SendMessage", replies[0]) == written("SendMessage", replies[1])
-
-
-async def test_get_task_decodes_nothing_however_long_the_history(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    decoded: list[Any] = []
-
-    def counting(data: Any, kind: Any) -> Any:
-        decoded.append((kind, len(data)))
-        return struct.decode(data, kind)
-
-    monkeypatch.setattr(snapshot, "decode", counting)
-    async with serving(parley.asgi(curious())) as url:
-        client = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "more"}]}
-        params: dict[str, Any] = {"message": client}
-        for turns in (1, 10):
-            for _ in range(turns):
-                answered = (await post(url, call("SendMessage", params))).json["result"]["task"]
-                params["message"]["taskId"] = answered["id"]
-            get = {"id": answered["id"]}
-            decoded.clear()
-            found = (await post(url, call("GetTask", get))).json["result"]
-            assert found == answered
-            rest = await ask(url, "GET", f"/tasks/{answered['id']}", headers={"A2A-Version": "1.0"})
-            assert rest.json == found
-            listed = (await post(url, call("ListTasks", {"includeArtifacts": True}))).json
-            assert listed["result"]["tasks"] == [found]
-            assert decoded == []
-            old = await post(url, call("tasks/get", get), {"A2A-Version": "0.3"})
-            assert len(old.json["result"]["history"]) == len(found["history"])
-            assert [kind for kind, _ in decoded] == [Task]
 
 
 # -- how much of a task's history the stream of a message shows ------------------------------------

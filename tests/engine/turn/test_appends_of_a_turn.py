@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import socket
-import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
-import parley
-from parley import Agent, Execution, Message, Task, TaskState, Turn
-from parley.agent.blocking_turn import BlockingTurn
+from parley import Agent, Execution, Task, TaskState, Turn
 from parley.engine.turn.task_writer import TaskWriter
-from parley.model.operations import GetTaskRequest, ListTasksRequest
-from parley.server.run import serving
+from parley.model.operations import ListTasksRequest
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.events import Scope, TurnStarted
 from parley.store.fold import Fold
@@ -26,7 +19,6 @@ from parley.store.protocols.errors import Fenced, StoreError
 from parley.store.protocols.task_log import Append
 from parley.store.task_store import TaskStore
 from tests.engine.talk import Talk
-from tests.kit.records import status
 from tests.kit.records import task as first
 
 pytestmark = pytest.mark.anyio
@@ -68,20 +60,6 @@ def worker(appends: list[int], seen: list[int], **options: Any) -> Agent:
     return agent
 
 
-async def test_a_task_that_ends_while_its_caller_waits_is_one_append(
-    talk: Any, new_store: Callable[[], TaskStore]
-) -> None:
-    store, appends = counted(new_store())
-    seen: list[int] = []
-    async with talk(worker(appends, seen), store) as caller:
-        task = await caller.task("go")
-        assert task.state is TaskState.COMPLETED
-        assert appends == [4]
-        assert seen == [0, 0]
-        kept = await caller.service.get_task(GetTaskRequest(id=task.id), caller.context)
-        assert kept == task
-
-
 @pytest.mark.parametrize("said", ["step", "id"])
 async def test_a_task_that_can_be_known_is_written_as_it_grows(
     talk: Any, new_store: Callable[[], TaskStore], said: str
@@ -93,25 +71,6 @@ async def test_a_task_that_can_be_known_is_written_as_it_grows(
         await caller.task(said)
     assert seen[1] >= 1
     assert len(appends) >= 2
-
-
-async def test_a_thread_that_asks_for_the_id_has_the_task_written(
-    talk: Any, new_store: Callable[[], TaskStore]
-) -> None:
-    agent = Agent("Threaded", execution=Execution(direct_reply_timeout=WAIT))
-
-    @agent.skill
-    def work(turn: BlockingTurn) -> str:
-        turn.working("begun")
-        assert turn.task_id
-        turn.artifact("done")
-        return "ended"
-
-    store, appends = counted(new_store())
-    async with talk(agent, store) as caller:
-        assert (await caller.task("go")).state is TaskState.COMPLETED
-    assert appends[0] == 2
-    assert sum(appends) == 5
 
 
 @pytest.mark.parametrize("how", ["at once", "declared", "stream"])
@@ -178,48 +137,6 @@ async def writer_of(store: TaskStore, **options: Any) -> TaskWriter:
     return writer
 
 
-def runs_without_waiting(work: Any) -> bool:
-    """Run a coroutine up to its first wait, and return whether it ended before."""
-    try:
-        work.send(None)
-    except StopIteration:
-        return True
-    work.close()
-    return False
-
-
-async def test_what_memory_has_taken_is_not_waited_for() -> None:
-    store = MemoryTaskStore()
-    writer = await writer_of(store)
-    assert runs_without_waiting(writer.flush())
-    assert [position.seq for position in await store.positions(["t"])] == [1]
-    for _ in range(300):
-        writer.write(status("t", TaskState.WORKING))
-    assert writer.is_full
-    assert not runs_without_waiting(writer.drain())  # so that readers keep up
-    assert not writer.is_full
-    assert runs_without_waiting(writer.drain())
-    assert [position.seq for position in await store.positions(["t"])] == [301]
-
-
-async def test_a_store_that_takes_time_is_waited_for() -> None:
-    store = MemoryTaskStore()
-    append, gate = store.append, asyncio.Event()
-
-    async def later(given: Append) -> int:
-        await gate.wait()
-        return await append(given)
-
-    store.append = later  # type: ignore[assignment, method-assign]
-    writer = await writer_of(store)
-    flushing = asyncio.create_task(writer.flush())
-    await asyncio.sleep(0)
-    assert not flushing.done()
-    gate.set()
-    await flushing
-    assert [position.seq for position in await store.positions(["t"])] == [1]
-
-
 async def test_an_append_that_failed_at_once_stops_the_writer() -> None:
     store = MemoryTaskStore()
     failed: list[str] = []
@@ -282,74 +199,3 @@ async def test_the_first_write_is_with_its_reader_before_the_function_goes_on(
     assert "first" in known
     assert "second" not in known
     assert "second" in shown
-
-
-async def test_a_direct_reply_on_a_stream_makes_no_task(talk: Any) -> None:
-    agent = Agent("Quick")
-
-    @agent.skill
-    async def answer(turn: Turn) -> str:
-        return "at once"
-
-    async with talk(agent) as caller:
-        [item] = [item async for item in caller.stream("go")]
-    assert isinstance(item.event, Message)
-
-
-async def test_later_writes_of_a_stream_are_appended_together(
-    talk: Any, new_store: Callable[[], TaskStore]
-) -> None:
-    agent = Agent("Fast")
-
-    @agent.skill
-    async def generate(turn: Turn) -> AsyncIterator[str]:
-        for number in range(2000):
-            yield f"{number} "
-
-    store, appends = counted(new_store())
-    async with talk(agent, store) as caller:
-        events = [item.event async for item in caller.stream("go")]
-    assert len(events) > 2000
-    assert len(appends) < 20
-
-
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_the_first_write_is_sent_although_the_function_then_blocks_the_loop(loop: str) -> None:
-    """The function holds the event loop until another thread has the event from the socket."""
-    arrived = threading.Event()
-    agent, held = Agent("Blocking"), []
-    writes("status")(agent, lambda: held.append(arrived.wait(WAIT)))
-
-    def read(address: str) -> None:
-        url = urlsplit(address)
-        assert url.hostname is not None
-        message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "go"}]}
-        params = {"message": message}
-        body = json.dumps(
-            {"jsonrpc": "2.0", "id": 1, "method": "SendStreamingMessage", "params": params}
-        ).encode()
-        head = (
-            f"POST / HTTP/1.1\r\nHost: {url.netloc}\r\nA2A-Version: 1.0\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        found = b""
-        with socket.create_connection((url.hostname, url.port or 80), WAIT) as sock:
-            sock.sendall(head.encode() + body)
-            while b"first" not in found and (data := sock.recv(65536)):
-                found += data
-            if b"first" in found:
-                arrived.set()
-            while b"second" not in found and (data := sock.recv(65536)):
-                found += data
-
-    async def main() -> None:
-        async with serving(parley.asgi(agent)) as address:
-            await asyncio.to_thread(read, address)
-
-    if loop == "uvloop":
-        uvloop = pytest.importorskip("uvloop")
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(main())
-    else:
-        asyncio.run(main())
-    assert held == [True]

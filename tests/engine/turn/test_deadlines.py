@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from parley import Agent, Execution, Message, Task, TaskState, Turn
-from parley.host.host import Host
-from parley.model.errors import InternalError, UnsupportedOperationError
+from parley.model.errors import InternalError
 from parley.store.events import now_ms
 from parley.store.memory import MemoryTaskStore
-from tests.engine.fleet import Fleet, events_of, get, states, until_state
-from tests.kit.waiting import let_time_pass, until
+from tests.engine.fleet import Fleet, get, until_state
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -77,26 +76,6 @@ async def test_a_direct_reply_that_takes_too_long_is_an_error(talk: Any) -> None
         assert isinstance(reply, Message)
 
 
-async def test_each_turn_has_its_own_time_and_a_task_one_for_all(talk: Any) -> None:
-    agent = Agent(
-        "Asker", execution=Execution(turn_timeout=timedelta(seconds=20), task_timeout=SOON)
-    )
-
-    @agent.skill(replies="task")
-    async def ask(turn: Turn) -> str:
-        await turn.ask("?")
-        return "done"
-
-    async with talk(agent) as caller:
-        task = await caller.task("go")
-        if task.state is not TaskState.FAILED:  # it may be slow to ask
-            task = await until_state(caller, task.id, TaskState.FAILED)  # found at rest
-        assert said(task).startswith("The task was not finished in the time")
-        with pytest.raises(UnsupportedOperationError):
-            await caller.task("answer", task_id=task.id)
-        assert states(await events_of(caller, task.id)).count(TaskState.FAILED) == 1
-
-
 async def test_a_task_at_rest_has_its_time_by_the_clock_of_the_store(talk: Any) -> None:
     agent = Agent("Asker", execution=Execution(task_timeout=SOON))
 
@@ -127,26 +106,6 @@ async def test_a_task_in_time_is_left_alone(talk: Any) -> None:
         assert (task.state, task.text) == (TaskState.COMPLETED, "answer")
 
 
-async def test_a_task_that_stands_in_line_too_long_fails(fleet: Fleet) -> None:
-    agent = Agent(
-        "Narrow", execution=Execution(max_running=1, task_timeout=timedelta(milliseconds=300))
-    )
-    runs: list[str] = []
-
-    @agent.skill(replies="task")
-    async def narrow(turn: Turn) -> None:
-        runs.append(turn.text)
-
-    api = await fleet.add(agent, role="api")
-    task = await api.task("go", return_immediately=True)
-    assert task.state is TaskState.SUBMITTED
-    failed = await until_state(api, task.id, TaskState.FAILED)
-    assert said(failed).startswith("The task was not finished in the time")
-    worker = await fleet.add(agent)
-    assert (await worker.task("again")).state is TaskState.COMPLETED
-    assert runs == ["again"]
-
-
 async def test_the_time_of_a_turn_goes_on_when_another_replica_takes_it_up(fleet: Fleet) -> None:
     agent = Agent("Slow", execution=Execution(turn_timeout=LATER))
     attempts: list[int] = []
@@ -167,62 +126,3 @@ async def test_the_time_of_a_turn_goes_on_when_another_replica_takes_it_up(fleet
     assert deadline is not None
     assert deadline.at == created + 3_600_000
     assert attempts == [1, 2]
-
-
-@pytest.mark.parametrize("name", ["turn_timeout", "task_timeout"])
-def test_a_time_that_makes_no_sense_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} is a positive timedelta, or None"):
-        Execution(**{name: timedelta(0)})  # type: ignore[arg-type]
-
-
-async def test_nothing_waits_for_what_is_old_to_be_removed(
-    talk: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Deadlines are kept, and a server ends, while a store is at it for hours."""
-    pruning = asyncio.Event()
-
-    class SlowStore(MemoryTaskStore):
-        async def prune(self, agent: str, ended_before: int, limit: int) -> int:
-            pruning.set()
-            await asyncio.Event().wait()
-            return 0
-
-    agent = Agent("Slow", execution=Execution(task_timeout=timedelta(milliseconds=400)))
-
-    @agent.skill
-    async def ask(turn: Turn) -> str:
-        return (await turn.ask("?")).text
-
-    async with talk(agent, SlowStore()) as caller, asyncio.timeout(20):
-        await pruning.wait()
-        task = await caller.task("go")
-        while not (await get(caller, task.id)).state.is_terminal:
-            await let_time_pass(0.01)
-
-
-async def test_an_agent_with_much_to_remove_keeps_no_other_from_it() -> None:
-    asked: list[str] = []
-    everybody = asyncio.Event()
-
-    class EndlessStore(MemoryTaskStore):
-        async def prune(self, agent: str, ended_before: int, limit: int) -> int:
-            asked.append(agent)
-            if len(set(asked)) == 2:
-                everybody.set()
-            await asyncio.sleep(0)
-            return limit
-
-    agents = {"one": Agent("One"), "two": Agent("Two")}
-    for agent in agents.values():
-
-        @agent.skill
-        async def idle(turn: Turn) -> str:
-            return ""
-
-    host = Host(agents, EndlessStore())
-    await host.start()
-    try:
-        await asyncio.wait_for(everybody.wait(), 20)
-    finally:
-        await host.stop()
-    assert asked[:4] in (["one", "two"] * 2, ["two", "one"] * 2)

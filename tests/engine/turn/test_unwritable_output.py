@@ -16,37 +16,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from parley import (
-    Agent,
-    Artifact,
-    Execution,
-    Message,
-    Part,
-    Retention,
-    Rights,
-    Role,
-    TaskState,
-    Turn,
-)
+from parley import Agent, Artifact, Message, Part, Retention, Rights, Role, TaskState, Turn
 from parley.engine.turn.outcome import TaskOutcome
 from parley.host.host import Host, placed
-from parley.llm.model import ModelRequest
-from parley.llm.model_loop import llm_agent
 from parley.model.errors import A2AError
 from parley.model.struct import encode
-from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
-from parley.store.events import StepResult
+from parley.model.tasks import Task
 from parley.store.memory import MemoryTaskStore
 from parley.store.postgres.store import PostgresTaskStore
-from parley.store.protocols.errors import StoreError, StoreUnavailable
-from parley.store.protocols.task_log import Append
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
-from tests.engine.fleet import until_state
 from tests.engine.talk import Talk
 
 HALF = "x\ud800y"
-DONE = TaskState.COMPLETED
 
 Say = Callable[[Turn, Any], Awaitable[object]]
 
@@ -287,125 +269,9 @@ def test_whatever_an_agent_says_ends_its_turn_in_one_run(
         assert encode(reply)
 
 
-@pytest.mark.anyio
-async def test_half_a_surrogate_pair_becomes_a_replacement_character_with_one_warning(
-    new_store: Callable[[], TaskStore], caplog: pytest.LogCaptureFixture
-) -> None:
-    agent = Agent("Speaker")
-
-    @agent.skill
-    async def say(turn: Turn) -> AsyncIterator[Any]:
-        for text in ("a\ud83d", "\ude00b", "\ud83d\ude00", os.fsdecode(b"caf\xe9")):
-            yield text
-        await turn.artifact(turn.text)
-        await turn.artifact({"\udcff": [HALF]}, name=HALF, metadata={HALF: HALF})
-        turn.fail(f"no {HALF}")
-
-    host = Host(placed(agent), new_store())
-    await host.start()
-    try:
-        caller = Talk(host.services[""], host)
-        task = await caller.task(HALF)  # which only a caller in this process can say
-        assert task.state is TaskState.FAILED
-        assert [each.text for each in task.history] == ["x\ufffdy"]
-        first, echoed, second = task.artifacts
-        assert echoed.text == "x\ufffdy"
-        assert first.text == "a\ufffd\ufffdb\U0001f600caf\ufffd"
-        assert (second.name, second.metadata) == ("x\ufffdy", {"x\ufffdy": "x\ufffdy"})
-        assert second.parts[0].data == {"\ufffd": ["x\ufffdy"]}
-        assert task.status.message is not None
-        assert task.status.message.text == "no x\ufffdy"
-        assert [each.levelname for each in caplog.records] == ["WARNING"]
-        assert task.id in caplog.text
-    finally:
-        await host.stop()
-
-
 @pytest.mark.parametrize("way", ["ask for a key", "step's key", "sleep's key"])
 @pytest.mark.anyio
 async def test_a_key_is_not_repaired_because_its_result_is_found_again_by_it(way: str) -> None:
     reply, runs = await _spoken(MemoryTaskStore(), way, HALF, "task")
     assert isinstance(reply, Task)
     assert (reply.state, runs) == (TaskState.FAILED, [1])
-
-
-@pytest.mark.anyio
-async def test_an_emoji_that_a_model_cuts_costs_its_answer_nothing_else() -> None:
-    asked: list[ModelRequest] = []
-
-    def script(request: ModelRequest) -> str:
-        asked.append(request)
-        return "cut \ud83d here"
-
-    host = Host(placed(llm_agent("Model", script=script)), MemoryTaskStore())
-    await host.start()
-    try:
-        caller = Talk(host.services[""], host)
-        first = await caller.task("go")
-        second = await caller.task("again", context_id=first.context_id)
-        assert [each.state for each in (first, second)] == [DONE, DONE]
-        assert first.text == second.text == "cut \ufffd here"
-        assert "cut \ufffd here" in str(asked[1].messages)
-        assert len(asked) == 2
-    finally:
-        await host.stop()
-
-
-class _Refusal(StoreError):
-    """Why a store does not write something, and would not the next time."""
-
-
-@pytest.mark.parametrize("how", [StoreUnavailable, _Refusal, ValueError, RecursionError])
-@pytest.mark.parametrize("what", ["artifact", "step", "end", "sleep"])
-@pytest.mark.anyio
-async def test_every_attempt_at_a_turn_whose_writes_fail_counts(
-    stores: Callable[[], TaskStore],
-    monkeypatch: pytest.MonkeyPatch,
-    how: type[Exception],
-    what: str,
-) -> None:
-    monkeypatch.setattr("parley.engine.maintenance.SWEEP_SECONDS", 0.05)
-    attempts: list[int] = []
-    agent = Agent("Writer", execution=Execution(max_attempts=3))
-
-    @agent.skill(replies="task")
-    async def write(turn: Turn) -> None:
-        attempts.append(turn.attempt)
-        if what == "artifact":
-            await turn.artifact("made")
-            await asyncio.sleep(20)  # ends as soon as the write has failed
-        elif what == "step":
-            await turn.step("made", lambda: "made")
-        elif what == "sleep":
-            await turn.sleep(1000)
-
-    store = stores()
-    append = store.append
-
-    def refuse(given: Append) -> Awaitable[int]:
-        is_meant = given.wakes_at is not None or any(
-            isinstance(event, TaskArtifactUpdateEvent | StepResult)
-            or (isinstance(event, TaskStatusUpdateEvent) and event.status.state is DONE)
-            for event in given.events
-        )
-        if not is_meant:
-            return append(given)
-        if not issubclass(how, StoreError):
-            raise how("it cannot be written")
-        refused: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        refused.set_exception(how("it is not written"))
-        return refused
-
-    monkeypatch.setattr(store, "append", refuse)
-    host = Host(placed(agent), store)
-    await host.start()
-    try:
-        caller = Talk(host.services[""], host)
-        task = await caller.task("go", return_immediately=True)
-        final = await until_state(caller, task.id, TaskState.FAILED)
-        assert final.status.message is not None
-        assert "3 attempts" in final.status.message.text
-        assert attempts == [1, 2, 3]
-        assert not await store.held_tasks()
-    finally:
-        await host.stop()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,22 +55,6 @@ def called(function: Callable[..., Any], said: Message) -> Any:
 
 
 # -- what means what it always meant -----------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("function", "takes"),
-    [
-        (lambda: None, "nothing"),
-        (lambda turn: None, "turn"),
-        (lambda turn, x=5: None, "turn"),
-        (lambda x=5: None, "turn"),
-        (lambda *args: None, "turn"),
-        (lambda *args, **kwargs: None, "turn"),
-        (lambda turn, *args, **kwargs: None, "turn"),
-    ],
-)
-def test_without_annotations_the_turn_is_given(function: Any, takes: str) -> None:
-    assert parameters_of(function, TURNS) == (takes, None)
 
 
 def test_turns_and_a_single_text_are_recognized() -> None:
@@ -140,25 +123,6 @@ def test_plain_parameters_are_members_and_defaults_apply() -> None:
     ]
 
 
-def test_the_turn_stands_beside_typed_parameters_anywhere() -> None:
-    def first(turn: Turn, request: Conversion) -> Any:
-        return turn, request
-
-    def last(amount: float, *, turn: Turn) -> Any:
-        return turn, amount
-
-    def bare(turn, amount: float) -> Any:  # type: ignore[no-untyped-def]
-        return turn, amount
-
-    def positional(amount: float = 1, turn: Turn | None = None, /, more: int = 2) -> Any:
-        return turn, amount, more
-
-    assert called(first, message(data={"amount": 1})) == ("the turn", Conversion(1.0))
-    assert called(last, message(data={"amount": 1})) == ("the turn", 1.0)
-    assert called(bare, message("2.5")) == ("the turn", 2.5)
-    assert called(positional, message(data={"more": 5})) == ("the turn", 1, 5)
-
-
 def test_a_default_that_is_no_data_stays_what_it_is() -> None:
     lock = object()
 
@@ -187,14 +151,6 @@ def test_the_turn_alone_may_be_taken_by_name() -> None:
 
     assert called(by_name, message("x")) == "the turn"
     assert inputs_of(by_name).schema is None
-
-
-def test_a_single_text_beside_the_turn_is_the_text() -> None:
-    def shout(turn: Turn, text: str) -> Any:
-        return text
-
-    assert called(shout, message("hello")) == "hello"
-    assert inputs_of(shout).schema is None
 
 
 @pytest.mark.parametrize(
@@ -239,64 +195,6 @@ def test_prose_is_no_input_unless_the_function_can_see_it() -> None:
     assert called(seeing, message("Write a report")) is False
     assert called(seeing, message("Write a report", {"detail": True})) is True
     assert called(blind, message()) is False  # a file alone
-
-
-def test_types_of_a_function_around_are_found() -> None:
-    @dataclass
-    class Local:
-        n: int
-
-    agent = Agent("Local")
-
-    @agent.skill
-    async def local(request: Local) -> Local:
-        return request
-
-    inputs = agent.skills["local"].inputs
-    assert inputs is not None
-    assert inputs.read(message(data={"n": 1})) == {"request": Local(1)}
-
-
-def test_wrapped_partial_bound_and_callable_functions_are_filled() -> None:
-    def passing_on(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def inner(*args: Any, **kwargs: Any) -> Any:
-            return function(*args, **kwargs)
-
-        return inner
-
-    def injecting(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def inner(turn: Turn) -> Any:
-            return function(turn, "a database")
-
-        return inner
-
-    @passing_on
-    def wrapped(request: Conversion) -> float:
-        return request.amount
-
-    @injecting
-    def injected(turn: Turn, database: object) -> Any:
-        return database
-
-    def three(amount: float, currency: str, factor: int = 2) -> Any:
-        return amount, currency, factor
-
-    class Service:
-        def method(self, request: Conversion) -> float:
-            return request.amount
-
-        def __call__(self, request: Conversion) -> float:
-            return -request.amount
-
-    three_euros = message(data={"amount": 3, "currency": "USD", "factor": 9})
-    assert called(wrapped, three_euros) == 3.0
-    assert parameters_of(injected, TURNS) == ("turn", None)
-    assert called(functools.partial(three, currency="EUR"), three_euros) == (3.0, "EUR", 9)
-    assert called(functools.partial(three, 5.0), three_euros) == (5.0, "USD", 9)
-    assert called(Service().method, three_euros) == 3.0
-    assert called(Service(), three_euros) == -3.0
 
 
 def test_pydantic_and_msgspec_types_stand_side_by_side() -> None:
@@ -374,22 +272,6 @@ def test_a_function_whose_parameters_cannot_be_filled_is_refused_when_registered
     assert f"the skill {function.__name__!r}" in str(caught.value)
     assert "def f(turn: Turn, request: Conversion)" in str(caught.value)
     assert not agent.skills
-
-
-def test_asking_for_input_that_cannot_be_invalid_is_refused() -> None:
-    agent = Agent("Asking")
-
-    def plain(turn: Turn) -> None: ...
-    def typed(n: int) -> None: ...
-
-    with pytest.raises(ValueError, match="no typed parameters"):
-        agent.skill(invalid_input="ask")(plain)
-    with pytest.raises(ValueError, match="needs a task"):
-        agent.skill(invalid_input="ask", replies="message")(typed)
-    with pytest.raises(ValueError, match="'refuse' or 'ask'"):
-        agent.skill(invalid_input="guess")(typed)  # type: ignore[call-overload]
-    with pytest.raises(ValueError, match="neither application/json nor text/plain"):
-        agent.skill(input_modes=["image/png"])(typed)
 
 
 # -- results -----------------------------------------------------------------------------------

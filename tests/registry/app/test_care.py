@@ -40,23 +40,6 @@ def one(**more: Any) -> dict[str, Any]:
     return entry("one", data=card("http://127.0.0.1:1", name="One"), **more)
 
 
-async def test_a_publisher_proves_publishes_and_withdraws() -> None:
-    async with served(**OPTIONS) as here:
-        body = {"entries": [one()]}
-        assert (await here.post("/publish", body)).status == 401
-        refused = await here.post("/publish", body, key("ada"))
-        assert [each["standing"] for each in refused.json["refused"]] == ["refused"]
-        await prove(here)
-        done = await here.post("/publish", body, key("ada"))
-        assert [each["standing"] for each in done.json["entries"]] == ["listed"], done.body
-        assert await here.names("one") == ["one"]
-        own = await here.get("/publish", key("ada"))
-        assert [each["identifier"] for each in own.json["entries"]] == [ONE]
-        assert (await here.delete(f"/entries/{ONE}", key("bob"))).status == 403
-        assert (await here.delete(f"/entries/{ONE}", key("ada"))).json == {"withdrawn": 1}
-        assert await here.names("one") == []
-
-
 async def test_a_heartbeat_is_of_ones_own_agents() -> None:
     async with served(**OPTIONS) as here:
         await prove(here)
@@ -68,21 +51,6 @@ async def test_a_heartbeat_is_of_ones_own_agents() -> None:
         assert answer.json["alive"] == [ONE]
         shown = await here.search("one")
         assert shown["results"][0]["registry"]["liveness"] == "alive"
-
-
-async def test_an_agent_that_is_away_never_looks_healthy_in_answers() -> None:
-    async with served(**OPTIONS, health=HealthSettings(poll=0.05)) as here:
-        await prove(here)
-        await here.post("/publish", {"entries": [one()]}, key("ada"))
-
-        async def health() -> str:
-            found = await here.search("one")
-            return str(found["results"][0]["registry"].get("health", ""))
-
-        await until(health, seconds=20)
-        assert await health() == "unreachable"
-        healthy = {"query": {"text": "one", "filter": {"observed.health": "healthy"}}}
-        assert (await here.post("/search", healthy)).json["results"] == []
 
 
 async def test_an_agent_that_answers_is_healthy() -> None:
@@ -125,14 +93,6 @@ async def test_a_server_publishes_itself_and_beats(monkeypatch: pytest.MonkeyPat
                 return states == ["alive"]
 
             await until(is_alive, seconds=30)
-
-
-async def test_a_registry_that_is_away_hurts_no_server() -> None:
-    app = parley.asgi(
-        currency(), publisher=PUBLISHER, url="http://127.0.0.1:1", registry="http://127.0.0.1:1"
-    )
-    async with serving(app) as url, parley.connect(url) as agent:
-        assert agent.card.name == "Currency agent"
 
 
 async def test_a_registry_that_forgets_is_not_asked_without_end(

@@ -63,14 +63,6 @@ async def test_the_document_is_openapi_3_1(document):
     assert document["openapi"].startswith("3.1")
 
 
-async def test_the_document_has_the_operations_of_the_draft_and_ours(document):
-    paths = document["paths"]
-    assert {"/search", "/explore", "/agents", "/agents/{identifier}"} <= set(paths)
-    assert {"/publish", "/operator/entries", "/operator/sources"} <= set(paths)
-    assert "/" not in paths
-    assert "/openapi.json" not in paths
-
-
 async def test_the_document_says_who_may_use_what(document):
     assert document["components"]["securitySchemes"]["apiKey"]["name"] == "X-API-Key"
     assert document["paths"]["/search"]["post"]["security"] == [{}, {"apiKey": []}]

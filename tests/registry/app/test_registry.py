@@ -12,8 +12,7 @@ import pytest
 
 from parley.host.egress import read_egress
 from parley.registry.app.registry import Registry, tasks_url
-from parley.registry.index.urls import open_index
-from parley.registry.records import Source, SourceKind, SourceState
+from parley.registry.records import Source, SourceKind
 from parley.server.app import Settings
 from parley.server.run import serving
 from tests.kit.http import ask
@@ -21,7 +20,7 @@ from tests.kit.processes import Running, free_port
 from tests.kit.scripted_server import scripted
 from tests.kit.waiting import until
 from tests.registry.app.serving import SCHEME, agents, key, served
-from tests.registry.ingest.sites import CATALOG, WebSite, catalog, entry
+from tests.registry.ingest.sites import WebSite
 
 pytestmark = pytest.mark.anyio
 
@@ -30,29 +29,6 @@ NEED = "find me an agent that converts currencies"
 
 async def _total(url: str) -> int:
     return (await ask(url, "GET", "/agents")).json["total"]
-
-
-async def test_a_registry_keeps_what_it_read(tmp_path):
-    store = f"sqlite:///{tmp_path}/registry.db"
-    async with agents() as there, served(store, sources=[there]) as here:
-        await until(lambda: _is(here.url, 2))
-    async with served(store) as here:
-        assert await here.names(NEED) == ["Currency agent"]
-    assert (tmp_path / "registry-tasks.db").exists()
-
-
-async def test_a_source_that_another_site_named_first_is_the_operators_when_it_is_named(tmp_path):
-    """Whoever names an address first does not keep it from being listed."""
-    store = f"sqlite:///{tmp_path}/registry.db"
-    async with agents() as there:
-        url = f"{there}/.well-known/ai-catalog.json?x=1"
-        index = open_index(store)
-        await index.open()
-        foreign = Source(url=url, kind=SourceKind.CATALOG, found_by="https://evil.example/")
-        await index.add_sources([foreign])
-        await index.close()
-        async with served(store, sources=[url]) as here:
-            await until(lambda: _is(here.url, 2))
 
 
 async def _is(url: str, count: int) -> bool:
@@ -71,80 +47,12 @@ async def test_processes_share_a_registry_on_postgresql(postgres_url):
         assert (await other.get("/health/ready")).status == 200
 
 
-async def test_entries_of_a_file_are_vouched_for_and_read_again_at_the_start(tmp_path):
-    file, store = tmp_path / "agents.json", f"sqlite:///{tmp_path}/registry.db"
-    one = entry(
-        "one", "https://elsewhere.example/one.json", "acme.com", type="application/ai-skill"
-    )
-    two = entry(
-        "two", "https://elsewhere.example/two.json", "acme.com", type="application/ai-skill"
-    )
-    file.write_text(json.dumps(catalog(one)))
-    async with served(store, entries=[file]) as here:
-        await until(lambda: _is(here.url, 1))
-        shown = (await here.get("/agents/urn:air:acme.com:test:one")).json
-        assert shown["registry"]["details"]["authority"] == "operator"
-        assert str(tmp_path) not in json.dumps(shown)
-    file.write_text(json.dumps(catalog(one, two)))
-    async with served(store, entries=[file]) as here:
-        await until(lambda: _is(here.url, 2))
-
-
 def test_a_file_that_is_no_catalog_is_refused(tmp_path):
     with pytest.raises(ValueError, match="nowhere"):
         Registry("memory:", entries=[tmp_path / "nowhere.json"])
     (tmp_path / "other.json").write_text("[]")
     with pytest.raises(ValueError, match="other"):
         Registry("memory:", entries=[tmp_path / "other.json"])
-
-
-@pytest.mark.parametrize(
-    "source", ["ftp://example.com", "http://example.com/", "https://user:secret@example.com", "a b"]
-)
-def test_a_source_that_is_none_is_refused(source):
-    with pytest.raises(ValueError) as caught:
-        Registry("memory:", sources=[source])
-    assert "secret" not in str(caught.value)
-
-
-async def test_sources_on_this_machine_are_for_registries_on_this_machine(monkeypatch):
-    async with agents() as there:
-        settings = Settings(allowed_hosts=("registry.example.com", "127.0.0.1"))
-        async with served(sources=[there], settings=settings) as here:
-            registry = here.registry
-
-            async def is_refused():
-                [source] = await registry.index.sources()
-                return source.state in (SourceState.REFUSED, SourceState.FAILED)
-
-            await until(is_refused)
-            assert await _total(here.url) == 0
-        async with served(
-            sources=[there], settings=settings, allow_private=["127.0.0.0/8"]
-        ) as here:
-            await until(lambda: _is(here.url, 2))
-
-
-async def test_catalogs_lead_to_no_other_place_of_this_machine():
-    """A catalog on the port that was named may not lead to another one."""
-    async with agents() as other:
-        site = WebSite()
-        async with scripted(site) as server:
-            site.url = server.url
-            nested = entry("nested", f"{other}/.well-known/ai-catalog.json")
-            nested["type"] = "application/ai-catalog+json"
-            site.serve(nested)
-            async with served(sources=[site.url + CATALOG]) as here:
-                registry = here.registry
-
-                async def is_read():
-                    sources = await registry.index.sources()
-                    return len(sources) == 2 and all(each.fetched_at for each in sources)
-
-                await until(is_read)
-                states = {each.url: each.state for each in await registry.index.sources()}
-                assert states[f"{other}/.well-known/ai-catalog.json"] is SourceState.REFUSED
-                assert await here.names(NEED) == []
 
 
 async def test_an_operator_adds_a_source_and_removes_it(tmp_path):

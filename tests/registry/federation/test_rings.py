@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -29,36 +28,7 @@ CATALOGS = [
     [entry("urn:air:two.example:agent:fx", "Currency conversion of Two")],
     [entry("urn:air:three.example:agent:fx", "Currency conversion of Three")],
 ]
-RING = {0: [1], 1: [2], 2: [0]}
 MESH = {0: [1, 2], 1: [0, 2], 2: [0, 1]}
-
-
-@pytest.mark.parametrize(("upstreams", "asked"), [(RING, [1, 1, 1]), (MESH, [1, 1, 1])])
-async def test_three_registries_in_a_loop_answer_a_search_once(tmp_path, upstreams, asked) -> None:
-    async with registries(tmp_path, CATALOGS, upstreams) as (urls, apps):
-        found = await parley.find("currency conversion", registry=urls[0])
-    assert sorted(each.identifier for each in found) == [
-        "urn:air:one.example:agent:fx",
-        "urn:air:three.example:agent:fx",
-        "urn:air:two.example:agent:fx",
-    ]
-    assert [app.searches for app in apps] == asked
-    by_name = {each.identifier.split(":")[2]: each for each in found}
-    assert by_name["one.example"].source == f"{urls[0]}/"
-    assert by_name["two.example"].source == f"{urls[1]}/"
-    # What was passed on twice says who indexed it, and who says so.
-    assert by_name["three.example"].source == f"{urls[2]}/"
-    assert by_name["one.example"].via == ""
-    assert by_name["two.example"].via == f"{urls[1]}/"
-
-
-async def test_the_same_search_from_many_clients_at_once_is_passed_on_once(tmp_path) -> None:
-    async with registries(tmp_path, CATALOGS, MESH) as (urls, apps):
-        async with parley.RemoteRegistry(urls[0]) as registry:
-            every = await asyncio.gather(*(registry.find("currency conversion") for _ in range(8)))
-        assert [len(found) for found in every] == [3] * 8
-        assert apps[1].searches <= 8
-        assert apps[1].searches == apps[2].searches
 
 
 async def test_federation_none_asks_nobody_and_referrals_name_them(tmp_path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
@@ -17,9 +16,8 @@ from parley.registry.catalog.searching import (
     SearchResponse,
 )
 from parley.registry.federation.federated import Federated
-from parley.registry.federation.upstream import HEADER, CircuitState, Hops, Upstream, registry_id
-from parley.registry.records import Authority, EntryStanding, Viewer
-from parley.security.egress import Egress
+from parley.registry.federation.upstream import CircuitState, Upstream
+from parley.registry.records import Authority, EntryStanding
 from tests.kit.scripted_server import Exchange, scripted
 from tests.registry.federation.registries import federated, result
 from tests.registry.index.making import draft
@@ -86,45 +84,6 @@ OWN = [
     draft("own-2", "currency rates"),
     draft("own-3", "a converter of anything"),
 ]
-STUFFED = "currency conversion " * 20
-
-LIARS: dict[str, list[dict[str, Any]]] = {
-    "the highest score for anything": [
-        fx(f"liar-{n}", 100, displayName="Best agent for everything") for n in range(9)
-    ],
-    "scores above all": [fx(f"liar-{n}", 10**n, displayName="Best agent") for n in range(9)],
-    "no scores": [fx(f"liar-{n}", None, displayName="Best agent") for n in range(9)],
-    "scores that are texts": [fx(f"liar-{n}", "100", displayName="Best agent") for n in range(9)],
-    "every word of the need": [fx(f"liar-{n}", 100, displayName="Currency") for n in range(9)],
-    "every word often": [
-        fx(f"liar-{n}", 100, description=STUFFED, representativeQueries=[STUFFED, ASKED.query.text])
-        for n in range(9)
-    ],
-    "the words of the best entry": [
-        fx(f"liar-{n}", 100, displayName="own-1 currency conversion") for n in range(9)
-    ],
-}
-
-
-@pytest.mark.parametrize("kind", LIARS)
-async def test_a_registry_that_praises_its_entries_gets_no_first_places(kind: str) -> None:
-    honest = [fx(f"honest-{n}", 1, displayName="Currency conversion") for n in range(3)]
-    async with (
-        scripted(answering(*LIARS[kind])) as liar,
-        scripted(answering(*honest)) as far,
-        federated([liar.url, far.url], own=OWN) as registry,
-    ):
-        found = await registry.search(ASKED)
-    order = names(found)
-    scores = [each.score for each in found.results]
-    assert order[0] == "own-1"
-    assert scores == sorted(scores, reverse=True)
-    ours = [at for at, name in enumerate(order) if name.startswith("own")]
-    for rank, at in enumerate(ours):
-        assert sum([name.startswith("liar") for name in order[:at]]) <= rank, order
-    last = max(at for at, name in enumerate(order) if not name.startswith("liar"))
-    assert sum([name.startswith("liar") for name in order[:last]]) <= 3, order
-    assert {name for name in order if name.startswith("honest")}, order
 
 
 async def test_entries_of_others_without_a_word_of_the_need_come_last() -> None:
@@ -163,13 +122,6 @@ async def test_a_result_that_is_wrong_is_left_out_with_its_reason(
         [state] = registry.states
     assert names(found) == ["good"]
     assert state.refused == {reason: 1}
-
-
-async def test_addresses_that_the_operator_allows_are_taken() -> None:
-    egress = Egress.of(allow=["agents.internal"])
-    given = [fx("a", url="http://agents.internal/card.json"), fx("b", url="https://x.internal/c")]
-    async with scripted(answering(*given)) as far, federated([far.url], egress=egress) as registry:
-        assert names(await registry.search(ASKED)) == ["a"]
 
 
 async def test_entries_that_this_registry_knows_better_are_not_taken_from_others() -> None:
@@ -216,15 +168,6 @@ async def test_a_claim_of_a_stranger_hides_nothing_that_others_list() -> None:
         assert names(await registry.search(ASKED)) == ["a"]
 
 
-async def test_a_score_that_is_no_number_does_not_end_the_search() -> None:
-    own = draft("own", "currency conversion")
-    async with (
-        scripted(answering(fx("a", 10**400))) as far,
-        federated([far.url], own=[own]) as registry,
-    ):
-        assert names(await registry.search(ASKED)) == ["own", "a"]
-
-
 async def test_of_one_identifier_the_registry_counts_that_may_speak_for_it() -> None:
     false = fx("a", 90, url="https://evil.example/card.json")
     true = fx("a", 70, url="https://far.example/true.json")
@@ -246,15 +189,6 @@ async def test_results_that_an_upstream_did_not_filter_are_filtered_here() -> No
         federated([far.url]) as registry,
     ):
         assert names(await registry.search(asked)) == ["a"]
-
-
-async def test_an_upstream_that_sends_more_than_was_asked_for_is_cut() -> None:
-    flood = [fx(f"a{number}", 50) for number in range(500)]
-    async with scripted(answering(*flood)) as far, federated([far.url]) as registry:
-        found = await registry.search(ASKED)
-        [state] = registry.states
-    assert len(found.results) == 10
-    assert state.refused == {"not an entry": 1}
 
 
 async def test_an_upstream_that_hangs_costs_the_time_limit_and_then_nothing() -> None:
@@ -302,26 +236,6 @@ async def test_an_upstream_that_recovers_is_asked_again_by_one_search_first() ->
         assert names(await registry.search(ASKED)) == ["a"]
         [state] = registry.states
         assert state.circuit is CircuitState.CLOSED
-
-
-async def test_searches_that_clients_give_up_or_get_wrong_do_not_shut_an_upstream_out() -> None:
-    async def never(exchange: Exchange) -> None:
-        await exchange.never()
-
-    async with scripted(never) as far, federated([far.url], seconds=5) as registry:
-        for number in range(4):
-            search = asyncio.create_task(registry.search(ASKED))
-            await far.until_asked(number + 1)
-            search.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await search
-        wrong = SearchRequest(query=QueryModel(text=" "))
-        for _ in range(4):
-            with pytest.raises(InvalidParamsError):
-                await registry.search(wrong)
-        [state] = registry.states
-    assert state.circuit is CircuitState.CLOSED
-    assert state.failed == 0
 
 
 async def test_an_upstream_that_asks_for_patience_gets_it() -> None:
@@ -401,68 +315,6 @@ async def test_registries_of_others_that_loop_are_asked_once_for_each_search() -
         assert sorted(names(found)) == ["far", "own"]
         assert len(far.exchanges) == 1
     assert asked_back == [["own"]]
-
-
-async def test_a_search_that_was_here_before_gets_nothing_and_asks_nobody() -> None:
-    async with (
-        scripted(answering(fx("a"))) as far,
-        federated([far.url], own=[draft("own", "currency")]) as registry,
-    ):
-        here = Hops(query="0" * 16, path=(registry_id("https://own.example/"),), left=3, seconds=2)
-        assert await registry.search(ASKED, hops=here) == SearchResponse()
-        elsewhere = msgspec.structs.replace(here, query="1" * 16, path=())
-        assert sorted(names(await registry.search(ASKED, hops=elsewhere))) == ["a", "own"]
-        assert await registry.search(ASKED, hops=elsewhere) == SearchResponse()
-        assert len(far.exchanges) == 1
-
-
-async def test_hops_and_time_run_out_on_the_way() -> None:
-    async with (
-        scripted(answering(fx("a"))) as far,
-        federated([far.url], hops=2, seconds=2.0) as registry,
-    ):
-        await registry.search(ASKED)
-        header = far.exchanges[0].headers[HEADER.lower()]
-        assert "left=1" in header
-        assert 1000 < int(header.partition("ms=")[2].partition(";")[0]) <= 1600
-        assert json.loads(far.exchanges[0].body)["federation"] == "auto"
-        last = Hops(query="2" * 16, left=1, seconds=1.0)
-        await registry.search(ASKED, hops=last)
-        assert "left=0" in far.exchanges[1].headers[HEADER.lower()]
-        assert json.loads(far.exchanges[1].body)["federation"] == "none"
-        for spent in (Hops(query="3" * 16, left=0, seconds=1), Hops(query="4" * 16, left=2)):
-            await registry.search(ASKED, hops=spent)
-        assert len(far.exchanges) == 2
-
-
-async def test_a_caller_cannot_raise_the_hops_that_the_operator_set() -> None:
-    async with (
-        scripted(answering(fx("a"))) as far,
-        federated([far.url], hops=0) as quiet,
-        federated([far.url], hops=1) as registry,
-    ):
-        forged = Hops(query="5" * 16, left=4, seconds=2.0)
-        assert names(await quiet.search(ASKED, hops=forged)) == []
-        assert far.exchanges == []
-        await registry.search(ASKED, hops=forged)
-        assert "left=0" in far.exchanges[0].headers[HEADER.lower()]
-
-
-async def test_a_caller_that_gives_little_time_does_not_answer_for_others() -> None:
-    began = asyncio.Event()
-
-    async def slow_once(exchange: Exchange) -> None:
-        if not began.is_set():
-            began.set()
-            await asyncio.Event().wait()
-        await exchange.json({"results": [fx("a")]})
-
-    async with scripted(slow_once) as far, federated([far.url], seconds=2.0) as registry:
-        hasty = Hops(query="6" * 16, left=2, seconds=0.9)
-        first = asyncio.create_task(registry.search(ASKED, hops=hasty))
-        await began.wait()
-        assert names(await registry.search(ASKED)) == ["a"]
-        assert names(await first) == []
 
 
 async def test_a_page_token_that_a_caller_made_up_does_not_shut_an_upstream_out() -> None:
@@ -549,60 +401,3 @@ async def test_credentials_of_an_upstream_go_there_and_are_never_shown() -> None
         assert far.exchanges[0].headers["authorization"].startswith("Basic ")
     shown = f"{found} {state} {referral}"
     assert "secret" not in shown
-
-
-async def test_pages_without_an_end_end() -> None:
-    async with (
-        scripted(answering(pageToken="more")) as far,
-        federated([far.url], own=[draft("own", "currency")]) as registry,
-    ):
-        page = await registry.search(ASKED)
-    assert names(page) == ["own"]
-    assert page.page_token == ""
-    assert len(far.exchanges) == 1
-
-
-async def test_a_caller_that_gives_little_time_does_not_shut_an_upstream_out() -> None:
-    async def never(exchange: Exchange) -> None:
-        await exchange.never()
-
-    async with scripted(never) as far, federated([far.url]) as registry:
-        for number in range(4):
-            hops = Hops(query=f"{number:016x}", left=1, seconds=0.06)
-            await registry.search(ASKED, hops=hops)
-        [state] = registry.states
-    assert (state.circuit, state.failed) == (CircuitState.CLOSED, 0)
-
-
-async def test_referrals_are_those_that_are_asked_and_those_in_the_index_that_a_viewer_sees() -> (
-    None
-):
-    kind = "application/ai-registry+json"
-
-    def listed(name: str, **more: Any) -> Any:
-        url = f"https://{name}.example/api"
-        document = {"identifier": f"urn:air:{name}.example:r", "displayName": name, "url": url}
-        return draft(
-            name,
-            identifier=document["identifier"],
-            entry={**document, "type": kind},
-            type=kind,
-            fields={"type": (kind,)},
-            **more,
-        )
-
-    own = [listed("open"), listed("closed", audience=("staff",)), draft("own", "currency")]
-    asked = msgspec.structs.replace(ASKED, federation=FederationMode.REFERRALS)
-    async with (
-        scripted(answering()) as far,
-        federated([Upstream(url=far.url, name="Far")], own=own) as registry,
-    ):
-        seen = await registry.search(asked)
-        inside = await registry.search(asked, Viewer(tokens=("staff",)))
-        assert far.exchanges == []
-    assert names(seen) == ["own"]
-    assert [(each.display_name, each.url) for each in seen.referrals] == [
-        ("Far", f"{far.url}/search"),
-        ("open", "https://open.example/api"),
-    ]
-    assert len(inside.referrals) == 3

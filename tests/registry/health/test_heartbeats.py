@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from parley.model.errors import InvalidParamsError, PermissionDeniedError, TooManyRequestsError
-from parley.model.service import ANONYMOUS, Caller
+from parley.model.errors import InvalidParamsError, TooManyRequestsError
+from parley.model.service import Caller
 from parley.registry.health.prober import Heartbeats
 from parley.registry.health.settings import HealthSettings, ProbeFinding, ProbeOutcome, observe
 from parley.registry.index.registry_index import RegistryIndex
@@ -92,34 +92,6 @@ async def test_after_an_outage_of_the_registry_nobody_is_suspect_at_once(
     assert (await one(index)).observed.liveness is Liveness.GONE
 
 
-async def test_a_heartbeat_in_time_after_an_outage_keeps_an_agent_alive(
-    index: RegistryIndex, heartbeats: Heartbeats, clock: Clock
-) -> None:
-    await index.put([draft("one", owner=ADA.owner)])
-    await passed(heartbeats, clock, 120)
-    await heartbeats.beat(ADA, [identifier("one")])
-    clock.now += 3_600_000
-    await heartbeats.sweep()
-    clock.now += 20_000
-    await heartbeats.beat(ADA, [identifier("one")])
-    assert await passed(heartbeats, clock, 60) == 0
-
-
-async def test_nobody_beats_for_anothers_agent(
-    index: RegistryIndex, heartbeats: Heartbeats
-) -> None:
-    await index.put([draft("one", owner=ADA.owner), draft("crawled")])
-    answer = await heartbeats.beat(BOB, [identifier("one"), identifier("crawled")])
-    assert answer.alive == ()
-    assert set(answer.unknown) == {identifier("one"), identifier("crawled")}
-    assert (await one(index)).observed.liveness is Liveness.NONE
-    with pytest.raises(PermissionDeniedError):
-        await heartbeats.beat(ANONYMOUS, [identifier("one")])
-    unproved = Caller(id="ada", issuer="keys")
-    with pytest.raises(PermissionDeniedError):
-        await heartbeats.beat(unproved, [identifier("one")])
-
-
 async def test_a_flood_of_heartbeats_is_refused(
     index: RegistryIndex, heartbeats: Heartbeats
 ) -> None:
@@ -187,18 +159,6 @@ def test_health_follows_probes_without_flapping(outcomes: str, expected: list[st
     assert probed(outcomes) == expected
 
 
-def test_a_failed_probe_never_looks_healthy() -> None:
-    for before in AgentHealth:
-        observed = observe(
-            Observed(health=before),
-            ProbeFinding(outcome=ProbeOutcome.FAILED, reason="gone"),
-            1,
-            JUDGING_SETTINGS,
-        )
-        assert observed.health is not AgentHealth.HEALTHY
-        assert "gone" in observed.reason
-
-
 def test_slow_answers_degrade_until_they_are_clearly_faster() -> None:
     slow = Observed()
     for latency, expected in ((6_000.0, "degraded"), (4_500.0, "degraded"), (1_000.0, "degraded")):
@@ -236,12 +196,3 @@ def test_who_stops_beating_is_not_healthy(liveness: Liveness) -> None:
     observed = observe(before, ProbeFinding(outcome=ProbeOutcome.FINE), 1, JUDGING_SETTINGS)
     assert observed.health is AgentHealth.DEGRADED
     assert "heartbeats are missing" in observed.reason
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"interval": 0}, {"lease": 10.0}, {"gone_after": 1}, {"jitter": (2.0, 1.0)}, {"at_once": -1}],
-)
-def test_settings_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        HealthSettings(**wrong)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from parley.registry.health.settings import HealthSettings, ProbeFinding, ProbeO
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.records import AgentHealth, IndexedEntry
 from parley.security.egress import Egress
-from tests.kit.waiting import Clock, let_time_pass, until
+from tests.kit.waiting import Clock, until
 from tests.registry.index.making import OPERATOR, draft, identifier, listed, where
 
 pytestmark = pytest.mark.anyio
@@ -75,81 +75,6 @@ async def test_due_agents_are_probed_and_can_be_filtered(index: RegistryIndex) -
     await index.put([draft("bad", "new words", url="https://b.example/")])
     assert await listed(index, where("observed.health", "unreachable")) == {"bad"}
     assert await listed(index, where("observed.health", "healthy")) == {"good"}
-
-
-async def test_a_host_that_hangs_delays_no_other(index: RegistryIndex) -> None:
-    probe = Scripted()
-    probe.hangs.add("slow")
-    await index.put([draft(f"slow{n}", url=f"https://slow.example/{n}") for n in range(30)])
-    await index.put([draft(f"quick{n}", url=f"https://q{n}.example/") for n in range(5)])
-    prober = Prober(index, probe, SETTINGS)
-    await prober.start()
-    await until(lambda: sum(each.startswith("quick") for each in probe.probed) >= 5, seconds=15)
-    assert sum(each.startswith("slow") for each in probe.probed) == SETTINGS.per_host
-    assert probe.most <= SETTINGS.at_once
-    await prober.stop()
-
-
-async def test_one_of_several_processes_makes_a_probe(index: RegistryIndex) -> None:
-    first, second = Scripted(), Scripted()
-    await index.put([draft(f"a{n}", url=f"https://a{n}.example/") for n in range(12)])
-    probers = [Prober(index, first, SETTINGS), Prober(index, second, SETTINGS)]
-    for each in probers:
-        await each.start()
-    await until(lambda: len(first.probed) + len(second.probed) >= 12, seconds=10)
-    await let_time_pass(0.1)
-    for each in probers:
-        await each.stop()
-    assert sorted(first.probed + second.probed) == sorted(f"a{n}" for n in range(12))
-
-
-async def test_an_agent_that_stays_away_is_asked_ever_less_often(
-    index: RegistryIndex, clock: Clock
-) -> None:
-    probe = Scripted()
-    probe.answers["one"] = ProbeFinding(outcome=ProbeOutcome.FAILED, reason="away")
-    await index.put([draft("one", url="https://a.example/")])
-    prober = Prober(index, probe, SETTINGS)
-    waits = []
-    for _ in range(9):
-        [entry] = await index.claim_probes(10, 60.0)
-        await prober.probe(entry)
-        begun = clock.now
-        while not (due := await index.claim_probes(10, 0.0)):
-            clock.now += 10_000
-        assert due
-        await index.postpone_probe(due[0].key, 0)
-        waits.append((clock.now - begun) // 1000)
-    assert waits[:3] == [30, 60, 120]
-    assert waits[-1] == SETTINGS.longest
-    assert await health(index, "one") is AgentHealth.UNREACHABLE
-    await prober.stop()
-
-
-async def test_an_agent_that_asks_for_patience_gets_it(index: RegistryIndex, clock: Clock) -> None:
-    probe = Scripted()
-    busy = ProbeFinding(outcome=ProbeOutcome.ERRORS, reason="busy", retry_after=2_000.0)
-    probe.answers["one"] = busy
-    await index.put([draft("one", url="https://a.example/")])
-    [entry] = await index.claim_probes(10, 60.0)
-    await Prober(index, probe, SETTINGS).probe(entry)
-    clock.now += 1_990_000
-    assert await index.claim_probes(10, 60.0) == []
-    clock.now += 10_000
-    assert len(await index.claim_probes(10, 60.0)) == 1
-
-
-async def test_messages_are_rare(index: RegistryIndex, clock: Clock) -> None:
-    probe = Scripted()
-    probe.answers["one"] = ProbeFinding(outcome=ProbeOutcome.FINE, messaged=True)
-    await index.put([draft("one", url="https://a.example/")])
-    prober = Prober(index, probe, SETTINGS)
-    for _ in range(3):
-        entry = await index.entry(identifier("one"), OPERATOR)
-        assert entry is not None
-        await prober.probe(entry)
-        clock.now += 1_800_000
-    assert probe.messages == [True, False, True]
 
 
 async def test_a_probe_that_breaks_here_is_no_verdict_of_unreachable(index: RegistryIndex) -> None:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-import msgspec
 import pytest
 
 import parley
 from parley import Agent
-from parley.registry.health.probing import AgentProbe, ProbePostponed
+from parley.registry.health.probing import AgentProbe
 from parley.registry.health.settings import HealthSettings, ProbeFinding, ProbeOutcome
 from parley.registry.records import Authority, IndexedEntry
 from parley.security import ApiKey
 from parley.security.egress import Egress
 from parley.server.run import serving
-from tests.kit.scripted_server import Exchange, card
+from tests.kit.scripted_server import card
 from tests.registry.ingest.sites import HERE_ONLY, WebSite, site
 
 pytestmark = pytest.mark.anyio
@@ -70,57 +68,11 @@ def echo(said: list[str] | None = None, **options: Any) -> Agent:
     return agent
 
 
-async def test_an_agent_is_fine_on_all_its_interfaces() -> None:
-    async with serving(parley.asgi(echo())) as url:
-        card_url = f"{url}/.well-known/agent-card.json"
-        found = await probe(entry(card_url))
-        assert found.outcome is ProbeOutcome.FINE, found
-        assert found.latency > 0
-        assert (await probe(entry(url))).outcome is ProbeOutcome.FINE
-
-
-async def test_no_task_comes_of_a_probe() -> None:
-    said: list[str] = []
-    async with serving(parley.asgi(echo(said))) as url:
-        await probe(entry(url), message=True)
-        async with parley.connect(url) as agent:
-            assert (await agent.list()).tasks == ()
-    assert said == []
-
-
 async def test_an_agent_that_wants_credentials_is_healthy_as_far_as_can_be_known() -> None:
     async with serving(parley.asgi(echo(), auth=ApiKey(keys={}))) as url:
         found = await probe(entry(url))
     assert found.outcome is ProbeOutcome.GUARDED
     assert "wants credentials" in found.reason
-
-
-@pytest.mark.parametrize("version", ["1.0", "0.3"])
-@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
-async def test_each_binding_and_version_is_spoken(version: str, binding: str) -> None:
-    async with serving(parley.asgi(echo())) as url:
-        async with parley.connect(url) as agent:
-            document = msgspec.json.decode(agent.card_json)
-        document["supportedInterfaces"] = [
-            {**each, "protocolVersion": version}
-            for each in document["supportedInterfaces"]
-            if each["protocolBinding"] == binding and each["protocolVersion"] == version
-        ]
-        if not document["supportedInterfaces"]:
-            pytest.skip(f"the card has no {binding} {version}")
-        found = await probe(entry(entry={"data": document}))
-    assert found.outcome is ProbeOutcome.FINE, found
-
-
-async def test_a_part_of_the_interfaces_that_is_gone_is_an_error() -> None:
-    async with serving(parley.asgi(echo())) as url:
-        async with parley.connect(url) as agent:
-            document = msgspec.json.decode(agent.card_json)
-        gone = {**document["supportedInterfaces"][0], "url": "http://127.0.0.1:1/"}
-        document["supportedInterfaces"].append(gone)
-        found = await probe(entry(entry={"data": document}))
-    assert found.outcome is ProbeOutcome.ERRORS
-    assert "JSONRPC" in found.reason
 
 
 async def test_an_agent_whose_card_is_gone_is_called_by_the_known_one() -> None:
@@ -141,16 +93,6 @@ async def test_what_is_no_agent_is_a_failure(web: WebSite, answer: Any) -> None:
     assert found.outcome is not ProbeOutcome.FINE
     assert found.outcome is not ProbeOutcome.GUARDED
     assert found.reason
-
-
-async def test_an_agent_that_hangs_is_left_after_a_while(web: WebSite) -> None:
-    async def hang(exchange: Exchange) -> None:
-        await asyncio.Event().wait()
-
-    web.pages["*"] = hang
-    found = await probe(entry(entry={"data": card(web.url)}))
-    assert found.outcome is ProbeOutcome.FAILED
-    assert "in time" in found.reason or "within" in found.reason
 
 
 async def test_nothing_private_is_dialled(web: WebSite) -> None:
@@ -202,28 +144,3 @@ async def test_a_failing_answer_to_the_message_is_an_error() -> None:
         found = await probe(entry(url, entry={"metadata": {"parley.probe": "hi"}}), message=True)
     assert found.outcome is ProbeOutcome.ERRORS
     assert "probe message" in found.reason
-
-
-async def test_many_cards_do_not_lead_many_probes_to_one_host(web: WebSite) -> None:
-    """The host of a card has its turns from the prober; those that it names have theirs here."""
-    called = 0
-
-    async def victim(exchange: Exchange) -> None:
-        nonlocal called
-        called += 1
-        await exchange.json({})
-
-    async with site(host="localhost") as other:
-        other.pages["*"] = victim
-        settings = msgspec.structs.replace(QUICK, per_host_seconds=60.0)
-        made = AgentProbe(HERE_ONLY, settings)
-        try:
-            for name in ("one", "two"):
-                web.pages[f"/{name}.json"] = card(other.url, name=name)
-            await made.probe(entry(f"{web.url}/one.json"))
-            before = called
-            with pytest.raises(ProbePostponed):
-                await made.probe(entry(f"{web.url}/two.json"))
-            assert called == before > 0
-        finally:
-            await made.close()

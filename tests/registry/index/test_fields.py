@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from parley.registry import records
 from parley.registry.index import entry_search
-from parley.registry.index.entry_search import EntrySearch, SearchTables
 from parley.registry.index.registry_index import RegistryIndex
-from parley.registry.index.sqlite import SqliteRegistryIndex
-from parley.registry.index.words import MAX_LENGTH, MAX_WORDS, asked_words, stem, synonyms, words_of
-from parley.registry.records import Constraint, EntrySelection, Order
+from parley.registry.index.words import MAX_LENGTH, MAX_WORDS, words_of
+from parley.registry.records import Constraint, EntrySelection
 from tests.kit.waiting import Clock
 from tests.registry.index.making import EVERYBODY, draft, found, listed, short, where
 
@@ -81,12 +73,6 @@ async def test_entries_are_filtered_by_the_values_of_a_path(
     assert await listed(index, constraint) == set(names)
 
 
-async def test_all_constraints_must_hold(index: RegistryIndex) -> None:
-    await fill(index)
-    assert await listed(index, where("tags", "ai"), where("tags", "money")) == {"a"}
-    assert await listed(index, where("tags", "ai"), where("tags", "money", negated=True)) == {"b"}
-
-
 @pytest.mark.parametrize("operator", ["contains", "gt"])
 async def test_a_constraint_that_very_many_values_fulfil_holds_too(
     index: RegistryIndex, operator: str, monkeypatch: pytest.MonkeyPatch
@@ -150,115 +136,7 @@ async def test_facets_count_entries_by_value(index: RegistryIndex) -> None:
     assert await index.facet(EVERYBODY, "nothing", 10, 1) == ([], 0)
 
 
-async def test_lists_are_ordered(index: RegistryIndex, clock: Clock) -> None:
-    titles = {"a": "Émile", "b": "anna", "c": "Zoe", "d": "anna"}
-    for name, title in titles.items():
-        clock.now += 1
-        await index.put([draft(name, title=title, version="2" if name in "ac" else "1")])
-    clock.now += 1
-    await index.put([draft("b", "changed", title="anna", version="1")])
-
-    async def order(*fields: str) -> str:
-        orders = [Order(field=f.removeprefix("-"), descending=f.startswith("-")) for f in fields]
-        entries = await index.browse(EVERYBODY, orders, 10, 0)
-        return "".join([short(entry.identifier) for entry in entries])
-
-    assert await order() == "abcd"
-    assert await order("displayName") == "bdca"
-    assert await order("-displayName") == "acdb"
-    assert await order("version", "displayName") == "bdca"
-    assert await order("-version", "identifier") == "acbd"
-    assert await order("createdAt") == "abcd"
-    assert await order("-updatedAt") == "bdca"
-    assert await order("publisher", "type") == "abcd"
-
-
-async def test_pages_of_a_list_do_not_overlap(index: RegistryIndex) -> None:
-    await index.put([draft(f"n{n}", title="same") for n in range(10)])
-    order = [Order(field="displayName")]
-    pages = [await index.browse(EVERYBODY, order, 3, offset) for offset in range(0, 12, 3)]
-    keys = [entry.key for page in pages for entry in page]
-    assert len(keys) == len(set(keys)) == 10
-
-
-async def test_a_list_may_have_words(index: RegistryIndex) -> None:
-    await index.put([draft("b", "violin"), draft("a", "violin"), draft("c", "garden")])
-    selection = EntrySelection(
-        words="violin", constraints=(where("identifier", "x", negated=True),)
-    )
-    entries = await index.browse(selection, [Order(field="displayName")], 10, 0)
-    assert [short(entry.identifier) for entry in entries] == ["a", "b"]
-    assert await index.browse(EntrySelection(words="nothing"), (), 10, 0) == []
-
-
 # -- words of texts and of needs -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "currency currencies",
-        "convert converts converting converted converter",
-        "translate translates translator translating translation",
-        "book books booked booking bookings",
-        "agree agreed agreeing",
-        "hop hopping hopped",
-        "relate related relational",
-        "city cities",
-        "running run runs",
-    ],
-)
-def test_forms_of_a_word_have_one_stem(words: str) -> None:
-    assert len({stem(word) for word in words.split()}) == 1
-
-
-@pytest.mark.parametrize("word", ["as", "größe", "mp3s", "c"])
-def test_what_is_no_english_word_has_no_stem(word: str) -> None:
-    assert stem(word) == word
-
-
-def test_words_stand_for_others_in_one_direction_or_in_both() -> None:
-    assert stem("currency") in synonyms()[stem("euros")]
-    assert stem("euros") not in synonyms()[stem("currency")]
-    assert stem("film") in synonyms()[stem("movies")]
-    assert stem("movies") in synonyms()[stem("film")]
-
-
-def test_needs_are_read_without_what_they_are_asked_with() -> None:
-    assert asked_words("Find me an agent that converts currencies, please!") == [
-        "convert",
-        "currenc",
-    ]
-    assert asked_words("Ich suche einen Agenten, der Flüge bucht") == ["fluge", "bucht"]
-    assert asked_words("je cherche un agent pour traduire") == ["traduir"]
-
-
-def test_a_need_of_such_words_only_is_read_with_them() -> None:
-    assert asked_words("find an agent") == ["find", "an", "agent"]
-    assert asked_words("FIND AN AGENT") == ["find", "an", "agent"]
-
-
-def test_a_name_in_capitals_is_no_word_that_says_nothing() -> None:
-    assert asked_words("IT and US help") == ["it", "us"]
-
-
-def test_descriptions_are_indexed_without_words_that_say_nothing() -> None:
-    assert words_of("It is the fastest of all", all_words=False) == ["fastest"]
-    assert "the" in words_of("The Who")
-
-
-@given(st.text())
-def test_words_have_nothing_that_a_database_reads_as_syntax(text: str) -> None:
-    for word in (*words_of(text), *asked_words(text)):
-        assert word
-        assert not set(word) & set("\"'*^:(){}[]|&!<>-+~\\/%$?_ \t\n\x00")
-        assert len(word) <= MAX_LENGTH
-        assert not word.isspace()
-
-
-@given(st.text())
-def test_a_text_is_found_by_itself(text: str) -> None:
-    assert set(asked_words(text)) <= set(words_of(text))
 
 
 def test_words_are_bounded() -> None:
@@ -267,34 +145,3 @@ def test_words_are_bounded() -> None:
 
 
 # -- what a search costs does not grow with the entries that it does not show ----------------------
-
-
-class Explaining(SearchTables):
-    """Notes how each statement that was put together is run."""
-
-    steps: list[str]
-
-    def ask(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
-        plan = self.connection.execute(f"EXPLAIN QUERY PLAN {statement}", dict(values))
-        self.steps += [str(row[3]) for row in plan]
-        return super().ask(statement, values)
-
-
-@pytest.mark.parametrize("field", records.ORDERS)
-async def test_every_order_of_a_list_has_an_index(
-    monkeypatch: pytest.MonkeyPatch, field: str
-) -> None:
-    steps: list[str] = []
-    monkeypatch.setattr(Explaining, "steps", steps, raising=False)
-    search = EntrySearch()
-    monkeypatch.setattr(search, "_tables", Explaining.made())
-    index = SqliteRegistryIndex()
-    monkeypatch.setattr(index, "_search", search)
-    await index.open()
-    await index.put([draft("a"), draft("b")])
-    for is_descending in (False, True):
-        order = [Order(field=field, descending=is_descending)]
-        assert len(await index.browse(EVERYBODY, order, 10, 0)) == 2
-    await index.close()
-    assert steps
-    assert not [step for step in steps if "TEMP B-TREE" in step]

@@ -7,10 +7,8 @@ import gzip
 import os
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,84 +18,12 @@ from parley.registry.index.postgres import PostgresRegistryIndex
 from parley.registry.index.registry_index import RegistryIndex
 from parley.registry.index.sqlite import SqliteRegistryIndex
 from parley.registry.index.urls import open_index
-from parley.registry.records import EntryDraft, EntrySelection, EntryStanding, Order, Viewer
-from parley.store.sqlite.store import SqliteTaskStore
+from parley.registry.records import EntryDraft, EntrySelection
 from tests.kit.services.postgres import PostgresServer
 from tests.kit.waiting import let_time_pass
-from tests.registry.index.making import OPERATOR, draft, found, listed, short, where
+from tests.registry.index.making import draft, found, where
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.mark.parametrize("url", ["memory:", "memory://"])
-async def test_a_registry_in_memory_is_gone_afterwards(url: str) -> None:
-    for _ in range(2):
-        index = open_index(url)
-        await index.open()
-        assert index.name == "memory:"
-        assert await listed(index) == set()
-        await index.put([draft("one", "violin")])
-        assert await found(index, "violin") == ["one"]
-        await index.close()
-
-
-async def test_a_file_keeps_a_registry(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/registry.db"
-    for _ in range(2):
-        index = open_index(url)
-        await index.open()
-        assert index.name == str(tmp_path / "registry.db")
-        await index.put([draft("one")])
-        assert await listed(index) == {"one"}
-        await index.close()
-        await index.close()
-
-
-async def test_a_registry_has_a_schema_of_its_own(postgres: PostgresServer) -> None:
-    url = postgres.new_database()
-    index = open_index(url)
-    await index.open()
-    await index.put([draft("one")])
-    await index.close()
-    database = url.rpartition("/")[2]
-    rows = postgres.execute("SELECT identifier FROM parley_registry.entries", database)
-    assert rows == [("urn:air:example.com:agents:one",)]
-
-
-async def test_an_old_schema_is_refused_unless_it_may_be_migrated(postgres_url: str) -> None:
-    with pytest.raises(StoreUnavailable, match="schema version 0"):
-        await open_index(postgres_url, migrate=False).open()
-    first = open_index(postgres_url)
-    await first.open()
-    await first.close()
-    second = open_index(postgres_url, migrate=False)
-    await second.open()
-    await second.close()
-
-
-async def test_the_file_of_a_task_store_is_refused(tmp_path: Path) -> None:
-    store = SqliteTaskStore(tmp_path / "tasks.db")
-    await store.open(lambda records: None)
-    await store.close()
-    with pytest.raises(StoreUnavailable, match="another program"):
-        await open_index(f"sqlite:///{tmp_path}/tasks.db").open()
-
-
-async def test_a_registry_that_another_process_has_is_refused(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/registry.db"
-    first = open_index(url)
-    await first.open()
-    with pytest.raises(StoreUnavailable, match="in use by process"):
-        await open_index(url).open()
-    await first.close()
-
-
-async def test_an_index_that_is_not_open_says_so(tmp_path: Path) -> None:
-    index = open_index(f"sqlite:///{tmp_path}/registry.db")
-    with pytest.raises(StoreUnavailable, match="closed"):
-        await index.put([draft("one")])
-    with pytest.raises(StoreUnavailable, match="closed"):
-        await found(index, "x")
 
 
 @pytest.mark.parametrize(
@@ -125,28 +51,6 @@ async def test_the_name_of_an_index_shows_no_password() -> None:
     assert "secret" not in str(unavailable.value)
 
 
-async def test_tables_of_both_databases_have_the_same_columns(
-    tmp_path: Path, postgres: PostgresServer
-) -> None:
-    here, there = f"sqlite:///{tmp_path}/registry.db", postgres.url(schema="columns")
-    for url in (here, there):
-        index = open_index(url)
-        await index.open()
-        await index.close()
-    rows = postgres.execute(
-        "SELECT table_name, column_name FROM information_schema.columns"
-        " WHERE table_schema = 'columns'"
-    )
-    with closing(sqlite3.connect(tmp_path / "registry.db")) as connection:
-        columns = connection.execute(
-            "SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c"
-            " WHERE m.type = 'table'"
-        ).fetchall()
-    own = {"schema_versions", "entry_words"}
-    ours = {row for row in columns if row[0] not in own and not row[0].startswith("entry_words_")}
-    assert ours == {row for row in rows if row[0] not in own}
-
-
 # -- registries that earlier versions wrote are opened, and find what they hold --------------------
 
 
@@ -165,25 +69,6 @@ def before(request: pytest.FixtureRequest, tmp_path: Path) -> RegistryIndex:
     name = url.partition("?")[0].rpartition("/")[2]
     server.execute(gzip.decompress((KEPT / "postgres-3.sql.gz").read_bytes()).decode(), name)
     return PostgresRegistryIndex(f"{url}{'&' if '?' in url else '?'}schema=kept")
-
-
-async def test_what_an_earlier_version_kept_is_found(before: RegistryIndex) -> None:
-    await before.open()
-    try:
-        assert await found(before, "currencies converted") == ["fx"]
-        assert await found(before, "violin") == []
-        assert await found(before, "violin", viewer=Viewer(tokens=("me",))) == ["mine"]
-        assert await listed(before, where("tags", "finance")) == {"fx"}
-        assert await listed(before, where("observed.health", "healthy")) == {"fx"}
-        gone = EntrySelection(viewer=OPERATOR, standings=(EntryStanding.WITHDRAWN,))
-        order = [Order(field="updatedAt", descending=True)]
-        assert [short(e.identifier) for e in await before.browse(gone, order, 9, 0)] == ["old"]
-        assert [source.url for source in await before.sources()] == ["https://example.com/"]
-        [entry] = await before.entries_of("urn:air:example.com:agents:fx")
-        await before.put([entry])
-        assert await found(before, "currency") == ["fx"]
-    finally:
-        await before.close()
 
 
 # -- A process is killed while it puts: acknowledged puts are there, and none is there in part -----

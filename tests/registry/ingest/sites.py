@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,6 @@ A2A = "application/a2a-agent-card+json"
 NESTED = "application/ai-catalog+json"
 
 HERE_ONLY = Egress(public=False).adding(["127.0.0.0/8", "localhost", "*.localhost"])
-
-Answer = Callable[[Exchange], Awaitable[None]]
 
 
 class WebSite:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import msgspec
@@ -10,13 +9,12 @@ import pytest
 
 from parley.registry.ingest.fetching import IngestLimits
 from parley.registry.ingest.reading import read_whole
-from parley.registry.ingest.sites import read_robots, remove_source
+from parley.registry.ingest.sites import remove_source
 from parley.registry.records import EntryStanding, SourceKind, SourceState, Trust
-from tests.client.card.signer import new_keys
 from tests.kit.scripted_server import Exchange, card
 from tests.kit.waiting import until
 from tests.registry.ingest.sites import CATALOG, HERE, catalog, entry, nested, reader, site, urn
-from tests.registry.ingest.test_trust import Publisher, thumbprint
+from tests.registry.ingest.test_trust import Publisher
 
 pytestmark = pytest.mark.anyio
 
@@ -27,32 +25,6 @@ MORE = "/more.json"
 async def publisher(anyio_backend: object) -> Any:
     async with site() as web, reader() as reads:
         yield Publisher(web, reads)
-
-
-@pytest.mark.parametrize("first", ["", "broken"])
-async def test_an_entry_that_moves_to_another_catalog_takes_its_pinned_key_along(
-    publisher: Publisher, first: str
-) -> None:
-    """Whoever can write to a site does not get around the key by using another catalog."""
-    found = await publisher.visit(publisher.signed())
-    assert found.trust is Trust.VERIFIED
-    web, index = publisher.web, publisher.reads.index
-    web.serve(nested("more", web.url + MORE))
-    if first:
-        web.serve(entry("one", f"{web.url}/nowhere.json"), path=MORE)
-        await publisher.reads.visit(web.url + CATALOG)
-        await publisher.reads.visit(web.url + MORE)
-    web.serve(entry("one", data=card(web.url, name="Scripted thief")), path=MORE)
-    await publisher.reads.visit(web.url + CATALOG)
-    await publisher.reads.visit(web.url + MORE)
-    moved = index.kept[urn("one"), web.url + MORE]
-    assert moved.standing is EntryStanding.HELD
-    assert "no longer is" in moved.reason
-    assert moved.fields["card.signedBy"] == (thumbprint(publisher.keys),)
-    # The publisher itself may move it.
-    web.serve(entry("one", f"{web.url}/one.json"), path=MORE)
-    await publisher.reads.visit(web.url + MORE)
-    assert index.kept[urn("one"), web.url + MORE].standing is EntryStanding.LISTED
 
 
 async def test_what_an_operator_accepted_elsewhere_stays_accepted(publisher: Publisher) -> None:
@@ -68,42 +40,6 @@ async def test_what_an_operator_accepted_elsewhere_stays_accepted(publisher: Pub
         web.serve(entry("one", data=card(web.url, name=name)), path=MORE)
         await publisher.reads.visit(web.url + MORE)
         assert index.kept[urn("one"), web.url + MORE].standing is EntryStanding.LISTED
-
-
-async def test_an_address_that_does_not_answer_has_not_the_card_of_another(
-    publisher: Publisher,
-) -> None:
-    """A caller would read what is there, not what was verified."""
-    await publisher.visit(publisher.signed())
-    publisher.web.pages["/other.json"] = 503
-    publisher.entry = entry("one", f"{publisher.web.url}/other.json")
-    found = await publisher.visit()
-    assert found.standing is EntryStanding.PENDING
-    assert found.trust is Trust.UNPROVED
-    assert found.fields["card.signedBy"] == (thumbprint(publisher.keys),)
-    publisher.web.pages["/other.json"] = publisher.signed(new_keys("other"))
-    assert (await publisher.visit()).standing is not EntryStanding.LISTED
-
-
-async def test_members_of_an_entry_are_not_taken_for_those_of_its_card() -> None:
-    claims: dict[str, Any] = {
-        "card.provider": "Somebody else",
-        "card.securitySchemes": ["mutualTLS"],
-        "host.identifier": "acme.com",
-        "publisher.": "x",
-        "trustManifest.identity": "https://acme.com",
-        "trustManifest.signedBy": "key",
-        "url.x": "c",
-    }
-    async with site() as web, reader() as reads:
-        more = {"metadata": {"card.name": "y", "team": "z"}, "com.acme.team": "a"}
-        made = {**web.serve_card("one"), **claims, **more}
-        await reads.visit(web.serve(made))
-        fields = reads.index.one(urn("one")).fields
-    assert not fields.keys() & claims.keys()
-    assert fields["metadata.team"] == ("z",)
-    assert fields["com.acme.team"] == ("a",)
-    assert fields["card.name"] == ("one",)
 
 
 async def test_an_entry_that_is_too_large_stays_so_while_its_catalog_is_unchanged() -> None:
@@ -139,15 +75,6 @@ async def test_an_entry_whose_examination_failed_is_examined_whole_again(
     assert found.trust is Trust.FAILED
 
 
-async def test_a_host_that_has_no_cards_is_asked_slowly() -> None:
-    """Whoever names a host in thousands of entries does not have it flooded."""
-    async with site() as victim, site() as web, reader(visit_seconds=6, lease_seconds=9) as reads:
-        named = [entry(f"n{n}", f"{victim.url}/{n}.json") for n in range(400)]
-        ended = await reads.visit(web.serve(*named, web.serve_card("good")))
-    assert len(victim.asked) < 40
-    assert "left for the next visit" in ended.reason
-
-
 async def test_the_catalogs_of_one_site_do_not_hold_up_those_of_others() -> None:
     async def never(exchange: Exchange) -> None:
         await exchange.never()
@@ -173,18 +100,6 @@ async def test_entries_that_are_wrong_are_bounded_in_all_inline_catalogs_togethe
     assert len(reading.rejected) == 40
     assert [bool(each.problem) for each in reading.entries] == [False] * 4 + [True] * 6
     assert "too many entries" in reading.notes[0]
-
-
-def test_rules_of_robots_for_others_are_not_kept() -> None:
-    """20,000 names with 5,000 rules each would be a hundred million."""
-    names = "".join(f"User-agent: a{n}\n" * 2 for n in range(10_000))
-    body = f"{names}User-agent: *\nUser-agent: *\n" + "Disallow: /x\n" * 5_000
-    began = time.process_time()
-    robots = read_robots(body.encode())
-    assert time.process_time() - began < 2
-    assert len(robots.others) == 5_000
-    assert robots.own is None
-    assert not robots.allows_page("https://a.example/x")
 
 
 @pytest.mark.parametrize("kind", [SourceKind.SITE, SourceKind.CATALOG])

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from parley.registry.ingest.addresses import DnsNames, DnsUnavailable, is_same_site, speaks_for
-from parley.registry.ingest.sites import (
-    CatalogFinder,
-    links_of_header,
-    links_of_page,
-    read_robots,
-    site_address,
-)
-from parley.registry.records import Source, SourceKind, SourceState
+from parley.registry.ingest.addresses import DnsNames, is_same_site
+from parley.registry.ingest.sites import links_of_header, links_of_page, read_robots
+from parley.registry.records import SourceKind
 from parley.security.egress import Egress
 from tests.kit.certificates import Authority, trusting
 from tests.registry.ingest.dns_server import dns_server
@@ -34,41 +27,6 @@ from tests.registry.ingest.sites import (
 )
 
 pytestmark = pytest.mark.anyio
-
-
-async def test_a_site_is_asked_everywhere_that_it_may_say_where_its_catalogs_are() -> None:
-    async with site() as web, reader() as reads:
-        web.pages["/robots.txt"] = b"User-agent: *\nDisallow: /x\n\nAgentmap: /from-robots.json\n"
-        web.pages["/"] = b'<html><head><link rel="ai-catalog" href="/from-page.json"></head></html>'
-        web.headers["/"] = {
-            "content-type": "text/html",
-            "link": '</from-header.json>; rel="ai-catalog"',
-        }
-        for name in ("robots", "page", "header"):
-            web.serve(web.serve_card(name), path=f"/from-{name}.json")
-        web.serve(web.serve_card("known"))
-        ended = await reads.visit(web.url, SourceKind.SITE)
-        assert (ended.state, ended.entries) == (SourceState.OK, 4)
-        assert await reads.visit_all() == 4
-    assert reads.index.listed == {urn(each) for each in ("robots", "page", "header", "known")}
-    for path in ("/from-robots.json", "/from-page.json", "/from-header.json", CATALOG):
-        found = reads.index.places[web.url + path]
-        assert (found.found_by, found.depth, found.settings["domains"]) == (
-            web.url,
-            0,
-            {web.url: ["localhost"]},
-        )
-    assert "Agentmap of robots.txt" in ended.reason
-
-
-async def test_a_site_without_a_catalog_says_what_was_tried() -> None:
-    async with site() as web, reader() as reads:
-        ended = await reads.visit(web.url, SourceKind.SITE)
-        await reads.visit(web.url, SourceKind.SITE)
-    assert ended.state is SourceState.FAILED
-    for words in ("ai-catalog.json answered 404", f"{web.url}/ answered 404"):
-        assert words in ended.reason
-    assert reads.index.places[web.url].failures == 2
 
 
 async def test_a_page_that_robots_may_not_read_is_not_read() -> None:
@@ -89,48 +47,6 @@ async def test_a_site_whose_robots_cannot_be_had_has_no_pages() -> None:
         web.pages["/"] = b'<link rel="ai-catalog" href="/from-page.json">'
         await reads.visit(web.url, SourceKind.SITE)
     assert "/" not in web.asked
-
-
-async def test_an_announcement_that_is_taken_back_ends_its_source() -> None:
-    async with site() as web, reader() as reads:
-        web.pages["/robots.txt"] = b"Agentmap: /one.json\nAgentmap: /two.json\n"
-        web.serve(web.serve_card("a"), path="/one.json")
-        web.serve(web.serve_card("b"), path="/two.json")
-        await reads.visit(web.url, SourceKind.SITE)
-        await reads.visit_all()
-        assert reads.index.listed == {urn("a"), urn("b")}
-        web.pages["/robots.txt"] = b"Agentmap: /two.json\n"
-        await reads.visit(web.url, SourceKind.SITE)
-    assert f"{web.url}/one.json" not in reads.index.places
-    assert reads.index.listed == {urn("b")}
-
-
-async def test_what_a_domain_takes_back_it_does_not_vouch_for_any_more() -> None:
-    """Somebody else still names the catalog, and vouches for nobody."""
-    async with site() as web, reader() as reads:
-        web.pages["/robots.txt"] = b"Agentmap: /one.json\n"
-        url = web.serve(web.serve_card("a"), path="/one.json")
-        stranger = Source(
-            url=url,
-            kind=SourceKind.CATALOG,
-            found_by="https://evil.example/c.json",
-            settings={"domains": {"https://evil.example/c.json": []}},
-        )
-        await reads.index.add_sources([stranger])
-        await reads.visit(web.url, SourceKind.SITE)
-        await reads.visit_all()
-        assert reads.index.listed == {urn("a")}
-        assert await reads.visit_all() == 0  # nothing changed, so nothing is read again
-        await reads.visit(web.url, SourceKind.SITE)
-        assert await reads.visit_all() == 0
-        web.pages["/robots.txt"] = b""
-        web.pages["/"] = b"<head><link rel=ai-catalog href=/two.json></head>"
-        web.serve(web.serve_card("b"), path="/two.json")
-        await reads.visit(web.url, SourceKind.SITE)
-        await reads.visit_all()
-    assert reads.index.listed == {urn("b")}
-    assert "does not announce it" in reads.index.reason(urn("a"))
-    assert reads.index.places[url].found_by == "https://evil.example/c.json"
 
 
 async def test_a_page_below_the_root_lets_nobody_speak_for_the_domain() -> None:
@@ -256,17 +172,6 @@ async def test_dns_records_are_read_in_the_forms_that_others_write() -> None:
         assert sorted(texts) == ["v=spf1 -all", "well-known=/f/catalog.json"]
 
 
-async def test_a_name_server_that_is_silent_is_no_name_that_is_missing() -> None:
-    async with dns_server() as dns:
-        dns.mute.add("_index._agents.acme.test")
-        names = DnsNames([dns.address], seconds=0.3)
-        with pytest.raises(DnsUnavailable, match=r"_index._agents.acme.test"):
-            await names.catalogs("acme.test")
-        assert await names.texts("nowhere.test") == []
-        with pytest.raises(OSError, match="has no address"):
-            await names.resolve("nowhere.test")
-
-
 async def test_dns_that_leads_to_another_owner_lets_it_speak_for_nobody_else(
     tmp_path: Path,
 ) -> None:
@@ -291,40 +196,10 @@ async def test_dns_that_leads_to_another_owner_lets_it_speak_for_nobody_else(
     assert "its catalog belongs to evil.test" in reads.index.reason(urn("one", "acme.test"))
 
 
-@pytest.mark.parametrize("given", ["localhost", "1.2.3.4:0", "1.2.3.4:x", "", "[::1"])
-def test_a_name_server_that_is_none_is_refused(given: str) -> None:
-    with pytest.raises(ValueError, match="is not a name server"):
-        DnsNames([given])
-
-
 def test_name_servers_are_a_list() -> None:
     with pytest.raises(ValueError, match="must be a list"):
         DnsNames("127.0.0.1")
     DnsNames(["127.0.0.1", "127.0.0.1:5353", "::1", "[::1]:5353"])
-
-
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [
-        ("acme.com", "https://acme.com/"),
-        ("acme.com:8443/agents", "https://acme.com:8443/agents"),
-        ("https://ACME.com", "https://acme.com/"),
-        ("localhost:8000", "http://localhost:8000/"),
-        ("127.0.0.1:8000", "http://127.0.0.1:8000/"),
-    ],
-)
-async def test_a_site_is_a_domain_or_an_address(text: str, address: str) -> None:
-    async with reader() as reads:
-        assert site_address(text, reads.fetcher) == address
-
-
-async def test_a_site_that_is_none_is_refused() -> None:
-    async with reader() as reads:
-        report = await CatalogFinder(reads.fetcher).find("http://example.com/")
-        ended = await reads.visit("http://example.com/", SourceKind.SITE)
-    assert report.is_refused
-    assert ended.state is SourceState.REFUSED
-    assert "not encrypted" in ended.reason
 
 
 ROBOTS = """
@@ -358,22 +233,6 @@ def test_the_longest_rule_for_our_name_counts(path: str, allowed: bool) -> None:
     robots = read_robots(ROBOTS.encode())
     assert robots.allows_page(f"https://example.com{path}") is allowed
     assert robots.allows_catalog(f"https://example.com{path}") is allowed
-
-
-def test_agentmaps_stand_anywhere() -> None:
-    assert read_robots(ROBOTS.encode()).agentmaps == (
-        "https://example.com/catalog.json",
-        "/relative.json",
-    )
-    assert len(read_robots(b"Agentmap: /x\n" * 10_000).agentmaps) == 32
-
-
-def test_rules_for_everybody_are_for_pages() -> None:
-    robots = read_robots(b"User-agent: *\nDisallow: /a*b*c*d*e*f$\n")
-    assert robots.allows_page("https://x.test/" + "ab" * 5000)
-    assert not robots.allows_page("https://x.test/a1b2c3d4e5f")
-    assert robots.allows_catalog("https://x.test/a1b2c3d4e5f")
-    assert read_robots(b"\xef\xbb\xbf\xff\x00" * 1000).allows_page("https://x.test/")
 
 
 def test_link_headers_are_read_as_others_write_them() -> None:
@@ -414,28 +273,6 @@ def test_what_users_may_have_written_into_a_page_is_no_link(around: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("domain", "publisher", "speaks"),
-    [
-        ("acme.com", "acme.com", True),
-        ("ai.acme.com", "acme.com", True),
-        ("acme.com", "ai.acme.com", False),
-        ("evilacme.com", "acme.com", False),
-        ("acme.com.evil.test", "acme.com", False),
-        ("alice.github.io", "github.io", False),
-        ("alice.github.io", "alice.github.io", True),
-        ("acme.co.uk", "co.uk", False),
-        ("localhost", "agent.localhost", True),
-        ("localhost", "acme.com", False),
-        ("agent.localhost.evil.test", "agent.localhost", False),
-    ],
-)
-def test_a_domain_speaks_for_itself_and_for_its_owner(
-    domain: str, publisher: str, speaks: bool
-) -> None:
-    assert speaks_for(domain, publisher) is speaks
-
-
-@pytest.mark.parametrize(
     ("one", "other", "same"),
     [
         ("acme.com", "acme.com", True),
@@ -473,20 +310,3 @@ async def test_what_an_operator_vouches_for_ends_at_its_site() -> None:
             assert await reads.visit_all() == 3
     assert reads.index.standing(urn("near", "acme.com")) == "listed"
     assert reads.index.standing(urn("far", "acme.com")) == "rejected"
-
-
-async def test_a_host_over_http_speaks_for_nobody_unless_the_operator_says_so() -> None:
-    async with dns_server() as dns, site(host="acme.test") as web:
-        dns.add("acme.test", "A", "127.0.0.1")
-        options: dict[str, Any] = {
-            "names": DnsNames([dns.address]),
-            "egress": Egress().adding(["acme.test"]),
-        }
-        url = web.serve(entry("one", data=old_card("https://acme.test"), publisher="acme.test"))
-        async with reader(**options) as reads:
-            refused = await reads.visit(url)
-        async with reader(plain_http=("acme.test",), **options) as reads:
-            await reads.visit(url)
-    assert refused.state is SourceState.REFUSED
-    assert "not encrypted" in refused.reason
-    assert reads.index.listed == {urn("one", "acme.test")}

@@ -16,17 +16,15 @@ from parley.registry.index.urls import open_index
 from parley.registry.records import (
     Constraint,
     EntrySelection,
-    EntryStanding,
     IndexedEntry,
     Source,
     SourceKind,
     SourceState,
     Viewer,
 )
-from tests.client.card.signer import new_keys
 from tests.kit.scripted_server import Exchange, card
 from tests.kit.waiting import until
-from tests.registry.ingest.sites import CATALOG, entry, nested, reader, site, urn
+from tests.registry.ingest.sites import CATALOG, entry, reader, site, urn
 
 pytestmark = pytest.mark.anyio
 
@@ -68,67 +66,6 @@ async def listed(index: RegistryIndex, **fields: str) -> int:
     return await index.count(EntrySelection(constraints=constraints))
 
 
-async def test_what_is_read_is_found_by_its_fields(index: RegistryIndex) -> None:
-    async with site() as web, reader(index=index) as reads:
-        web.serve(web.serve_card("deep"), path="/sub.json")
-        url = web.serve(web.serve_card("top"), nested("sub", "/sub.json"))
-        await visit(reads, url)
-        [sub] = [each for each in await index.sources() if each.depth == 1]
-        await reads.crawler.visit(sub)
-    assert (sub.found_by, sub.settings["domains"]) == (url, {url: ["localhost"]})
-    assert await listed(index, publisher="agent.localhost") == 3
-    assert await listed(index, **{"card.skills.id": "s"}) == 2
-    assert await listed(index, source=sub.url) == 1
-
-
-async def test_an_unchanged_catalog_has_its_cards_looked_at(index: RegistryIndex) -> None:
-    async with site() as web, reader(index=index) as reads:
-        agents = [web.serve_card(f"n{n}") for n in range(120)]  # several pages
-        url = web.serve(*agents)
-        web.headers[CATALOG] = {"etag": '"1"'}
-        await visit(reads, url)
-        web.pages[CATALOG] = 304
-        web.pages["/n119.json"] = {**card(web.url), "name": "Changed"}
-        ended = await visit(reads, url)
-    assert ended.state is SourceState.UNCHANGED
-    assert await listed(index, **{"card.name": "Changed"}) == 1
-    assert await listed(index) == 120
-    assert len(await index.versions(urn("n119"))) == 2
-
-
-async def test_an_operator_decides_on_what_is_held(index: RegistryIndex) -> None:
-    from parley.security.signing.cards import sign_card
-
-    first, second = new_keys("first"), new_keys("second")
-    async with site() as web, reader(index=index) as reads:
-        web.pages["/.well-known/jwks.json"] = {
-            "keys": [*first.published["keys"], *second.published["keys"]]
-        }
-        made = msgspec.json.encode(card(web.url))
-
-        def signed(keys: Any) -> bytes:
-            return sign_card(made, keys.signers, jku=f"{web.url}/.well-known/jwks.json")
-
-        url = web.serve(entry("one", f"{web.url}/one.json"))
-        web.pages["/one.json"] = signed(first)
-        await visit(reads, url)
-        assert (await one(index, "one")).standing is EntryStanding.LISTED
-        web.pages["/one.json"] = signed(second)
-        await visit(reads, url)
-        held = await one(index, "one")
-        assert held.standing is EntryStanding.HELD
-        assert await listed(index) == 0
-        await index.decide(held.key, EntryStanding.LISTED, "asked them", "olga")
-        await visit(reads, url)
-        accepted = await one(index, "one")
-        assert accepted.standing is EntryStanding.LISTED
-        assert accepted.fields["card.signedBy"] != held.fields["card.signedBy"]
-        await index.decide(accepted.key, EntryStanding.REJECTED, "spam", "olga")
-        await visit(reads, url)
-        rejected = await one(index, "one")
-    assert (rejected.standing, rejected.reason) == (EntryStanding.REJECTED, "spam")
-
-
 class Meanwhile:
     """A site whose card does something to the index while it is fetched."""
 
@@ -139,17 +76,6 @@ class Meanwhile:
     async def __call__(self, exchange: Exchange) -> None:
         await self.act()
         await exchange.json(card(self.web.url))
-
-
-async def test_a_source_that_is_removed_while_it_is_visited_lists_nothing(
-    index: RegistryIndex,
-) -> None:
-    async with site() as web, reader(index=index) as reads:
-        url = web.serve(entry("one", f"{web.url}/one.json"))
-        web.pages["/one.json"] = Meanwhile(web, lambda: index.remove_source(url))
-        await visit(reads, url)
-        assert (await one(index, "one")).standing is EntryStanding.WITHDRAWN
-        assert await index.sources() == []
 
 
 async def test_what_is_said_of_a_source_while_it_is_visited_stays(index: RegistryIndex) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -16,10 +15,9 @@ from parley.registry.publishing.callers import (
     tokens_of,
 )
 from parley.registry.publishing.pushing import PublishOptions, source_of
-from parley.registry.records import PUBLIC, Authority, EntrySelection, EntryStanding, Viewer
-from parley.store.audit.trail import verify
+from parley.registry.records import PUBLIC, EntrySelection, EntryStanding, Viewer
 from tests.kit.scripted_server import card
-from tests.registry.ingest.sites import WebSite, catalog, entry, nested
+from tests.registry.ingest.sites import catalog, entry, nested
 from tests.registry.publishing.conftest import ADA, BOB, Publishing, caller
 
 pytestmark = pytest.mark.anyio
@@ -42,50 +40,11 @@ async def found(publishing: Publishing, viewer: Viewer) -> list[str]:
     return sorted(each.identifier.rpartition(":")[2] for each in every)
 
 
-async def test_entries_of_a_proved_domain_are_listed(publishing: Publishing, web: WebSite) -> None:
-    await publishing.prove(ADA, "example.com")
-    by_address = web.serve_card("two", "sub.example.com")
-    report = await publish(publishing, ADA, pushed(), by_address)
-    assert {each.standing for each in report.entries} == {"listed"}, report
-    assert all(each.is_changed for each in report.entries)
-    one = await publishing.index.entry("urn:air:example.com:test:one", OPERATOR)
-    assert one is not None
-    assert (one.authority, one.owner) == (Authority.PROVED, ADA.owner)
-    assert ADA.id not in one.source
-    again = await publish(publishing, ADA, pushed(), by_address)
-    assert not any(each.is_changed for each in again.entries)
-
-
-async def test_another_domains_identifier_is_refused(publishing: Publishing) -> None:
-    await publishing.prove(ADA, "example.com")
-    others = {"bank": "bank.example", "near": "notexample.com", "up": "com.x"}
-    stolen = [pushed(name, publisher) for name, publisher in others.items()]
-    report = await publish(publishing, ADA, pushed(), *stolen)
-    assert [each.standing for each in report.entries] == ["listed"]
-    assert [each.reason.split(": prove")[0] for each in report.refused] == [
-        f"this caller has not proved {domain}" for domain in others.values()
-    ]
-    assert await publishing.index.entries_of("urn:air:bank.example:test:bank") == []
-
-
 async def test_an_inline_catalog_is_no_way_around(publishing: Publishing) -> None:
     await publishing.prove(ADA, "example.com")
     inside = nested("inside", publisher="example.com", data=catalog(pushed("bank", "bank.example")))
     report = await publish(publishing, ADA, inside)
     assert [each.identifier for each in report.refused] == ["urn:air:bank.example:test:bank"]
-
-
-async def test_what_a_caller_pushed_is_its_own(publishing: Publishing) -> None:
-    await publishing.prove(ADA, "example.com")
-    await publishing.prove(BOB, "example.com")
-    await publish(publishing, ADA, pushed(description="of ada"))
-    report = await publish(publishing, BOB, pushed(description="of bob"), replace=True)
-    assert [each.standing for each in report.entries] == ["shadowed"]
-    one = await publishing.index.entry("urn:air:example.com:test:one", OPERATOR)
-    assert one is not None
-    assert one.entry["description"] == "of ada"
-    await publishing.entries.withdraw(BOB, "urn:air:example.com:test:one")
-    assert await found(publishing, Viewer()) == ["one"]
 
 
 async def test_another_caller_withdraws_nothing(publishing: Publishing) -> None:
@@ -103,17 +62,6 @@ async def test_another_caller_withdraws_nothing(publishing: Publishing) -> None:
     assert await found(publishing, OPERATOR) == ["hidden", "one"]
 
 
-async def test_a_rejection_is_not_undone_by_pushing_again(publishing: Publishing) -> None:
-    await publishing.prove(ADA, "example.com")
-    await publish(publishing, ADA, pushed())
-    one = await publishing.index.entry("urn:air:example.com:test:one", OPERATOR)
-    assert one is not None
-    await publishing.index.decide(one.key, EntryStanding.REJECTED, "spam", "root")
-    await publishing.entries.withdraw(ADA, one.identifier)
-    report = await publish(publishing, ADA, pushed(description="new"))
-    assert [(each.standing, each.reason) for each in report.entries] == [("rejected", "spam")]
-
-
 async def test_the_end_of_a_proof_ends_the_listing_until_it_is_back(publishing: Publishing) -> None:
     await publishing.prove(ADA, "example.com")
     await publishing.prove(ADA, "other.example")
@@ -127,14 +75,6 @@ async def test_the_end_of_a_proof_ends_the_listing_until_it_is_back(publishing: 
     assert [each.standing for each in report.refused] == ["refused"]
     await publishing.prove(ADA, "example.com")
     assert await found(publishing, Viewer()) == ["one", "two"]
-
-
-async def test_a_broader_proof_keeps_what_is_below_it(publishing: Publishing) -> None:
-    await publishing.prove(ADA, "example.com")
-    await publishing.prove(ADA, "sub.example.com")
-    await publish(publishing, ADA, pushed("deep", "sub.example.com"))
-    await publishing.proofs.release(ADA, "sub.example.com")
-    assert await found(publishing, Viewer()) == ["deep"]
 
 
 async def test_an_audience_sees_an_entry_and_nobody_else(publishing: Publishing) -> None:
@@ -234,41 +174,6 @@ async def test_withdrawn_entries_fill_nothing(publishing: Publishing, clock: Any
     await few.fetcher.close()
 
 
-async def test_a_caller_that_does_not_wait_for_answers_is_refused(
-    publishing: Publishing, clock: Any, web: WebSite
-) -> None:
-    limits = PublishingLimits(publishes_at_once=1)
-    few = Publishing(publishing.index, publishing.dns, clock, limits)
-    await few.prove(ADA, "example.com")
-    await few.prove(BOB, "example.com")
-    asked = (publish(few, ADA, pushed("a")), publish(few, ADA, pushed("b")))
-    first, second = await asyncio.gather(*asked, return_exceptions=True)
-    assert [each.standing for each in first.entries] == ["listed"]
-    assert isinstance(second, TooManyRequestsError)
-    assert second.retry_after is not None
-    await publish(few, ADA, pushed("b"))
-    await few.fetcher.close()
-
-
-async def test_a_proof_that_ends_while_a_card_is_read_lists_nothing(
-    publishing: Publishing, web: WebSite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await publishing.prove(ADA, "example.com")
-    other = Publishing(publishing.index, publishing.dns, publishing.clock)  # another process
-    examiner = publishing.examiner
-    examine = examiner.examine
-
-    async def slowly(*args: Any, **options: Any) -> Any:
-        await other.proofs.release(ADA, "example.com")
-        return await examine(*args, **options)
-
-    monkeypatch.setattr(examiner, "examine", slowly)
-    report = await publish(publishing, ADA, pushed())
-    assert [each.identifier for each in report.refused] == ["urn:air:example.com:test:one"]
-    assert await found(publishing, OPERATOR) == []
-    await other.fetcher.close()
-
-
 async def test_a_release_that_was_killed_is_finished(publishing: Publishing) -> None:
     await publishing.prove(ADA, "example.com")
     await publish(publishing, ADA, pushed())
@@ -285,16 +190,6 @@ async def test_a_release_that_was_killed_is_finished(publishing: Publishing) -> 
     await publishing.proofs.renew()
     assert await found(publishing, Viewer()) == []
     assert await publishing.index.claims(ADA.owner) == {}  # though its text is still in DNS
-
-
-async def test_a_card_that_cannot_be_read_waits(publishing: Publishing, web: WebSite) -> None:
-    await publishing.prove(ADA, "example.com")
-    web.pages["/one.json"] = 503
-    report = await publish(publishing, ADA, entry("one", f"{web.url}/one.json", "example.com"))
-    assert [each.standing for each in report.entries] == ["pending"]
-    [source] = await publishing.index.sources()
-    assert source.url == source_of(ADA.owner)
-    assert source.due_at <= publishing.clock.now + 1_000  # the crawler tries it again soon
 
 
 async def test_imports_need_no_proof_and_are_replaced_by_name(publishing: Publishing) -> None:
@@ -317,36 +212,3 @@ async def test_an_operator_does_not_withdraw_what_is_crawled(publishing: Publish
     await publishing.index.put([draft("crawled")])
     with pytest.raises(ConflictError, match="reject it"):
         await publishing.entries.withdraw(ROOT, identifier("crawled"), is_operator=True)
-
-
-async def test_acts_are_a_chain(publishing: Publishing) -> None:
-    await publishing.prove(ADA, "example.com")
-    await publish(publishing, ADA, pushed(), pushed("bank", "bank.example"))
-    await publishing.entries.withdraw(ADA, "urn:air:example.com:test:one")
-    lines = await publishing.index.acts()
-    assert verify(lines).is_intact
-    assert [line.kind for line in lines] == [
-        "domain.challenged",
-        "domain.proved",
-        "entry.published",
-        "entry.withdrawn",
-    ]
-    published = lines[2]
-    assert (published.actor, published.issuer) == ("ada", "keys")
-    assert "bank.example" in published.details["refused"][0]
-
-
-@pytest.mark.parametrize("document", [b"no json", b"[]", b'{"entries": 1}'])
-async def test_what_is_no_catalog_is_refused(publishing: Publishing, document: bytes) -> None:
-    with pytest.raises(InvalidParamsError, match="not a catalog"):
-        await publishing.entries.publish(ADA, document)
-
-
-async def test_the_text_of_a_probe_is_the_owners_word(publishing: Publishing) -> None:
-    await publishing.prove(ADA, "example.com")
-    await publish(publishing, ADA, pushed(), probe="ping")
-    one = await publishing.index.entry("urn:air:example.com:test:one", OPERATOR)
-    assert one is not None
-    assert one.entry["metadata"] == {"parley.probe": "ping"}
-    with pytest.raises(InvalidParamsError, match="one line"):
-        await publish(publishing, ADA, pushed(), probe="two\nlines")

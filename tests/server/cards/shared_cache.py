@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, NamedTuple
-
-HEURISTIC = frozenset({200, 203, 204, 206, 300, 301, 308, 404, 405, 410, 414, 501})
-"""The statuses that a cache may keep without being told (RFC 9110 §15.1)."""
 
 
 class Answer(NamedTuple):
@@ -57,49 +53,3 @@ async def ask(
         [(name.decode().lower(), value.decode()) for name, value in sent[0]["headers"]],
         b"".join(message.get("body", b"") for message in sent[1:]),
     )
-
-
-class SharedCache:
-    """Answers from what it keeps; time stands still, so nothing that is fresh becomes stale."""
-
-    def __init__(self, app: Any) -> None:
-        self._app = app
-        self._kept: list[tuple[tuple[str, str], dict[str, str], Answer]] = []
-        self.hits = 0
-
-    async def ask(
-        self, method: str, target: str, headers: dict[str, str], body: bytes = b""
-    ) -> Answer:
-        """Return a stored answer if one may be reused (RFC 9111 §4), else the app's."""
-        request = {name.lower(): value for name, value in headers.items()}
-        key = ("GET" if method == "HEAD" else method, target)
-        for stored, of_request, answer in self._kept:
-            if stored == key and _selects(answer, of_request, request):
-                self.hits += 1
-                return answer
-        answer = await ask(self._app, method, target, headers, body)
-        if _may_store(method, request, answer):
-            self._kept.append((key, request, answer))
-        return answer
-
-
-def _selects(answer: Answer, before: dict[str, str], now: dict[str, str]) -> bool:
-    """Return whether the headers that an answer varies by are equal (§4.1)."""
-    names = answer.values("vary")
-    return "*" not in names and all(before.get(name) == now.get(name) for name in names)
-
-
-def _may_store(method: str, request: dict[str, str], answer: Answer) -> bool:
-    """Return whether a shared cache may store an answer, and reuse it without asking (§3, §4.2)."""
-    control = answer.values("cache-control")
-    if method != "GET" or any(each.startswith(("no-store", "private")) for each in control):
-        return False
-    if any(each.startswith("no-cache") for each in control):
-        return False
-    shared = ("public", "must-revalidate")
-    is_shared = any(each in shared or each.startswith("s-maxage") for each in control)
-    if "authorization" in request and not is_shared:
-        return False
-    ages = [re.match(r"(?:s-maxage|max-age)=(\d+)", each) for each in control]
-    found = [int(age[1]) for age in ages if age]
-    return max(found) > 0 if found else answer.status in HEURISTIC

@@ -1,16 +1,12 @@
 """Agent cards at their well-known paths, and what a server says that has none there."""
 
-import json
-from email.utils import formatdate
-
 import pytest
 
-from parley.server.app import Endpoint, Settings, create_app
+from parley.server.app import Endpoint, Settings
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
 from parley.server.cards.discovery import CardPage
 from parley.server.run import serving
-from parley.wire import versions
-from tests.kit.http import ask, call, connection, post
+from tests.kit.http import ask, call, post
 from tests.kit.scripted import Scripted, app_of, card_of
 from tests.kit.waiting import Clock
 
@@ -23,16 +19,6 @@ def url_of(response):
     return response.json["supportedInterfaces"][0]["url"]
 
 
-async def test_the_card_is_json_that_may_be_cached(url):
-    response = await ask(url, "GET", CARD)
-    assert response.status == 200
-    assert response.headers["content-type"] == "application/json"
-    assert response.headers["cache-control"] == "public, max-age=60"
-    assert response.headers["etag"].startswith('"')
-    assert response.headers["last-modified"].endswith(" GMT")
-    assert versions.read_card(response.json).name == "Scripted"
-
-
 async def test_the_card_needs_no_version_and_no_caller():
     def identify(scope):
         raise AssertionError("a card is public")
@@ -41,67 +27,10 @@ async def test_the_card_needs_no_version_and_no_caller():
         assert (await ask(url, "GET", CARD)).status == 200
 
 
-async def test_the_old_path_has_the_same_card(url):
-    new, old = await ask(url, "GET", CARD), await ask(url, "GET", "/.well-known/agent.json")
-    assert new.body == old.body
-    assert new.headers["etag"] == old.headers["etag"]
-
-
-async def test_head_has_the_headers_of_get(url):
-    async with connection(url) as http:
-        whole = await http.ask("GET", CARD)
-        head = await http.ask("HEAD", CARD)
-        assert head.status == 200
-        assert head.body == b""
-        for name in ("content-length", "content-type", "etag", "last-modified", "cache-control"):
-            assert head.headers[name] == whole.headers[name]
-        assert (await http.ask("GET", CARD)).body == whole.body
-
-
-async def test_a_known_card_is_not_sent_again(url):
-    etag = (await ask(url, "GET", CARD)).headers["etag"]
-    for known in (etag, f"W/{etag}", f'"x", {etag}', f'"x",W/{etag} , "y"', "*", " * "):
-        for method in ("GET", "HEAD"):
-            response = await ask(url, method, CARD, headers={"If-None-Match": known})
-            assert response.status == 304, known
-            assert response.body == b""
-            assert response.headers["etag"] == etag
-            assert "cache-control" in response.headers
-    for unknown in ('"x"', 'W/"x"', etag.strip('"'), "", '"x", "y"', '"*"'):
-        response = await ask(url, "GET", CARD, headers={"If-None-Match": unknown})
-        assert response.status == 200, unknown
-
-
-async def test_a_card_that_did_not_change_since_is_not_sent_again(url):
-    modified = (await ask(url, "GET", CARD)).headers["last-modified"]
-    fresh = await ask(url, "GET", CARD, headers={"If-Modified-Since": modified})
-    assert fresh.status == 304
-    for since in (formatdate(0, usegmt=True), "yesterday", ""):
-        stale = await ask(url, "GET", CARD, headers={"If-Modified-Since": since})
-        assert stale.status == 200
-    # The tag decides where both are given.
-    both = {"If-Modified-Since": modified, "If-None-Match": '"x"'}
-    assert (await ask(url, "GET", CARD, headers=both)).status == 200
-
-
 async def test_a_card_takes_no_other_method(url):
     response = await post(url, call(), path=CARD)
     assert response.status == 405
     assert response.headers["allow"] == "GET, HEAD"
-
-
-async def test_a_card_names_the_address_that_it_was_asked_at(url):
-    assert url_of(await ask(url, "GET", CARD)) == url
-    given = {"Host": "LocalHost"}
-    assert url_of(await ask(url, "GET", CARD, headers=given)) == "http://localhost"
-    given = {"Host": "[::1]:8080"}
-    assert url_of(await ask(url, "GET", CARD, headers=given)) == "http://[::1]:8080"
-
-
-async def test_a_card_for_a_request_without_a_host_names_the_server(url):
-    async with connection(url) as http:
-        await http.write(b"GET %b HTTP/1.0\r\n\r\n" % CARD.encode())
-        assert url_of(await http.response()) == url
 
 
 @pytest.mark.parametrize(
@@ -167,18 +96,6 @@ async def test_a_public_address_that_is_set_is_the_one_that_is_named():
         assert url_of(response) == "https://agents.example/time/"
 
 
-async def test_a_card_that_cannot_be_made_is_an_error_with_a_reference(caplog):
-    def broken(url):
-        raise RuntimeError("hunter2")
-
-    app = create_app({"": Endpoint(Scripted(), broken)})
-    async with serving(app) as url:
-        response = await ask(url, "GET", CARD)
-        assert response.status == 500
-        assert b"hunter2" not in response.body
-        assert (await ask(url, "GET", "/health/live")).status == 200
-
-
 # The cache of a card
 
 
@@ -221,29 +138,6 @@ async def test_cards_are_kept_for_a_bounded_number_of_addresses():
     assert len(page._files) == 64
     await served(page, "a.example")
     assert made.count("http://a.example") == 2
-
-
-async def test_a_card_that_changes_is_noticed_when_caches_may_notice():
-    names = ["first"]
-    clock = Clock(1_000_000.0)
-    page = CardPage(
-        Endpoint(Scripted(), lambda interfaces: card_of(names[0])(interfaces)),
-        ROOT,
-        settings=Settings(card_max_age=60),
-        clock=clock,
-    )
-    head, body = await served(page)
-    names[0] = "second"
-    clock.now += 59
-    assert await served(page) == (head, body)
-    clock.now += 1
-    changed, body = await served(page)
-    assert json.loads(body)["name"] == "second"
-    assert changed[b"etag"] != head[b"etag"]
-    assert changed[b"last-modified"] != head[b"last-modified"]
-    # One that is made anew and is the same keeps its date.
-    clock.now += 100
-    assert await served(page) == (changed, body)
 
 
 # Pages of other origins

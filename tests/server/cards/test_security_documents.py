@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
-import os
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +11,6 @@ import pytest
 import parley
 from parley import Agent, CardDetails, Turn
 from parley.conformance.signing_keys import new_key, signed
-from parley.model.extensions import Extension
 from parley.model.operations import GetExtendedAgentCardRequest
 from parley.model.service import Caller
 from parley.model.struct import encode
@@ -26,18 +22,16 @@ from parley.security import (
     OpenIdConnect,
     Scheme,
     Security,
-    anonymous,
 )
 from parley.security.key_sets import KeySet, read_keys
-from parley.security.signing import keys as key_module
 from parley.security.signing.cards import verify
-from parley.security.signing.keys import SigningKeys, SigningKeysInvalid
+from parley.security.signing.keys import SigningKeys
 from parley.server.app import Settings
 from parley.server.run import serving
 from parley.store.memory import MemoryLogs, MemoryTaskStore
 from tests.kit.grpc import rpc_to
 from tests.kit.http import ask, call, post
-from tests.security.signing.key_sets import key_file, key_set, private_jwk
+from tests.security.signing.key_sets import key_set
 
 pytestmark = pytest.mark.anyio
 
@@ -67,42 +61,6 @@ def app_of(keys=None, *, agents=None, settings=None, url=PUBLIC, **options):
     )
 
 
-def judge(card, jwks):
-    return verify(card.body, KeySet(read_keys(jwks.json)))
-
-
-async def test_the_keys_are_at_the_root_for_all_agents():
-    keys = SigningKeys.parse(key_set(private_jwk("ES256"), private_jwk("EdDSA", state="next")))
-    async with serving(
-        app_of(keys, agents={"/a": agent_of(key="a"), "/b": agent_of(key="b")})
-    ) as url:
-        response = await ask(url, "GET", JWKS)
-        assert response.status == 200
-        assert response.json == keys.published
-        assert len(response.json["keys"]) == 2
-        assert "d" not in response.json["keys"][0]
-        assert response.headers["content-type"] == "application/jwk-set+json"
-        assert response.headers["cache-control"] == "public, max-age=300"
-        for path in ("/a", "/b"):
-            card = await ask(url, "GET", path + CARD)
-            assert judge(card, response).form == "received"
-
-
-async def test_the_keys_may_be_asked_for_conditionally():
-    async with serving(app_of()) as url:
-        whole = await ask(url, "GET", JWKS)
-        head = await ask(url, "HEAD", JWKS)
-        assert (head.status, head.body) == (200, b"")
-        assert head.headers["content-length"] == str(len(whole.body))
-        same = {"if-none-match": whole.headers["etag"]}
-        assert (await ask(url, "GET", JWKS, headers=same)).status == 304
-        other = {"if-none-match": '"other"'}
-        assert (await ask(url, "GET", JWKS, headers=other)).status == 200
-        refused = await ask(url, "POST", JWKS)
-        assert refused.status == 405
-        assert refused.headers["allow"] == "GET, HEAD"
-
-
 async def test_without_keys_there_is_nothing():
     async with serving(
         parley.asgi(agent_of(), url=PUBLIC, settings=Settings(allowed_hosts=("*",)))
@@ -122,104 +80,6 @@ async def test_a_worker_signs_webhooks_and_publishes_nothing():
             refused = await ask(url, "GET", path)
             assert refused.status == 503
             assert b"kty" not in refused.body
-
-
-async def test_the_keys_can_be_restricted():
-    elsewhere = {"restrict": {"jwks": ["192.0.2.0/24"]}}
-    async with serving(app_of(settings=elsewhere)) as url:
-        assert (await ask(url, "GET", JWKS)).status == 404
-    agent = agent_of(security=Bearer({"good": Caller(id="ada")}.get) | anonymous)
-    app = app_of(agents=agent, settings={"restrict": {"jwks": "authenticated"}})
-    async with serving(app) as url:
-        assert (await ask(url, "GET", JWKS)).status == 401
-        response = await ask(url, "GET", JWKS, headers=TOKEN)
-        assert response.status == 200
-        assert "public" not in response.headers["cache-control"]
-
-
-@pytest.mark.parametrize("version", [{}, LATEST, OLD], ids=["merged", "1.0", "0.3"])
-async def test_every_card_is_signed_and_names_the_keys(version):
-    async with serving(app_of()) as url:
-        verdict = judge(await ask(url, "GET", CARD, headers=version), await ask(url, "GET", JWKS))
-        assert verdict.is_trusted
-        assert {each.jku for each in verdict.verified} == {PUBLIC + JWKS}
-        assert len(verdict.verified) == len(verdict.signatures)
-
-
-async def test_cards_of_tenants_are_signed():
-    async with serving(app_of(tenants={"acme": agent_of(key="acme")})) as url:
-        jwks = await ask(url, "GET", JWKS)
-        for path in (f"/acme{CARD}", f"{CARD}?tenant=acme"):
-            assert judge(await ask(url, "GET", path), jwks).is_trusted
-
-
-async def test_a_host_of_a_request_is_never_signed():
-    async with serving(app_of(settings={"trust_proxy": True})) as url:
-        headers = {"Host": "evil.example", "x-forwarded-host": "evil.example"}
-        card = await ask(url, "GET", CARD, headers=headers)
-        assert b"evil" not in card.body
-        assert judge(card, await ask(url, "GET", JWKS)).is_trusted
-
-
-async def test_without_a_public_address_cards_are_not_signed_and_the_log_says_so_once(caplog):
-    caplog.set_level(logging.WARNING)
-    async with serving(app_of(url=None)) as url:
-        for _ in range(3):
-            assert "signatures" not in (await ask(url, "GET", CARD)).json
-        assert (await ask(url, "GET", JWKS)).status == 200  # webhooks are signed with them
-    said = [each for each in caplog.records if "cards are not signed" in each.message]
-    assert len(said) == 1
-    assert "url" in said[0].message
-
-
-@pytest.mark.parametrize(
-    ("url", "is_warned"),
-    [("http://agents.example", True), (PUBLIC, False), ("http://127.0.0.1:8000", False)],
-)
-async def test_keys_at_an_address_that_no_client_asks_are_warned_of(url, is_warned, caplog):
-    caplog.set_level(logging.WARNING)
-    async with serving(app_of(url=url)):
-        assert ("clients fetch keys over https only" in caplog.text) == is_warned
-
-
-async def test_a_card_is_signed_once_and_again_when_the_keys_change(tmp_path, monkeypatch):
-    monkeypatch.setattr(key_module, "RELOAD_SECONDS", 0)
-    made = []
-    sign = key_module.SigningKey.sign
-    monkeypatch.setattr(
-        key_module.SigningKey, "sign", lambda key, data: made.append(key.kid) or sign(key, data)
-    )
-    path = key_file(tmp_path / "keys", private_jwk(kid="a"), private_jwk(kid="b", state="next"))
-    async with serving(app_of(path)) as url:
-        first = await ask(url, "GET", CARD)
-        count = len(made)
-        assert 1 <= count <= 3
-        for _ in range(20):
-            assert (await ask(url, "GET", CARD)).body == first.body
-        assert len(made) == count
-        jwks = await ask(url, "GET", JWKS)
-        jwk = private_jwk(kid="b")
-        key_file(tmp_path / "new", jwk, private_jwk(kid="c", state="next")).replace(path)
-        second = await ask(url, "GET", CARD)
-        assert second.headers["etag"] != first.headers["etag"]
-        assert {each.kid for each in judge(second, jwks).signatures} == {"b"}
-        assert judge(second, await ask(url, "GET", JWKS)).is_trusted
-
-
-async def test_replicas_with_the_same_keys_write_the_same_card():
-    text, bodies, tags = key_set(), set(), set()
-    for _ in range(2):
-        async with serving(app_of(SigningKeys.parse(text))) as url:
-            card = await ask(url, "GET", CARD)
-            bodies.add(card.body)
-            tags.add(card.headers["etag"])
-    assert len(bodies) == len(tags) == 1
-
-
-async def test_an_expired_card_that_is_made_again_has_the_same_tag():
-    async with serving(app_of(settings={"card_max_age": 0})) as url:
-        tags = {(await ask(url, "GET", CARD)).headers["etag"] for _ in range(3)}
-        assert len(tags) == 1
 
 
 def extended_app(keys):
@@ -266,28 +126,6 @@ async def test_the_extended_card_is_signed_over_grpc():
     assert verdict.form == "exact"
     interfaces = verdict.members["supportedInterfaces"]
     assert "GRPC" in {each["protocolBinding"] for each in interfaces}
-
-
-def test_a_card_that_cannot_be_signed_is_refused_at_configuration():
-    class Odd(Extension):
-        uri = "urn:odd"
-
-    agent = agent_of(extensions=[Odd(params={"n": 2**60})])
-    with pytest.raises(ValueError, match=r"card of Bank cannot be signed.*safe integer"):
-        app_of(agents=agent)
-    parley.asgi(agent, url=PUBLIC)  # unsigned, it may have such a number
-
-
-def test_keys_that_cannot_be_used_are_refused_at_configuration(tmp_path, monkeypatch):
-    monkeypatch.setenv("PARLEY_SIGNING_KEYS", "{}")
-    with pytest.raises(SigningKeysInvalid, match="PARLEY_SIGNING_KEYS"):
-        parley.asgi(agent_of())
-    monkeypatch.delenv("PARLEY_SIGNING_KEYS")
-    with pytest.raises(SigningKeysInvalid, match="parley keys generate"):
-        parley.asgi(agent_of(), signing_keys=tmp_path / "none.json")
-    if os.name == "posix":
-        with pytest.raises(SigningKeysInvalid, match="chmod 600"):
-            parley.asgi(agent_of(), signing_keys=key_file(tmp_path / "open.json", mode=0o644))
 
 
 # -- protected resource metadata (RFC 9728): a challenge leads to the issuers of an agent ----------
@@ -354,58 +192,6 @@ async def test_it_names_no_scopes_of_skills_that_not_all_see(listed: Any) -> Non
         assert scopes == (["read", "vault"] if listed is True else ["read"])
 
 
-@pytest.mark.parametrize(
-    ("serve", "path"),
-    [
-        (
-            lambda agent: parley.asgi({"/bank": agent, "/open": resource_agent_of(None, "Open")}),
-            "/bank",
-        ),
-        (lambda agent: parley.asgi([agent]), "/bank"),
-        (lambda agent: parley.asgi({"/a/b": agent}), "/a/b"),
-    ],
-)
-async def test_a_challenge_leads_to_the_metadata_of_its_agent(
-    serve: Callable[[Agent], Any], path: str
-) -> None:
-    async with serving(serve(resource_agent_of(oidc()))) as url:
-        response = await post(url, BODY, path=path)
-        assert response.status == 401
-        metadata = challenge_of(response)["resource_metadata"]
-        assert metadata == f"{url}{PATH}{path}"
-        found = await ask(url, "GET", f"{PATH}{path}")
-        assert found.json["resource"] == url + path
-        if path == "/bank":
-            assert (await ask(url, "GET", f"{PATH}/open")).status == 404
-
-
-async def test_tenants_have_metadata_of_their_own() -> None:
-    other = OpenIdConnect("https://acme.example", audience="bank")
-    app = parley.asgi(
-        tenants={"acme": resource_agent_of(other), "open": resource_agent_of(None, "Open")}
-    )
-    async with serving(app) as url:
-        found = await ask(url, "GET", f"{PATH}/acme")
-        assert found.json["resource"] == f"{url}/acme"
-        assert found.json["authorization_servers"] == ["https://acme.example"]
-        assert (await ask(url, "GET", f"{PATH}/open")).status == 404
-
-
-async def test_the_address_is_the_public_one() -> None:
-    app = parley.asgi(resource_agent_of(oidc()), url="https://bank.example.com")
-    async with serving(app) as url:
-        response = await post(url, BODY)
-        assert challenge_of(response)["resource_metadata"] == f"https://bank.example.com{PATH}"
-        assert (await ask(url, "GET", PATH)).json["resource"] == "https://bank.example.com"
-
-
-async def test_a_host_cannot_write_into_a_challenge() -> None:
-    async with serving(parley.asgi(resource_agent_of(oidc()))) as url:
-        for host in ('evil.example", error="x', "a b", "", "a,b"):
-            response = await ask(url, "GET", "/tasks", headers={"Host": host, "A2A-Version": "1.0"})
-            assert "evil" not in response.headers.get("www-authenticate", "")
-
-
 async def test_missing_scopes_are_named() -> None:
     scheme = Jwt(issuer=ISSUER, audience="bank", keys=KEY.as_dict(private=False))
     claims = {"iss": ISSUER, "aud": "bank", "sub": "ada", "exp": 9999999999, "scope": "read"}
@@ -419,15 +205,6 @@ async def test_missing_scopes_are_named() -> None:
         assert challenge["resource_metadata"] == f"{url}{PATH}"
         response = await post(url, BODY, {"authorization": "Bearer x.y.z"})
         assert challenge_of(response)["error"] == "invalid_token"
-
-
-async def test_agents_without_issuers_have_none() -> None:
-    judged = Bearer({"t": Caller(id="ada")}.get)
-    for agent in (resource_agent_of(None), resource_agent_of(judged)):
-        async with serving(parley.asgi(agent)) as url:
-            assert (await ask(url, "GET", PATH)).status in (401, 404)
-            response = await post(url, BODY)
-            assert "resource_metadata" not in response.headers.get("www-authenticate", "")
 
 
 async def test_challenges_of_grpc_name_the_metadata_over_http() -> None:

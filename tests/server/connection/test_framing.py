@@ -189,27 +189,3 @@ async def test_a_right_request_is_read_as_uvicorn_reads_it(both, name: str) -> N
         pytest.skip("uvicorn reads nothing behind one: tests/server/http/test_upgrades.py")
     ours, theirs = [await told(url, RIGHT[name]) for url in both]
     assert answers(ours) == answers(theirs)
-
-
-async def test_an_answer_to_head_has_the_length_and_no_body(both) -> None:
-    ours, theirs = [await told(url, get(b"HEAD / HTTP/1.1")) for url in both]
-    assert sorted(ours.split(b"\r\n")) == sorted(theirs.split(b"\r\n"))
-    head, _, rest = ours.partition(b"\r\n\r\n")
-    assert b"content-length: " in head
-    assert rest.startswith(b"HTTP/1.1 200 OK\r\n")
-
-
-@pytest.mark.parametrize("name", SMUGGLED)
-async def test_what_uvicorn_refuses_is_refused(both, name: str) -> None:
-    ours, theirs = [answers(await told(url, SMUGGLED[name])) for url in both]
-    assert ours[-1][0] in (400, 501, 505)
-    assert len(ours) == 1
-    assert not theirs or theirs[-1][0] == 400
-
-
-@pytest.mark.parametrize("name", STRICTER)
-async def test_more_is_refused_than_uvicorn_does(both, name: str) -> None:
-    """Where uvicorn begins to refuse one of them, it belongs among the others."""
-    ours, theirs = [answers(await told(url, STRICTER[name])) for url in both]
-    assert [status for status, _ in ours] in ([400], [501], [505])
-    assert theirs[0][0] == 200

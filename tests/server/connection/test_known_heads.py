@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 import parley
@@ -17,97 +17,11 @@ from parley.model.errors import A2AError
 from parley.model.service import ANONYMOUS
 from parley.server.http.exchange import HeadFields
 from parley.server.http1.asgi import scope_of
-from parley.server.http1.connection import HttpConnection, KnownHead
+from parley.server.http1.connection import HttpConnection
 from parley.server.http1.head import RequestHead, RequestRefused, read_head
-from tests.server.connection.corpus import RIGHT, SMUGGLED, STRICTER
 from tests.server.connection.wire import Wire, answers, serving_of, undated
 
-LINES = st.sampled_from(
-    [
-        b"Host: a", b"Host: b", b"A2A-Version: 1.0", b"a2a-version: 0.3", b"Connection: close",
-        b"Connection: keep-alive", b"Expect: 100-continue", b"Content-Type: application/json",
-        b"Content-Length: 10", b"content-length:7", b"Content-Length:  0012", b"Content-Length: 2 ",
-        b"Content-Length: +3", b"Content-Length: ", b"X-Content-Length: 4", b"Content-Length : 4",
-        b"Transfer-Encoding: chunked", b"Upgrade: websocket", b"X: \r\n Content-Length: 5",
-    ]
-)  # fmt: skip
-FIRST = st.sampled_from([b"POST / HTTP/1.1", b"GET /tasks HTTP/1.1", b"POST / HTTP/1.0"])
-HEADS = st.builds(
-    lambda first, lines: b"\r\n".join([first, *lines, b"", b""]),
-    FIRST,
-    st.lists(LINES, min_size=1, max_size=4).map(lambda lines: [b"Host: a", *lines]),
-)
 LENGTH = re.compile(rb"(?i)(\r\ncontent-length:[ ]*)\d+")
-DIGITS = re.compile(rb"(?i)\r\ncontent-length:[ ]*\d{1,18}\r\n")
-FIELDS = [name for name in RequestHead.__slots__ if name not in ("length", "headers")]
-
-
-def fields_of(head: RequestHead) -> list[Any]:
-    """All that a head says, but for the length of the body."""
-    headers = [each for each in head.headers if each[0] != b"content-length"]
-    return [getattr(head, name) for name in FIELDS] + headers
-
-
-def known(data: bytes) -> KnownHead | None:
-    try:
-        head = read_head(data)
-    except RequestRefused:
-        return None
-    return KnownHead.of(data, head, None, 0)  # type: ignore[arg-type]
-
-
-@given(HEADS, st.integers(0, 10**19), st.integers(0, 40), st.binary(max_size=3), st.binary())
-@example(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n", 10**18, 40, b"", b"")
-@example(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n", 5, 43, b"\r\n", b"")
-def test_a_head_that_is_known_is_what_would_be_read(
-    data: bytes, length: int, at: int, put: bytes, behind: bytes
-) -> None:
-    """The same head with another length, or with something else in it, and what is behind it."""
-    repeated = known(data)
-    if repeated is None:
-        return
-    head = read_head(data)
-    assert repeated.length_in(data + behind) == head.length
-    assert repeated.size == len(data)
-    other = LENGTH.sub(rb"\g<1>%d" % length, data)
-    if DIGITS.search(data):
-        assert (repeated.length_in(other + behind) == length) == (length < 10**18)
-    else:
-        assert repeated.length_in(other + behind) == (head.length if other == data else -1)
-    for changed in (other, data[:-at] + put + data[len(data) - at :], data[: -at or None]):
-        found = repeated.length_in(changed + behind)
-        if found >= 0:
-            whole = (changed + behind)[: repeated.size]
-            assert whole.endswith(b"\r\n\r\n")
-            assert whole.count(b"\r\n\r\n") == 1
-            read = read_head(whole)
-            assert read.length == found
-            assert fields_of(read) == fields_of(head)
-
-
-@given(st.lists(HEADS, min_size=2, max_size=2))
-def test_another_head_is_never_taken_for_it(heads: list[bytes]) -> None:
-    one = known(heads[0])
-    if one is None or one.length_in(heads[1]) < 0:
-        return
-    assert fields_of(read_head(heads[1])) == fields_of(read_head(heads[0]))
-
-
-@pytest.mark.parametrize("name", RIGHT | SMUGGLED | STRICTER)
-def test_what_is_refused_or_ends_otherwise_is_never_known(name: str) -> None:
-    data = (RIGHT | SMUGGLED | STRICTER)[name]
-    end = data.find(b"\r\n\r\n") + 4
-    found = known(data[:end]) if end > 3 else None
-    if found is not None:
-        assert found.length_in(data) == read_head(data[:end]).length
-
-
-def test_large_heads_are_not_kept() -> None:
-    filler = b"X: " + b"x" * 3000
-    assert known(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n") is not None
-    assert known(b"POST / HTTP/1.1\r\nHost: a\r\n%b\r\nContent-Length: 1\r\n\r\n" % filler) is None
-    assert known(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n") is not None
-    assert known(b"GET / HTTP/1.1\r\nHost: a\r\n%b\r\n\r\n" % filler) is None
 
 
 FIELDS_OF_CALLS = st.sampled_from(
@@ -267,29 +181,6 @@ async def test_each_request_is_answered_as_on_a_connection_that_forgets(names: l
     cached = await answered(names, forgets=False)
     assert cached == await answered(names, forgets=True)
     assert len(cached) > 3
-
-
-@pytest.mark.anyio
-async def test_a_path_that_is_served_by_another_is_known_no_more() -> None:
-    app = parley.asgi(asked())
-
-    async def other(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 299, "headers": []})
-        await send({"type": "http.response.body"})
-
-    async with app.lifespan():
-        serving, wire = serving_of(app, agents=app), Wire()
-        connection = HttpConnection(serving, asyncio.get_running_loop())
-        connection.connection_made(wire)
-        for _ in range(2):
-            connection.data_received(REQUESTS["get"])
-        assert connection._known is not None
-        app.serve_at("/", other)
-        connection.data_received(REQUESTS["get"])
-        while serving.tasks:
-            await asyncio.sleep(0)
-        connection.connection_lost(None)
-    assert [each.split(b" ")[1] for each in wire.written] == [b"200", b"200", b"299"]
 
 
 @pytest.mark.anyio

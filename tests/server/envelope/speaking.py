@@ -52,11 +52,6 @@ def is_last(answer: Json) -> bool:
     return answer["message"].get("subType") == "command" and status not in ("partial", "accepted")
 
 
-def statuses(answers: list[Json]) -> list[str]:
-    """Type and status of each answer."""
-    return [f"{a['message']['type']} {a['payload']['status']}" for a in answers]
-
-
 def sequences(answers: list[Json]) -> list[int]:
     """The numbers of the EVENTs."""
     found = [a["payload"]["metadata"].get("sequence") for a in answers]

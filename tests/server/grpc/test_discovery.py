@@ -6,13 +6,10 @@ import asyncio
 
 import grpc
 import pytest
-from google.protobuf.descriptor_pb2 import FileDescriptorProto
-from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest, ServerReflectionResponse
 
 from parley.model.operations import GetExtendedAgentCardRequest
-from parley.server.app import Endpoint, Settings, create_app
+from parley.server.app import Endpoint, create_app
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions, grpc_options
 from tests.kit.grpc import rpc_to
@@ -33,60 +30,6 @@ async def grpc_interfaces(url, path="", **headers):
         for each in response.json["supportedInterfaces"]
         if each["protocolBinding"] == "GRPC"
     ]
-
-
-async def test_a_card_names_grpc_only_where_it_is_served():
-    async with serving(app_of()) as url:
-        assert await grpc_interfaces(url) == []
-    app = app_of()
-    async with serving(app, grpc=GrpcOptions(port=0)) as url:
-        port = app.grpc.port
-        assert await grpc_interfaces(url, Host="localhost:9999") == [
-            (f"localhost:{port}", "1.0", ""),
-            (f"localhost:{port}", "0.3", ""),
-        ]
-        assert (await grpc_interfaces(url, Host="[::1]:9999"))[0][0] == f"[::1]:{port}"
-    assert app.grpc.port is None
-
-
-async def test_a_public_address_is_named_where_there_is_one():
-    app = app_of(url="https://agents.example/all")
-    async with serving(app, grpc=GrpcOptions(port=0)) as url:
-        assert (await grpc_interfaces(url))[0][0] == f"agents.example:{app.grpc.port}"
-    settings = Settings(grpc_address="grpc.example:443")
-    async with serving(app_of(settings=settings), grpc=GrpcOptions(port=0)) as url:
-        assert (await grpc_interfaces(url))[0][0] == "grpc.example:443"
-
-
-@pytest.mark.parametrize("form", ["merged", "1.0"])
-@pytest.mark.parametrize("named", [{}, {"A2A-Version": "1.0"}, {"A2A-Version": "0.3"}])
-async def test_grpc_is_served_and_on_no_card_where_it_is_left_off(form, named):
-    app = app_of(settings=Settings(grpc_on_card=False, card=form))
-    async with serving(app, grpc=GrpcOptions(port=0)) as url:
-        card = str((await ask(url, "GET", CARD, headers=named)).json)
-        assert url in card
-        assert f":{app.grpc.port}" not in card
-
-
-@pytest.mark.parametrize("address", ["grpc.example", "grpc.example:", "a b:1", 1])
-def test_an_address_without_a_port_is_none(address):
-    with pytest.raises(ValueError, match="grpc_address takes host:port"):
-        Settings(grpc_address=address)
-
-
-async def test_one_of_several_agents_is_advertised_as_the_tenant_of_its_path():
-    tenants = {"acme": Endpoint(Scripted(), card_of())}
-    endpoints = {
-        "/": Endpoint(Scripted(), card_of()),
-        "/time": Endpoint(Scripted(), card_of(), tenants=tenants),
-    }
-    app = create_app(endpoints)
-    async with serving(app, grpc=GrpcOptions(port=0)) as url:
-        here = f"127.0.0.1:{app.grpc.port}"
-        # Version 0.3 has no tenants, so it reaches the agent at the root alone.
-        assert await grpc_interfaces(url) == [(here, "1.0", ""), (here, "0.3", "")]
-        assert await grpc_interfaces(url, "/time") == [(here, "1.0", "time")]
-        assert await grpc_interfaces(url, "/time/acme") == [(here, "1.0", "time/acme")]
 
 
 async def test_an_agent_alone_is_advertised_without_a_tenant_and_its_tenants_by_their_names():
@@ -192,75 +135,3 @@ async def test_a_server_whose_store_is_away_does_not_serve_until_it_is_back():
 
 
 # -- reflection --------------------------------------------------------------------------------
-
-
-@pytest.fixture(params=["v1", "v1alpha"])
-def reflect(request, channel):
-    """Asks one question, in either version of the service."""
-    path = f"/grpc.reflection.{request.param}.ServerReflection/ServerReflectionInfo"
-
-    async def ask(**question):
-        made = ServerReflectionRequest(**question)
-        call = channel.stream_stream(path)(iter([made.SerializeToString()]))
-        (data,) = [each async for each in call]
-        answer = ServerReflectionResponse.FromString(data)
-        assert answer.original_request == made
-        return answer
-
-    return ask
-
-
-async def test_every_service_is_listed(reflect):
-    answer = await reflect(list_services="*")
-    assert [each.name for each in answer.list_services_response.service] == [
-        "a2a.v1.A2AService",
-        "grpc.health.v1.Health",
-        "grpc.reflection.v1alpha.ServerReflection",
-        "lf.a2a.v1.A2AService",
-    ]
-
-
-@pytest.mark.parametrize(
-    "symbol",
-    ["lf.a2a.v1.A2AService", "a2a.v1.A2AService", "lf.a2a.v1.Task", "grpc.health.v1.Health"],
-)
-async def test_a_symbol_is_described_with_all_that_it_needs(reflect, symbol):
-    answer = await reflect(file_containing_symbol=symbol)
-    files = [
-        FileDescriptorProto.FromString(data)
-        for data in answer.file_descriptor_response.file_descriptor_proto
-    ]
-    pool = DescriptorPool()
-    for file in reversed(files):  # what is needed comes after what needs it
-        pool.Add(file)
-    found = pool.FindFileContainingSymbol(symbol)
-    assert found.name == files[0].name
-    again = await reflect(file_by_filename=files[0].name)
-    assert again.file_descriptor_response == answer.file_descriptor_response
-
-
-@pytest.mark.parametrize(
-    ("question", "status"),
-    [
-        ({"file_containing_symbol": "no.Such"}, grpc.StatusCode.NOT_FOUND),
-        ({"file_by_filename": "no_such.proto"}, grpc.StatusCode.NOT_FOUND),
-        ({"all_extension_numbers_of_type": "no.Such"}, grpc.StatusCode.NOT_FOUND),
-        ({"file_containing_extension": {}}, grpc.StatusCode.NOT_FOUND),
-        ({}, grpc.StatusCode.INVALID_ARGUMENT),
-    ],
-)
-async def test_a_question_without_an_answer_is_told_so(reflect, question, status):
-    answer = await reflect(**question)
-    assert answer.error_response.error_code == status.value[0]
-
-
-async def test_a_message_has_no_extensions(reflect):
-    answer = await reflect(all_extension_numbers_of_type="lf.a2a.v1.Task")
-    assert answer.all_extension_numbers_response.base_type_name == "lf.a2a.v1.Task"
-
-
-async def test_bytes_that_are_no_question_are_refused(channel):
-    path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
-    (data,) = [each async for each in channel.stream_stream(path)(iter([b"\xff"]))]
-    answer = ServerReflectionResponse.FromString(data)
-    assert answer.error_response.error_code == grpc.StatusCode.INVALID_ARGUMENT.value[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
 from typing import Any
 
 import grpc
@@ -12,13 +11,11 @@ import pytest
 from parley.model.errors import InternalError, InvalidRequestError, OverloadedError
 from parley.model.operations import BY_NAME, SendMessageRequest
 from parley.model.parts import Message, Part, Role
-from parley.model.service import Caller
 from parley.server.app import Settings
 from parley.server.grpc import call as limits
-from parley.server.sockets import most_connections
 from tests.kit.grpc import Http2, Rpc, http2, refusal, rpc_to
 from tests.kit.scripted import Scripted, app_of
-from tests.kit.waiting import block_thread, until
+from tests.kit.waiting import until
 from tests.server.limits.test_byte_budget import is_back_to_nothing, saying
 
 pytestmark = pytest.mark.anyio
@@ -112,73 +109,6 @@ async def test_a_slow_message_is_taken() -> None:
             await http.data(stream, piece, ends=start + 100_000 >= len(data))
         await http.over(stream)
         assert http.received
-        await until(lambda: is_back_to_nothing(app))
-
-
-async def test_a_message_is_received_once_it_is_known_who_sends_it() -> None:
-    """Until then no more of it is here than HTTP/2 lets come unasked."""
-    gate = asyncio.Event()
-
-    async def who(scope: Any) -> Caller:
-        if dict(scope["headers"]).get(b"x-slow"):
-            await gate.wait()
-        return Caller()
-
-    app = app_of(Scripted(send_message=saying), identify=who)
-    async with rpc_to(app) as rpc, http2(app.grpc.port) as http, asyncio.timeout(LONG):
-        data = written(rpc, asking("1 " + " " * 9 * MIB))
-        stream = await http.call(rpc.path("SendMessage"), VERSION, ("x-slow", "yes"))
-        sending = asyncio.create_task(http.data(stream, data, ends=True))
-        for _ in range(20):
-            assert await rpc.ask("SendMessage", asking("2"))
-        assert not sending.done()
-        gate.set()
-        await sending
-        await http.over(stream)
-
-
-async def test_messages_that_came_while_the_server_was_busy_are_not_late() -> None:
-    async def busy(request: Any, context: Any) -> Message:
-        block_thread(0.1)  # longer than what a message may take
-        return await saying(request, context)
-
-    settings = Settings(max_body_bytes=MIB, max_body_bytes_held=MIB, body_timeout=0.5)
-    app = app_of(Scripted(send_message=busy), settings=settings)
-    async with rpc_to(app) as rpc:
-        large = asking("1 " + " " * 200_000)
-        calls = [rpc.start("SendMessage", large, rpc.metadata) for _ in range(30)]
-        answers = await asyncio.wait_for(asyncio.gather(*calls), LONG)
-        assert len(answers) == 30
-        await until(lambda: is_back_to_nothing(app))
-
-
-async def test_there_are_only_so_many_connections() -> None:
-    app = app_of(settings=Settings(max_connections=5))
-    async with rpc_to(app) as rpc, AsyncExitStack() as stack, asyncio.timeout(LONG):
-        assert await rpc.ask("SendMessage")  # the first of them
-        many = [await stack.enter_async_context(http2(app.grpc.port)) for _ in range(20)]
-        await until(lambda: sum(http.is_over for http in many) == 16)
-        assert await rpc.ask("SendMessage")
-        await stack.aclose()
-        while True:  # until the server has noticed
-            async with grpc.aio.insecure_channel(f"127.0.0.1:{app.grpc.port}") as channel:
-                try:
-                    assert await Rpc(channel).ask("SendMessage")
-                except grpc.aio.AioRpcError:
-                    continue
-                break
-
-
-def test_the_two_ports_share_what_the_system_lets_a_process_open() -> None:
-    assert most_connections(kinds=2) == most_connections() // 2
-
-
-async def test_an_answer_that_is_larger_than_a_share_is_sent_to_who_reads() -> None:
-    app = app_of(Scripted(send_message=saying), settings=Settings(max_unsent_bytes=MIB))
-    async with rpc_to(app) as rpc:
-        for _ in range(2):
-            answer = await rpc.ask("SendMessage", asking(f"1 {3 * MIB}"))
-            assert len(answer.parts[0].text) == 3 * MIB + 2
         await until(lambda: is_back_to_nothing(app))
 
 

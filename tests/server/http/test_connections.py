@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
-import itertools
-import json
 import socket
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-import parley
 from parley import Agent, Execution, Turn
 from parley.model.parts import Message, Part, Role
 from parley.model.service import StreamItem
-from parley.security.networks import network_of
 from parley.server import run
 from parley.server.app import Settings
-from parley.server.http1.serving import HttpConnections
 from parley.server.run import serving
-from tests.kit.grpc import rpc_to
-from tests.kit.http import JSON, WAIT, Connection, ask, call, connection, post
+from tests.kit.http import JSON, WAIT, Connection, call, connection, post
 from tests.kit.scripted import Scripted, Standstill, app_of, task
 from tests.kit.waiting import let_time_pass
 
@@ -52,43 +42,9 @@ async def ended(http: Connection) -> None:
         assert await asyncio.wait_for(http.reader.read(), LONG) == b""
 
 
-async def drip(http: Connection, piece: bytes) -> None:
-    """Send a piece again and again, until the connection is closed."""
-    with contextlib.suppress(OSError):
-        while not http.reader.at_eof():
-            await http.write(piece)
-            await let_time_pass(0.05)
-
-
 @pytest.fixture
 def idle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "_IDLE_CONNECTION", 1)
-
-
-SLOW = {
-    "a head that drips": (b"GET /", b"a"),
-    "a head of many headers": (HEAD, b"X: y\r\n"),
-    "a header that drips": (HEAD + b"X: ", b"y"),
-    "no body": (HEAD + b"Content-Length: 500\r\n\r\n", b""),
-    "half a body": (HEAD + b"Content-Length: 500\r\n\r\n{", b""),
-    "a body that drips": (HEAD + b"Content-Length: 500000\r\n\r\n", b" "),
-    "chunks that drip": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
-    "no last chunk": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", b""),
-}
-
-
-@pytest.mark.parametrize("kind", SLOW)
-async def test_a_request_that_does_not_come_is_given_up(kind: str) -> None:
-    first, more = SLOW[kind]
-    service = Scripted()
-    async with serving(app_of(service, settings=QUICK)) as url, connection(url) as http:
-        await http.write(first)
-        dripping = asyncio.create_task(drip(http, more))
-        status, headers = await refusal(http)
-        await dripping
-        assert (status, headers["connection"]) == (408, "close")
-        assert "result" in (await post(url, call())).json
-    assert len(service.asked) == 1
 
 
 async def test_a_second_request_that_does_not_come_is_given_up() -> None:
@@ -107,26 +63,6 @@ async def test_one_whose_refused_body_came_late_is_let_go_too() -> None:
         for _ in range(10):
             await http.write(b" " * (size // 10))
         await ended(http)
-
-
-async def test_what_is_left_of_a_body_that_was_refused_is_not_waited_for_for_ever() -> None:
-    async with serving(app_of(settings=QUICK)) as url, connection(url) as http:
-        await http.request("POST", "/", b"", JSON, length=10**12)
-        assert (await http.response()).status == 413
-        dripping = asyncio.create_task(drip(http, b" "))
-        await ended(http)
-        await dripping
-
-
-async def test_a_body_that_comes_steadily_may_take_its_time() -> None:
-    """Every piece of it buys more time than the next one takes."""
-    body = call() + b" " * 4096 * 12
-    async with serving(app_of(settings=QUICK)) as url, connection(url) as http:
-        await http.request("POST", "/", headers=JSON, length=len(body))
-        for start in range(0, len(body), 4096):
-            await http.write(body[start : start + 4096])
-            await let_time_pass(0.1)
-        assert "result" in (await http.response()).json
 
 
 ENDLESS = {
@@ -155,28 +91,6 @@ async def test_a_head_without_end_is_given_up(kind: str) -> None:
     assert len(service.asked) == 1
 
 
-async def test_an_address_that_no_parser_takes_is_refused_once() -> None:
-    async with serving(app_of()) as url, connection(url) as http:
-        await http.write(b"GET /?" + b"y" * 70_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n")
-        status, *_ = await http.head()
-        assert status in (400, 431)
-        assert "result" in (await post(url, call())).json
-
-
-async def test_a_head_of_very_many_headers_is_given_up() -> None:
-    """Each of them takes more memory than its bytes."""
-    async with serving(app_of()) as url, connection(url) as http:
-        await http.write(HEAD + b"X: y\r\n" * 300)
-        assert (await refusal(http))[0] == 431
-
-
-async def test_the_largest_head_is_taken() -> None:
-    async with serving(app_of()) as url, connection(url) as http:
-        for _ in range(3):
-            answer = await http.ask("POST", "/", call(), {**JSON, "X": "y" * 60_000})
-            assert "result" in answer.json
-
-
 async def test_streams_and_idle_connections_are_left_alone() -> None:
     still = Standstill(StreamItem(task(), 1))
     app = app_of(Scripted(subscribe_to_task=still), settings=QUICK)
@@ -194,15 +108,6 @@ async def test_streams_and_idle_connections_are_left_alone() -> None:
         assert (await refusal(stream))[0] == 408
 
 
-async def test_a_sender_may_wait_longer_than_a_request_may_take() -> None:
-    async def slow(request: object, context: object) -> Message:
-        await let_time_pass(1.5)
-        return Message(message_id="r", role=Role.AGENT, parts=(Part(text="noon"),))
-
-    async with serving(app_of(Scripted(send_message=slow), settings=QUICK)) as url:
-        assert "result" in (await post(url, call())).json
-
-
 async def test_an_app_that_takes_its_time_to_look_at_a_body_loses_nothing() -> None:
     """It is not the client's fault, who cannot send on."""
     begun = asyncio.Event()
@@ -218,14 +123,6 @@ async def test_an_app_that_takes_its_time_to_look_at_a_body_loses_nothing() -> N
     async with serving(app_of(settings=QUICK, identify=who)) as url:
         assert "result" in (await post(url, body)).json
     assert begun.is_set()
-
-
-@pytest.mark.parametrize("said", [b"", b"\r\n"])
-@pytest.mark.usefixtures("idle")
-async def test_one_that_asks_for_nothing_is_let_go(said: bytes) -> None:
-    async with serving(app_of()) as url, connection(url) as http:
-        await asyncio.wait_for(drip(http, said), LONG)
-        await ended(http)
 
 
 @pytest.mark.parametrize("more", [b"", b"Connection: close\r\n"])
@@ -248,34 +145,6 @@ async def test_an_answer_that_nobody_reads_is_not_kept_for_ever(more: bytes) -> 
                     while True:  # until the server has given it up
                         await loop.sock_sendall(deaf, b"\r\n")
                         await let_time_pass(0.05)
-
-
-async def test_there_are_only_so_many_connections_with_requests() -> None:
-    async with (
-        serving(app_of(settings=Settings(max_connections=2))) as url,
-        connection(url) as one,
-        connection(url) as two,
-    ):
-        for http in (one, two):
-            await http.write(HEAD + b"Expect: 100-continue\r\nContent-Length: 10\r\n\r\n")
-            assert (await http.reader.readline()).split()[1] == b"100"
-        async with connection(url) as three:
-            status, headers = await refusal(three)
-            assert (status, headers["retry-after"]) == (503, "1")
-
-
-async def test_the_longest_idle_connection_goes_first() -> None:
-    async with (
-        serving(app_of(settings=Settings(max_connections=2))) as url,
-        connection(url) as one,
-        connection(url) as two,
-    ):
-        for http in (two, one):
-            assert (await http.ask("POST", "/", call(), JSON)).status == 200
-        async with connection(url) as three:
-            assert (await three.ask("POST", "/", call(), JSON)).status == 200
-            assert (await one.ask("POST", "/", call(), JSON)).status == 200
-            assert await two.reader.read() == b""
 
 
 async def test_one_address_does_not_take_the_connections_of_others() -> None:
@@ -306,59 +175,8 @@ async def test_one_address_does_not_take_the_connections_of_others() -> None:
                 each.close()
 
 
-def test_a_proxy_that_is_trusted_has_no_share() -> None:
-    class Other:
-        is_idle = False
-
-        def __init__(self, network: str) -> None:
-            self.network = network
-
-    counted: Any = HttpConnections(lambda: None, 1000, 0.1, lambda address: address == "10.0.0.1")
-    for address, room in (("10.0.0.1", 1000), ("2001:db8::%x", 100), ("10.0.0.2", 100)):
-        members: list[Other] = []
-        while counted.make_room(
-            given := address.replace("%x", str(len(members))), network_of(given)
-        ):
-            members.append(Other(network_of(given)))
-            counted.add(members[-1])
-        assert len(members) == room
-        for member in members:
-            counted.discard(member)
-    assert not counted
-
-
-@pytest.mark.parametrize("said", [b"", b"PRI * HTTP/2.0\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"])
-async def test_a_connection_that_does_not_begin_is_given_up_over_grpc(said: bytes) -> None:
-    app = app_of(settings=QUICK)
-    async with rpc_to(app) as rpc:
-        reader, writer = await asyncio.open_connection("127.0.0.1", app.grpc.port)
-        writer.write(said)
-        async with asyncio.timeout(LONG):
-            with contextlib.suppress(ConnectionError):
-                while await reader.read(1000):
-                    pass
-        writer.close()
-        await let_time_pass(2 * QUICK.head_timeout)
-        assert await rpc.ask("SendMessage")  # on a connection that is as old
-
-
-async def test_a_server_that_ends_does_not_wait_for_half_a_request() -> None:
-    async with (
-        asyncio.timeout(LONG),
-        contextlib.AsyncExitStack() as stack,
-        serving(app_of(), grace=1) as url,
-    ):
-        for said in (b"", b"POST", HEAD, HEAD + b"Content-Length: 9\r\n\r\n{"):
-            http = await stack.enter_async_context(connection(url))
-            await http.write(said)
-            await let_time_pass(0.05)
-
-
 # -- nothing that a request held waits for the garbage collector, which a server lets come
 # -- seldom ----------------------------------------------------------------------------------------
-
-
-HEADERS = {"Content-Type": "application/json", "A2A-Version": "1.0"}
 
 agent = Agent("Tidy", execution=Execution(cancel_grace=0.1))
 
@@ -390,81 +208,3 @@ async def act(turn: Turn) -> object:
             await turn.working("waiting")
             await asyncio.Event().wait()
     return "done"
-
-
-@pytest.fixture
-def collected(caplog: pytest.LogCaptureFixture) -> Iterator[Any]:
-    """Says which objects of ours only the collector finds, since it was last asked."""
-    gc.collect()
-    gc.freeze()  # what earlier tests left need not be looked through each time
-    gc.disable()
-
-    def found() -> list[str]:
-        caplog.clear()  # it keeps what was raised
-        gc.set_debug(gc.DEBUG_SAVEALL)
-        gc.collect()
-        gc.set_debug(0)
-        ours = [type(each) for each in gc.garbage if type(each).__module__.startswith("parley.")]
-        gc.garbage.clear()
-        gc.collect()
-        return sorted({f"{kind.__module__}.{kind.__qualname__}" for kind in ours})
-
-    try:
-        yield found
-    finally:
-        gc.enable()
-
-
-KINDS = [
-    "artifact", "stream", "raise", "raise later", "fail", "reject", "ask", "unusable", "wait",
-    "directly", "no such task",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("verb", ["send", "stream"])
-async def test_a_request_leaves_no_cycles(
-    kind: str, verb: str, tmp_path: Path, collected: Any
-) -> None:
-    app = parley.asgi(agent, store=f"sqlite:///{tmp_path / 'tasks.db'}")
-    numbers = itertools.count()
-
-    async with serving(app) as url:
-
-        async def say(text: str, verb: str = verb, **options: Any) -> bytes:
-            message = {"messageId": f"m{next(numbers)}", "role": "ROLE_USER"}
-            message |= {"parts": [{"text": text}], **options}
-            body = {"message": message, "configuration": {"returnImmediately": text == "wait"}}
-            sent = json.dumps(body).encode()
-            return (await ask(url, "POST", f"/message:{verb}", sent, HEADERS)).body
-
-        async def do() -> None:
-            if kind == "no such task":
-                verb_and_path = (
-                    ("GET", "/tasks/x") if verb == "send" else ("POST", "/tasks/x:subscribe")
-                )
-                assert (await ask(url, *verb_and_path, b"", HEADERS)).status == 404
-            elif kind in ("ask", "wait"):
-                task = json.loads(await say(kind, "send"))["task"]
-                if kind == "ask":
-                    await say("more", taskId=task["id"])
-                else:
-                    path = f"/tasks/{task['id']}:cancel"
-                    assert (await ask(url, "POST", path, b"{}", HEADERS)).status == 200
-            else:
-                await say(kind)
-
-        async def left() -> list[str]:
-            for _ in range(3):
-                await do()
-            for _ in range(10):  # the ends of tasks that have answered
-                await let_time_pass(0.01)
-            return collected()
-
-        await do()  # what is made once
-        await asyncio.sleep(0)
-        collected()
-        # An earlier test's generator may be let go of here, and end as this loop runs, once.
-        # What a request leaves, it leaves each time.
-        first = await left()
-        assert not first or await left() == [], first

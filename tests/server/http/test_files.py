@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import io
 import logging
@@ -25,15 +24,13 @@ from parley.model.errors import UnauthenticatedError
 from parley.server.app import App
 from parley.server.run import server_of, serving
 from parley.server.sockets import listen
-from parley.store.memory import MemoryTaskStore
-from tests.kit.http import ask, connection
+from tests.kit.http import connection
 from tests.kit.servers import under_uvicorn
-from tests.kit.waiting import Clock, until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 
 MIB = 1024 * 1024
-URI = "urn:parley:file-transfer:v1"
 BOB, EVE = {"Authorization": "bob"}, {"Authorization": "eve"}
 
 
@@ -124,37 +121,6 @@ def path_of(url: str) -> str:
 # -- up and down -----------------------------------------------------------------------------------
 
 
-async def test_a_file_goes_up_in_pieces_and_comes_down_whole(
-    http: aiohttp.ClientSession, url: str
-) -> None:
-    data = os.urandom(5 * MIB)
-    digest = hashlib.sha256(data).hexdigest()
-    begun = await begin(http, url, filename="a.bin", size=len(data), sha256=digest)
-    at = 0
-    for size in (1_000_000, 3_000_000, len(data) - 4_000_000):
-        async with http.head(begun["uploadUrl"]) as answer:
-            assert answer.status == 200
-            assert answer.headers["Upload-Offset"] == str(at)
-            assert answer.headers["Upload-Complete"] == "?0"
-        headers = {"Upload-Offset": str(at)}
-        async with http.patch(
-            begun["uploadUrl"], data=io.BytesIO(data[at : at + size]), headers=headers
-        ) as answer:
-            assert answer.status == 204, await answer.text()
-        at += size
-        assert answer.headers["Upload-Offset"] == str(at)
-    assert answer.headers["Upload-Complete"] == "?1"
-    async with http.get(begun["url"]) as answer:
-        assert await answer.read() == data
-        assert answer.headers["ETag"] == f'"{digest}"'
-        assert answer.headers["Content-Length"] == str(len(data))
-        assert answer.headers["Accept-Ranges"] == "bytes"
-        assert answer.headers["X-Content-Type-Options"] == "nosniff"
-        assert "sandbox" in answer.headers["Content-Security-Policy"]
-    async with http.head(begun["url"]) as answer:
-        assert answer.headers["Content-Length"] == str(len(data))
-
-
 async def test_a_file_of_unknown_size_ends_when_its_sender_says_so(
     http: aiohttp.ClientSession, url: str
 ) -> None:
@@ -202,71 +168,6 @@ async def _is_at_least(http: aiohttp.ClientSession, begun: Mapping[str, str], si
     return await _offset(http, begun) >= size
 
 
-async def test_of_two_uploads_at_once_one_is_taken(http: aiohttp.ClientSession, url: str) -> None:
-    begun = await begin(http, url, size=2 * MIB)
-    one, other = b"a" * 2 * MIB, b"b" * 2 * MIB
-
-    async def send(data: bytes) -> int:
-        headers = {"Upload-Offset": "0"}
-        body = io.BytesIO(data)
-        async with http.patch(begun["uploadUrl"], data=body, headers=headers) as answer:
-            return answer.status
-
-    statuses = await asyncio.gather(send(one), send(other), send(one), send(other))
-    assert sorted(statuses) == [204, 409, 409, 409]
-    async with http.get(begun["url"]) as answer:
-        assert await answer.read() in (one, other)
-
-
-async def test_a_repeated_request_is_told_where_the_upload_is(
-    http: aiohttp.ClientSession, url: str
-) -> None:
-    begun = await begin(http, url, size=10)
-    for status, offset, complete in ((204, "5", "?0"), (409, "5", "?0")):
-        async with http.patch(
-            begun["uploadUrl"], data=b"hello", headers={"Upload-Offset": "0"}
-        ) as answer:
-            assert answer.status == status
-            assert answer.headers["Upload-Offset"] == offset
-            assert answer.headers["Upload-Complete"] == complete
-    async with http.patch(
-        begun["uploadUrl"], data=b"world", headers={"Upload-Offset": "5"}
-    ) as answer:
-        assert answer.headers["Upload-Complete"] == "?1"
-    async with http.patch(
-        begun["uploadUrl"], data=b"world", headers={"Upload-Offset": "5"}
-    ) as answer:
-        assert (answer.status, answer.headers["Upload-Complete"]) == (409, "?1")
-    async with http.patch(begun["uploadUrl"], headers={"Upload-Offset": "10"}) as answer:
-        assert (answer.status, answer.headers["Upload-Complete"]) == (204, "?1")
-
-
-async def test_bytes_that_are_not_those_announced_are_refused(
-    http: aiohttp.ClientSession, url: str
-) -> None:
-    begun = await begin(http, url, size=5, sha256="0" * 64)
-    headers = {"Upload-Offset": "0"}
-    async with http.patch(begun["uploadUrl"], data=b"hello", headers=headers) as answer:
-        assert answer.status == 422
-        assert "SHA-256" in (await answer.json())["error"]
-    async with http.head(begun["uploadUrl"]) as answer:
-        assert answer.status == 404
-
-
-@pytest.mark.parametrize(
-    "offset", ["", "-1", "1", "9", "99999999999999999999", "0x0", "+0", "0 0", "1e3"]
-)
-async def test_a_wrong_offset_is_refused_and_changes_nothing(
-    http: aiohttp.ClientSession, url: str, offset: str
-) -> None:
-    begun = await begin(http, url, size=5)
-    headers = {"Upload-Offset": offset} if offset else {}
-    async with http.patch(begun["uploadUrl"], data=b"hello", headers=headers) as answer:
-        assert answer.status in (400, 409)
-        assert "Upload-Offset" in (await answer.json())["error"]
-    assert await _offset(http, begun) == 0
-
-
 @pytest.mark.parametrize("size", [5, None])
 async def test_more_bytes_than_announced_or_allowed_are_refused(
     http: aiohttp.ClientSession, tmp_path: Path, size: int | None
@@ -286,36 +187,6 @@ async def test_more_bytes_than_announced_or_allowed_are_refused(
                 assert "5 bytes" in (await answer.json())["error"]
         async with http.post(f"{url}/files", json={"size": 6}) as answer:
             assert answer.status == 413
-
-
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        (b"", 201),
-        (b"{}", 201),
-        (b'{"size": -1}', 400),
-        (b'{"size": 1.5}', 400),
-        (b'{"size": "1"}', 400),
-        (b'{"size": 1e30}', 400),
-        (b'{"filename": 1}', 400),
-        (b'{"filename": "a\\nb"}', 400),
-        (b'{"filename": "../../etc/passwd"}', 201),
-        (b'{"mediaType": "text/html\\r\\nX: y"}', 400),
-        (b'{"sha256": "x"}', 400),
-        (b"[]", 400),
-        (b"{", 400),
-        (b"\xff", 400),
-        (b'{"filename": "' + b"x" * 20_000 + b'"}', 413),
-    ],
-)
-async def test_only_what_a_file_can_be_is_announced(
-    http: aiohttp.ClientSession, private: str, body: bytes, status: int
-) -> None:
-    headers = {"Content-Type": "application/json", **BOB}
-    async with http.post(f"{private}/files", data=body, headers=headers) as answer:
-        assert answer.status == status
-        if status == 400:
-            assert (await answer.json())["error"]
 
 
 async def test_an_announcement_says_that_it_is_json(
@@ -407,29 +278,6 @@ async def test_conditions_of_http_hold(http: aiohttp.ClientSession, private: str
 # -- who gets what ---------------------------------------------------------------------------------
 
 
-async def test_the_owner_and_whoever_has_the_signed_address_get_a_file(
-    http: aiohttp.ClientSession, private: str
-) -> None:
-    address = await upload(http, private, b"secret", BOB)
-    plain = address.partition("?")[0]
-    for url, headers, status in (
-        (address, {}, 200),
-        (address, EVE, 200),
-        (plain, BOB, 200),
-        (plain, EVE, 404),
-        (plain, {}, 401),
-        (f"{plain}?signature=x", EVE, 404),
-        (f"{plain}?signature=x", BOB, 200),
-        (f"{private}/files/{'0' * 48}", BOB, 404),
-        (f"{private}/files/{'0' * 48}", EVE, 404),
-    ):
-        async with http.get(url, headers=headers) as answer:
-            assert answer.status == status, (url, headers)
-            texts = await answer.text()
-            if status == 404:
-                assert texts == '{"error":"there is no such file here, or it is not yours"}'
-
-
 async def test_a_signature_is_for_its_own_file_and_purpose(
     http: aiohttp.ClientSession, private: str
 ) -> None:
@@ -449,45 +297,6 @@ async def test_a_signature_is_for_its_own_file_and_purpose(
             assert answer.status == 404, (method, url)
 
 
-async def test_signed_addresses_expire_and_the_owner_keeps_the_file(
-    http: aiohttp.ClientSession, tmp_path: Path
-) -> None:
-    clock = Clock(1_700_000_000_000)
-    store = MemoryTaskStore(clock=clock)
-    app = parley.asgi(agent_of(), store=store, files=tmp_path, caller=caller)
-    async with serving(app) as url:
-        address = await upload(http, url, b"secret", BOB)
-        begun = await begin(http, url, BOB, size=5)
-        clock.now += 24 * 3600 * 1000 + 1000
-        for headers, status in (({}, 401), (EVE, 404), (BOB, 200)):
-            async with http.get(address, headers=headers) as answer:
-                assert answer.status == status
-        async with http.head(begun["uploadUrl"]) as answer:
-            assert answer.status == 404
-
-
-async def test_a_file_of_one_agent_or_tenant_is_not_at_another(
-    http: aiohttp.ClientSession, tmp_path: Path
-) -> None:
-    agents = {"/one": agent_of("One"), "/two": agent_of("Two")}
-    tenants = {"acme": agent_of("Acme")}
-    app = parley.asgi(agents, tenants=tenants, files=tmp_path, caller=caller)
-    async with serving(app) as url:
-        for base in ("/one", "/two", "/acme", "/one/free", "/a2a/one"):
-            address = await upload(http, url + base, b"secret", BOB)
-            assert address.startswith(f"{url}{base}/files/"), address
-            plain = address.partition("?")[0]
-            async with http.get(plain, headers=BOB) as answer:
-                assert (answer.status, await answer.read()) == (200, b"secret")
-            async with http.get(address) as answer:
-                assert answer.status == 200
-            for other in ("/one", "/two", "/acme", "/one/free"):
-                same = other == base or {base, other} == {"/one", "/a2a/one"}
-                elsewhere = plain.replace(base, other, 1)
-                async with http.get(elsewhere, headers=BOB) as answer:
-                    assert answer.status == (200 if same else 404), (base, other)
-
-
 async def test_an_upload_is_announced_by_who_may(http: aiohttp.ClientSession, private: str) -> None:
     async with http.post(f"{private}/files", json={}) as answer:
         assert answer.status == 401
@@ -495,60 +304,7 @@ async def test_an_upload_is_announced_by_who_may(http: aiohttp.ClientSession, pr
         assert (await answer.json())["error"] == "who are you?"
 
 
-async def test_an_upload_that_cannot_have_an_address_is_not_begun(
-    http: aiohttp.ClientSession, tmp_path: Path
-) -> None:
-    app = parley.asgi(agent_of(), files=tmp_path, settings=Settings(trust_proxy=True))
-    async with serving(app) as url:
-        headers = {"X-Forwarded-Host": "no host"}
-        async with http.post(f"{url}/files", json={}, headers=headers) as answer:
-            assert answer.status == 400
-    assert not list(tmp_path.rglob("manifest"))
-
-
-async def test_a_caller_has_so_many_files_that_no_message_names(
-    http: aiohttp.ClientSession, tmp_path: Path
-) -> None:
-    settings = Settings(max_uploads=2)
-    app = parley.asgi(agent_of(), files=tmp_path, caller=caller, settings=settings)
-    async with serving(app) as url:
-        addresses = [await upload(http, url, b"x", BOB) for _ in range(2)]
-        async with http.post(f"{url}/files", json={}, headers=BOB) as answer:
-            assert answer.status == 429
-            assert answer.headers["Retry-After"]
-        await begin(http, url, EVE)
-        async with parley.connect(url, headers=BOB) as remote:
-            await remote.send(parley.Part(url=addresses[0]))
-        await begin(http, url, BOB)
-
-
 # -- what browsers are told ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("filename", "media_type", "shown"),
-    [
-        ("a.png", "image/png", 'inline; filename="a.png"'),
-        ("a.html", "text/html", 'attachment; filename="a.html"'),
-        ("a.svg", "image/svg+xml", 'attachment; filename="a.svg"'),
-        ("a.xml", "text/xml", 'attachment; filename="a.xml"'),
-        ("", "", "attachment"),
-        (
-            'a"b\\c.png',
-            "image/png",
-            "inline; filename=\"a_b_c.png\"; filename*=UTF-8''a%22b%5Cc.png",
-        ),
-        ("ü/../x", "", "attachment; filename=\"__.._x\"; filename*=UTF-8''%C3%BC%2F..%2Fx"),
-        ("a;b%41.png", "", "attachment; filename=\"a_b_41.png\"; filename*=UTF-8''a%3Bb%2541.png"),
-    ],
-)
-async def test_a_filename_cannot_break_out_of_its_header(
-    http: aiohttp.ClientSession, private: str, filename: str, media_type: str, shown: str
-) -> None:
-    address = await upload(http, private, b"x", BOB, filename=filename, mediaType=media_type)
-    async with http.get(address) as answer:
-        assert answer.headers["Content-Disposition"] == shown
-        assert answer.headers["Content-Type"] == (media_type or "application/octet-stream")
 
 
 async def test_pages_of_other_origins_may_transfer_files(
@@ -570,64 +326,7 @@ async def test_pages_of_other_origins_may_transfer_files(
             assert "Upload-Offset" in answer.headers["Access-Control-Expose-Headers"]
 
 
-async def test_other_verbs_and_paths_are_refused(http: aiohttp.ClientSession, private: str) -> None:
-    address = await upload(http, private, b"x", BOB)
-    for method, url, allow in (
-        ("GET", f"{private}/files", "POST"),
-        ("DELETE", address, "GET, HEAD"),
-        ("PUT", address, "GET, HEAD"),
-        ("POST", address.replace("?", "/upload?"), "PATCH, HEAD"),
-    ):
-        async with http.request(method, url, headers=BOB) as answer:
-            assert (answer.status, answer.headers["Allow"]) == (405, allow)
-    for path in (
-        "/files/../../etc/passwd",
-        "/files/%2e%2e%2f%2e%2e%2fmanifest",
-        "/files/a/b/c",
-        "/files//upload",
-        f"/files/{'0' * 48}/other",
-        "/files/" + "x" * 9000,
-    ):
-        answer = await ask(private, "GET", path, headers=BOB)
-        assert answer.status in (404, 405, 414), path
-
-
-async def test_huge_headers_are_refused(private: str) -> None:
-    headers = {"Range": "bytes=" + "0-0," * 30_000, **BOB}
-    with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-        answer = await ask(private, "GET", f"/files/{'0' * 48}", headers=headers)
-        assert answer.status == 431
-
-
 # -- the server ------------------------------------------------------------------------------------
-
-
-async def test_the_card_says_where_files_go(http: aiohttp.ClientSession, tmp_path: Path) -> None:
-    agents = {"/one": agent_of("One")}
-    tenants = {"acme": agent_of("Acme")}
-    settings = Settings(max_file_bytes=7, max_upload_bytes=9, inline_file_bytes=3)
-    app = parley.asgi(agents, tenants=tenants, files=tmp_path, settings=settings)
-    async with serving(app) as url:
-        for base in ("/one", "/acme"):
-            async with http.get(f"{url}{base}/.well-known/agent-card.json") as answer:
-                card = await answer.json()
-            params = [
-                each["params"] for each in card["capabilities"]["extensions"] if each["uri"] == URI
-            ]
-            assert params == [{"uploadUrl": f"{url}{base}/files", "maxBytes": 7, "inlineBytes": 3}]
-            await begin(http, params[0]["uploadUrl"].removesuffix("/files"), size=5)
-
-
-async def test_the_extended_card_says_it_too(http: aiohttp.ClientSession, tmp_path: Path) -> None:
-    agent = agent_of()
-    agent.extended_card = {"description": "Known to you."}
-    async with serving(parley.asgi(agent, files=tmp_path, caller=caller)) as url:
-        headers = {"A2A-Version": "1.0", **BOB}
-        async with http.get(f"{url}/extendedAgentCard", headers=headers) as answer:
-            card = await answer.json(content_type=None)
-        assert card["description"] == "Known to you."
-        params = [e["params"] for e in card["capabilities"]["extensions"] if e["uri"] == URI]
-        assert [each["uploadUrl"] for each in params] == [f"{url}/files"]
 
 
 async def test_a_mounted_app_has_its_files_below_its_mount(
@@ -640,16 +339,6 @@ async def test_a_mounted_app_has_its_files_below_its_mount(
         assert address.startswith(f"{url}/agents/clerk/files/")
         async with http.get(address) as answer:
             assert await answer.read() == b"hello"
-
-
-async def test_a_server_without_files_declares_and_serves_none(http: aiohttp.ClientSession) -> None:
-    async with serving(parley.asgi(agent_of(), files="none")) as url:
-        async with http.get(f"{url}/.well-known/agent-card.json") as answer:
-            assert URI not in await answer.text()
-        async with http.post(f"{url}/files", json={}) as answer:
-            assert answer.status == 404
-        async with http.get(f"{url}/openapi.json") as answer:
-            assert "/files" not in (await answer.json())["paths"]
 
 
 async def test_transfers_are_bounded(tmp_path: Path) -> None:

@@ -51,14 +51,6 @@ NOT_QUITE = {
     "Upgrade alone": posted("Upgrade: h2c\r\n"),
     "Connection alone": posted("Connection: Upgrade\r\n"),
 }
-LAST = {
-    "over HTTP/1.0": posted(H2C, version="1.0"),
-    "over HTTP/1.0, kept open": posted(
-        "Connection: Upgrade, keep-alive\r\nUpgrade: h2c\r\n", version="1.0"
-    ),
-    "to be closed": posted("Connection: Upgrade, close\r\nUpgrade: h2c\r\n"),
-    "to be closed, in chunks": chunked("Connection: close, Upgrade\r\nUpgrade: h2c\r\n"),
-}
 CARDS = {
     asked: f"GET /.well-known/agent-card.json HTTP/1.1\r\nHost: localhost\r\n{more}\r\n".encode()
     for asked, more in (("h2c", H2C), ("websocket", SOCKET))
@@ -87,17 +79,6 @@ async def test_the_body_is_read_and_the_connection_goes_on(url, data, size):
         assert (await http.response()).status == 200
 
 
-@pytest.mark.parametrize("size", [1, 10**9])
-@pytest.mark.parametrize("data", LAST.values(), ids=LAST)
-async def test_the_last_request_of_a_connection_may_ask_too(url, data, size):
-    """A parser that stopped behind such a head would pass over the body as what comes too late."""
-    async with connection(url) as http:
-        for n in range(0, len(data), size):
-            await http.write(data[n : n + size])
-        answer = await http.response()
-        assert (answer.status, "message" in answer.json["result"]) == (200, True)
-
-
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 
 
@@ -117,15 +98,6 @@ async def test_what_is_no_http_behind_an_answer_is_refused(url):
         assert (await http.response()).status == 200
         await http.write(PREFACE)
         assert (await http.response()).status == 400
-
-
-@pytest.mark.parametrize("data", CARDS.values(), ids=CARDS)
-async def test_a_card_is_there_for_who_asks_for_another_protocol(url, data):
-    async with connection(url) as http:
-        await http.write(data + data)
-        for _ in range(2):
-            card = await http.response()
-            assert (card.status, "name" in card.json) == (200, True)
 
 
 async def test_who_expects_to_be_told_to_go_on_is(url):
@@ -177,14 +149,6 @@ async def test_what_has_no_body_to_lose_is_answered_under_uvicorn(httptools, dat
     async with connection(httptools) as http:
         await http.write(data)
         assert "error" not in (await http.response()).json
-
-
-async def test_a_socket_that_uvicorn_makes_where_none_is_taken_is_refused(httptools):
-    async with connection(httptools) as http:
-        await http.write(CARDS["websocket"])
-        answer = await http.response()
-        assert answer.status == 404
-        assert "no WebSocket" in answer.json["error"]
 
 
 @pytest.fixture(scope="module")

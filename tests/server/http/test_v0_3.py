@@ -116,13 +116,6 @@ async def test_the_message_that_texts_print_is_answered_byte_for_byte(clock):
     assert response.body.decode() == told % (answer["messageId"], answer["contextId"])
 
 
-@pytest.mark.parametrize("named", [{}, {"A2A-Version": "0.3"}, {"A2A-Version": ""}])
-async def test_version_0_3_needs_no_header(clock, named):
-    body = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": message()}}
-    response = await ask(clock, "POST", "/", json.dumps(body).encode(), {**PLAIN, **named})
-    assert response.json["result"]["kind"] == "message"
-
-
 async def test_a_task_of_0_3_is_answered_got_and_canceled(clock):
     params = {"message": message("wait"), "configuration": {"blocking": False}}
     task = await result(clock, "message/send", params)
@@ -141,17 +134,6 @@ async def test_a_task_of_0_3_is_answered_got_and_canceled(clock):
     assert canceled["status"]["state"] == "canceled"
 
 
-async def test_a_question_is_answered_in_its_task(clock):
-    asked = await result(clock, "message/send", {"message": message("inquire")})
-    assert asked["status"]["state"] == "input-required"
-    assert asked["status"]["message"]["parts"] == [{"kind": "text", "text": "For whom?"}]
-    parts = [{"kind": "text", "text": "for you"}]
-    answer = message("inquire", taskId=asked["id"], parts=parts, messageId="2")
-    done = await result(clock, "message/send", {"message": answer})
-    assert (done["id"], done["status"]["state"]) == (asked["id"], "completed")
-    assert done["artifacts"][0]["parts"] == [{"kind": "text", "text": "for you"}]
-
-
 @pytest.mark.parametrize("method", ["message/stream", "tasks/sendSubscribe"])
 async def test_a_stream_ends_with_its_only_final_update(clock, method):
     told = await events(clock, method, {"message": message("count")})
@@ -168,37 +150,6 @@ async def test_a_stream_ends_finally_where_the_agent_asks(clock):
     told = await events(clock, "message/stream", {"message": message("inquire")})
     assert told[-1]["status"]["state"] == "input-required"
     assert told[-1]["final"] is True
-
-
-@pytest.mark.parametrize("method", ["tasks/resubscribe", "tasks/subscribe"])
-async def test_a_task_is_followed_again_to_its_final_update(clock, method):
-    gate.clear()
-    params = {"message": message("wait"), "configuration": {"blocking": False}}
-    task = await result(clock, "message/send", params)
-    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"id": task["id"]}}
-    async with connection(clock) as http:
-        await http.request("POST", "/", json.dumps(body).encode(), PLAIN)
-        assert (await http.head())[0] == 200
-        frames = http.frames()
-        first = data_of(await anext(frames))["result"]
-        assert (first["kind"], first["id"]) == ("task", task["id"])
-        gate.set()
-        last = [data_of(frame)["result"] async for frame in frames if "data: " in frame][-1]
-    assert (last["kind"], last["final"]) == ("status-update", True)
-
-
-async def test_the_older_name_continues_a_task_by_the_id_beside_its_message(clock):
-    older = {
-        "role": "user",
-        "parts": [{"type": "text", "text": "for me"}],
-        "metadata": {"skill": "inquire"},
-    }
-    asked = await result(clock, "tasks/send", {"sessionId": "s-1", "message": older})
-    assert (asked["contextId"], asked["status"]["state"]) == ("s-1", "input-required")
-    done = await result(clock, "tasks/send", {"id": asked["id"], "message": older})
-    assert (done["id"], done["status"]["state"]) == (asked["id"], "completed")
-    refused = await rpc(clock, "tasks/send", {"id": "chosen-by-the-caller", "message": older})
-    assert refused["error"]["code"] == -32001
 
 
 @pytest.mark.parametrize(
@@ -233,12 +184,3 @@ async def test_a_method_of_the_other_version_is_named(clock):
     error = (await rpc(clock, "SendMessage", {}))["error"]
     assert error["code"] == -32009
     assert "A2A-Version: 1.0" in error["message"]
-
-
-async def test_the_card_names_the_address_at_which_0_3_is_spoken(clock):
-    card = (await ask(clock, "GET", "/.well-known/agent.json")).json
-    assert card["protocolVersion"] == "0.3.0"
-    assert card["preferredTransport"] == "JSONRPC"
-    assert {"url": card["url"], "transport": "JSONRPC"} in card["additionalInterfaces"]
-    offers = [(i["protocolBinding"], i["protocolVersion"]) for i in card["supportedInterfaces"]]
-    assert offers.index(("JSONRPC", "1.0")) < offers.index(("JSONRPC", "0.3"))

@@ -12,13 +12,13 @@ from parley.model.errors import OverloadedError
 from parley.model.service import CallContext, Caller, StreamItem
 from parley.security.limits import usage
 from parley.security.limits.declaration import DAY_MS, Rate
-from parley.security.limits.usage import OTHERS, UsageMeter, UsageQuery, UsageRow
+from parley.security.limits.usage import UsageMeter, UsageQuery, UsageRow
 from parley.server.app import Settings
 from parley.server.limits import ConcurrencyLimiter
 from parley.server.run import serving
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.errors import StoreUnavailable
-from tests.kit.http import MESSAGE, call, connection, post
+from tests.kit.http import call, connection, post
 from tests.kit.scripted import Scripted, Standstill, app_of, reply, task
 from tests.kit.services.redis import RedisServer
 from tests.kit.waiting import until
@@ -77,34 +77,6 @@ async def test_senders_who_wait_are_limited_in_number():
         answers = [(await sender).json for sender in senders]
         assert all("result" in answer for answer in answers)
         assert "result" in (await post(url, call("SendMessage"), {"x-user": "ada"})).json
-
-
-async def test_senders_who_do_not_wait_take_no_place():
-    gate = asyncio.Event()
-
-    async def slow(request, context):
-        if not (request.configuration and request.configuration.return_immediately):
-            waiting.release()
-            await gate.wait()
-        return reply()
-
-    waiting = asyncio.Semaphore(0)
-    app = app_of(Scripted(send_message=slow), settings=Settings(max_blocking_requests=1))
-    at_once = call(
-        "SendMessage", {"message": MESSAGE, "configuration": {"returnImmediately": True}}
-    )
-    said = {"messageId": "m", "role": "user", "kind": "message", "parts": []}
-    said["parts"] = [{"kind": "text", "text": "hi"}]
-    older = call("message/send", {"message": said, "configuration": {"blocking": False}})
-    async with serving(app) as url, asyncio.TaskGroup() as group:
-        sender = group.create_task(post(url, call("SendMessage")))
-        async with asyncio.timeout(20):
-            await waiting.acquire()
-        assert (await post(url, call("SendMessage"))).status == 503
-        assert "result" in (await post(url, at_once)).json
-        assert "result" in (await post(url, older, {"a2a-version": "0.3"})).json
-        gate.set()
-        assert "result" in (await sender).json
 
 
 def test_namesakes_of_two_issuers_have_a_share_each():
@@ -168,33 +140,6 @@ async def test_a_flood_is_counted_in_redis_on_few_connections(redis: RedisServer
         await counters.close()
 
 
-async def test_each_request_that_times_out_opens_one_connection_and_closes_it(monkeypatch) -> None:
-    """A retry would open more connections while Redis hangs, and take twice from the rate."""
-    from parley.security.limits import counters as redis_counters
-    from parley.security.limits.counters import REDIS_CONNECTIONS, RedisCounters
-
-    monkeypatch.setattr(redis_counters, "REDIS_TIMEOUT_SECONDS", 0.2)
-    opened, closed = 0, 0
-
-    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal opened, closed
-        opened += 1
-        await reader.read()
-        closed += 1
-        writer.close()
-
-    server = await asyncio.start_server(hang, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    counters = RedisCounters(f"redis://127.0.0.1:{port}", "hung:limits", lambda: 0)
-    taken = await asyncio.gather(*[counters.take("k", RATE) for _ in range(500)])
-    assert sum(each.allowed for each in taken) == 100  # counted in this process
-    assert 0 < opened <= REDIS_CONNECTIONS
-    await until(lambda: closed == opened)
-    await counters.close()
-    server.close()
-    await server.wait_closed()
-
-
 # -- usage: what is told apart, how much memory that takes, and what the store is asked ------------
 
 
@@ -233,24 +178,6 @@ def meter(store: CountedStore) -> UsageMeter:
     return UsageMeter(store, lambda: DAY * DAY_MS)
 
 
-async def test_tenants_that_a_caller_invents_are_not_told_apart_without_end(
-    store: CountedStore, meter: UsageMeter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(usage, "MOST_TENANTS", 3)
-    for number in range(10):
-        meter.count("requests", "shop", f"t{number}", "ada")
-    meter.count("requests", "shop", "t9", "eve")
-    await meter.flush()
-    found = {(row.caller, row.tenant): row.requests for row in await store.usage(UsageQuery())}
-    assert found == {
-        ("ada", "t0"): 1,
-        ("ada", "t1"): 1,
-        ("ada", "t2"): 1,
-        ("ada", ""): 7,
-        ("eve", "t9"): 1,
-    }
-
-
 async def test_memory_stays_bounded_while_the_store_is_away(
     store: CountedStore, meter: UsageMeter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,24 +196,3 @@ async def test_memory_stays_bounded_while_the_store_is_away(
     store.fails = False
     await meter.flush()
     assert sum(row.requests for row in await store.usage(UsageQuery())) == 100
-
-
-async def test_a_caller_whose_id_is_others_has_its_own_usage(
-    store: CountedStore, meter: UsageMeter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(usage, "MOST_ROWS", 1)
-    for caller in ("others", "ada", "eve"):
-        meter.count("requests", "shop", "", caller)
-    await meter.flush()
-    found = {row.caller: row.requests for row in await store.usage(UsageQuery())}
-    assert found == {"others": 1, "ada": 1, OTHERS: 1}
-
-
-async def test_asking_for_a_budget_writes_nothing(store: CountedStore, meter: UsageMeter) -> None:
-    for number in range(20):
-        meter.count("output_bytes", "shop", "", f"caller {number}", amount=7)
-        whose = (DAY, "shop", None, f"caller {number}")
-        assert await meter.used("output_bytes", whose) == 7
-    assert store.writes == 0
-    await meter.flush()
-    assert await meter.used("output_bytes", (DAY, "shop", None, None)) == 140

@@ -13,7 +13,6 @@ from starlette.responses import PlainTextResponse
 from parley.server.app import Settings, create_app
 from parley.server.run import server_of, serving
 from parley.server.sockets import address_of, listen
-from parley.server.websocket.socket import SocketClosed
 from tests.kit.http import connection
 from tests.kit.scripted import app_of
 from tests.kit.waiting import until
@@ -163,22 +162,6 @@ async def test_middleware_of_requests_sees_the_handshake(changes):
         assert seen == [("GET", "/echo", 101)]
 
 
-async def test_a_server_that_takes_no_sockets_answers_over_http():
-    app = socket_app(settings=Settings(max_sockets=0))
-    async with serving(app) as url:
-        assert (await refused(url)).status == 426  # what the handler says to a GET
-    sent = []
-
-    async def receive():
-        return {"type": "websocket.connect"}
-
-    async def send(message):
-        sent.append(message)
-
-    await app({"type": "websocket", "path": "/echo", "headers": []}, receive, send)
-    assert sent[0]["type"] == "websocket.close"
-
-
 async def test_a_restricted_endpoint_is_restricted_for_sockets():
     elsewhere = Settings(restrict={"agents": ["192.0.2.0/24"]})
     app = app_of(settings=elsewhere)
@@ -278,29 +261,6 @@ async def test_another_app_than_ours_is_closed_with_the_server():
     await confirming
     assert ended.is_set()
     await http.__aexit__(None, None, None)
-
-
-async def test_a_socket_starts_agents_that_nothing_started():
-    started = []
-
-    async def start():
-        started.append(1)
-
-    app = socket_app(startup=start)
-    sent = []
-
-    async def receive():
-        return {"type": "websocket.connect"}
-
-    async def send(message):
-        sent.append(message["type"])
-        raise OSError("gone")
-
-    scope = {"type": "websocket", "path": "/echo", "headers": [], "scheme": "ws"}
-    with pytest.raises(SocketClosed):  # servers expect this of an app whose client has gone
-        await app(scope, receive, send)
-    assert (started, sent) == ([1], ["websocket.accept"])
-    await app.lifecycle.stop()
 
 
 async def test_agents_that_cannot_start_refuse_sockets(caplog):

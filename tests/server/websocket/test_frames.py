@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket as sockets
 import struct
 from collections.abc import AsyncIterator
-from contextlib import ExitStack
 
 import pytest
 
-from parley.model.errors import OverloadedError, TooManyRequestsError
 from parley.server.app import Settings
-from parley.server.limits import SharedTimeouts, SocketLimits
 from parley.server.run import serving
-from parley.server.websocket import serving as shared
-from tests.kit.http import WAIT
 from tests.kit.waiting import let_time_pass, until
 from tests.kit.websocket import (
     BINARY,
@@ -42,26 +36,6 @@ SMALL = Settings(max_socket_message_bytes=1000)
 async def url() -> AsyncIterator[str]:
     async with serving(socket_app(settings=SMALL)) as url:
         yield url
-
-
-async def test_a_message_in_fragments_is_one_and_control_frames_come_between(url):
-    async with raw_socket(url) as socket:
-        snowman = "☃".encode()
-        await socket.write(
-            frame(TEXT, b"one " + snowman[:1], fin=False),
-            frame(PING, b"there?"),
-            frame(CONT, snowman[1:], fin=False),
-            frame(PONG, b"nobody asked"),
-            frame(CONT, b"", fin=False),
-            frame(CONT, b" three"),
-        )
-        assert await socket.read() == (PONG, b"there?")
-        assert await socket.read() == (TEXT, "one ☃ three".encode())
-
-
-async def test_a_message_may_have_as_many_bytes_as_the_limit(url):
-    async with raw_socket(url) as socket:
-        await socket.echoed("x" * 1000)
 
 
 WRONG = {
@@ -96,66 +70,6 @@ async def test_a_wrong_frame_fails_the_socket_with_its_code(url, data, code):
         await socket.at_end()
 
 
-async def test_who_goes_on_sending_still_reads_why_it_failed(url):
-    async with raw_socket(url) as socket:
-        for _ in range(20):
-            await socket.write(frame(TEXT, b"x" * 50_000))
-        assert (await socket.read()).code == 1009
-
-
-async def test_the_client_closes(url):
-    for data, echoed in ((closing(4321, b"done"), b"\x10\xe1done"), (frame(CLOSE), b"")):
-        async with raw_socket(url) as socket:
-            await socket.echoed("last")
-            await socket.write(data, frame(TEXT, b"too late"))
-            assert await socket.read() == (CLOSE, echoed)
-            await socket.at_end()
-
-
-async def test_messages_before_a_close_reach_the_app_and_the_code_does():
-    held = Held()
-    held.reads.clear()
-    async with serving(socket_app(held)) as url, raw_socket(url) as socket:
-        await socket.write(frame(TEXT, b"a"), frame(TEXT, b"b"), closing(4000))
-        assert (await socket.read()).code == 4000
-        held.reads.set()
-        await held.ended.wait()
-    assert held.received == ["a", "b"]
-    assert held.sockets[0].close_code == 4000
-
-
-async def test_the_app_closes_and_waits_for_the_client():
-    held = Held()
-
-    async def close(socket, text):
-        await socket.close(4001, "r" * 200)
-        await socket.close(4002)
-
-    held.answer = close
-    async with serving(socket_app(held)) as url, raw_socket(url) as socket:
-        await socket.write(frame(TEXT, b"bye"), frame(TEXT, b"not read any more"))
-        end = await socket.read()
-        assert (end.code, end.reason) == (4001, "r" * 123)
-        assert not held.ended.is_set()
-        await socket.write(closing(4001))
-        await socket.at_end()
-        await held.ended.wait()
-    assert (held.received, held.sockets[0].close_code) == (["bye"], 4001)
-
-
-async def test_a_client_that_does_not_confirm_the_end_is_cut_off(monkeypatch):
-    monkeypatch.setattr(shared, "CLOSE_TIMEOUT", 0.1)
-    held = Held()
-    held.answer = lambda socket, text: socket.close(4001)
-    async with serving(socket_app(held)) as url, raw_socket(url) as socket:
-        await socket.write(frame(TEXT, b"bye"))
-        assert (await socket.read()).code == 4001
-        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-            await socket.read()
-        await held.ended.wait()
-    assert held.sockets[0].close_code == 1006
-
-
 @pytest.mark.parametrize("reset", [True, False])
 async def test_a_connection_that_breaks_ends_the_socket(reset):
     held = Held()
@@ -174,20 +88,6 @@ async def test_a_connection_that_breaks_ends_the_socket(reset):
             await held.sockets[0].send("to nobody")
 
 
-async def test_an_app_that_fails_closes_the_socket(caplog):
-    held = Held()
-
-    async def fail(socket, text):
-        raise ValueError("broken")
-
-    held.answer = fail
-    async with serving(socket_app(held)) as url, raw_socket(url) as socket:
-        await socket.write(frame(TEXT, b"x"))
-        end = await socket.read()
-        assert (end.code, "broken" in end.reason) == (1011, False)
-        assert "broken" in caplog.text
-
-
 async def test_an_app_that_returns_closes_the_socket():
     async def brief(scope, receive, send):
         await receive()
@@ -195,21 +95,6 @@ async def test_an_app_that_returns_closes_the_socket():
 
     async with serving(socket_app(brief)) as url, raw_socket(url) as socket:
         assert (await socket.read()).code == 1000
-
-
-async def test_many_tasks_send_whole_messages():
-    held = Held()
-
-    async def answer(socket, text):
-        async with asyncio.TaskGroup() as tasks:
-            for n in range(20):
-                tasks.create_task(socket.send(str(n) * 20_000))
-
-    held.answer = answer
-    async with serving(socket_app(held)) as url, raw_socket(url) as socket:
-        await socket.write(frame(TEXT, b"go"))
-        got = sorted([(await socket.read()).data.decode() for _ in range(20)])
-        assert got == sorted(str(n) * 20_000 for n in range(20))
 
 
 async def test_a_silent_handler_keeps_nothing_of_a_socket_that_ended():
@@ -229,39 +114,6 @@ async def test_a_silent_handler_keeps_nothing_of_a_socket_that_ended():
 
 
 KIB, MIB = 1024, 1024 * 1024
-
-
-async def filled(socket, data: bytes, most: int) -> int:
-    """Write until the server reads no more. Return how many bytes it took."""
-    written = 0
-    writer = socket.http.writer
-    writer.transport.set_write_buffer_limits(0)
-    while written < most:
-        writer.write(data)
-        written += len(data)
-        try:
-            await asyncio.wait_for(writer.drain(), 0.3)
-        except TimeoutError:
-            break
-    return written
-
-
-async def test_nothing_is_read_while_messages_wait_for_the_app():
-    held = Held()
-    held.reads.clear()
-    app = socket_app(held)
-    async with serving(app) as url, raw_socket(url) as socket:
-        sock = socket.http.writer.get_extra_info("socket")
-        sock.setsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF, 64 * KIB)
-        data = frame(TEXT, b"x" * KIB) * 64
-        assert await filled(socket, data, 64 * MIB) < 32 * MIB  # what the system buffers, no more
-        assert app.request_bytes.total < MIB
-        held.reads.set()
-        await asyncio.wait_for(socket.http.writer.drain(), WAIT)
-        await socket.write(closing(1000))
-        await held.ended.wait()
-    assert app.request_bytes.total == 0
-    assert set(held.received) == {"x" * KIB}
 
 
 async def test_messages_that_are_unfinished_share_the_budget_of_requests():
@@ -391,71 +243,3 @@ async def test_another_address_has_sockets_of_its_own():
         assert (await refused(url, X_Forwarded_For="2001:db8::2")).status == 429
         async with raw_socket(url, X_Forwarded_For="2001:db8:0:1::1"):
             pass
-
-
-def test_a_caller_has_as_many_sockets_as_the_limit():
-    limits = SocketLimits(Settings(max_sockets_per_caller=1))
-    with ExitStack() as held:
-        held.enter_context(limits.slot_of(("", "ada")))
-        with pytest.raises(TooManyRequestsError, match="this caller"), limits.slot_of(("", "ada")):
-            pass
-        for other in (("", "bob"), ("tenant", "ada"), ("", ""), ("", "")):
-            held.enter_context(limits.slot_of(other))
-    with limits.slot_of(("", "ada")):
-        pass
-    full = SocketLimits(Settings(max_sockets=1))
-    full.acquire("")
-    with pytest.raises(OverloadedError):
-        full.acquire("")
-    full.release("")
-    assert full.open == 0
-
-
-async def test_one_timer_calls_what_is_due_in_its_order():
-    loop = asyncio.get_running_loop()
-    called: list[str] = []
-    timeouts = SharedTimeouts[str](0.05, called.append)
-    timeouts.set("cleared")
-    timeouts.set("first")
-    timeouts.set("again")
-    timers = len(loop._scheduled)
-    timeouts.set("again")
-    timeouts.clear("cleared")
-    timeouts.clear("never set")
-    timeouts.set("second")
-    assert len(loop._scheduled) == timers
-    await until(lambda: len(called) == 3, 5)
-    assert called == ["first", "again", "second"]
-    assert "first" not in timeouts
-
-
-async def test_many_that_are_due_at_once_do_not_hold_up_the_event_loop():
-    held_up = most = 0
-
-    def expired(_: int) -> None:
-        nonlocal held_up, most
-        held_up += 1
-        most = max(most, held_up)
-
-    timeouts = SharedTimeouts[int](0.02, expired)
-    for n in range(1000):
-        timeouts.set(n)
-    while 0 in timeouts or 999 in timeouts:
-        held_up = 0
-        await let_time_pass(0)
-    assert most == 200
-
-
-async def test_a_socket_of_half_a_frame_and_a_reset_leaves_nothing():
-    held = Held()
-    app = socket_app(held)
-    async with serving(app) as url:
-        async with raw_socket(url) as socket:
-            await socket.write(frame(TEXT, b"x" * 50_000)[:40_000])
-            await until(lambda: app.request_bytes.total > 30_000, 5)
-            linger = struct.pack("ii", 1, 0)
-            writer = socket.http.writer
-            writer.get_extra_info("socket").setsockopt(
-                sockets.SOL_SOCKET, sockets.SO_LINGER, linger
-            )
-        await until(lambda: app.request_bytes.total == app.sockets.open == 0, 5)

@@ -18,7 +18,7 @@ from parley.server.app import Settings
 from parley.server.run import serving
 from parley.server.settings import TlsOptions
 from tests.kit.certificates import Authority, trusting
-from tests.kit.http import JSON, WAIT, call, connection
+from tests.kit.http import WAIT, connection
 from tests.kit.servers import under_uvicorn
 from tests.kit.websocket import (
     TEXT,
@@ -36,36 +36,12 @@ pytestmark = pytest.mark.anyio
 
 
 CARD = "/.well-known/agent-card.json"
-BODY = call("SendMessage", {"message": {"messageId": "m-1", "role": "ROLE_USER", "parts": []}})
 
 
 @pytest.fixture(scope="module")
 async def url() -> AsyncIterator[str]:
     async with serving(socket_app()) as url:
         yield url
-
-
-async def test_a_handshake_is_answered_as_the_specification_does(url):
-    async with connection(url) as http:
-        await http.write(head_of())
-        status, headers = await http.head()
-        assert status == 101
-        assert headers["sec-websocket-accept"] == "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
-        assert headers["upgrade"].lower() == "websocket"
-        assert headers["connection"].lower() == "upgrade"
-        assert "sec-websocket-protocol" not in headers
-
-
-@pytest.mark.parametrize("size", [1, 17, 10**6])
-async def test_what_comes_behind_the_head_is_read_however_it_arrives(url, size):
-    data = head_of() + frame(TEXT, b"at once") + frame(TEXT, b"and more")
-    async with connection(url) as http:
-        for n in range(0, len(data), size):
-            await http.write(data[n : n + size])
-        assert (await http.head())[0] == 101
-        socket = RawSocket(http)
-        assert await socket.read() == (TEXT, b"at once")
-        assert await socket.read() == (TEXT, b"and more")
 
 
 async def test_requests_before_the_upgrade_are_answered_first(url):
@@ -79,33 +55,11 @@ async def test_requests_before_the_upgrade_are_answered_first(url):
         assert await RawSocket(http).read() == (TEXT, b"hello")
 
 
-async def test_an_upgrade_after_an_answer_was_read(url):
-    async with connection(url) as http:
-        assert (await http.ask("GET", CARD)).status == 200
-        await http.write(head_of())
-        assert (await http.head())[0] == 101
-        await RawSocket(http).echoed("hello")
-
-
-@pytest.mark.parametrize("version", ["12", "8", "", "13, 12", None])
-async def test_another_version_is_told_the_right_one(url, version):
-    answer = await refused(url, Sec_WebSocket_Version=version)
-    assert (answer.status, answer.headers["sec-websocket-version"]) == (426, "13")
-    assert answer.headers["upgrade"] == "websocket"
-    assert "version 13" in answer.json["error"]
-
-
 @pytest.mark.parametrize("key", ["short", "not base64 at all ======", "A" * 24, None])
 async def test_a_bad_key_is_refused(url, key):
     answer = await refused(url, Sec_WebSocket_Key=key)
     assert answer.status == 400
     assert "Sec-WebSocket-Key" in answer.json["error"]
-
-
-async def test_two_keys_are_refused(url):
-    async with connection(url) as http:
-        await http.write(head_of()[:-2] + b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
-        assert (await http.response()).status == 400
 
 
 HTTP = {
@@ -116,43 +70,6 @@ HTTP = {
     "of something else": head_of(Upgrade="h2c"),
     "of several": head_of(Upgrade="websocket, h2c"),
 }
-
-
-@pytest.mark.parametrize("data", HTTP.values(), ids=HTTP)
-async def test_what_asks_for_no_socket_is_answered_over_http(url, data):
-    async with connection(url) as http:
-        await http.write(data)
-        assert (await http.head())[0] == 426
-
-
-async def test_a_head_request_that_asks_for_a_socket_gets_no_body(url):
-    async with connection(url) as http:
-        await http.write(head_of(CARD, method="HEAD"))
-        assert (await http.response(to_head=True)).status == 200
-        assert (await http.ask("GET", CARD)).status == 200
-
-
-async def test_a_path_that_takes_no_socket_answers_as_ever(url):
-    assert "name" in (await refused(url, CARD)).json
-    assert (await refused(url, "/nothing/here")).status == 404
-    async with connection(url) as http:
-        given = "".join(f"{name}: {value}\r\n" for name, value in JSON.items()).encode()
-        head = head_of("/", method="POST", Content_Length=str(len(BODY)))[:-2] + given + b"\r\n"
-        await http.write(head + BODY)
-        assert "jsonrpc" in (await http.response()).json
-
-
-async def test_a_subprotocol_is_one_that_the_client_offers(url):
-    async with connection(url) as http:
-        await http.write(head_of(Sec_WebSocket_Protocol="one, two"))
-        assert (await http.head())[1]["sec-websocket-protocol"] == "one"
-
-    async def insists(scope, receive, send):
-        await receive()
-        await send({"type": "websocket.accept", "subprotocol": "three"})
-
-    async with serving(socket_app(insists)) as other:
-        assert (await refused(other, Sec_WebSocket_Protocol="one")).status == 500
 
 
 async def test_the_scope_is_that_of_the_request():
@@ -188,10 +105,6 @@ async def test_half_a_head_ends_at_the_timeout_and_a_socket_does_not():
             await socket.echoed("still here")
 
 
-async def test_a_head_that_is_too_large_is_refused(url):
-    assert (await refused(url, X_Large="x" * 70_000)).status == 431
-
-
 async def test_what_the_app_refuses_with_is_the_answer(url):
     async def refuse(scope, receive, send):
         await receive()
@@ -208,62 +121,14 @@ async def test_what_the_app_refuses_with_is_the_answer(url):
         assert await asyncio.wait_for(http.reader.read(), WAIT) == b"not you"
 
 
-async def test_an_app_that_fails_or_says_nothing_answers_500(caplog):
-    async def fail(scope, receive, send):
-        raise ValueError("broken")
-
-    async def say_nothing(scope, receive, send):
-        await receive()
-
-    async def close(scope, receive, send):
-        await send({"type": "websocket.close"})
-
-    for handler, status in ((fail, 500), (say_nothing, 500), (close, 403)):
-        async with serving(socket_app(handler)) as url:
-            assert (await refused(url)).status == status
-    assert "broken" in caplog.text
-    assert "neither accepted nor rejected" in caplog.text
-
-
-@pytest.mark.parametrize("header", [(b"x-split", b"a\r\nb: c"), (b"sec-websocket-accept", b"x")])
-async def test_a_handler_writes_no_header_that_breaks_the_answer(header, caplog):
-    async def split(scope, receive, send):
-        await receive()
-        await send({"type": "websocket.accept", "headers": [header]})
-
-    async with serving(socket_app(split)) as url:
-        answer = await refused(url)
-        assert answer.status == 500
-        assert "b" not in answer.headers
-
-
 # -- webSockets with clients and servers of other people, over TLS and in a mounted app ------------
 
 
 AUTHORITY = Authority()
-MIB = 1024 * 1024
 
 
 def ws(url: str) -> str:
     return url.replace("http", "ws", 1)
-
-
-async def test_websockets_speaks_to_it():
-    async with serving(socket_app()) as url:
-        offers = ["first", "second"]
-        async with connect(f"{ws(url)}/echo", subprotocols=offers, max_size=None) as socket:
-            assert socket.subprotocol == "first"
-            assert "Sec-WebSocket-Extensions" not in socket.response.headers  # memory
-            for text in ("hello", "", "☃" * 1000, "x" * MIB):
-                await socket.send(text)
-                assert await socket.recv() == text
-            await socket.send(["in ", "three ", "frames"])
-            assert await socket.recv() == "in three frames"
-            await (await socket.ping())
-        assert (socket.close_code, socket.close_reason) == (1000, "")
-        with pytest.raises(websockets.InvalidStatus) as refusal:
-            await connect(f"{ws(url)}/nowhere")
-        assert refusal.value.response.status_code == 404
 
 
 async def test_aiohttp_speaks_to_it():
