@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from importlib import import_module
 
 import pytest
-import typer
 
-from parley.cli import command as commands_module
-from parley.cli.app import CORE
 from tests.cli.scripted import TASK_ID, Answer, message, task
 
 URN = "urn:air:example.com:agent:scripted"
@@ -73,21 +69,6 @@ def named(agent, tmp_path, monkeypatch):
     return agent
 
 
-def test_the_table_has_every_command_that_takes_an_agent(monkeypatch):
-    found = set()
-
-    def registered(app, name, *fields, **more):
-        if "agent_card" in fields:
-            found.add(name)
-        return lambda function: function
-
-    monkeypatch.setattr(commands_module, "settings_command", registered)
-    for module in sorted(CORE - {"serve", "completion", "config"}):
-        file = import_module(f"parley.cli.commands.{module.partition('-')[0]}")
-        file.COMMANDS.register(typer.Typer())
-    assert found == {words.split()[-1] for words in COMMANDS}
-
-
 @pytest.mark.parametrize("place", ["first", "flag"])
 @pytest.mark.parametrize("form", [form for form in FORMS if form != "url"])
 @pytest.mark.parametrize("command", COMMANDS)
@@ -143,16 +124,6 @@ def test_one_sentence_says_what_names_no_agent(parley, named, command, form):
     )
 
 
-def test_an_identifier_needs_a_registry(parley, named, monkeypatch):
-    monkeypatch.delenv("PARLEY_REGISTRY")
-    ran = parley("task", "list", URN)
-    assert ran.status == 3
-    assert "--registry or PARLEY_REGISTRY names it" in ran.stderr
-    named.says("SendMessage", Answer(result={"task": task("INPUT_REQUIRED", "When?")}))
-    ran = parley("send", URN, "Hello", "--registry", "agents.json")
-    assert f"send -a {URN} --registry agents.json --task-id" in ran.stdout
-
-
 def test_credentials_of_an_agent_do_not_go_to_its_registry(parley, named, monkeypatch):
     monkeypatch.setenv("A2ACLI_BEARER", "for-the-agent")
     named.card["securitySchemes"] = {"b": {"httpAuthSecurityScheme": {"scheme": "bearer"}}}
@@ -173,16 +144,6 @@ def test_credentials_of_a_registry_go_there_alone_and_are_shown_nowhere(parley, 
     assert ran.status == 3
     assert any("for-the-registry" in str(each.headers) for each in named.asked + named.fetched)
     assert "for-the-registry" not in ran.stdout + ran.stderr
-
-
-def test_two_names_for_the_agent_are_one_too_many(parley, named):
-    ran = parley("task", "get", named.url, TASK_ID, "-a", named.url)
-    assert (ran.status, "the agent is named twice" in ran.stderr) == (2, True)
-
-
-def test_a_single_argument_of_send_is_the_message(parley, named):
-    assert parley("send", "http://example.com", "-a", named.url).status == 0
-    assert named.asked[-1].params["message"]["parts"] == [{"text": "http://example.com"}]
 
 
 def test_an_argument_that_may_be_left_out_is_left_out_behind_an_address(parley, named, tmp_path):

@@ -51,16 +51,6 @@ def test_a_card_is_had_from_a_host_a_url_and_a_file(parley, ready, tmp_path):
     assert parley("task", "get", TASK_ID, "-a", str(file)).status == 0
 
 
-def test_a_card_is_shown_with_its_security_and_its_json_unchanged(parley, ready):
-    ready.card["securitySchemes"] = {"k": KEY_IN_HEADER, "b": BEARER}
-    ready.card["securityRequirements"] = [{"schemes": {"k": {}, "b": {"list": ["read"]}}}]
-    ready.card["inTheFuture"] = {"is": "kept"}
-    ran = parley("card", "get", "-a", ready.url)
-    assert "Security scheme: k: API key in header X-Agent-Key\n" in ran.stdout
-    assert "Security requirement: k and b (read)\n" in ran.stdout
-    assert parley("card", "get", "-a", ready.url, "-o", "json").document == ready.card
-
-
 def test_credentials_go_where_the_card_says(parley, ready, monkeypatch):
     """A2ACLI_AUTH_001"""
     ready.card["securitySchemes"] = {"b": BEARER}

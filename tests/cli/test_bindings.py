@@ -82,12 +82,3 @@ def _check(parley, served, binding, version):
     assert (ran.status, ran.error["code"]) == (1, "TaskNotCancelableError")
     ran = parley("task", "get", "no-such-task", *flags, "-o", "json")
     assert (ran.status, ran.error["code"]) == (1, "TaskNotFoundError")
-
-
-def test_commands_to_go_on_with_keep_binding_and_version(parley, served):
-    flags = ("--transport", "jsonrpc", "--a2a-version", "0.3")
-    ran = parley("send", "hello", "-a", served, *flags)
-    assert " ".join(flags) in ran.field("Next")
-    ran = parley("task", "list", "-a", served, *flags, "-o", "json")
-    assert (ran.status, ran.error["code"]) == (1, "UnsupportedOperationError")
-    assert "version 0.3 of the protocol has no ListTasks" in ran.error["message"]

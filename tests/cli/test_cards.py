@@ -6,11 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.kit.scripted_server import card
-
-from .scripted import Answer, task
 
 NOWHERE = "http://127.0.0.1:9"
 
@@ -31,19 +27,6 @@ def test_credentials_that_a_card_wants_and_does_not_describe_are_told(parley, tm
     assert "without credentials" not in ran.stderr
 
 
-@pytest.mark.parametrize("version", ["0.2.0", "0.2.5", "0.2.6"])
-def test_an_agent_of_0_2_is_called_as_one_of_0_3(parley, agent, version):
-    del agent.card["supportedInterfaces"]
-    agent.card.update(url=f"{agent.url}/rpc", protocolVersion=version)
-    ran = parley("task", "get", "task-1", "-a", agent.url)
-    assert ran.status == 1
-    hint = "call it in a version that it supports: --a2a-version 0.3"
-    assert hint in ran.stderr
-    agent.says("tasks/get", Answer(result={**task(), "kind": "task", "status": OLD_STATUS}))
-    ran = parley("task", "get", "task-1", "-a", agent.url, *hint.split()[-2:])
-    assert (ran.status, agent.asked[-1].method) == (0, "tasks/get")
-
-
 def test_the_hint_for_a_version_leads_to_one_that_is_offered(parley, agent):
     agent.card["supportedInterfaces"] = [agent.interface(protocolVersion="1.0")]
     ran = parley("task", "get", "task-1", "-a", agent.url, "--a2a-version", "0.3")
@@ -51,9 +34,6 @@ def test_the_hint_for_a_version_leads_to_one_that_is_offered(parley, agent):
     agent.card["supportedInterfaces"] = [agent.interface(protocolVersion="0.1.0")]
     ran = parley("task", "get", "task-1", "-a", agent.url)
     assert "parley supports 1.0 and 0.3; the agent supports neither" in ran.stderr
-
-
-OLD_STATUS = {"state": "completed"}
 
 
 # -- card validate ---------------------------------------------------------------------------------
@@ -96,36 +76,6 @@ def missing(*names: str) -> set[str]:
 
 def without_hints(lines: set[str]) -> set[str]:
     return {line.partition(" (unknown here")[0] for line in lines}
-
-
-@pytest.mark.parametrize(
-    "members",
-    [
-        OLD,
-        NEW,
-        {**OLD, **NEW},
-        # As in cards of the official samples.
-        {**OLD, "provider": {"organization": "A", "url": "http://www.a-2.example"}},
-        {**OLD, "iconUrl": "http://a.example/icon.png", "url": "https://a.example/?auth=none"},
-        {**NEW, "documentationUrl": "http://a.example/docs"},
-        {**OLD, "securitySchemes": {"k": {"type": "apiKey", "in": "header", "name": "X"}}},
-    ],
-)
-def test_a_card_with_what_its_version_requires_is_valid(parley, tmp_path, members):
-    assert faults(parley, tmp_path, members) == set()
-
-
-@pytest.mark.parametrize("name", [*OLD])
-def test_a_required_member_of_0_3_is_missed(parley, tmp_path, name):
-    members = {each: value for each, value in OLD.items() if each != name}
-    expected = missing("supportedInterfaces") if name == "url" else missing(name)
-    assert without_hints(faults(parley, tmp_path, members)) == expected
-
-
-@pytest.mark.parametrize("name", [*NEW])
-def test_a_required_member_of_1_0_is_missed(parley, tmp_path, name):
-    members = {each: value for each, value in NEW.items() if each != name}
-    assert without_hints(faults(parley, tmp_path, members)) == missing(name)
 
 
 def test_everything_is_said_at_once_and_as_the_card_names_it(parley, tmp_path):
@@ -176,33 +126,4 @@ def test_members_of_0_3_in_a_card_of_1_0_are_named(parley, tmp_path):
     }
 
 
-@pytest.mark.parametrize("members", [OLD, NEW, {"name": "A"}])
-def test_a_card_behind_a_byte_order_mark_is_read(parley, tmp_path, members):
-    path = tmp_path / "bom.json"
-    path.write_text(json.dumps(members), encoding="utf-8-sig")
-    ran = parley("card", "validate", "-a", str(path))
-    assert ran.status == (1 if members == {"name": "A"} else 0)
-    assert "JSON" not in ran.stderr
-
-
 # -- settings --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("send", "hi"),
-        ("task", "get", "t-1"),
-        ("task", "list"),
-        ("card", "get"),
-        ("card", "validate"),
-    ],
-)
-def test_a_transport_that_does_not_exist_is_refused(parley, tmp_path, words):
-    path = written(tmp_path, NEW)
-    for typo in ("jsonrcp", "grpc,jsonrcp"):
-        ran = parley(*words, "-a", path, "--transport", typo)
-        assert ran.status == 2
-        assert "'jsonrcp' is not a known binding; there are JSONRPC, HTTP+JSON, GRPC" in (
-            ran.stderr
-        )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.scripted import TASK_ID, Answer, artifact_update, task
+from tests.cli.scripted import TASK_ID, Answer, task
 from tests.kit.processes import Running, free_port
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
@@ -30,51 +30,10 @@ def test_ctrl_c_leaves_the_task_running_and_says_how_to_find_it(agent, tmp_path)
     assert agent.count("CancelTask") == 0
 
 
-@posix
-def test_a_reader_that_goes_away_ends_the_command_quietly(agent, tmp_path):
-    chunks = [artifact_update("x" * 2000, append=n > 0) for n in range(100)]
-    agent.says("SendStreamingMessage", Answer(events=[{"task": task("WORKING")}, *chunks]))
-    command = [sys.executable, "-m", "parley.cli", "send", "go", "--stream", "-a", agent.url]
-    ran = subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert ran.stdout.readline() == f"Task: {TASK_ID}\n"
-    ran.stdout.close()
-    said = ran.stderr.read()
-    ran.stderr.close()
-    assert ran.wait(15) == 141
-    assert said == ""
-
-
 def run_python(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=30
     )
-
-
-def test_help_loads_neither_client_nor_server(tmp_path):
-    heavy = ("aiohttp", "uvicorn", "starlette", "rich", "asyncio", "parley.client", "parley.agent")
-    code = f"""
-import sys
-from parley.cli.app import run
-for words in (["--help"], ["send", "--help"], ["config", "show"]):
-    assert run(words) == 0
-print([name for name in {heavy!r} if name in sys.modules], file=sys.stderr)
-"""
-    ran = run_python(code, tmp_path)
-    assert ran.stderr.strip() == "[]"
-
-
-def test_calling_loads_no_server_and_no_terminal_library(agent, tmp_path):
-    agent.says("GetTask", Answer(result=task()))
-    code = f"""
-import sys
-from parley.cli.app import run
-assert run(["task", "get", "x", "-a", "{agent.url}"]) == 0
-names = ("uvicorn", "starlette", "rich", "parley.agent", "parley.server")
-print([name for name in names if name in sys.modules], file=sys.stderr)
-"""
-    assert run_python(code, tmp_path).stderr.strip() == "[]"
 
 
 def test_without_its_extra_the_command_says_how_to_install_it(tmp_path):
@@ -179,77 +138,7 @@ def test_a_killed_server_costs_a_streaming_command_nothing(tmp_path):
 # -- commands that other packages add, by an entry point -------------------------------------------
 
 
-MODULE = """
-import typer
-
-def register(app):
-    group = typer.Typer(rich_markup_mode=None)
-    app.add_typer(group, name="fleet", help="Look at all of our agents.")
-
-    @group.command("count")
-    def count(names: list[str]):
-        print(f"{len(names)} agents")
-
-    @group.command("list")
-    def list_all():
-        pass
-
-def more(group):
-    @group.command("count")
-    def count():
-        print("no keys")
-"""
-
-
-ENTRIES = """
-[parley.commands]
-fleet = fleet_tools:register
-send = fleet_tools:register
-keys count = fleet_tools:more
-broken = fleet_tools:missing
-"""
-
-
-def package(folder: Path) -> None:
-    """Write an installed package that adds ``fleet``, and wants to replace ``send``."""
-    (folder / "fleet_tools.py").write_text(MODULE, "utf-8")
-    info = folder / "fleet_tools-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fleet-tools\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(ENTRIES, "utf-8")
-
-
 def said(folder: Path, *arguments: str) -> tuple[int, str]:
     with Running(arguments, folder, PYTHONPATH=str(folder)) as running:
         status = running.end()
     return status, running.output["stdout"] + running.output["stderr"]
-
-
-def test_a_package_adds_a_command(tmp_path: Path) -> None:
-    package(tmp_path)
-    assert said(tmp_path, "fleet", "count", "a", "b") == (0, "2 agents\n")
-    _, listed = said(tmp_path, "--help")
-    table = listed.partition("Start here:")[2].partition("warning:")[0]
-    commands = [line.split()[0] for line in table.splitlines() if line.startswith("  ")]
-    assert commands[-1] == "fleet"
-    assert "'broken' (fleet_tools:missing) cannot be loaded: AttributeError" in listed
-    assert {"registry", "mcp", "conformance", "agents", "catalog"} <= set(commands)
-
-
-def test_a_package_replaces_no_command_of_the_core(tmp_path: Path) -> None:
-    package(tmp_path)
-    status, text = said(tmp_path, "send", "--help")
-    assert status == 0
-    assert "Send a message" in text
-
-
-def test_a_package_adds_a_command_to_a_group_of_the_core(tmp_path: Path) -> None:
-    package(tmp_path)
-    assert said(tmp_path, "keys", "count") == (0, "no keys\n")
-    assert "share" in said(tmp_path, "keys", "--help")[1]
-
-
-def test_an_unknown_command_is_refused_with_the_known_ones_in_mind(tmp_path: Path) -> None:
-    status, text = said(tmp_path, "registri")
-    assert status == 2
-    assert "registry" in text

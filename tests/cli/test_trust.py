@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from parley.client.bindings.binding import is_supported
 from tests.cli.scripted import TASK_ID, Answer, ScriptedAgent, message, task
 
 SECRET = "the-s3cret"
@@ -110,23 +107,6 @@ def test_the_agents_own_origin_is_preferred_and_that_is_said(parley, agent, else
     assert elsewhere.asked == []
 
 
-def test_a_card_elsewhere_is_shown_with_a_warning(parley, led_away, elsewhere):
-    ran = parley("card", "get", "-a", led_away.url, *BEARER)
-    assert (ran.status, ran.field("Selected")) == (0, "none")
-    assert f"is to be called at {elsewhere.url}" in ran.stderr
-    assert "--trust-origin" in ran.stderr
-    ran = parley("card", "get", "-a", led_away.url)
-    assert ran.field("Selected") == f"JSONRPC 1.0 {elsewhere.url}/rpc"
-
-
-def test_commands_to_go_on_with_keep_who_is_trusted(parley, led_away, elsewhere):
-    elsewhere.says("SendStreamingMessage", Answer(events=[{"task": task("INPUT_REQUIRED")}]))
-    flags = ("-a", led_away.url, *BEARER, "--trust-origin", elsewhere.url)
-    ran = parley("send", "hi", *flags)
-    assert f"--trust-origin {elsewhere.url}" in ran.field("Next")
-    assert SECRET not in ran.stdout + ran.stderr
-
-
 def test_a_password_in_the_address_is_a_credential_and_never_shown(parley, led_away, elsewhere):
     address = led_away.url.replace("://", f"://me:{SECRET}@")
     ran = parley("task", "get", TASK_ID, "-a", address, "--debug", "--verbose")
@@ -144,31 +124,6 @@ def test_a_password_in_the_address_is_a_credential_and_never_shown(parley, led_a
         assert (ran.status, ran.error["code"]) == (2, "A2ACLI_ERR_USAGE")
         assert "a user and a password" in ran.error["message"]
         assert SECRET not in ran.stdout + ran.stderr
-
-
-@pytest.mark.parametrize(
-    ("binding", "url", "flags", "warned"),
-    [
-        ("JSONRPC", "http://agent.example/rpc", (), False),  # it is refused
-        ("JSONRPC", "http://agent.example/rpc", ("--insecure",), True),
-        ("JSONRPC", "https://agent.example/rpc", (), False),
-        ("JSONRPC", "http://127.0.0.1:1/rpc", (), False),
-        ("GRPC", "agent.example:50051", (), False),
-        ("GRPC", "agent.example:50051", ("--insecure",), True),
-    ],
-)
-def test_what_goes_out_unencrypted_is_warned_of(
-    parley, agent, tmp_path, binding, url, flags, warned
-):
-    if not is_supported(binding):
-        pytest.skip(f"{binding} is not installed")
-    agent.card["supportedInterfaces"] = [agent.interface(protocolBinding=binding, url=url)]
-    (tmp_path / "card.json").write_text(json.dumps(agent.card))
-    # A card that declares no extended one: it is known whom to call, and nobody is called.
-    ran = parley("card", "get", "--extended", "-a", "card.json", *BEARER, *flags)
-    assert ran.status == 1
-    words = "the credential is sent to agent.example without encryption"
-    assert (words in ran.stderr) is warned
 
 
 # -- files that nobody named ----------------------------------------------------------------------
@@ -277,29 +232,3 @@ def test_settings_that_decide_nothing_of_the_kind_may_be_in_any_file(parley, age
         "A2ACLI_TIMEOUT=20s\nA2ACLI_INSECURE=no\nA2ACLI_TRANSPORT=jsonrpc\nA2ACLI_VERBOSE=yes\n"
     )
     assert parley(*GET, "-a", agent.url, *BEARER).status == 0
-
-
-def test_a_file_names_no_proxy_and_no_authority(parley, agent, elsewhere, folder):
-    ready(agent)
-    (folder.parent / ".env").write_text(
-        f"HTTP_PROXY={elsewhere.url}\nhttp_proxy={elsewhere.url}\nALL_PROXY={elsewhere.url}\n"
-        "SSL_CERT_FILE=/nowhere\nGRPC_DEFAULT_SSL_ROOTS_FILE_PATH=/nowhere\n"
-        f"A2ACLI_HTTP_PROXY={elsewhere.url}\n"
-    )
-    assert parley(*GET, "-a", agent.url, *BEARER).status == 0
-    for line in (f"A2ACLI_PROXY={elsewhere.url}", "A2ACLI_CA_FILE=/nowhere"):
-        (folder.parent / ".env").write_text(line)
-        ran = parley(*GET, "-a", agent.url, *BEARER)
-        assert (ran.status, "not from this file" in ran.stderr) == (2, True)
-    assert elsewhere.asked == elsewhere.fetched == []
-
-
-def test_the_users_own_file_may_say_everything(parley, agent, folder, tmp_path, monkeypatch):
-    ready(agent)
-    own_file(tmp_path, f"A2ACLI_AGENT_CARD={agent.url}\n")
-    assert parley(*GET, *BEARER).status == 0
-    monkeypatch.chdir(tmp_path / ".config" / "a2a-cli")  # where it is the local one, too
-    assert parley(*GET, *BEARER).status == 0
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("A2ACLI_CONFIG", str(tmp_path / ".config" / "a2a-cli" / ".env"))
-    assert parley(*GET, *BEARER).status == 0

@@ -17,18 +17,11 @@ from parley.model.tasks import TaskState
 from parley.push.dispatcher import PushDispatcher
 from parley.push.http_sender import DeliveryFailure, WebhookAnswer
 from parley.push.proofs import Proofs, WebhookAttempt
-from parley.push.scheduler import (
-    DeliveryCall,
-    Destination,
-    DestinationBusy,
-    DestinationCap,
-    DestinationCaps,
-)
-from parley.security.egress import Egress, dialled, site_of
+from parley.push.scheduler import DeliveryCall, DestinationBusy, DestinationCap, DestinationCaps
+from parley.security.egress import Egress, dialled
 from parley.store.events import Scope
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.webhooks import PushRecord
-from tests.engine.fleet import Fleet
 from tests.kit.records import creation, status
 from tests.kit.waiting import Clock, let_time_pass, until
 from tests.kit.webhooks import webhook
@@ -136,113 +129,7 @@ async def first_task(pushed: Any, n: int) -> str:
     return str(list(pushed.store._logs)[n])
 
 
-async def test_a_host_that_the_operator_names_has_no_cap() -> None:
-    agent = Agent("Steps")
-
-    @agent.skill(replies="task")
-    async def step(turn: Turn) -> None:
-        for n in range(10):
-            await turn.working(str(n))
-
-    async with webhook() as hook, pushing(agent, allowed=["127.0.0.0/8"]) as pushed:
-        pushed.host.push._scheduler.caps._cap = DestinationCap(per_minute=1, concurrent=1)
-        await pushed.task("go", hook.url)
-        await hook.until_over()
-
-
-async def test_replicas_that_share_a_store_have_equal_parts(fleet: Fleet) -> None:
-    agent = Agent("Steps")
-
-    @agent.skill(replies="task")
-    async def step(turn: Turn) -> None:
-        await turn.working("1")
-
-    for _ in range(3):
-        await fleet.add(agent)
-    for each in fleet.replicas:
-        each.host.push._counted = -100.0
-        await each.host.push.reconcile()
-        part = each.host.push._scheduler.caps._cap
-        assert part == DestinationCap(per_minute=2000, concurrent=42)
-
-
 # -- one cap, with a clock of its own ------------------------------------------------------------
-
-
-def destination_at(origin: str, caller: str = "ada") -> Destination:
-    return Destination(caller, origin)
-
-
-def admitted(caps: DestinationCaps, destination: Destination) -> DeliveryCall:
-    delivery = caps.admit(destination)
-    assert delivery is not None
-    return delivery
-
-
-@pytest.mark.parametrize("most", [1, 2, 3, 7, 60, 600])
-async def test_no_minute_has_more_than_the_cap(most: int) -> None:
-    clock = Clock(1000.0)
-    caps = DestinationCaps(DestinationCap(per_minute=most), lambda d: None, clock=clock)
-    sent: list[float] = []
-    for _ in range(3000):
-        clock.now += 0.1
-        destination = destination_at("https://victim.example.com:443")
-        if (delivery := caps.admit(destination)) is not None:
-            delivery.permit()
-            while delivery.permit():
-                sent.append(clock.now)
-            sent.append(clock.now)
-            delivery.end()
-        elif destination.waits_in is not None:
-            destination.waits_in.remove(destination)
-    caps.close()
-    for at in sent:
-        assert len([each for each in sent if at <= each < at + 60]) <= most
-    assert len(sent) >= most * 5 * 3 // 4 - 1, "and nearly all of it may be used"
-
-
-async def test_a_request_that_is_not_made_is_given_back() -> None:
-    caps = DestinationCaps(DestinationCap(per_minute=4), lambda d: None, clock=Clock(1000.0))
-    for _ in range(10):
-        admitted(caps, destination_at("https://victim.example.com:443")).end()
-    caps.close()
-
-
-async def test_an_address_that_is_dialled_counts_for_all_names() -> None:
-    caps = DestinationCaps(DestinationCap(per_minute=8), lambda d: None, clock=Clock(1000.0))
-    for n in range(2):
-        delivery = admitted(caps, destination_at(f"https://n{n}.example.com:443"))
-        assert delivery.permit()
-        delivery.dial("203.0.113.7")
-        delivery.end()
-    late = admitted(caps, destination_at("https://n3.example.com:443"))
-    assert late.permit()
-    with pytest.raises(DestinationBusy):
-        late.dial("::ffff:203.0.113.7")
-    late.end()
-    assert not caps.admit(destination_at("https://n3.example.com:443", "grace")), (
-        "its address is known"
-    )
-    caps.close()
-
-
-async def test_a_token_endpoint_of_one_caller_holds_up_nobodys_webhooks() -> None:
-    clock, shared = Clock(1000.0), "https://hooks.example.com:443"
-    caps = DestinationCaps(DestinationCap(per_minute=64), lambda d: None, clock=clock)
-    mallory = admitted(caps, destination_at(shared, "mallory"))
-    with caps.token_request("mallory", "busy.example.net"):
-        dialled("203.0.113.9")
-    mallory.end()
-    for n in range(64):  # she keeps the address of her token endpoint busy
-        other = caps.admit(destination_at(f"https://n{n}.example.net:443", "mallory"))
-        if other is not None and other.permit():
-            with suppress(DestinationBusy):
-                other.dial("203.0.113.9")
-            other.end()
-    assert caps.admit(destination_at(shared, "ada"))
-    with caps.token_request("ada", "busy.example.net"):
-        dialled("203.0.113.9")
-    caps.close()
 
 
 async def test_token_endpoints_have_a_part_of_the_cap_and_callers_a_part_of_it() -> None:
@@ -313,23 +200,3 @@ async def test_what_a_destination_holds_back_is_sent_before_what_follows(
         assert held
         numbers = [int(told.headers["webhook-id"].rpartition("/")[2]) for told in hook.told]
         assert numbers == list(range(1, len(numbers) + 1))
-
-
-@pytest.mark.parametrize(
-    ("address", "network"),
-    [
-        ("203.0.113.7", "203.0.113.7"),
-        ("::ffff:203.0.113.7", "203.0.113.7"),
-        ("64:ff9b::203.0.113.7", "203.0.113.7"),
-        ("2002:cb00:7107::1", "203.0.113.7"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-    ],
-)
-def test_what_one_machine_has_is_one_destination(address: str, network: str) -> None:
-    assert site_of(address) == network
-
-
-def test_a_cap_of_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="per_minute is at least 1, not 0"):
-        DestinationCap(per_minute=0)

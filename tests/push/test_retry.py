@@ -4,117 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
-from email.utils import formatdate
-from itertools import pairwise
 from typing import Any
 
 import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
-from parley import Agent, CardDetails, Turn
+from parley import Agent, Turn
 from parley.extensions import GetPushHistoryRequest, PushHistory, SetPushOptionsRequest
-from parley.model.errors import PushNotificationNotSupportedError, TaskNotFoundError
+from parley.model.errors import TaskNotFoundError
 from parley.model.operations import AuthenticationInfo
 from parley.model.service import Caller
-from parley.push.delivery import RetryPolicy
-from parley.push.http_sender import DeliveryFailure
 from parley.push.scheduler import OPENS_AFTER, DeliveryJob, Destination
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.webhooks import ATTEMPTS_KEPT, PushState
 from parley.store.task_store import TaskStore
 from tests.kit.waiting import let_time_pass, until
-from tests.kit.webhooks import Told, Webhook, webhook
+from tests.kit.webhooks import Webhook, webhook
 from tests.push.pushing import PATIENT, QUICK, Pushed, config, gated, pushing, writer
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.mark.parametrize("status", [400, 401, 404, 405, 413, 422, 301, 307])
-async def test_a_webhook_that_refuses_is_tried_again_and_slowly(status: int) -> None:
-    agent, gate = gated()
-    gate.set()
-    retry_policy = replace(PATIENT, first_delay=60.0, longest_delay=60.0)
-    async with (
-        webhook() as hook,
-        webhook() as elsewhere,
-        pushing(agent, retry_policy=retry_policy) as caller,
-    ):
-        hook.answer = lambda told: web.Response(
-            status=status, headers={"Location": elsewhere.url}, body=b"x" * 100_000
-        )
-        task = await caller.task("go", hook.url, return_immediately=True)
-        await hook.until(lambda told: len(told) >= 3)
-        assert elsewhere.told == []
-        hook.answer = lambda told: 200
-        push = await caller.settled(task.id, PushState.DONE)
-        assert [told.number for told in hook.told][-push.cursor :] == list(
-            range(1, push.cursor + 1)
-        )
-
-
-def test_the_retry_policy_outlives_a_deploy_of_the_receiver_and_then_gives_up() -> None:
-    retry_policy = RetryPolicy()
-    for failure, first, longest in (
-        (DeliveryFailure("it answers with HTTP 500"), 1.0, 15 * 60.0),
-        (DeliveryFailure("it answers with HTTP 404", is_refusal=True), 60.0, 3600.0),
-    ):
-        delays = [retry_policy.delay(count, failure) for count in range(1, 200)]
-        assert 0.75 * first <= delays[0] <= 1.25 * first
-        assert all(0.75 * longest <= delay <= 1.25 * longest for delay in delays[20:])
-        assert all(later >= 1.2 * delay for delay, later in pairwise(delays[:6]))
-        tries = 1 + sum(
-            sum(delays[:count]) < retry_policy.gives_up_after for count in range(len(delays))
-        )
-        assert 20 < tries < 140
-        asked = failure._replace(retry_after=7200.0)
-        assert 7200.0 <= retry_policy.delay(1, asked) <= 7200.0 * 1.1
-        asked = failure._replace(retry_after=1e9)
-        assert 86_400.0 <= retry_policy.delay(1, asked) <= 86_400.0 * 1.1
-        asked = failure._replace(retry_after=0.0)
-        assert retry_policy.delay(30, asked) >= 0.75 * longest  # never sooner than without
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"timeout": 0}, {"first_delay": -1}, {"longest_delay": float("nan")}, {"quick": 1e9}]
-)
-def test_a_retry_policy_with_impossible_times_is_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        RetryPolicy(**wrong)
-
-
-@pytest.mark.parametrize("status", [429, 503])
-@pytest.mark.parametrize("is_date", [False, True])
-async def test_a_webhook_is_not_called_again_before_it_wants_to_be(
-    status: int, is_date: bool
-) -> None:
-    agent, gate = gated()
-    gate.set()
-    times: list[float] = []
-
-    def answer(told: Told) -> web.Response:
-        times.append(time.time())
-        if len(times) > 1:
-            return web.Response()
-        wish = formatdate(times[0] + 3, usegmt=True) if is_date else "2"
-        return web.Response(status=status, headers={"Retry-After": wish})
-
-    async with webhook() as hook, pushing(agent, retry_policy=PATIENT) as caller:
-        hook.answer = answer
-        await caller.task("go", hook.url)
-        await hook.until(lambda told: len(told) >= 2)
-        assert times[1] - times[0] >= 1.9  # a date has no fractions
-
-
-async def test_other_answers_say_nothing_about_when_to_come_again() -> None:
-    agent, gate = gated()
-    gate.set()
-    async with webhook() as hook, pushing(agent, retry_policy=PATIENT) as caller:
-        hook.answer = lambda told: web.Response(status=500, headers={"Retry-After": "3600"})
-        await caller.task("go", hook.url)
-        await hook.until(lambda told: len(told) >= 3)
 
 
 async def test_one_that_answers_again_has_the_others_at_its_origin_told_at_once() -> None:
@@ -148,24 +58,6 @@ async def test_one_that_answers_again_has_the_others_at_its_origin_told_at_once(
         assert count("/well") == len(await caller.store.events(well.id, 0, 100))
         assert count("/sick") == 2
         assert (await caller.settled(sick.id, PushState.ACTIVE)).cursor == 0
-
-
-async def test_one_that_is_to_come_later_is_not_woken_before() -> None:
-    agent, gate = gated()
-    gate.set()
-    async with webhook() as hook, pushing(agent, retry_policy=PATIENT) as caller:
-        hook.answer = lambda told: (
-            web.Response(status=503, headers={"Retry-After": "3600"})
-            if told.path == "/later"
-            else 200
-        )
-        base = hook.url.removesuffix("/hook")
-        await caller.task("go", config(f"{base}/later"))
-        await hook.until(bool)
-        for _ in range(3):
-            task = await caller.task("go", f"{base}/well")
-            await caller.settled(task.id, PushState.DONE)
-        assert len([told for told in hook.told if told.path == "/later"]) == 1
 
 
 # -- the circuit of a destination: opened by failures in a row, probed by one, closed by an
@@ -313,21 +205,6 @@ async def test_refusals_are_answers() -> None:
         assert not circuit_of(pushed, hook).is_open
 
 
-async def test_one_callers_circuit_is_not_anothers() -> None:
-    agent, gate = gated()
-    gate.set()
-    async with webhook() as hook, pushing(agent, retry_policy=FOREVER) as pushed:
-        hook.answer = lambda told: 500 if told.path != "/well" else 200
-        for n in range(OPENS_AFTER):
-            await pushed.task("go", at(hook, f"/{n}"))
-        await hook.until(lambda told: len(told) >= OPENS_AFTER)
-        await idle(pushed)
-        assert circuit_of(pushed, hook).is_open
-        grace = replace(pushed.context, caller=Caller(id="grace"))
-        task = await pushed.task("go", at(hook, "/well"), context=grace)
-        await pushed.settled(task.id, PushState.DONE)
-
-
 async def test_a_webhook_that_waits_for_a_day_is_suspended_too() -> None:
     policy = replace(PATIENT, first_delay=0.05, longest_delay=0.1, gives_up_after=0.3)
     async with webhook() as hook, pushing(writer(1), retry_policy=policy) as pushed:
@@ -338,21 +215,6 @@ async def test_a_webhook_that_waits_for_a_day_is_suspended_too() -> None:
             assert "it answers with HTTP 500" in push.note
         sent = [count(hook, f"/{n}") for n in range(len(tasks))]
         assert min(sent) == 0, "the last ones never were a probe"
-
-
-async def test_direct_replies_wait_for_it_and_are_given_up() -> None:
-    agent = Agent("Direct")
-
-    @agent.skill
-    async def say(text: str) -> str:
-        return text
-
-    async with webhook() as hook, pushing(agent, retry_policy=FOREVER) as pushed:
-        hook.answer = lambda told: 500
-        for n in range(OPENS_AFTER + 3):
-            await pushed.send("hi", at(hook, f"/{n}"))
-            await idle(pushed)
-        assert len(hook.told) == OPENS_AFTER
 
 
 def test_what_was_under_way_when_it_opened_changes_nothing() -> None:
@@ -466,22 +328,6 @@ async def test_only_the_owner_sees_it_and_unknown_and_foreign_are_one_answer() -
             asked = SetPushOptionsRequest(task_id=task_id, id=id, events="all")
             with pytest.raises(TaskNotFoundError):
                 await pushed.service.set_push_options(asked, context)
-
-
-async def test_an_agent_without_webhooks_has_none() -> None:
-    from parley import Agent
-    from parley.model.extensions import PUSH_DELIVERY
-
-    agent = Agent("Quiet", card=CardDetails(push_notifications=False))
-
-    @agent.skill
-    async def say(text: str) -> str:
-        return text
-
-    assert PUSH_DELIVERY not in [e.uri for e in agent.card("http://x").capabilities.extensions]
-    async with pushing(agent) as pushed:
-        with pytest.raises(PushNotificationNotSupportedError):
-            await history(pushed, "t")
 
 
 async def test_a_delivery_costs_one_write_and_the_rows_are_bounded(

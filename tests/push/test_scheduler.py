@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import resource
-import socket
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,11 +10,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from parley import Agent
 from parley.model.service import CallContext, Caller
 from parley.push.delivery import RetryPolicy
 from parley.push.scheduler import DeliveryJob, DeliveryLimits, PushScheduler
-from parley.server.sockets import most_connections, most_webhook_calls
 from parley.store.protocols.webhooks import PushState
 from tests.kit.waiting import until
 from tests.kit.webhooks import webhook
@@ -96,20 +90,6 @@ async def test_a_thousand_origins_that_hang_delay_no_other() -> None:
         assert len(caller.host.push._scheduler._running) >= 1000
 
 
-async def test_webhooks_that_hang_at_one_port_do_not_delay_another_port() -> None:
-    async with (
-        hanging() as hung,
-        webhook() as good,
-        pushing(writer(1), retry_policy=SLOW) as caller,
-    ):
-        hung_url = f"http://127.0.0.1:{hung.port}/hook"
-        for _ in range(10):
-            await caller.task("go", hung_url, return_immediately=True)
-        await hung.until(2)
-        await caller.task("go", good.url)
-        await good.until_over()
-
-
 async def test_a_callers_webhooks_that_hang_delay_no_other_at_their_origin_for_four_seconds() -> (
     None
 ):
@@ -148,71 +128,6 @@ async def test_one_callers_webhooks_that_hang_do_not_delay_anothers_at_the_same_
         await caller.task("go", hook.url, context=as_caller(caller, "grace"))
         await hook.until_over()
         never.set()
-
-
-async def test_one_callers_direct_replies_leave_room_for_anothers() -> None:
-    agent = Agent("Direct")
-
-    @agent.skill
-    async def say(text: str) -> str:
-        return text
-
-    async with hanging() as hung, webhook() as hook, pushing(agent, retry_policy=SLOW) as caller:
-        for n in range(1100):
-            await caller.send("hello", hung.url(n % 10))
-        await caller.send("hello", hook.url, context=as_caller(caller, "grace"))
-        await hook.until(bool)
-
-
-async def test_one_callers_names_that_hang_do_not_delay_anothers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    gate = threading.Event()
-    asked: set[str] = set()
-    look_up = socket.getaddrinfo
-
-    def getaddrinfo(host: str, *rest: Any, **options: Any) -> Any:
-        if host.endswith(".example.com"):
-            asked.add(host)
-            gate.wait(60)
-            raise socket.gaierror(socket.EAI_AGAIN, "no answer")
-        return look_up(host, *rest, **options)
-
-    monkeypatch.setattr("parley.security.egress.socket.getaddrinfo", getaddrinfo)
-    try:
-        async with webhook() as hook, pushing(writer(1), retry_policy=SLOW) as caller:
-            for n in range(200):
-                url = f"http://n{n}.example.com/"
-                await caller.task("go", url, return_immediately=True)
-            async with asyncio.timeout(30):
-                await until(lambda: len(asked) >= 32)
-            url = hook.url.replace("127.0.0.1", "localhost")
-            await caller.task("go", url, context=as_caller(caller, "grace"))
-            await hook.until_over()
-            assert len(asked) == 32
-    finally:
-        gate.set()
-
-
-async def test_a_server_without_room_for_a_connection_blames_no_webhook(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("parley.push.delivery.STORE_PAUSE", 0.01)
-    left = [errno.EMFILE, errno.ENFILE, errno.EMFILE]
-
-    class Full:
-        async def resolve(self, name: str, port: int = 0, family: Any = 0) -> list[Any]:
-            if left:
-                raise OSError(left.pop(), "Too many open files")
-            place = {"hostname": name, "host": "127.0.0.1", "port": port, "proto": 0}
-            return [{**place, "family": socket.AF_INET, "flags": socket.AI_NUMERICHOST}]
-
-    retry_policy = replace(PATIENT, first_delay=60.0, gives_up_after=0.0)
-    async with webhook() as hook, pushing(writer(1), retry_policy=retry_policy) as caller:
-        caller.host.push._sender._resolver = Full()  # type: ignore[assignment]
-        await caller.task("go", hook.url.replace("127.0.0.1", "hooks.example.com"))
-        await hook.until_over()
-        assert left == []
 
 
 # -- the scheduler alone -------------------------------------------------------------------------
@@ -271,22 +186,6 @@ async def test_origins_that_failed_leave_the_slots_to_others() -> None:
     await doing.scheduler.close(0)
 
 
-async def test_a_caller_leaves_as_many_slots_free_as_it_takes() -> None:
-    doing = Doing(slots=16, slow_slots=1)
-    for n in range(20):
-        doing.put(f"ada-{n}")
-    assert len(await doing.settle()) == 8
-    for n in range(20):
-        doing.put(f"bob-{n}", caller="bob")
-    assert len(await doing.settle()) == 4
-    for n in range(20):
-        doing.put(f"eve-{n}", caller="eve")
-    assert len(await doing.settle()) == 2
-    doing.put("kim", caller="kim")
-    assert await doing.settle() == ["kim"]
-    await doing.scheduler.close(0)
-
-
 async def test_an_origin_takes_several_slots_only_while_there_are_many() -> None:
     doing = Doing(slots=100, slow_slots=1, per_origin=2, per_quick_origin=30)
     for _ in range(40):
@@ -337,38 +236,6 @@ async def test_a_job_that_is_cancelled_does_not_run() -> None:
     await doing.scheduler.cancel(cancelled)
     assert await doing.end("a") == ["c"]
     await doing.scheduler.close(0)
-
-
-async def test_nothing_is_kept_of_callers_that_are_done() -> None:
-    doing = Doing(slots=8, slow_slots=2)
-    for n in range(50):
-        doing.put(f"o{n}", caller=f"c{n}", well=bool(n % 2))
-    for _ in range(60):
-        await doing.end(*[f"o{n}" for n in range(50)])
-    await doing.scheduler.close(5)
-    for pool in doing.scheduler._pools.values():
-        assert not any([pool.active, pool.first, pool.more])
-    doing._kept.clear()
-    assert len(doing.scheduler._destinations) == 0
-
-
-def test_the_limits_are_scaled_down_to_the_connections_there_may_be() -> None:
-    whole = DeliveryLimits()
-    assert whole.within(10**9) == whole
-    small = whole.within(256)
-    assert small.slots + small.slow_slots <= 256
-    assert small.slots >= 200
-    assert small.slow_slots >= 1
-    with pytest.raises(ValueError, match="per_origin is at least 1"):
-        DeliveryLimits(per_origin=0)
-
-
-def test_connections_and_webhooks_share_the_files_that_may_be_open() -> None:
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        pytest.skip("there is no limit here")
-    room = DeliveryLimits().within(most_webhook_calls())
-    assert most_connections() + room.slots + room.slow_slots + 100 <= max(soft, 102)
 
 
 async def test_a_call_that_hangs_lets_the_next_job_of_its_origin_start(

@@ -9,19 +9,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from parley import Agent, Execution, Turn
+from parley import Agent, Turn
 from parley.extensions import PushDelivery, PushOptions
-from parley.model.errors import InvalidParamsError, TaskNotFoundError
 from parley.model.extensions import PUSH_DELIVERY
 from parley.model.parts import Artifact, Part
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState
 from parley.push.reader import SignificantReader
 from parley.store.memory import MemoryTaskStore
-from parley.store.protocols.webhooks import PushRecord, PushState
+from parley.store.protocols.webhooks import PushState
 from parley.store.task_store import TaskStore
 from tests.kit.records import addition, creation, status
 from tests.kit.webhooks import Told, webhook
-from tests.push.pushing import Pushed, gated, of_version, pushing, writer
+from tests.push.pushing import Pushed, pushing, writer
 
 pytestmark = pytest.mark.anyio
 
@@ -39,100 +38,6 @@ async def send(
 
 def kinds(told: list[Told]) -> list[str]:
     return [next(iter(each.json)) for each in told]
-
-
-async def test_a_thousand_chunks_are_a_handful_of_notifications(
-    new_store: Callable[[], TaskStore],
-) -> None:
-    async with webhook() as hook, pushing(writer(1000), new_store()) as pushed:
-        task = await send(pushed, "go", hook.url)
-        await hook.until_over(30)
-        assert kinds(hook.told) == ["task", "statusUpdate", "artifactUpdate", "statusUpdate"]
-        update = hook.told[2].json["artifactUpdate"]
-        [part] = update["artifact"]["parts"]
-        assert part["text"] == "".join(f"{n} " for n in range(1000))
-        assert "metadata" not in update
-        assert update["lastChunk"] is True
-        assert not update.get("append")
-        numbers = [each.number for each in hook.told]
-        assert numbers == sorted(set(numbers))
-        kept = await pushed.settled(task.id, PushState.DONE)
-        assert kept.attempts == 4
-        assert len(await pushed.store.push_attempts(task.id, "default")) == 4
-
-
-async def test_costs_do_not_grow_with_the_chunks() -> None:
-    """Requests stay the same, and each chunk is read a fixed number of times."""
-
-    class Counting(MemoryTaskStore):
-        saves = read = 0
-
-        async def save_delivery(self, *given: Any) -> bool:
-            self.saves += 1
-            return await super().save_delivery(*given)
-
-        async def events(self, *given: Any) -> Any:
-            found = await super().events(*given)
-            self.read += len(found)
-            return found
-
-    costs = {}
-    for chunks in (100, 400):
-        store = Counting()
-        async with webhook() as hook, pushing(writer(chunks), store) as pushed:
-            await send(pushed, "go", hook.url)
-            await hook.until_over(30)
-            costs[chunks] = (len(hook.told), store.saves)
-            assert store.read <= 3 * chunks + 50
-    assert costs[100] == costs[400] == (4, costs[100][1])
-
-
-async def test_the_default_is_the_agents_and_a_configuration_overrides_it() -> None:
-    agent = Agent("Writer", execution=Execution(push_events="significant"))
-
-    @agent.skill
-    async def write(turn: Turn) -> Any:
-        for n in range(20):
-            yield f"{n} "
-
-    async with webhook() as hook, pushing(agent) as pushed:
-        await pushed.send("go", hook.url)
-        await hook.until_over()
-        assert len(hook.told) == 4
-    async with webhook() as hook, pushing(agent) as pushed:
-        await send(pushed, "go", hook.url, PushDelivery.says(PushOptions(events="all")))
-        await hook.until_over()
-        assert len(hook.told) > 20
-
-
-async def test_options_that_are_not_activated_change_nothing() -> None:
-    async with webhook() as hook, pushing(writer(20)) as pushed:
-        request = replace(pushed.request("go", hook.url), metadata=SIGNIFICANT)
-        await pushed.service.send_message(request, pushed.context)
-        await hook.until_over()
-        assert len(hook.told) > 20
-
-
-@pytest.mark.parametrize("wrong", [{"events": "some"}, {"event": "all"}, "significant", 7])
-async def test_wrong_options_are_refused_by_name(wrong: Any) -> None:
-    async with pushing(writer(1)) as pushed:
-        with pytest.raises(InvalidParamsError, match=PUSH_DELIVERY):
-            await send(pushed, "go", "https://example.com/", {PUSH_DELIVERY: wrong})
-
-
-def test_an_agent_with_a_wrong_default_is_refused() -> None:
-    with pytest.raises(ValueError, match="push_events is 'all' or 'significant'"):
-        Agent("Writer", execution=Execution(push_events="some"))  # type: ignore[arg-type]
-
-
-async def test_0_3_is_told_its_states_as_tasks() -> None:
-    async with webhook() as hook, pushing(writer(2000)) as pushed:
-        await send(pushed, "go", hook.url, context=of_version(pushed.context, "0.3"))
-        await hook.until_over(30)
-        assert len(hook.told) <= 3
-        [artifact] = hook.told[-1].json["artifacts"]
-        [part] = artifact["parts"]
-        assert part["text"] == "".join(f"{n} " for n in range(2000))
 
 
 # -- the reader, event by event ------------------------------------------------------------------
@@ -272,31 +177,3 @@ async def test_the_same_choice_again_resumes_a_suspended_webhook() -> None:
         hook.answer = lambda told: 200
         await pushed.service.set_push_options(asked, pushed.context)
         await pushed.settled(task.id, PushState.DONE)
-
-
-async def test_a_choice_brings_back_no_webhook_that_was_removed_or_replaced() -> None:
-    """Another replica removes or replaces it while its options are set."""
-    from parley.extensions import SetPushOptionsRequest
-
-    class Meanwhile(MemoryTaskStore):
-        acts: list[Any] = []
-
-        async def put_push(self, task_id: str, push: PushRecord) -> PushRecord:
-            if self.acts:
-                await self.acts.pop()()
-            return await super().put_push(task_id, push)
-
-    store, (agent, gate) = Meanwhile(), gated()
-    async with webhook() as hook, pushing(agent, store) as pushed:
-        task = await pushed.task("go", hook.url, return_immediately=True)
-        asked = SetPushOptionsRequest(task_id=task.id, id="default", events="significant")
-        store.acts = [lambda: pushed.create(task.id, f"{hook.url}/new", id="default")]
-        await pushed.service.set_push_options(asked, pushed.context)
-        [push] = await store.pushes(task.id)
-        assert (push.config.url, push.options.events) == (f"{hook.url}/new", "significant")
-        store.acts = [lambda: store.remove_push(task.id, "default")]
-        asked = SetPushOptionsRequest(task_id=task.id, id="default", events="all")
-        with pytest.raises(TaskNotFoundError):
-            await pushed.service.set_push_options(asked, pushed.context)
-        assert not await store.pushes(task.id)
-        gate.set()

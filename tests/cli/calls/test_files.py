@@ -120,21 +120,6 @@ def test_a_continued_task_saves_what_is_new(
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["first.txt", "second.txt"]
 
 
-def test_an_agent_without_file_transfer_takes_no_large_file(
-    parley: Callable[..., Any], tmp_path: Path
-) -> None:
-    with (tmp_path / "huge.bin").open("wb") as huge:
-        huge.truncate(MAX_FILE + 1)
-    (tmp_path / "large.bin").write_bytes(b"x" * 2_000_000)
-    with served(files="none") as address:
-        ran = parley("send", "-a", address, "--file", "huge.bin", "-o", "json")
-        assert (ran.status, ran.error["code"]) == (2, "A2ACLI_ERR_USAGE")
-        assert "huge.bin is too large" in ran.error["message"]
-        assert "declares no file transfer" in ran.error["message"]
-        assert "--file https://" in ran.error["hint"]
-        assert parley("send", "-a", address, "--file", "large.bin").status == 0
-
-
 def test_what_cannot_be_saved_is_told(parley: Callable[..., Any], url: str, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
     ran = parley("send", "-a", url, "Go", "--metadata", '{"skill":"say"}', "--save", "taken/x")

@@ -59,17 +59,6 @@ def test_a_turn_is_shown_to_its_end_whatever_its_stream_begins_with(parley, agen
 
 
 @pytest.mark.parametrize("flags", WAYS, ids=" ".join)
-def test_an_agent_that_does_not_stream_is_asked_until_the_turn_has_begun_and_ended(
-    parley, agent, flags
-):
-    agent.card["capabilities"] = {}
-    agent.says("SendMessage", Answer(result={"task": ASKS}))
-    working = task("WORKING", artifacts=[OLD])
-    agent.says("GetTask", *(Answer(result=result) for result in (ASKS, ASKS, working, DONE)))
-    check(answer(parley, agent, *flags), flags)
-
-
-@pytest.mark.parametrize("flags", WAYS, ids=" ".join)
 def test_the_end_of_a_task_is_shown_that_came_between_two_looks(parley, agent, flags):
     """A2ACLI_SEND_003"""
     agent.card["capabilities"] = {}
@@ -104,20 +93,6 @@ def test_a_turn_whose_stream_breaks_is_shown_once_and_to_its_end(parley, agent, 
     check(answer(parley, agent, *flags), flags)
 
 
-@pytest.mark.parametrize("streams", [True, False], ids=["streams", "does not stream"])
-@pytest.mark.parametrize("flags", WAYS, ids=" ".join)
-def test_the_very_same_question_is_believed_after_a_while(parley, agent, streams, flags):
-    agent.card["capabilities"] = {"streaming": streams}
-    agent.says("SendStreamingMessage", Answer(events=[{"task": ASKS}]))
-    agent.says("SendMessage", Answer(result={"task": ASKS}))
-    agent.says("GetTask", Answer(result=ASKS))
-    ran = answer(parley, agent, *flags)
-    assert ran.status == 0
-    assert "needs input (TASK_STATE_INPUT_REQUIRED): When?" in ran.stderr
-    if flags == ("--stream", "-o", "json"):
-        assert ran.lines[-1]["statusUpdate"]["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
-
-
 @pytest.mark.parametrize("flags", WAYS, ids=" ".join)
 def test_an_agent_that_shows_no_tasks_is_answered_all_the_same(parley, agent, flags):
     agent.says("SendStreamingMessage", Answer(events=[*PIECES, END]))
@@ -126,16 +101,6 @@ def test_an_agent_that_shows_no_tasks_is_answered_all_the_same(parley, agent, fl
     assert ran.status == 0
     assert "TASK_STATE_COMPLETED" in ran.stdout.splitlines()[-1] + ran.stdout
     assert ran.stdout.count("two") == 1
-
-
-def test_artifacts_of_earlier_turns_are_left_out_and_that_is_said(parley, agent):
-    agent.says("SendStreamingMessage", Answer(events=[*PIECES, END]))
-    agent.says("GetTask", Answer(result=ASKS), Answer(result=DONE))
-    ran = answer(parley, agent)
-    assert "Artifact: a-1\n" in ran.stdout
-    assert "Artifact: old" not in ran.stdout
-    assert "one artifact is from earlier turns and not shown" in ran.stderr
-    assert f"parley task get -a {agent.url} {TASK_ID}" in ran.stderr
 
 
 def test_a_task_that_is_not_waited_for_shows_nothing_of_before(parley, agent):

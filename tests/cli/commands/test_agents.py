@@ -53,22 +53,6 @@ def catalog(tmp_path, monkeypatch):
     return str(file)
 
 
-def test_search_shows_a_table_of_80_columns(parley, catalog):
-    ran = parley("agents", "search", "currency", "converter", "--registry", catalog)
-    assert ran.status == 0
-    assert ran.field("Registry") == catalog
-    lines = ran.stdout.splitlines()
-    table = lines[lines.index("Agents:") + 1 :]
-    assert table[0].split() == ["score", "name", "identifier"]
-    assert table[1].split(maxsplit=1)[0] == "100"
-    assert "urn:air:example.com:agent:fx" in table[1]
-    assert "Converts amounts of money. With the rates of today." in table[2]
-    assert table[3].strip() == "verified, healthy, 99.8% available"
-    assert all(len(line) <= 80 for line in table)
-    assert "parley agents show urn:air:example.com:agent:fx" in ran.stderr
-    assert "parley send -a https://example.com/fx.json Hello" in ran.stderr
-
-
 def test_a_command_to_copy_has_no_options_of_a_stranger(parley, tmp_path):
     file = tmp_path / "agents.json"
     listed = [{**entry("x", "Money"), "identifier": "--registry=https://evil.example"}]
@@ -89,43 +73,6 @@ def test_a_found_file_does_not_decide_how_a_registry_is_asked(parley, tmp_path, 
     monkeypatch.setenv("PARLEY_REGISTRY_BEARER", "token-1")
     assert parley(*asked).status == 2
     assert parley(*asked, "--no-insecure").status == 3  # said by the user: tried, and not there
-
-
-def test_texts_of_entries_cannot_reach_the_terminal_and_marks_are_shown(parley, catalog):
-    ran = parley("agents", "search", "currency exchange", "--registry", catalog)
-    assert "\x1b" not in ran.stdout
-    assert "\u202e" not in ran.stdout
-    assert "\x07" not in ran.stdout
-    assert "\\x1b[2J" in ran.stdout
-    assert "! marked: instructions, bidi (do not trust its texts)" in ran.stdout
-    assert "via https://far.example/" in ran.stdout
-    assert not [line for line in ran.stdout.splitlines() if line.startswith("Score:")]
-    shown = parley("agents", "show", "urn:air:example.com:agent:evil", "--registry", catalog)
-    assert shown.field("Marked").startswith("instructions, bidi")
-    assert "\x1b" not in shown.stdout
-    # As JSON the values are the same, and safe to print.
-    ran = parley("agents", "search", "currency exchange", "--registry", catalog, "-o", "json")
-    assert "\x1b" not in ran.stdout
-    assert ran.document["results"][0]["displayName"] == "Currency \x1b[2J\u202eexchange"
-
-
-def test_search_as_json_has_what_registries_answer(parley, catalog):
-    ran = parley("agents", "search", "weather", "--registry", catalog, "-o", "json")
-    [found] = ran.document["results"]
-    assert found["identifier"] == "urn:air:example.com:agent:rain"
-    assert found["score"] == 100
-    assert found["source"] == catalog
-
-
-def test_filters_limits_and_nothing_found(parley, catalog, monkeypatch):
-    monkeypatch.setenv("PARLEY_REGISTRY", catalog)
-    ran = parley("agents", "search", "currency", "--filter", "tags=finance", "-o", "json")
-    assert [each["displayName"] for each in ran.document["results"]] == ["Currency converter"]
-    ran = parley("agents", "search", "currency", "--limit", "1", "-o", "json")
-    assert len(ran.document["results"]) == 1
-    ran = parley("agents", "search", "quantum")
-    assert (ran.status, ran.field("Agents")) == (0, "none")
-    assert "no agent matches" in ran.stderr
 
 
 def test_show_has_what_is_known_of_one_agent(parley, catalog):
@@ -187,12 +134,6 @@ def test_what_is_wrong_is_said(parley, catalog, arguments, status, code, said):
     ran = parley("agents", *words, "-o", "json")
     assert (ran.status, ran.error["code"]) == (status, code)
     assert said in ran.error["message"]
-
-
-def test_without_a_registry_the_hint_says_what_to_set(parley, catalog):
-    ran = parley("agents", "search", "x")
-    assert "PARLEY_REGISTRY" in ran.stderr
-    assert "--registry" in ran.stderr
 
 
 def test_credentials_of_agents_do_not_go_to_a_registry(parley, monkeypatch):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from parley.envelope.server.guard import EnvelopeKeys, EnvelopeKeysInvalid
+from parley.envelope.server.guard import EnvelopeKeys
 from parley.envelope.signatures import read_key, sign_message, verify_signature
 from parley.security.signing.canonical import stripped
 from parley.security.signing.cards import sign_card
@@ -68,36 +68,6 @@ def test_what_became_of_the_signatures_is_said_and_no_signature_is_no_failure(
     assert ran.status == 0
     assert ran.document == json.loads((files / f"{card}.json").read_bytes())
     assert f"signature check: {outcome}" in ran.stderr
-
-
-@pytest.mark.parametrize(
-    ("card", "flags", "said"),
-    [
-        ("plain", ["--require-signature"], "the card has no signature"),
-        ("plain", ["--card-keys", "keys.json"], "the card has no signature"),
-        ("signed", ["--require-signature"], "another origin, https://a.example"),
-        ("signed", ["--card-keys", "other.json"], "another one was signed"),
-        ("changed", ["--card-keys", "keys.json"], "the card was changed"),
-    ],
-)
-@pytest.mark.parametrize("command", [("card", "get"), ("send", "hi"), ("task", "get", "t")])
-def test_an_untrusted_card_is_not_used(
-    parley: Any, files: Path, command: Any, card: str, flags: list[str], said: str
-) -> None:
-    ran = parley(*command, "-a", f"./{card}.json", *flags)
-    assert ran.status == 1
-    assert said in ran.stderr
-
-
-def test_keys_that_cannot_be_read_are_wrong_usage(parley: Any, files: Path) -> None:
-    for flags, said in (
-        (["--card-keys", "none.json"], "cannot be read"),
-        (["--card-keys", "plain.json"], "no"),
-        (["--card-key-origin", "https://a/b"], "more than an origin"),
-    ):
-        ran = parley("card", "get", "-a", "./signed.json", *flags)
-        assert ran.status == 2
-        assert said in ran.stderr
 
 
 @pytest.mark.parametrize("command", ["get", "verify"])
@@ -185,32 +155,6 @@ def verify(parley, card=SIGNING_CARD, *more):
     return parley("card", "verify", "-a", card, "--card-keys", PUBLIC, *more)
 
 
-def test_a_card_that_was_signed_offline_is_trusted(parley, tmp_path, keys):
-    ran = parley(
-        "card",
-        "sign",
-        "-a",
-        SIGNING_CARD,
-        "--signing-keys",
-        SIGNING_KEYS,
-        "--jku",
-        "https://a.example/jwks",
-    )
-    assert ran.status == 0
-    assert len(ran.document["signatures"]) == 6
-    assert {**ran.document, "signatures": None} == {**members(MERGED), "signatures": None}
-    (tmp_path / "signed.json").write_text(ran.stdout)
-    found = verify(parley, "./signed.json")
-    assert found.status == 0
-    assert found.field("Trust") == "trusted"
-    assert found.field("Signed") == "all of the card as it was sent"
-    assert found.stdout.count("Signature: ") == 6
-    document = verify(parley, "./signed.json", "-o", "json").document
-    assert document["trusted"] is True
-    assert document["form"] == "received"
-    assert {each["jku"] for each in document["signatures"]} == {"https://a.example/jwks"}
-
-
 def test_what_an_sdk_signs_is_named(parley, tmp_path, keys):
     card = signed(members(MERGED), keys.signers[0], stripped(members(MERGED)))
     (tmp_path / SIGNING_CARD).write_bytes(card)
@@ -239,33 +183,6 @@ def test_a_card_without_signatures_is_not_trusted(parley, keys):
     assert "no signature" in found.field("Why")
 
 
-def test_a_card_with_a_member_twice_is_not_trusted(parley, tmp_path, keys):
-    card = parley("card", "sign", "-a", SIGNING_CARD, "--signing-keys", SIGNING_KEYS).stdout.strip()
-    (tmp_path / SIGNING_CARD).write_text(card[:-1] + ', "name": "Evil"}')
-    found = verify(parley)
-    assert found.status == 1
-    assert "twice" in found.stdout + found.stderr
-
-
-def test_a_key_of_somebody_else_is_not_trusted(parley, tmp_path, keys):
-    ran = parley("card", "sign", "-a", SIGNING_CARD, "--signing-keys", SIGNING_KEYS)
-    (tmp_path / SIGNING_CARD).write_text(ran.stdout)
-    other = SigningKeys.parse(json.dumps({"keys": [private_jwk(kid="three")]}))
-    (tmp_path / PUBLIC).write_text(json.dumps(other.published))
-    found = verify(parley)
-    assert found.status == 1
-    assert "not among the trusted" in found.stdout
-
-
-def test_algorithms_can_be_narrowed(parley, tmp_path, keys):
-    ran = parley("card", "sign", "-a", SIGNING_CARD, "--signing-keys", SIGNING_KEYS)
-    (tmp_path / SIGNING_CARD).write_text(ran.stdout)
-    found = verify(parley, SIGNING_CARD, "--alg", "EdDSA", "-o", "json")
-    assert found.status == 0
-    assert {each["kid"] for each in found.document["signatures"] if each["form"]} == {"two"}
-    assert verify(parley, SIGNING_CARD, "--alg", "HS256").status == 2
-
-
 def test_signatures_of_others_stay_unless_they_are_replaced(parley, tmp_path, keys):
     (tmp_path / SIGNING_CARD).write_bytes(signed(members(LATEST), keys.signers[0]))
     stays = parley("card", "sign", "-a", SIGNING_CARD, "--signing-keys", SIGNING_KEYS).document[
@@ -286,26 +203,6 @@ def test_signing_needs_keys_and_says_how_to_make_them(parley, tmp_path, keys):
     assert "parley keys generate none.json" in ran.stderr
 
 
-@pytest.mark.parametrize(
-    ("jku", "said"),
-    [
-        ("here", "https://host"),
-        ("https://", "https://host"),
-        ("http://a.example/jwks.json", "not encrypted"),
-        ("https://ada:s3cret@a.example/jwks.json", "a password"),
-        ("https://a.example/jwks.json#keys", "fragment"),
-    ],
-)
-def test_an_address_of_keys_that_no_verifier_asks_is_refused(parley, keys, jku, said):
-    ran = parley("card", "sign", "-a", SIGNING_CARD, "--signing-keys", SIGNING_KEYS, "--jku", jku)
-    assert (ran.status, said in ran.stderr, "s3cret" in ran.stderr) == (2, True, False)
-    local = ("--jku", "http://127.0.0.1:9999/.well-known/jwks.json")
-    assert (
-        parley("card", "sign", "-a", SIGNING_CARD, "--signing-keys", SIGNING_KEYS, *local).status
-        == 0
-    )
-
-
 def test_keys_of_the_environment_are_named_once(parley, tmp_path, keys, monkeypatch):
     monkeypatch.setenv("PARLEY_SIGNING_KEYS_FILE", SIGNING_KEYS)
     assert parley("card", "sign", "-a", SIGNING_CARD).status == 0
@@ -315,10 +212,6 @@ def test_keys_of_the_environment_are_named_once(parley, tmp_path, keys, monkeypa
     (tmp_path / "agent.py").write_text("from parley import Agent\nagent = Agent('A')\n")
     ran = parley("serve", "agent.py", "--port", "0")
     assert (ran.status, "are both set" in ran.stderr) == (2, True)
-
-
-def test_an_address_that_does_not_answer_is_out_of_reach(parley, keys):
-    assert verify(parley, "http://127.0.0.1:9").status == 3
 
 
 def test_keygen_makes_keys_as_keys_generate_does(parley, tmp_path):
@@ -366,61 +259,3 @@ def test_the_public_key_of_a_sender_is_taken_and_its_private_one_is_not(tmp_path
     twice = parley(*share, "public.json")
     assert twice.status != 0
     assert "already" in twice.stderr
-
-
-WRONG = {
-    "no key file": None,
-    'no list of "keys"': {},
-    '"owner"': {"keys": [{"kid": "k", "kty": "oct", "k": "A" * 43}]},
-    '"kid"': {"keys": [{"owner": "shop", "kty": "oct", "k": "A" * 43}]},
-    "at least 32": {"keys": [{"owner": "shop", "kid": "k", "kty": "oct", "k": "AAAA"}]},
-    "neither a shared secret": {"keys": [{"owner": "shop", "kid": "k", "kty": "RSA"}]},
-    "private half": {
-        "keys": [
-            {"owner": "a", "kid": "k", "kty": "OKP", "crv": "Ed25519", "x": "A" * 43, "d": "A" * 43}
-        ]
-    },
-    "verifiers take either": {
-        "keys": [{"owner": "a", "kid": "k", "kty": "oct", "k": "A" * 43}] * 2
-    },
-    "https address": {"keys": [{"owner": "a", "jwks_uri": "http://keys.example.com/jwks.json"}]},
-}
-
-
-@pytest.mark.parametrize("words", WRONG)
-def test_a_key_file_that_cannot_be_used_says_why_and_shows_no_key(tmp_path, words):
-    path = tmp_path / "keys.json"
-    if WRONG[words] is not None:
-        path.write_text(json.dumps(WRONG[words]))
-        path.chmod(0o600)
-    with pytest.raises(EnvelopeKeysInvalid, match=words) as caught:
-        EnvelopeKeys.load(path)
-    assert "AAAA" not in str(caught.value)
-
-
-def test_a_changed_file_is_read_again_and_a_broken_one_changes_nothing(tmp_path, monkeypatch):
-    path = tmp_path / "keys.json"
-
-    def write(*owners: str) -> None:
-        keys = [{"owner": each, "kid": "k", "kty": "oct", "k": "A" * 43} for each in owners]
-        path.write_text(json.dumps({"keys": keys}))
-        path.chmod(0o600)
-
-    monkeypatch.setattr("parley.envelope.server.guard.RELOAD_SECONDS", 0.0)
-    write("shop")
-    keys = EnvelopeKeys.load(environment={"PARLEY_ENVELOPE_KEYS": str(path)})
-    assert keys.owners == {"shop"}
-    write("shop", "bank")
-    assert keys.owners == {"shop", "bank"}
-    path.write_text("{")
-    assert keys.owners == {"shop", "bank"}
-    assert EnvelopeKeys.load(environment={}) is None
-
-
-@pytest.mark.skipif(os.name != "posix", reason="file modes")
-def test_a_key_file_that_others_may_read_is_refused(tmp_path):
-    path = tmp_path / "keys.json"
-    path.write_text('{"keys": []}')
-    path.chmod(0o644)
-    with pytest.raises(EnvelopeKeysInvalid, match="chmod 600"):
-        EnvelopeKeys.load(path)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +21,6 @@ from parley.registry.served.catalog import ManifestSigner, manifest_of
 from parley.security.signing.cards import sign_card
 from parley.server.run import serving
 from tests.client.card.signer import new_keys
-from tests.kit.processes import Running
 
 PATH = "/.well-known/ard.json"
 AGENT = '''
@@ -92,122 +89,6 @@ def serving_bytes(body, *, media_type="application/ai-catalog+json", status=200)
 # show
 
 
-def test_a_catalog_is_shown_with_the_catalogs_in_it(parley, url):
-    ran = parley("catalog", "show", url)
-    assert ran.status == 0
-    assert ran.stdout.splitlines()[:3] == [
-        f"Catalog: {url}{PATH}",
-        "Host: agent.localhost",
-        "Entries: 3",
-    ]
-    for line in (
-        "Identifier: urn:air:agent.localhost:agent:time-agent",
-        f"Address: {url}/boat/.well-known/agent-card.json",
-        "Query: What time is it?",
-        "Identity: https://agent.localhost (not signed)",
-        f"Catalog: {url}/acme{PATH}",
-        "Identifier: urn:air:agent.localhost:agent:acme:shop",
-    ):
-        assert line in ran.stdout.splitlines()
-
-
-def test_the_document_is_shown_as_it_is(parley, url, tmp_path):
-    ran = parley("catalog", "show", url, "-o", "json")
-    assert ran.document["specVersion"] == "1.0"
-    assert len(ran.document["entries"]) == 3
-    (tmp_path / "kept.json").write_text(ran.stdout)
-    assert parley("catalog", "show", "kept.json", "-o", "json").document == ran.document
-    by_host = parley("catalog", "show", url.removeprefix("http://"), "-o", "json")
-    assert by_host.document == ran.document
-
-
-def test_a_catalog_inside_another_is_shown(parley, tmp_path):
-    entry = {"identifier": "urn:air:e.org:a:b", "displayName": "B", "type": "x/y", "data": {}}
-    document = {"specVersion": "1.0", "entries": [entry]}
-    for number in range(8):
-        nested = {
-            "identifier": f"urn:air:e.org:c:{number}",
-            "displayName": f"n{number}",
-            "type": "application/ai-catalog+json",
-            "data": document,
-        }
-        document = {"specVersion": "1.0", "entries": [nested]}
-    (tmp_path / "nested.json").write_text(json.dumps(document))
-    ran = parley("catalog", "show", "nested.json")
-    assert ran.status == 0
-    assert ran.stdout.count("Catalog: ") == 4
-    assert "nested too deeply" in ran.stderr
-
-
-def test_catalogs_of_other_servers_are_named_and_not_fetched(parley):
-    asked = []
-
-    async def other(request):
-        asked.append(request.url.path)
-        return Response(b"{}")
-
-    with running(Starlette(routes=[Route("/{path:path}", other)])) as elsewhere:
-        entry = {
-            "identifier": "urn:air:e.org:c:other",
-            "displayName": "Other",
-            "type": "application/ai-catalog+json",
-            "url": f"{elsewhere}/c.json",
-        }
-        body = json.dumps({"specVersion": "1.0", "entries": [entry]})
-        with serving_bytes(body) as address:
-            ran = parley("catalog", "show", address)
-    assert ran.status == 0
-    assert f"Address: {elsewhere}/c.json" in ran.stdout
-    assert asked == []
-
-
-def test_a_catalog_that_lists_itself_is_shown_once(parley):
-    async def answer(request):
-        entry = {
-            "identifier": "urn:air:e.org:c:again",
-            "displayName": "Again",
-            "type": "application/ai-catalog+json",
-            "url": str(request.url),
-        }
-        return Response(json.dumps({"specVersion": "1.0", "entries": [entry]}))
-
-    with running(Starlette(routes=[Route("/{path:path}", answer)])) as address:
-        ran = parley("catalog", "show", address)
-    assert ran.status == 0
-    assert ran.stdout.count("Catalog: ") == 1
-
-
-def test_what_others_write_moves_no_cursor(parley, tmp_path):
-    entry = {
-        "identifier": "urn:air:e.org:a:b",
-        "displayName": "\x1b[2JName\nAddress: https://evil.example",
-        "type": "x/y",
-        "url": "https://e.org/\x1b[0m",
-        "description": "one\r\x1b]0;title\x07",
-    }
-    (tmp_path / "c.json").write_text(json.dumps({"specVersion": "1.0", "entries": [entry]}))
-    ran = parley("catalog", "show", "c.json")
-    assert "\x1b" not in ran.stdout
-    assert "\nAddress: https://evil" not in ran.stdout
-
-
-@pytest.mark.parametrize("command", ["show", "check"])
-def test_what_cannot_be_had_is_told_with_a_status_of_its_own(parley, command, tmp_path):
-    with serving_bytes(b"", status=404) as address:
-        ran = parley("catalog", command, address)
-        assert ran.status == 3
-        assert "answered with status 404" in ran.stderr
-        assert "--publisher example.com" in ran.stderr
-    assert parley("catalog", command, address).status == 3
-    assert parley("catalog", command, "no-such.json").status == 3
-    assert parley("catalog", command, "a b").status == 2
-    assert parley("catalog", command).status == 2
-    (tmp_path / "bad.json").write_text("{")
-    ran = parley("catalog", command, "bad.json")
-    assert ran.status == 1
-    assert "this is not JSON" in ran.stderr
-
-
 def test_a_huge_answer_is_not_read_whole(parley):
     with serving_bytes(b" " * (9 * 1024 * 1024)) as address:
         ran = parley("catalog", "check", address)
@@ -226,14 +107,6 @@ def test_redirects_are_followed_a_few_times(parley):
 
 
 # check
-
-
-def test_a_server_of_ours_is_valid(parley, url):
-    ran = parley("catalog", "check", url)
-    assert ran.status == 0
-    assert ran.stdout.splitlines() == [f"Catalog: {url}{PATH}", "Valid: yes"]
-    for path in (f"/acme{PATH}", "/acme"):
-        assert parley("catalog", "check", url + path).status == 0
 
 
 def test_errors_are_told_with_their_places_and_reasons(parley, tmp_path):
@@ -344,35 +217,6 @@ def test_records_of_agents_in_files_need_no_server(parley, tmp_path):
     assert "target=agents.example.com port=443" in ran.document[1]["value"]
 
 
-def test_records_are_lines_of_a_zone_file(parley, tmp_path):
-    zone = pytest.importorskip("dns.zone", reason="there is no dnspython")
-    (tmp_path / "time_agent.py").write_text(AGENT)
-    words = ["--url", "https://agents.example.com", "--publisher", "example.com"]
-    ran = parley("catalog", "dns", "time_agent.py", *words, "--alpn", "h2,http/1.1")
-    head = "@ 3600 IN SOA ns. root. 1 1 1 1 1\n@ 3600 IN NS ns.\n"
-    read = zone.from_text(head + ran.stdout, origin="example.com.", relativize=False)
-    name = "_entries._agents.example.com."
-    assert read.find_rdataset("_index._agents.example.com.", "SVCB")
-    (record,) = read.find_rdataset(name, "SVCB")
-    assert record.target.to_text() == "agents.example.com."
-    values = {int(key): value for key, value in record.params.items()}
-    assert values[3].port == 443
-    assert values[1].ids == (b"h2", b"http/1.1")
-    assert values[65409].value == b"ard.json"
-    (text,) = read.find_rdataset(name, "TXT")
-    assert b"v=1 target=agents.example.com" in b"".join(text.strings)
-
-
-def test_long_records_are_cut_into_strings(parley, tmp_path):
-    (tmp_path / "time_agent.py").write_text(AGENT)
-    url = "https://agents.example.com/" + "a" * 300
-    words = ["--url", url, "--publisher", "example.com", "-o", "json"]
-    ran = parley("catalog", "dns", "time_agent.py", *words)
-    strings = re.findall(r'"([^"]*)"', ran.document[1]["value"])
-    assert all(len(each) <= 255 for each in strings)
-    assert f"ai-catalog={url}{PATH}" in "".join(strings)
-
-
 def test_names_of_agents_are_labels(parley, tmp_path):
     for name in ("one", "two"):
         (tmp_path / f"{name}.py").write_text(AGENT.replace("Time agent", f"{name} agent"))
@@ -382,42 +226,6 @@ def test_names_of_agents_are_labels(parley, tmp_path):
     labels = re.findall(r"^_([^.]+)\._a2a", ran.stdout, flags=re.M)
     assert labels[0] == "time-zone-v1"
     assert all(len(label) < 63 for label in labels)
-
-
-def test_agents_of_other_publishers_get_no_records(parley):
-    def entry(identifier):
-        return {
-            "identifier": identifier,
-            "displayName": "Time",
-            "type": "application/a2a-agent-card+json",
-            "url": "https://time.example.org/card.json",
-        }
-
-    entries = [entry("urn:air:a.example:agent:time"), entry("urn:air:b.example:agent:time")]
-    body = json.dumps({"specVersion": "1.0", "entries": entries})
-    with serving_bytes(body) as address:
-        address = address.replace("127.0.0.1", "localhost")
-        ran = parley("catalog", "dns", "--url", address)
-        assert ran.status == 2
-        assert "the agents of a.example, b.example" in ran.stderr
-        ran = parley("catalog", "dns", "--url", address, "--publisher", "b.example")
-        assert ran.status == 0
-        assert "a.example" not in ran.stdout
-
-
-def test_what_a_record_has_is_quoted(parley):
-    entry = {
-        "identifier": "urn:air:a.example:agent:time",
-        "displayName": "Time",
-        "type": "application/a2a-agent-card+json",
-        "url": 'https://a.example/"\n_evil._agents 1 IN TXT "x\\',
-    }
-    with serving_bytes(json.dumps({"specVersion": "1.0", "entries": [entry]})) as address:
-        ran = parley("catalog", "dns", "--url", address.replace("127.0.0.1", "localhost"))
-    assert all(
-        line.startswith((";", "_entries", "_index", "_time")) for line in ran.stdout.splitlines()
-    )
-    assert r"\"" in ran.stdout
 
 
 @pytest.mark.parametrize(
@@ -465,58 +273,6 @@ def test_records_that_lead_nowhere_are_refused(parley, tmp_path, words, said):
 
 
 # serve
-
-
-def test_a_server_publishes_with_an_option(parley, tmp_path):
-    (tmp_path / "time_agent.py").write_text(AGENT)
-    words = ["serve", "time_agent.py", "--port", "0", "--store", "memory:"]
-    words += ["--publisher", "agent.localhost", "--namespace", "clocks"]
-    with Running(words, tmp_path) as server:
-        said = server.until("Ctrl-C stops the server")
-        address = re.search(r"The catalog is at (http://\S+)", said)[1]
-        ran = parley("catalog", "show", address)
-        assert ran.field("Identifier") == "urn:air:agent.localhost:clocks:time-agent"
-
-
-def test_a_server_publishes_with_variables(parley, tmp_path):
-    (tmp_path / "time_agent.py").write_text(AGENT)
-    words = ["serve", "time_agent.py", "--port", "0", "--store", "memory:"]
-    with Running(words, tmp_path, PARLEY_PUBLISHER="agent.localhost") as server:
-        said = server.until("Ctrl-C stops the server")
-        assert "/.well-known/ard.json" in said
-
-
-@pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
-def test_a_server_that_reloads_publishes_the_same(parley, tmp_path):
-    pytest.importorskip("watchfiles")
-    (tmp_path / "time_agent.py").write_text(AGENT)
-    (tmp_path / "other.py").write_text(AGENT.replace("Time agent", "Other agent"))
-    words = ["serve", "/time=time_agent.py", "/other=other.py", "--reload", "--port", "0"]
-    words += ["--store", "memory:", "--publisher", "agent.localhost"]
-    words += ["--namespace", "clocks", "--unlisted", "/other"]
-    with Running(words, tmp_path) as server:
-        said = server.until("Ctrl-C stops the server")
-        address = re.search(r"The catalog is at (http://\S+)", said)[1]
-        ran = parley("catalog", "show", address, "-o", "json")
-        server.end(signal.SIGTERM)
-    (entry,) = ran.document["entries"]
-    assert entry["identifier"] == "urn:air:agent.localhost:clocks:time"
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--publisher", "localhost"], "not a domain name such as example.com"),
-        (["--namespace", "x"], "namespace= concerns the catalog"),
-        (["--unlisted", "/"], "unlisted= concerns the catalog"),
-        (["--publisher", "a.example", "--unlisted", "/x"], "neither an agent's path"),
-    ],
-)
-def test_a_server_does_not_start_with_what_it_cannot_publish(parley, tmp_path, words, said):
-    (tmp_path / "time_agent.py").write_text(AGENT)
-    ran = parley("serve", "time_agent.py", "--store", "memory:", *words)
-    assert ran.status == 2
-    assert said in ran.stderr
 
 
 def test_signatures_are_verified(parley):

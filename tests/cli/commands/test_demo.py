@@ -3,47 +3,12 @@
 import os
 import re
 import signal
-import socket
 
 import pytest
 
 from tests.kit.processes import Running
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and terminals as POSIX has them")
-
-
-def test_once_shows_everything_and_ends_by_itself(tmp_path):
-    with Running(["demo", "--once"], tmp_path) as demo:
-        assert demo.end() == 0
-        shown = demo.stdout
-    assert "\x1b" not in shown
-    for scene in (
-        "Time agent 1.0.0",
-        "In Tokyo it is",
-        "北京现在是",
-        "Writing section 2 of 3",
-        "report   # A report about tides",
-        "input required: On what day?",
-        "Booked: Berlin to Lisbon on 2027-03-14",
-        "sailboat.png (image/png, ",
-        "/boats",
-    ):
-        assert scene in shown
-    assert demo.stderr == ""
-    assert list(tmp_path.iterdir()) == []
-
-
-@posix
-def test_it_serves_until_ctrl_c_and_takes_a_free_port(parley, tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        with Running(["demo", "--port", port], tmp_path) as demo:
-            said = demo.until("Serving until Ctrl-C.")
-            url = re.search(r"-a (http://\S+/hello) ", said)[1]
-            assert f":{port}/" not in url
-            assert parley("send", "-a", url, "hi").status == 0
-            assert demo.end(signal.SIGINT) == 0
-            assert demo.stderr == ""
 
 
 @posix
@@ -71,13 +36,6 @@ def test_a_server_to_practise_with_does_what_a_message_says(parley, tmp_path):
         assert (tried.status, "conforms: " in tried.stdout) == (0, True), tried.stdout
         assert demo.end(signal.SIGINT) == 0
     assert list(tmp_path.iterdir()) == []
-
-
-def test_once_says_how_to_serve_where_its_commands_lead(tmp_path):
-    with Running(["demo", "--once", "--port", "0"], tmp_path) as demo:
-        assert demo.end() == 0
-    port = re.search(r"-a http://[\d.]+:(\d+)/hello ", demo.stdout)[1]
-    assert f" demo --port {port} and:" in demo.stdout
 
 
 @posix

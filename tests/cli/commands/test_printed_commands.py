@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-import sys
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 import parley
 from parley import Agent, Turn
 from parley.host import program
-from parley.host.banner import try_command, write_banner
+from parley.host.banner import try_command
 from tests.kit.processes import Running
 
 posix = pytest.mark.skipif(os.name != "posix", reason="a shell as POSIX has it")
@@ -41,7 +40,6 @@ async def news(turn: Turn) -> str:
     """Knows the news."""
     return "none"
 '''
-SERVED = "import parley, rates\n\nparley.serve(rates.rates, port=0, store='memory:')\n"
 
 
 def run(command: str, folder: Path) -> str:
@@ -55,50 +53,12 @@ def run(command: str, folder: Path) -> str:
 
 
 @posix
-def test_every_command_of_the_demo_works(tmp_path):
-    with Running(["demo", "--port", "0"], tmp_path) as demo:
-        said = demo.until("Serving until Ctrl-C.")
-        commands = re.findall(r"^  (\S.* send .*)$", said, re.MULTILINE)
-        assert len(commands) == 5
-        for command in commands:
-            assert "FAILED" not in run(command, tmp_path)
-
-
-@posix
 def test_the_command_for_a_typed_skill_has_its_input(tmp_path):
     (tmp_path / "rates.py").write_text(AGENT)
     flags = ["--port", "0", "--store", "memory:"]
     with Running(["serve", "rates.py", *flags], tmp_path) as server:
         [command] = re.findall(r"  try +(.+)", server.until("Ctrl-C stops the server"))
         assert "1 EUR" in run(command, tmp_path).replace("1.0", "1")
-
-
-@posix
-def test_serve_from_python_says_what_the_command_says(tmp_path):
-    (tmp_path / "rates.py").write_text(AGENT)
-    (tmp_path / "served.py").write_text(SERVED)
-    said = []
-    for arguments, command in (
-        (
-            ["serve", "rates.py", "--port", "0", "--store", "memory:"],
-            (sys.executable, "-m", "parley"),
-        ),
-        (["served.py"], (sys.executable,)),
-    ):
-        with Running(arguments, tmp_path, command=command) as server:
-            text = server.until("Ctrl-C stops the server")
-            [command_line] = re.findall(r"  try +(.+)", text)
-            assert "EUR" in run(command_line, tmp_path)
-        said.append(re.sub(r":\d+", ":PORT", re.sub(r"  try +.* send ", "  try send ", text)))
-    assert said[0] == said[1]
-    assert "Tasks are gone when the server stops (memory:)" in said[0]
-
-
-def test_a_banner_shows_what_is_unprintable(capsys, monkeypatch):
-    write_banner("Rates\x1b[2J\u202e \U0001f600 \u5317\u4eac")
-    assert capsys.readouterr().out == "Rates\\x1b[2J\\u202e \U0001f600 \u5317\u4eac\n"
-    monkeypatch.setattr(sys, "stdout", None)
-    write_banner("Rates")
 
 
 @dataclass
@@ -180,27 +140,3 @@ def parsed(command: str) -> list[str]:
     import shlex
 
     return shlex.split(command)
-
-
-@pytest.mark.parametrize(
-    ("origin", "requirement"),
-    [
-        (None, "parley-a2a[cli]"),
-        ('{"url": "file:///a/p.whl", "archive_info": {}}', "parley-a2a[cli] @ file:///a/p.whl"),
-        (
-            '{"url": "https://x.example/p", "vcs_info": {"vcs": "git", "commit_id": "c0ffee"}}',
-            "parley-a2a[cli] @ git+https://x.example/p@c0ffee",
-        ),
-    ],
-)
-def test_under_uvx_commands_begin_with_uvx(monkeypatch, origin, requirement):
-    class Distribution:
-        def read_text(self, name: str) -> str | None:
-            return origin
-
-    monkeypatch.setattr("importlib.metadata.distribution", lambda name: Distribution())
-    monkeypatch.setenv("UV", "/usr/bin/uv")
-    monkeypatch.setattr(sys, "prefix", "/cache/uv/archive-v0/m5c8xtUgbb4YKewo")
-    assert program.invocation() == ["uvx", "--from", requirement, "parley"]
-    monkeypatch.delenv("UV")
-    assert "uvx" not in program.invocation()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import sys
@@ -12,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.processes import Running, free_port
-from tests.push.receiving.delivering import SECRET, hmac_headers, update
+from tests.kit.processes import Running
+from tests.push.receiving.delivering import update
 
 
 def post(url: str, body: bytes, headers: dict[str, str]) -> int:
@@ -51,26 +50,6 @@ def test_it_prints_what_arrives_and_ends_with_ctrl_c(tmp_path: Path) -> None:
     assert "Task: t1\nContext: c1\nState: TASK_STATE_WORKING\nStatus: hello\n" in command.stdout
 
 
-def test_it_says_who_is_verified_and_why_not(tmp_path: Path) -> None:
-    port = str(free_port())
-    secrets = {"PARLEY_PUSH_SECRET": SECRET}
-    with listening("-o", "json", "--port", port, folder=tmp_path, **secrets) as command:
-        command.until("stop with Ctrl-C")
-        url, body = f"http://127.0.0.1:{port}/", update("t1", "hello")
-        right = hmac_headers(body, "t1/p/3")
-        assert post(url, body, right) == 200
-        assert post(url, update("t1", "forged"), right) == 401
-        command.until("signature is wrong")
-        if sys.platform != "win32":
-            assert command.end(signal.SIGTERM) == 0
-    first, second = [json.loads(line) for line in command.stdout.splitlines()]
-    assert first["verifiedBy"] == "HMAC-SHA256"
-    assert first["id"] == "t1/p/3"
-    assert first["event"]["statusUpdate"]["taskId"] == "t1"
-    assert second == {"refused": {"status": 401, "reason": "the signature is wrong"}}
-    assert SECRET not in command.stdout + command.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -86,12 +65,3 @@ def test_wrong_usage_is_said_at_once(parley, words: tuple[str, ...], says: str) 
     assert ran.status == 2
     assert says in ran.stderr
     assert "short" not in ran.stderr.replace(says, "")
-
-
-def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
-    port = str(free_port())
-    with listening("--port", port, folder=tmp_path) as first:
-        first.until("stop with Ctrl-C")
-        with listening("--port", port, folder=tmp_path) as second:
-            assert "--port 0 picks a free port" in second.until("hint:")
-            assert second.end() == 1

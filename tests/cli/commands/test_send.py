@@ -1,7 +1,6 @@
 """``parley send``: what goes out, what is waited for, what is shown."""
 
 import io
-import json
 import sys
 
 import pytest
@@ -155,13 +154,6 @@ def test_parts_are_sent_in_the_order_in_which_they_were_written(
     assert parts[4]["data"] == ["from stdin"]
 
 
-def test_a_message_that_is_empty_is_a_usage_error(parley, agent):
-    ran = parley("send", "-a", agent.url)
-    assert ran.status == 2
-    assert "the message is empty" in ran.stderr
-    assert agent.asked == []
-
-
 def test_a_context_is_continued_with_a_new_task(parley, agent):
     """A2ACLI_INTERACT_001"""
     agent.says("SendStreamingMessage", WORKED)
@@ -257,14 +249,6 @@ def test_the_ids_of_a_task_that_is_not_waited_for_are_reported(parley, agent):
     assert ran.field("Next") == f"parley task get --wait -a {agent.url} {TASK_ID}"
 
 
-def test_metadata_travels_in_the_payload_and_parameters_beside_it(parley, agent):
-    agent.says("SendStreamingMessage", Answer(events=[{"message": message()}]))
-    flags = ("--metadata", '{"skill": "x", "n": 1}', "--svc-param", "x-trace-id: abc")
-    assert parley("send", "-a", agent.url, "go", *flags).status == 0
-    assert agent.params("SendStreamingMessage")["metadata"] == {"skill": "x", "n": 1}
-    assert agent.asked[-1].headers["x-trace-id"] == "abc"
-
-
 @pytest.mark.parametrize("streams", [True, False])
 @pytest.mark.parametrize("flags", [(), ("--async",), ("--stream",)])
 def test_a_skill_is_named_by_its_id(parley, agent, streams, flags):
@@ -339,30 +323,6 @@ def test_who_needs_an_extension_is_told_how_to_activate_it(parley, agent):
     agent.says("GetTask", Answer(result=task("INPUT_REQUIRED", "Which?")))
     ran = parley("send", "-a", agent.url, "go", "--extension", NEEDED)
     assert ran.field("Next").startswith(f"parley send -a {agent.url} --extension {NEEDED} ")
-
-
-def test_verbose_shows_what_was_sent_too(parley, agent):
-    agent.says("SendStreamingMessage", Answer(events=[{"message": message("Hi.")}]))
-    ran = parley("send", "-a", agent.url, "hello", "--verbose")
-    assert "Role: ROLE_USER\nText: hello\n" in ran.stdout
-    assert "Role: ROLE_AGENT\nText: Hi.\n" in ran.stdout
-
-
-def test_an_answer_about_another_task_is_pointed_out(parley, agent):
-    agent.says("SendStreamingMessage", WORKED)
-    agent.says("GetTask", DONE)
-    ran = parley("send", "-a", agent.url, "x", "--task-id", "other")
-    assert f"the agent answered with task {TASK_ID}, not with other" in ran.stderr
-
-
-def test_the_history_is_asked_for_and_shown_on_request(parley, agent):
-    history = [{"messageId": "h-1", "role": "ROLE_USER", "parts": [{"text": "before"}]}]
-    agent.says("SendStreamingMessage", WORKED)
-    agent.says("GetTask", Answer(result=task(history=history)))
-    assert "before" not in parley("send", "-a", agent.url, "go").stdout
-    ran = parley("send", "-a", agent.url, "go", "--history", "3")
-    assert "History: h-1\n" in ran.stdout
-    assert json.loads(json.dumps(agent.params("GetTask"))) == {"id": TASK_ID, "historyLength": 3}
 
 
 def test_a_task_too_large_to_be_kept_is_streamed_whole_and_else_asked_for(

@@ -1,16 +1,13 @@
 """``parley serve``: agents from files, and what is said when they cannot be served."""
 
-import json
 import os
 import re
 import signal
 import socket
-from http.client import HTTPConnection
-from urllib.parse import urlsplit
 
 import pytest
 
-from tests.kit.processes import Running, free_port
+from tests.kit.processes import Running
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
 
@@ -59,112 +56,6 @@ def test_a_file_is_served_with_a_banner_that_can_be_followed(file, parley, tmp_p
         assert server.end(signal.SIGINT) == 0
         assert "Traceback" not in server.stderr
     assert (tmp_path / "parley.db").is_file()
-
-
-@posix
-def test_the_banner_says_how_to_log_in_where_that_is_required(file, parley, tmp_path):
-    file.write_text(
-        AGENT.replace(
-            'version="1.0.0"', 'version="1.0.0", security=Bearer(lambda token: None)'
-        ).replace(
-            "from parley import Agent, Turn",
-            "from parley import Agent, Turn\nfrom parley.security import Bearer",
-        )
-    )
-    with Running(["serve", "echo.py", "--port", "0"], tmp_path) as server:
-        said = server.until("Ctrl-C stops the server")
-        assert f"parley auth login {address_in(said)}\n" in said
-
-
-AT_ANY_PATH = (
-    ("GET", "/.well-known/agent-card.json"),
-    ("GET", "/.well-known/agent.json"),
-    ("GET", "/docs"),
-    ("GET", "/openapi.json"),
-    ("GET", "/health/ready"),
-    ("POST", "/"),
-    ("POST", "/message:send"),
-    ("GET", "/tasks"),
-    ("GET", "/a2a/echo-agent/tasks"),
-    ("GET", "/v1/tasks/x"),
-    ("GET", "/nowhere"),
-)
-SEND = json.dumps(
-    {
-        "jsonrpc": "2.0",
-        "id": 1,
-        "method": "SendMessage",
-        "params": {
-            "message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hello"}]},
-            "configuration": {"returnImmediately": True},
-        },
-    }
-).encode()
-
-
-def answered(url, method, path, host):
-    """Status and body of what a browser would send to a page's own host."""
-    parts = urlsplit(url)
-    http = HTTPConnection(parts.hostname, parts.port, timeout=10)
-    headers = {"Host": host, "Content-Type": "application/json", "A2A-Version": "1.0"}
-    http.request(method, path, SEND if method == "POST" else None, headers)
-    response = http.getresponse()
-    body = response.read()
-    http.close()
-    return response.status, body
-
-
-@posix
-def test_a_page_elsewhere_cannot_call_a_server_on_this_machine(file, parley, tmp_path):
-    """Its own name may lead to 127.0.0.1 (DNS rebinding), and is still not the server's."""
-    flags = ["--port", "0", "--store", "memory:", "--allowed-host", "*.friend.example"]
-    with Running(["serve", "echo.py", *flags], tmp_path) as server:
-        url = address_in(server.until("Ctrl-C stops the server"))
-        port = urlsplit(url).port
-        for method, path in AT_ANY_PATH:
-            for host in ("evil.example", f"evil.example:{port}", "friend.example"):
-                status, body = answered(url, method, path, host)
-                assert (status, b"--allowed-host" in body) == (421, True), (method, path, body)
-            assert answered(url, method, path, f"a.friend.example:{port}")[0] != 421
-        for host in (f"localhost:{port}", "127.0.0.1", f"[::1]:{port}", "localhost:1"):
-            assert answered(url, "GET", "/docs", host)[0] == 200
-        assert answered(url, "POST", "/", f"localhost:{port}")[0] == 200
-        listed = parley("task", "list", "-a", url, "-o", "json").document
-        assert len(listed["tasks"]) == 3  # of the friend at two paths, and of this machine
-
-
-@posix
-def test_a_module_and_several_agents_are_served_under_paths(file, parley, tmp_path):
-    (tmp_path / "two.py").write_text(
-        AGENT.replace("agent =", "first =").replace("@agent.", "@first.")
-        + AGENT.replace("agent =", "second =")
-        .replace("@agent.", "@second.")
-        .replace("Echo", "Other")
-    )
-    targets = ["/said=echo:agent", "two.py:second"]
-    with Running(["serve", *targets, "--port", "0", "--store", "memory:"], tmp_path) as server:
-        said = server.until("Ctrl-C stops the server")
-        assert "gone when the server stops" in said
-        base = address_in(said).removesuffix("/said")
-        assert f"{base}/other-agent\n" in said
-        for path in ("/said", "/other-agent"):
-            assert parley("send", "-a", base + path, "hi").field("Text") == "ONCE hi"
-
-
-@posix
-@pytest.mark.parametrize("target", ["both.py", "/in=both.py:paths"])
-def test_a_mapping_of_paths_to_agents_is_served_under_them(file, parley, tmp_path, target):
-    more = "\nother = Agent('Other')\nother.skill(echo)\npaths = {'/one': agent, '/two': other}\n"
-    (tmp_path / "both.py").write_text(AGENT + more)
-    refused = parley("serve", "--tenant", "acme=both.py")
-    assert refused.status == 2
-    assert "'acme' needs one agent, but both.py has 2 by path" in refused.stderr
-    assert "--tenant acme=both.py:NAME" in refused.stderr
-    with Running(["serve", target, "--port", "0", "--store", "memory:"], tmp_path) as server:
-        base = address_in(server.until("Ctrl-C stops the server")).removesuffix("/one")
-        assert base.endswith("/in") is target.startswith("/in")
-        for path in ("/one", "/two"):
-            assert parley("send", "-a", base + path, "hi").field("Text") == "ONCE hi"
 
 
 @pytest.mark.parametrize(
@@ -247,36 +138,6 @@ def test_a_port_in_use_is_said_in_a_line(file, parley):
     assert "Traceback" not in ran.stderr
 
 
-@posix
-def test_a_store_in_use_is_said_in_a_line(file, parley, tmp_path):
-    with Running(["serve", "echo.py", "--port", "0"], tmp_path) as server:
-        server.until("Ctrl-C stops the server")
-        ran = parley("serve", "echo.py", "--port", "0")
-    assert ran.status == 1
-    assert "the store sqlite:///parley.db cannot be used" in ran.stderr
-    assert "--store" in ran.stderr
-    assert "Traceback" not in ran.stderr
-
-
-@posix
-def test_a_change_of_code_restarts_the_server(file, parley, tmp_path):
-    pytest.importorskip("watchfiles")
-    port = str(free_port())
-    flags = ["--reload", "--port", port, "--allowed-host", "a.example"]
-    with Running(["serve", "echo.py", *flags], tmp_path) as server:
-        url = address_in(server.until("Ctrl-C stops the server"))
-        assert answered(url, "GET", "/docs", "a.example")[0] == 200
-        assert answered(url, "GET", "/docs", "b.example")[0] == 421
-        assert parley("send", "-a", url, "hi").field("Text") == "ONCE hi"
-        file.write_text("def broken(:\n")
-        server.until("echo.py:1: SyntaxError")
-        file.write_text(AGENT.replace("ONCE", "TWICE"))
-        server.until("Ctrl-C stops the server", times=2)
-        assert parley("send", "-a", url, "hi").field("Text") == "TWICE hi"
-        assert server.end(signal.SIGTERM) == 0
-        assert "Traceback" not in server.stderr
-
-
 LIFESPAN = '''
 from contextlib import asynccontextmanager
 
@@ -300,22 +161,6 @@ async def state(turn: Turn) -> str:
     """Says what is kept."""
     return turn.state
 '''
-
-
-@posix
-def test_a_lifespan_is_left_before_the_changed_one_is_entered(file, parley, tmp_path):
-    pytest.importorskip("watchfiles")
-    file.write_text(LIFESPAN)
-    port = str(free_port())
-    told = tmp_path / "life.txt"
-    with Running(["serve", "echo.py", "--reload", "--port", port], tmp_path) as server:
-        url = address_in(server.until("Ctrl-C stops the server"))
-        assert parley("send", "-a", url, "hi").field("Text") == "ONCE"
-        file.write_text(LIFESPAN.replace("ONCE", "TWICE"))
-        server.until("Ctrl-C stops the server", times=2)
-        assert parley("send", "-a", url, "hi").field("Text") == "TWICE"
-        assert server.end(signal.SIGTERM) == 0
-    assert told.read_text().splitlines() == ["in ONCE", "out ONCE", "in TWICE", "out TWICE"]
 
 
 def test_a_lifespan_that_fails_is_said_in_a_line(file, parley):

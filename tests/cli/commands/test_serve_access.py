@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import ssl
 import urllib.error
 import urllib.request
 
@@ -12,7 +11,6 @@ import pytest
 
 from tests.kit.certificates import Authority, trusting
 from tests.kit.processes import Running
-from tests.kit.waiting import wait_until
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
 
@@ -59,30 +57,6 @@ def get(url, *, headers=None, context=None):
 
 def address_in(text: str) -> str:
     return re.search(r"address +(\S+)", text)[1]
-
-
-@posix
-def test_agents_are_served_over_https_and_follow_the_files(folder):
-    flags = ["--tls-cert", "tls.pem", "--grpc-port", "0"]
-    environment = {"PARLEY_TLS_KEY": "tls.key"}
-    with Running(begin("agents.py:agent", *flags), folder, **environment) as server:
-        said = server.until("Ctrl-C stops the server")
-        url = address_in(said)
-        assert url.startswith("https://127.0.0.1:")
-        assert "http://" not in said
-        status, card = get(f"{url}/.well-known/agent-card.json", context=trusting(AUTHORITY))
-        assert status == 200
-        assert {each["url"] for each in json.loads(card)["supportedInterfaces"]} >= {url}
-        assert "http://" not in json.dumps(json.loads(card)["supportedInterfaces"])
-        assert get(f"{url}/health/ready", context=trusting(AUTHORITY))[0] == 200
-        new = AUTHORITY.server(key=3)
-        new.write(folder, "tls")
-        server.until("was read again")
-        port = int(url.rpartition(":")[2])
-        served = ssl.get_server_certificate(("127.0.0.1", port))
-        assert served == new.pem
-        assert server.end(signal.SIGTERM) == 0
-        assert "Traceback" not in server.stderr
 
 
 @posix
@@ -153,32 +127,6 @@ def test_everyone_may_call_where_that_is_allowed(folder, target, flags, environm
         assert server.end(signal.SIGTERM) == 0
 
 
-@posix
-def test_endpoints_are_restricted(folder):
-    flags = ["--restrict", "card=authenticated", "--restrict", "health=192.0.2.0/24,198.51.100.7"]
-    with Running(begin("agents.py:bank", *flags), folder) as server:
-        url = address_in(server.until("Ctrl-C stops the server"))
-        card = f"{url}/.well-known/agent-card.json"
-        assert get(card)[0] == 401
-        assert get(card, headers={"Authorization": "Bearer good"})[0] == 200
-        assert get(f"{url}/health/live")[0] == 404
-        assert get(f"{url}/docs")[0] == 200
-        assert server.end(signal.SIGTERM) == 0
-
-
-@posix
-def test_a_server_that_reloads_has_the_same_options(folder):
-    pytest.importorskip("watchfiles")
-    flags = ["--reload", "--tls-cert", "tls.pem", "--tls-key", "tls.key", "--no-hsts"]
-    flags += ["--restrict", "docs=authenticated"]
-    with Running(begin("agents.py:bank", *flags), folder) as server:
-        url = address_in(server.until("Ctrl-C stops the server"))
-        context = trusting(AUTHORITY)
-        assert get(f"{url}/docs", context=context)[0] == 401
-        wait_until(lambda: get(f"{url}/health/ready", context=context)[0] == 200, 15)
-        server.end(signal.SIGTERM)
-
-
 # -- card validate -----------------------------------------------------------------------------
 
 CARD = {
@@ -198,13 +146,6 @@ CARD = {
     "defaultOutputModes": ["text/plain"],
     "skills": [{"id": "a", "name": "A", "description": "a", "tags": ["a"]}],
 }
-
-
-def test_a_card_without_problems_is_valid(tmp_path, parley):
-    (tmp_path / "card.json").write_text(json.dumps(CARD))
-    ran = parley("card", "validate", "-a", str(tmp_path / "card.json"))
-    assert (ran.status, ran.stdout) == (0, "")
-    assert "the card is valid and contains no secrets" in ran.stderr
 
 
 def test_secrets_and_plain_addresses_in_a_card_are_told(tmp_path, parley):

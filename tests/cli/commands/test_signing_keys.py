@@ -9,10 +9,8 @@ import re
 import pytest
 
 from parley.security.signing.keys import SigningKeys
-from tests.kit.processes import Running, free_port
-from tests.kit.waiting import wait_until
 from tests.security.signing.cards import LATEST
-from tests.security.signing.key_sets import key_file, key_set, private_jwk
+from tests.security.signing.key_sets import key_file
 
 FILE = "signing-keys.json"
 PRIVATE = ("d", "p", "q", "dp", "dq", "qi")
@@ -24,32 +22,6 @@ def secrets_of(path):
     ]
 
 
-def test_a_file_is_made_that_only_its_owner_reads(parley, tmp_path):
-    ran = parley("keys", "generate")
-    assert ran.status == 0
-    assert ran.field("File") == FILE
-    keys = SigningKeys.load(tmp_path / FILE)
-    assert [key.alg for key in keys.signers] == ["ES256"]
-    assert f"{keys.signers[0].kid} ES256, current: it signs" in ran.stdout
-    assert "next: published" in ran.stdout
-    assert "--signing-keys signing-keys.json --url" in ran.field("Next")
-    if os.name == "posix":
-        assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
-    assert not [each for each in secrets_of(tmp_path / FILE) if each in ran.stdout + ran.stderr]
-
-
-def test_algorithms_are_chosen(parley, tmp_path):
-    ran = parley("keys", "generate", "k.json", "--alg", "EdDSA", "--alg", "RS256", "-o", "json")
-    assert [key["alg"] for key in ran.document["keys"]] == ["EdDSA", "RS256"] * 2
-    assert [key["state"] for key in ran.document["keys"]] == ["current"] * 2 + ["next"] * 2
-    assert not [each for each in secrets_of(tmp_path / "k.json") if each in ran.stdout]
-    for alg in ("none", "HS256", "ES521"):
-        ran = parley("keys", "generate", "other.json", "--alg", alg)
-        assert ran.status == 2
-        assert "ES256, RS256, EdDSA" in ran.stderr
-    assert not (tmp_path / "other.json").exists()
-
-
 def test_a_file_that_is_there_is_not_replaced(parley, tmp_path):
     path = key_file(tmp_path / FILE)
     before = path.read_bytes()
@@ -57,13 +29,6 @@ def test_a_file_that_is_there_is_not_replaced(parley, tmp_path):
     assert ran.status == 1
     assert "parley keys rotate" in ran.stderr
     assert path.read_bytes() == before
-
-
-def test_keys_for_the_environment_go_to_standard_output(parley, tmp_path):
-    ran = parley("keys", "generate", "-")
-    assert ran.status == 0
-    assert len(SigningKeys.parse(ran.stdout).signers) == 1
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_rotation_says_what_changed(parley, tmp_path):
@@ -82,13 +47,6 @@ def test_rotation_says_what_changed(parley, tmp_path):
     (ended,) = [key for key in document["keys"] if key["state"] == "previous"]
     assert ended["kid"] == old.kid
     assert "d" not in ended
-
-
-def test_a_set_without_a_next_key_is_warned_of(parley, tmp_path):
-    key_file(tmp_path / FILE, private_jwk(kid="mine"))
-    ran = parley("keys", "rotate", f"./{FILE}")
-    assert ran.status == 0
-    assert "had no next key" in ran.stderr
 
 
 @pytest.mark.parametrize("command", [("rotate", FILE), ("show", FILE)])
@@ -171,75 +129,3 @@ def test_nothing_is_done_that_could_not_be_recorded(parley, tmp_path, monkeypatc
     assert not (tmp_path / "new.json").exists()
     monkeypatch.setenv("PARLEY_STORE", "memory:")  # of a server, which records its own acts
     assert parley("keys", "rotate", FILE).status == 0
-
-
-def test_the_help_tells_the_two_kinds_of_keys_apart(parley):
-    for command in ("generate", "rotate", "create"):
-        assert "Two kinds of keys" in parley("keys", command, "--help").stdout
-
-
-AGENT = """
-from parley import Agent
-
-agent = Agent("Shop")
-
-@agent.skill
-async def buy(text: str) -> str:
-    return "bought"
-"""
-
-
-def test_a_served_agent_is_verified_and_stays_so_through_a_rotation(parley, tmp_path):
-    (tmp_path / "shop.py").write_text(AGENT)
-    parley("keys", "generate")
-    port = str(free_port())
-    options = ("--port", port, "--store", "memory:", "--signing-keys", FILE)
-    url = f"http://127.0.0.1:{port}"
-    with Running(("serve", "shop.py", *options, "--url", url), tmp_path) as server:
-        server.until("Ctrl-C")
-        old = json.loads(parley("keys", "show", FILE, "-o", "json").stdout)
-        pinned = tmp_path / "public.json"
-        pinned.write_text(json.dumps({"keys": old["keys"]}))
-
-        def verified():
-            return parley("card", "verify", "-a", url, "--card-keys", str(pinned), "-o", "json")
-
-        before = verified()
-        assert before.status == 0, before.stdout + before.stderr
-        assert before.document["form"] == "received"
-        assert parley("keys", "rotate", FILE).status == 0
-        upcoming = old["keys"][1]["kid"]
-
-        def rotated():
-            ran = verified()
-            assert ran.status == 0, ran.stdout + ran.stderr
-            return {each["kid"] for each in ran.document["signatures"]} == {upcoming}
-
-        wait_until(rotated, interval=0.2)
-
-
-def test_serving_with_keys_that_cannot_be_used_says_what_to_run(parley, tmp_path, monkeypatch):
-    (tmp_path / "shop.py").write_text(AGENT)
-    ran = parley("serve", "shop.py", "--signing-keys", "none.json", "--port", "0")
-    assert ran.status == 2
-    assert "parley keys generate none.json" in ran.stderr
-    monkeypatch.setenv("PARLEY_SIGNING_KEYS", key_set(private_jwk(state="next")))
-    ran = parley("serve", "shop.py", "--port", "0")
-    assert ran.status == 2
-    assert "PARLEY_SIGNING_KEYS has no key" in ran.stderr
-
-
-def test_the_keys_of_a_server_are_found_where_a_card_says(parley, tmp_path):
-    (tmp_path / "shop.py").write_text(AGENT)
-    parley("keys", "generate")
-    port = str(free_port())
-    url = f"http://127.0.0.1:{port}"
-    serve = ("serve", "shop.py", "--port", port, "--store", "memory:", "--url", url)
-    with Running(serve, tmp_path, PARLEY_SIGNING_KEYS_FILE=FILE) as server:
-        server.until("Ctrl-C")
-        ran = parley("card", "verify", "-a", url)
-        assert ran.status == 0, ran.stdout + ran.stderr
-        assert ran.field("Card") == "Shop"
-        assert ran.field("Trust") == "trusted"
-        ran = parley("card", "verify", "-a", url, "--insecure")
-        assert (ran.status, "published keys prove nothing" in ran.stdout) == (1, True)

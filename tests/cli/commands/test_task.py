@@ -4,15 +4,7 @@ import base64
 
 import pytest
 
-from tests.cli.scripted import (
-    CONTEXT_ID,
-    TASK_ID,
-    Answer,
-    artifact_update,
-    message,
-    status_update,
-    task,
-)
+from tests.cli.scripted import CONTEXT_ID, TASK_ID, Answer, artifact_update, status_update, task
 
 ARTIFACTS = [{"artifactId": "a-1", "name": "report", "parts": [{"text": "all of it"}]}]
 DONE = Answer(result=task(text="Done.", artifacts=ARTIFACTS))
@@ -222,13 +214,6 @@ def test_following_is_refused_where_the_card_declares_no_streams(parley, agent):
     assert agent.asked == []
 
 
-def test_an_answer_without_a_task_is_no_task(parley, agent):
-    agent.says("GetTask", Answer(result=message()))
-    ran = parley("task", "get", TASK_ID, "-a", agent.url, "-o", "json")
-    assert ran.status == 1
-    assert ran.error["code"] == "InvalidAgentResponseError"
-
-
 def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
@@ -292,15 +277,3 @@ def test_files_are_replaced_only_if_that_is_asked_for(parley, agent, tmp_path):
     assert ran.status == 0
     assert {name: _in(out)[name] for name in FILES} == FILES
     assert secret.read_bytes() == b"mine"
-
-
-def test_a_task_without_artifacts_saves_nothing(parley, agent, tmp_path):
-    agent.says("GetTask", Answer(result=task(text="Done.")))
-    ran = parley("task", "download", TASK_ID, "-a", agent.url)
-    assert (ran.status, ran.stdout) == (0, "")
-    assert "no artifact" in ran.stderr
-    (tmp_path / "taken").write_text("")
-    agent.says("GetTask", Answer(result=task(artifacts=SAVED)))
-    ran = parley("task", "download", TASK_ID, "taken/x", "-a", agent.url)
-    assert ran.status == 1
-    assert "cannot be written" in ran.stderr

@@ -59,12 +59,6 @@ def test_what_is_piped_goes_to_the_callback(parley, agent, typed, scheme, given,
     assert not [asked for asked in agent.asked if asked.method == "SendMessage"]
 
 
-def test_no_is_an_answer(parley, agent):
-    agent.says("GetTask", asking(f"{agent.url}/callbacks/authorize/t"))
-    assert parley("task", "authorize", TASK_ID, "-a", agent.url, "--refuse").status == 0
-    assert agent.params("callback") == {"error": "access_denied"}
-
-
 def test_it_goes_nowhere_else(parley, agent, typed):
     agent.says("GetTask", asking("https://evil.example/t"))
     typed(TOKEN)
@@ -72,31 +66,6 @@ def test_it_goes_nowhere_else(parley, agent, typed):
     assert ran.status != 0
     assert "https://evil.example" in ran.stderr
     assert TOKEN not in ran.stderr
-
-
-def test_a_page_to_log_in_at_is_shown(parley, agent):
-    agent.says("GetTask", asking(authorizationUrl="https://id.example.com/authorize?x=1"))
-    ran = parley("task", "authorize", TASK_ID, "-a", agent.url)
-    assert ran.status == 0
-    assert "https://id.example.com/authorize?x=1" in ran.stderr
-    ran = parley("task", "get", TASK_ID, "-a", agent.url)
-    assert "log in at https://id.example.com/authorize?x=1" in ran.stderr
-
-
-def test_a_task_that_asks_for_nothing_and_an_empty_pipe_are_refused(parley, agent, typed):
-    agent.says("GetTask", Answer(result=task("WORKING")))
-    ran = parley("task", "authorize", TASK_ID, "-a", agent.url)
-    assert ran.status == 2
-    assert "asks for no credential" in ran.stderr
-    agent.says("GetTask", asking(f"{agent.url}/t"))
-    typed("")
-    assert parley("task", "authorize", TASK_ID, "-a", agent.url).status == 2
-
-
-def test_the_next_command_is_said(parley, agent):
-    agent.says("GetTask", asking(f"{agent.url}/t"))
-    ran = parley("task", "get", TASK_ID, "-a", agent.url)
-    assert f"parley task authorize -a {agent.url} {TASK_ID}" in ran.stdout
 
 
 # -- ``parley complete``: an event is completed by hand --------------------------------------------
@@ -123,23 +92,6 @@ def value_in(path, agent, key):
     return asyncio.run(read())
 
 
-def test_an_event_is_completed_once(parley, shop):
-    ran = parley("complete", "payment:42", '{"paid": true}', "--agent", "shop", *STORE)
-    assert (ran.status, ran.field("Event")) == (0, "payment:42 is complete")
-    assert (ran.field("Agent"), ran.field("Store")) == ("shop", str(shop))
-    again = parley("complete", "payment:42", '{"paid": true}', "--agent", "shop", *STORE)
-    assert "as before" in again.stdout
-    [act] = parley("audit", "--kind", "event", "--json", *STORE).lines
-    assert (act["kind"], act["subject"], act["agent"]) == ("event.completed", "payment:42", "shop")
-    assert (act["issuer"], act["details"]) == ("os", {})
-    ran = parley("complete", "payment:42", '{"paid":true}', "--agent", "shop", *STORE)
-    assert (ran.status, ran.field("Event")) == (0, "payment:42 is complete, as before")
-    ran = parley("complete", "payment:42", "0", "--agent", "shop", *STORE, "-o", "json")
-    assert (ran.status, ran.error["code"]) == (1, "PARLEY_ERR_COMPLETED")
-    assert "with another value" in ran.error["message"]
-    assert value_in(shop, "shop", "payment:42") == b'{"paid":true}'
-
-
 def test_it_says_as_json_what_it_did(parley, shop):
     for is_new in (True, False):
         ran = parley("complete", "k", "--agent", "shop", *STORE, "-o", "json")
@@ -150,21 +102,6 @@ def test_it_says_as_json_what_it_did(parley, shop):
             "completed": is_new,
         }
     assert value_in(shop, "shop", "k") == b"null"
-
-
-def test_the_value_may_come_from_standard_input(parley, shop, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'["piped"]\n')))
-    assert parley("complete", "k", "-", "--agent", "shop", *STORE).status == 0
-    assert value_in(shop, "shop", "k") == b'["piped"]'
-
-
-def test_the_agent_has_to_be_named_where_there_are_several(parley, shop):
-    ran = parley("complete", "k", *STORE)
-    assert ran.status == 2
-    assert "--agent; the store has bank, shop" in ran.stderr
-    ran = parley("complete", "k", "--agent", "bakery", *STORE)
-    assert ran.status == 2
-    assert "no data of 'bakery'; it has bank, shop" in ran.stderr
 
 
 def test_the_only_agent_needs_no_name(parley, tmp_path):
@@ -178,27 +115,6 @@ async def _one_agent(path):
     await store.open(lambda records: None)
     await store.append(creation("t-1", scope=Scope("shop")))
     await store.close()
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (("k", "{paid: true}"), "the value is not JSON"),
-        (("k", "paid"), '"like this"'),
-        (("", "1"), "the key of an event"),
-        (("k", '"' + "x" * 300_000 + '"'), "bytes at most"),
-    ],
-)
-def test_what_cannot_be_is_refused(parley, shop, given, words):
-    ran = parley("complete", *given, "--agent", "shop", *STORE)
-    assert ran.status == 2
-    assert words in ran.stderr
-
-
-def test_a_store_that_does_not_exist_is_not_made(parley, tmp_path):
-    ran = parley("complete", "k", "--store", "sqlite:///no.db")
-    assert (ran.status, "there is no store" in ran.stderr) == (1, True)
-    assert not (tmp_path / "no.db").exists()
 
 
 # -- ``parley task push-config`` -------------------------------------------------------------------

@@ -105,13 +105,6 @@ def test_what_cannot_be_shown_is_refused(parley, shop, given):
     assert given[0] in ran.stderr
 
 
-def test_a_limit_that_cannot_be_read_is_refused(parley, tmp_path):
-    (tmp_path / "shop.py").write_text(AGENT)
-    ran = parley("serve", "shop.py", "--limit", "60 a minute", *STORE)
-    assert ran.status == 2
-    assert "60/minute per caller" in ran.stderr
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
 @pytest.mark.anyio
 async def test_usage_that_was_stored_survives_a_kill(parley, tmp_path):

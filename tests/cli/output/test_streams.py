@@ -163,14 +163,3 @@ def test_the_exit_status_does_not_tell_how_the_task_went(parley, agent, state):
         assert f"TASK_STATE_{state}" in ran.stdout
         assert "warning: " in ran.stderr
         assert f"(TASK_STATE_{state}): because" in ran.stderr
-
-
-def test_what_is_no_answer_of_an_agent_is_told_as_such(parley, agent):
-    agent.says("GetTask", Answer(status=418))
-    ran = parley("task", "get", TASK_ID, "-a", agent.url, "-o", "json")
-    assert ran.status == 1
-    assert ran.error["code"] == "A2ACLI_ERR_INTERNAL"
-    assert ran.error["a2aCode"] == 418
-    agent.says("GetTask", Answer(raw=b"<html>"))
-    ran = parley("task", "get", TASK_ID, "-a", agent.url, "-o", "json")
-    assert ran.error["code"] == "InvalidAgentResponseError"

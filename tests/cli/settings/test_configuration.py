@@ -8,7 +8,6 @@ from parley.cli.output.failures import UsageFailure
 from parley.cli.output.text import format_duration, parse_duration
 from parley.cli.settings import sources as settings_sources
 from parley.cli.settings.sources import SettingSource, parse, resolve, sources
-from parley.cli.settings.table import SETTINGS
 from tests.cli.scripted import TASK_ID, Answer, task
 
 
@@ -122,44 +121,11 @@ def test_settings_may_stand_before_the_command(parley, agent):
     assert ran.document == task()
 
 
-def test_a_wrong_setting_is_told_in_the_format_that_was_asked_for(parley, monkeypatch):
-    monkeypatch.setenv("A2ACLI_OUTPUT", "json")
-    monkeypatch.setenv("A2ACLI_TIMEOUT", "soon")
-    ran = parley("task", "get", "x")
-    assert ran.error["code"] == "A2ACLI_ERR_USAGE"
-    assert ran.error["message"].startswith("A2ACLI_TIMEOUT: ")
-    assert parley("--help").status == 0
-
-
 # -- where a setting's value comes from, and what is said about one that makes no sense ------------
 
 
 def settings(flags=None, **environment):
     return resolve(flags or {}, [SettingSource("environment", environment)])
-
-
-def test_a_flag_counts_before_the_environment_before_files_before_the_default(
-    tmp_path, monkeypatch
-):
-    home, project = tmp_path / "home", tmp_path / "project" / "deep"
-    (home / ".config" / "a2a-cli").mkdir(parents=True)
-    project.mkdir(parents=True)
-    monkeypatch.setattr(settings_sources.Path, "home", lambda: home)
-    own = home / ".config" / "a2a-cli" / ".env"
-    own.write_text("A2ACLI_AGENT_CARD=global\nA2ACLI_CONTEXT_ID=global\nA2ACLI_BEARER=global\n")
-    local = tmp_path / "project" / ".env"
-    local.write_text("A2ACLI_AGENT_CARD=local\nA2ACLI_CONTEXT_ID=local\nOTHER=1\n")
-
-    found = sources({"A2ACLI_AGENT_CARD": "environment"}, project, None)
-    resolved = resolve({}, found)
-    assert resolved.agent_card == "environment"
-    assert resolved.sources["agent_card"] == "A2ACLI_AGENT_CARD"
-    assert resolved.context_id == "local"
-    assert resolved.sources["context_id"] == f"A2ACLI_CONTEXT_ID in {local}"
-    assert resolved.bearer == "global"
-    assert resolved.output == "text"
-    assert resolved.sources["output"] == "default"
-    assert resolve({"agent_card": "flag"}, found).agent_card == "flag"
 
 
 def test_config_takes_the_place_of_the_local_file(tmp_path, monkeypatch):
@@ -250,14 +216,6 @@ def test_values_are_read_in_the_forms_that_people_write():
     assert resolved.a2a_version == "1.0"
 
 
-def test_every_setting_has_the_variable_that_its_flag_implies():
-    names = {setting.name: setting.variable for setting in SETTINGS}
-    assert names["agent-card"] == "A2ACLI_AGENT_CARD"
-    assert names["a2a-version"] == "A2ACLI_A2A_VERSION"
-    assert names["async"] == "A2ACLI_ASYNC"
-    assert all(f"--{name}" in s.spellings for name, s in zip(names, SETTINGS, strict=True))
-
-
 def test_a_dotenv_file_is_read_as_people_write_it():
     assert parse(
         """
@@ -278,20 +236,6 @@ def test_a_dotenv_file_is_read_as_people_write_it():
 
 
 # --  ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("written", "seconds"),
-    [("2s", 2), ("500ms", 0.5), ("1m", 60), ("1m30s", 90), ("1h", 3600), ("0.5", 0.5), ("3", 3)],
-)
-def test_a_duration_is_read_in_seconds(written, seconds):
-    assert parse_duration(written) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize("written", ["", "s", "2 s", "-1s", "1d", "two", "1s2", "nan", "1e3"])
-def test_what_is_no_duration_is_refused_with_an_example(written):
-    with pytest.raises(ValueError, match="such as 2s"):
-        parse_duration(written)
 
 
 @pytest.mark.parametrize("written", ["2s", "500ms", "1m", "90s", "2h", "1.5s"])

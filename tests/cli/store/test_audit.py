@@ -15,28 +15,15 @@ from pathlib import Path
 import pytest
 
 from parley.cli.commands import audit as audit_commands
-from parley.cli.commands.audit import AuditListing, Selection, show
-from parley.cli.output.failures import UsageFailure
+from parley.cli.commands.audit import AuditListing, show
 from parley.cli.output.streams import Output
 from parley.host.store_urls import open_admin
 from parley.store.admin.admin import SchemaStatus
 from parley.store.audit.reading import AuditReading
 from parley.store.audit.trail import AuditEntry
-from tests.kit.processes import Running
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
 
-AGENT = """
-from parley import Agent, Turn
-
-agent = Agent("Shop")
-
-
-@agent.skill
-async def order(turn: Turn, text: str) -> str:
-    answer = await turn.ask("How many?")
-    return f"{answer} ordered"
-"""
 STORE = ("--store", "sqlite:///shop.db")
 
 
@@ -97,32 +84,6 @@ def test_a_table_shows_entries_one_a_line(parley, shop):
     assert len(rows) == 4
     assert "\x1b" not in ran.stdout
     assert parley("audit", "list", *STORE).stdout == ran.stdout
-
-
-def test_entries_are_selected(parley, shop):
-    last = parley("audit", "--json", "--limit", "1", *STORE)
-    assert last.lines[0]["details"]["owner"] == "bob"
-    assert "2 entries before these" in last.stderr
-    assert kinds(parley("audit", "--json", "--kind", "store", *STORE)) == ["store.migrated"]
-    assert parley("audit", "--json", "--actor", "nobody", *STORE).stdout == ""
-    assert len(parley("audit", "--json", "--since", "1h", *STORE).lines) == 3
-    assert parley("audit", "--json", "--until", "1h", *STORE).stdout == ""
-    ran = parley("audit", "--since", "yesterday", *STORE)
-    assert (ran.status, "is not a time such as" in ran.stderr) == (2, True)
-    assert parley("audit", "--store", "sqlite:///none.db").status == 1
-
-
-def test_times_are_dates_or_spans():
-    now = 1_800_000_000_000
-    assert Selection(since="2d").filter(now).since == now - 172_800_000
-    assert Selection(since="2026-11-23T14:00:00Z").filter(now).since == 1_795_442_400_000
-    assert Selection(since="2026-11-23").filter(now).since == 1_795_392_000_000
-    assert Selection(until="2026-11-23T14:00:00+01:00").filter(now).until == 1_795_438_800_000
-    with pytest.raises(UsageFailure, match="--until"):
-        Selection(until="1x").filter(now)
-    for longer in (f"{10**15}d", f"{'9' * 400}d"):
-        with pytest.raises(UsageFailure, match="--since"):
-            Selection(since=longer).filter(now)
 
 
 def test_an_export_is_verified_by_anybody(parley, shop):
@@ -186,35 +147,6 @@ def test_an_address_is_no_file_to_export_to(parley, shop):
     ran = parley("audit", "export", "syslog://user:s3cret@host", *STORE)
     assert (ran.status, "parley.audit.lines" in ran.stderr) == (2, True)
     assert "s3cret" not in ran.stderr
-
-
-@posix
-def test_tasks_and_acts_are_one_list_and_are_followed(parley, tmp_path):
-    (tmp_path / "shop.py").write_text(AGENT)
-    with Running(("serve", "shop.py", "--port", "0", *STORE), tmp_path) as server:
-        address = server.until("Ctrl-C stops the server").split("address  ")[1].split()[0]
-        with Running(("audit", "--follow", "--json", *STORE), tmp_path) as follower:
-            follower.until("server.started")
-            sent = parley("send", "-a", address, "tea")
-            assert sent.status == 0, sent.stderr
-            follower.until("task.input_required")
-            assert parley("keys", "create", "--owner", "ada", *STORE).status == 0
-            follower.until("key.created")
-            task = sent.field("Task")
-            assert parley("send", "-a", address, "--task-id", task, "3").status == 0
-            follower.until("task.completed")
-            ids = [json.loads(line)["id"] for line in follower.stdout.splitlines()]
-            assert len(set(ids)) == len(ids)
-            follower.end(signal.SIGINT)
-        assert server.end(signal.SIGTERM) == 0
-    ran = parley("audit", "--json", "--task", task, *STORE)
-    assert kinds(ran)[0] == "task.created"
-    assert kinds(ran)[-1] == "task.completed"
-    assert "tea" not in ran.stdout
-    assert "tea" in parley("audit", "--content", "--json", "--task", task, *STORE).stdout
-    last = parley("audit", "--json", "--kind", "server", *STORE)
-    assert kinds(last) == ["server.started", "server.stopped"]
-    assert parley("audit", "verify", *STORE).status == 0
 
 
 class Moments:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
-import os
-import signal
 import sqlite3
 import sys
 from pathlib import Path
@@ -21,10 +18,7 @@ from parley.store.events import Scope
 from parley.store.protocols.tables import Receipt
 from parley.store.sql import migrations
 from parley.store.sqlite.store import SqliteTaskStore
-from tests.kit.processes import Running
 from tests.kit.records import addition, chunk, creation, message, received, status
-
-posix = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
 
 SCHEMA = migrations("sqlite")[-1].version
 DAY = 86_400_000
@@ -77,12 +71,6 @@ def test_a_store_is_described(parley, shop):
     assert "replicas" not in found
 
 
-def test_the_store_may_be_named_in_the_environment(parley, shop, monkeypatch):
-    monkeypatch.setenv("PARLEY_STORE", shop)
-    assert parley("store", "status").field("Tasks") == "4"
-    assert parley("-o", "json", "store", "status").document["receipts"] == 2
-
-
 def test_a_store_is_made_and_brought_up_to_date(parley, tmp_path):
     store = ("--store", "sqlite:///new.db")
     ran = parley("store", "migrate", *store, "--check")
@@ -110,16 +98,6 @@ def test_an_older_store_is_said_to_be_one(parley, shop, tmp_path):
         needed = f"schema version {SCHEMA - 1}, but this version of Parley needs {SCHEMA}"
         assert needed in ran.stderr
         assert "parley store migrate updates it" in ran.stderr
-
-
-def test_a_newer_store_is_left_alone(parley, shop, tmp_path):
-    with sqlite3.connect(tmp_path / "shop.db") as connection:
-        connection.execute("INSERT INTO schema_versions VALUES (99, 'later', '')")
-    connection.close()
-    for command in (["status"], ["migrate"], ["export", "x"], ["prune", "--ended-before", "1d"]):
-        ran = parley("store", *command, "--store", shop)
-        assert ran.status == 1
-        assert "written by a later version of Parley" in ran.stderr
 
 
 def test_a_store_is_moved(parley, shop, tmp_path):
@@ -160,27 +138,6 @@ def test_a_file_that_is_there_is_not_written_over(parley, shop, tmp_path):
     assert (tmp_path / "all.jsonl").read_text() == "mine"
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other links and permissions")
-def test_an_export_is_written_through_no_link(parley, shop, tmp_path):
-    """Nothing that another has put beside it gets what people said."""
-    victim = tmp_path / "victim"
-    victim.write_text("mine")
-    victim.chmod(0o644)
-    (tmp_path / "all.jsonl.part").symlink_to(victim)
-    before = os.umask(0)
-    try:
-        assert parley("store", "export", "all.jsonl", "--store", shop).status == 0
-    finally:
-        os.umask(before)
-    assert victim.read_text() == "mine"
-    assert (tmp_path / "all.jsonl").stat().st_mode & 0o777 == 0o600
-    (tmp_path / "new.jsonl").symlink_to(tmp_path / "made")
-    ran = parley("store", "export", "new.jsonl", "--store", shop)
-    assert ran.status == 2
-    assert "exists already" in ran.stderr
-    assert not (tmp_path / "made").exists()
-
-
 def test_an_export_that_fails_leaves_no_file(parley, shop, tmp_path, monkeypatch):
     def fails(*args, **options):
         raise OSError(28, "No space left on device")
@@ -210,17 +167,6 @@ def test_an_export_to_a_full_disk_fails(shop, tmp_path):
     assert "Traceback" not in ran.stderr
 
 
-def test_a_cut_file_is_refused_and_nothing_is_imported(parley, shop, tmp_path):
-    parley("store", "export", "all.jsonl", "--store", shop)
-    lines = (tmp_path / "all.jsonl").read_bytes().splitlines(keepends=True)
-    (tmp_path / "cut.jsonl").write_bytes(b"".join(lines[:-1]))
-    ran = parley("store", "import", "cut.jsonl", "--store", "sqlite:///other.db")
-    assert ran.status == 1
-    assert "cut.jsonl: the file ends after line" in ran.stderr
-    assert "nothing was imported" in ran.stderr
-    assert not (tmp_path / "other.db").exists()
-
-
 @pytest.mark.parametrize(
     ("name", "words"),
     [("shop.db", "line 1: this is no export of a store"), ("gone", "gone cannot be read (No such")],
@@ -229,14 +175,6 @@ def test_a_wrong_file_is_refused(parley, shop, name, words):
     ran = parley("store", "import", name, "--store", "sqlite:///other.db")
     assert ran.status == 1
     assert words in ran.stderr
-
-
-def test_an_import_comes_through_a_pipe(parley, shop, tmp_path, monkeypatch):
-    parley("store", "export", "all.jsonl", "--store", shop)
-    piped = io.TextIOWrapper(io.BytesIO((tmp_path / "all.jsonl").read_bytes()))
-    monkeypatch.setattr(sys, "stdin", piped)
-    ran = parley("store", "import", "-", "--store", "sqlite:///other.db")
-    assert ran.field("Imported").startswith("2 contexts")
 
 
 @pytest.fixture
@@ -258,15 +196,6 @@ def test_what_ended_long_ago_is_removed(parley, shop, at_that_time):
     assert ran.field("Tasks of shop") == "1 completed, 1 input-required"
     assert (ran.field("Contexts"), ran.field("Receipts")) == ("1", "1")
     assert parley(*prune, "--agent", "shop").field("Removed").startswith("0 tasks")
-
-
-def test_only_the_agent_that_is_named_loses_tasks(parley, shop, at_that_time):
-    prune = ("store", "prune", "--store", shop, "--ended-before", "0s")
-    parley(*prune, "--agent", "bank")
-    assert parley("store", "status", "--store", shop).field("Tasks") == "4"
-    ran = parley(*prune, "--agent", "shopp")
-    assert ran.status == 2
-    assert "no data of 'shopp'; it has bank, shop" in ran.stderr
 
 
 @pytest.mark.parametrize(
@@ -296,34 +225,6 @@ def test_what_cannot_be_done_is_said_in_a_line(parley, shop, arguments, status, 
     assert "Traceback" not in said
 
 
-AGENT = '''
-from parley import Agent, Turn
-
-agent = Agent("Echo agent")
-
-
-@agent.skill
-async def echo(turn: Turn) -> str:
-    """Says it again."""
-    return turn.text
-'''
-
-
-@posix
-def test_a_store_in_use_is_read_and_not_written(parley, tmp_path):
-    (tmp_path / "echo.py").write_text(AGENT)
-    with Running(["serve", "echo.py", "--port", "0"], tmp_path) as server:
-        server.until("Ctrl-C stops the server")
-        assert parley("store", "status").field("Tasks") == "0"
-        assert parley("store", "export", "all.jsonl").status == 0
-        for command in (["import", "all.jsonl"], ["prune", "--ended-before", "1d"]):
-            ran = parley("store", *command)
-            assert ran.status == 1
-            assert f"is in use by process {server.process.pid}" in ran.stderr
-        assert server.end(signal.SIGTERM) == 0
-    assert parley("store", "import", "all.jsonl").status == 0
-
-
 def test_ages_and_sizes_are_said_as_people_say_them():
     assert [parse_age(age) for age in ("30d", "1.5d", "12h", "90m")] == [
         2_592_000,
@@ -346,25 +247,3 @@ def test_ages_and_sizes_are_said_as_people_say_them():
         "2.34 MB",
         "5.0 TB",
     ]
-
-
-@pytest.mark.skipif(os.name != "posix", reason="links as POSIX has them")
-def test_an_export_takes_no_other_files_place_and_follows_no_link(parley, shop, tmp_path):
-    kept = tmp_path / "kept"
-    kept.write_text("mine")
-    for name in ("new.jsonl.part", "link.jsonl"):
-        (tmp_path / name).symlink_to(kept)
-    (tmp_path / "nowhere.jsonl").symlink_to(tmp_path / "nothing")
-    for name in ("link.jsonl", "nowhere.jsonl", "kept"):
-        ran = parley("store", "export", name, "--store", shop)
-        assert ran.status == 2
-        assert f"{name} exists already" in ran.stderr
-    assert parley("store", "export", "new.jsonl", "--store", shop).status == 0
-    assert kept.read_text() == "mine"
-    assert not (tmp_path / "nothing").exists()
-    assert (tmp_path / "new.jsonl").stat().st_mode & 0o077 == 0
-    left = {path.name for path in tmp_path.iterdir() if ".part" in path.name}
-    assert left == {"new.jsonl.part"}  # which was there before
-    ran = parley("store", "export", "no/folder.jsonl", "--store", shop)
-    assert ran.status == 1
-    assert "no/folder.jsonl cannot be written (No such file or directory)" in ran.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from queue import Queue
@@ -13,7 +12,6 @@ from threading import Thread
 
 import pytest
 
-from parley.store.sql import migrations
 from tests.kit.processes import BOUND, Running
 
 pytestmark = pytest.mark.service
@@ -82,26 +80,6 @@ def hooks():
     hooks.server.server_close()
 
 
-def events(url: str, task_id: str, after: str = "") -> list[tuple[str, str]]:
-    """The events of a task's stream to its end, with their ids."""
-    request = urllib.request.Request(
-        url,
-        json.dumps(
-            {"jsonrpc": "2.0", "id": 1, "method": "SubscribeToTask", "params": {"id": task_id}}
-        ).encode(),
-        {"content-type": "application/json", "a2a-version": "1.0", "accept": "text/event-stream"}
-        | ({"last-event-id": after} if after else {}),
-    )
-    with urllib.request.urlopen(request, timeout=BOUND) as response:
-        text = response.read().decode()
-    found = []
-    for block in text.split("\n\n"):
-        fields = dict(line.split(": ", 1) for line in block.splitlines() if ": " in line)
-        if "data" in fields:
-            found.append((fields.get("id", ""), fields["data"]))
-    return found
-
-
 def served(folder: Path, *options: str) -> Running:
     arguments = ["serve", "mover.py", "--port", "0", "--allow-private-webhooks", *options]
     return Running(arguments, folder)
@@ -150,65 +128,6 @@ def test_tasks_streams_and_webhooks_go_on_after_the_move(parley, hooks, tmp_path
         assert ran.field("Replicas") == "1"
         assert re.fullmatch(r"\w+, alive, last seen \w+ ago, owns 0 tasks", ran.field("Replica"))
         assert server.end(signal.SIGTERM) == 0
-
-
-def test_a_stream_goes_on_where_it_was_before_the_move(parley, tmp_path, postgres_url):
-    (tmp_path / "mover.py").write_text(AGENT)
-    with served(tmp_path) as server:
-        url = address(server.until("Ctrl-C stops the server"))
-        ran = parley("send", "-a", url, "ask", "-o", "json")
-        task_id = ran.document["task"]["id"]
-        assert server.end(signal.SIGTERM) == 0
-    parley("store", "export", "all.jsonl", "--store", "sqlite:///parley.db")
-    parley("store", "import", "all.jsonl", "--store", postgres_url)
-    with served(tmp_path, "--store", postgres_url) as server:
-        url = address(server.until("Ctrl-C stops the server"))
-        parley("send", "-a", url, "--task-id", task_id, "the red one")
-        events_after = events(url, task_id, after="1")
-        numbers = [int(id) for id, _ in events_after]
-        assert numbers == list(range(2, numbers[-1] + 1))
-        assert "took the red one" in "".join(data for _, data in events_after)
-        assert server.end(signal.SIGTERM) == 0
-
-
-def test_replicas_of_an_older_schema_are_told_to_migrate(parley, tmp_path, postgres_url):
-    (tmp_path / "mover.py").write_text(AGENT)
-    serve = ("serve", "mover.py", "--port", "0", "--store", postgres_url)
-    ran = parley(*serve, "--no-migrate")
-    assert ran.status == 1
-    assert "parley store migrate" in ran.stderr
-    assert parley("store", "migrate", "--check", "--store", postgres_url).status == 1
-    ran = parley("store", "migrate", "--store", postgres_url)
-    done = [line for line in ran.stdout.splitlines() if line.startswith("Done:")]
-    assert done == [f"Done: {step.version} ({step.name})" for step in migrations("postgres")]
-    assert parley("store", "migrate", "--check", "--store", postgres_url).status == 0
-    with served(tmp_path, "--store", postgres_url, "--no-migrate") as server:
-        server.until("Ctrl-C stops the server")
-        assert server.end(signal.SIGTERM) == 0
-
-
-def test_a_worker_runs_what_an_api_took_in(parley, tmp_path, postgres_url):
-    (tmp_path / "mover.py").write_text(AGENT)
-    for name in ("begin", "go"):
-        (tmp_path / name).touch()
-    share = ("--store", postgres_url, "--lease", "5s")
-    with (
-        served(tmp_path, *share, "--role", "api") as api,
-        served(tmp_path, *share, "--role", "worker") as worker,
-    ):
-        said = api.until("Ctrl-C stops the server")
-        assert "Turns are run by other processes" in said
-        said = worker.until("Ctrl-C stops the server")
-        assert "Mover: turns are run here" in said
-        health = re.search(r"health +(http://\S+)", said)[1]
-        with urllib.request.urlopen(health, timeout=BOUND) as response:
-            assert response.status == 200
-        ran = parley("send", "-a", address(api.stdout), "work")
-        assert "worked" in ran.stdout, ran.stderr
-        ran = parley("send", "-a", health.removesuffix("/health/ready"), "work")
-        assert ran.status != 0
-        assert api.end(signal.SIGTERM) == 0
-        assert worker.end(signal.SIGTERM) == 0
 
 
 def test_tasks_are_pruned_beside_replicas(parley, tmp_path, postgres_url):

@@ -17,7 +17,6 @@ from parley.model.errors import InvalidParamsError
 from parley.model.operations import TaskPushNotificationConfig
 from parley.push.http_sender import CHALLENGE_HEADER, response_to
 from parley.push.proofs import CertificateContext, ProofFailed, WebhookCertificate, WebhookSecrets
-from parley.security.sealing import SealBroken, Sealer
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.webhooks import PushState
 from tests.kit.certificates import Authority, trusting
@@ -168,17 +167,6 @@ async def test_what_is_no_certificate_is_refused(given: Any) -> None:
             pass
 
 
-async def test_files_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
-    agent, _ = gated()
-    cert, key = AUTHORITY.caller("parley").write(tmp_path, "own")
-    _, other = AUTHORITY.caller("parley", key=7).write(tmp_path, "other")
-    _, sealed = AUTHORITY.caller("parley").write(tmp_path, "sealed", password=b"secret")
-    for files in ((cert, other), (tmp_path / "none.pem", key), (cert, sealed)):
-        with pytest.raises(ValueError, match=r"the certificate for webhooks .* cannot be used"):
-            async with pushing(agent, webhook_certificate=files):
-                pass
-
-
 # -- the secrets of webhooks in the store: unreadable without the operator's key -------------------
 
 
@@ -230,16 +218,6 @@ async def test_a_direct_reply_and_a_challenge_have_the_secrets(tmp_path: Path) -
         assert hook.told[-1].headers["x-a2a-notification-token"] == TOKEN
 
 
-async def test_a_configuration_that_comes_again_changes_nothing() -> None:
-    async with webhook() as hook, pushing(writer(1), secret_key=KEY) as caller:
-        task = await caller.task("go", given(hook.url))
-        await hook.until_over()
-        [before] = await caller.store.pushes(task.id)
-        await caller.create(task.id, hook.url, token=TOKEN, authentication=given().authentication)
-        [after] = await caller.store.pushes(task.id)
-        assert after.revision == before.revision
-
-
 async def test_with_another_key_nothing_is_sent_and_the_owner_sees_why() -> None:
     store = MemoryTaskStore()
     async with webhook() as hook:
@@ -272,18 +250,3 @@ def test_secrets_are_for_one_url_and_one_field() -> None:
             secrets.opened(changed)
     with pytest.raises(ProofFailed):
         WebhookSecrets(None).opened(stored)
-
-
-def test_what_was_stored_before_there_was_a_key_is_read() -> None:
-    assert WebhookSecrets(KEY.encode()).opened(given()) == given()
-
-
-def test_equal_content_is_sealed_equally_for_one_context() -> None:
-    sealer = Sealer(KEY.encode())
-    sealed = sealer.seal_equally("p", b"content", "here")
-    assert sealed == sealer.seal_equally("p", b"content", "here")
-    assert sealer.open("p", sealed, "here") == b"content"
-    others = {sealer.seal_equally("p", b"content", "her"), sealer.seal_equally("q", b"content", "")}
-    assert sealed not in others
-    with pytest.raises(SealBroken):
-        sealer.open("p", sealed, "there")

@@ -201,25 +201,6 @@ async def test_a_replica_that_is_killed_is_followed_by_the_other(
     assert all(sorted(numbers) == numbers for numbers in order.values())
 
 
-@pytest.mark.slow
-@pytest.mark.service
-async def test_with_quick_answers_each_is_handled_once_while_nobody_dies(
-    postgres_url: str, tmp_path: Path
-) -> None:
-    file = tmp_path / "handled"
-    with processes(2, postgres_url, file, acknowledge="before", seconds=0.002) as receivers:
-        await asyncio.gather(*[each.ready() for each in receivers])
-        async with aiohttp.ClientSession() as session:
-            sender = Sender(session, receivers)
-            await asyncio.gather(*[sender.send(f"t{n}", 40, copies=2) for n in range(5)])
-        for each in receivers:  # drains what is queued
-            await asyncio.to_thread(each.terminate)
-    _, done, order = read(file)
-    assert set(done.values()) == {1}
-    assert len(done) == 200
-    assert all(numbers == list(range(40)) for numbers in order.values())
-
-
 # -- what our sender delivers, our receiver verifies and hands over: by each scheme and version ----
 
 
@@ -300,26 +281,6 @@ async def test_a_sender_comes_again_until_the_handler_has_done_it() -> None:
         await caller.task("go", asking(url, "HMAC-SHA256", SECRET, id="hook"))
         await until(lambda: got and got[-1].is_final)
     assert [each.number for each in got] == list(range(1, len(got) + 1))
-
-
-async def test_keys_that_rotate_are_followed() -> None:
-    """A receiver that knows the old key meets the new one, and fetches the set again."""
-    handled, apps = Handled(), list[Any]()
-    old = private_jwk(kid="old")
-    new = private_jwk(kid="new")
-    async with webhook() as keys, serving(late_app(apps)) as url:
-        issuer = publishing(keys, SigningKeys.parse(key_set(old)))
-        apps.append(receiver(handled, verify=jwt(url, issuer)))
-        async with apps[0]:
-            for each in (old, new):
-                signing = SigningKeys.parse(key_set(each))
-                publishing(keys, signing)
-                options: dict[str, Any] = {"signing_keys": signing, "url": issuer}
-                async with pushing(writer(1), retry_policy=PATIENT, **options) as caller:
-                    seen = len(handled.got)
-                    await caller.task("go", asking(url, "JWT"))
-                    await until(lambda n=seen: len(handled.got) > n and handled.got[-1].is_final)
-        assert len(keys.told) == 2
 
 
 def test_the_secret_of_these_tests_is_standard() -> None:

@@ -84,23 +84,6 @@ async def verdict(verify: Any, body: bytes, headers: Any) -> int:
     return answer.status
 
 
-async def test_the_vector_of_the_page_is_accepted() -> None:
-    body = (
-        b'{"statusUpdate":{"taskId":"0192d1c8","contextId":"0192d1c9",'
-        b'"status":{"state":"TASK_STATE_COMPLETED"}}}'
-    )
-    headers = {
-        "webhook-id": "0192d1c8/default/4",
-        "webhook-timestamp": "1763861400",
-        "webhook-signature": "v1,J5IqruVzTvoCGVnkW3InoNZQqskyzOrno8yC8DCjg6g=",
-    }
-    handled = Handled()
-    async with receiver(handled, verify=verify_hmac(SECRET)) as app:
-        app._now = lambda: 1763861460.0
-        assert (await deliver(app, body, headers)).status == 202
-    assert handled.ids == ["0192d1c8/default/4"]
-
-
 async def test_a_request_is_verified_without_a_receiver() -> None:
     body = update()
     headers = [(k.encode(), v.encode()) for k, v in hmac_headers(body).items()]
@@ -148,13 +131,6 @@ async def test_secrets_rotate_on_both_sides() -> None:
     both = f"{new['webhook-signature']} {old['webhook-signature']}"
     assert await verdict(verify_hmac(SECRET), body, old | {"webhook-signature": both}) == 202
     assert await verdict(verify_hmac(OTHER), body, old | {"webhook-signature": both}) == 202
-
-
-@pytest.mark.parametrize("seconds", [-301, 301, -86400])
-async def test_an_old_or_early_delivery_is_refused(seconds: int) -> None:
-    body = update()
-    headers = hmac_headers(body, at=time.time() + seconds + (5 if seconds > 0 else -5))
-    assert await verdict(verify_hmac(SECRET), body, headers) == 403
 
 
 async def test_secrets_that_are_sent_are_compared() -> None:
