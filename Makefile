@@ -10,6 +10,7 @@
 VENV ?= .venv
 ARGS ?=
 JOBS ?= auto
+QUICK_JOBS = $(if $(filter auto,$(JOBS)),$$($(BIN)/python -c 'import os; print(os.cpu_count())'),$(JOBS))
 SECONDS ?= 60
 SEEDS ?= 2000
 
@@ -71,7 +72,7 @@ test: $(VENV)/for-tests
 	@$(BIN)/python -m pytest -rs -n $(JOBS) -p tests.second_run --part=twice $(ARGS)
 
 test-quick: $(VENV)/for-tests
-	@$(BIN)/python -m pytest -n $(JOBS) -p tests.second_run --part=quick $(ARGS)
+	@$(BIN)/python -m pytest -n $(QUICK_JOBS) -p tests.second_run --part=quick $(ARGS)
 
 lint: $(VENV)/for-tests
 	@$(BIN)/ruff check

@@ -1,6 +1,6 @@
 """What ``make test`` adds to a run: a last, serial part, and a second try of what failed.
 
-``make test-quick`` runs a part that takes a minute.
+``make test-quick`` runs a part that takes a minute or two.
 
 Tests that are marked ``alone`` need the machine to themselves: they run after all others, one after
 another. A test that failed runs once more, in a process of its own with nothing beside it. If it
@@ -37,6 +37,7 @@ NOT_QUICK_FOLDERS = {
     "faults",
     "fleet",
     "fuzz",
+    "house",
     "integrations",
     "mutants",
     "peers",

@@ -139,6 +139,7 @@ async def test_a_skill_that_replies_directly_asks_without_a_log(talk: Any) -> No
             await caller.send("go", context=context(ADA))
 
 
+@pytest.mark.slow
 async def test_the_records_of_a_turn_are_bounded(talk: Any, caplog: Any) -> None:
     rules = Rules()
     agent = Agent("Files", rights=Rights(policy=rules))

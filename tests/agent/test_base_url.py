@@ -31,6 +31,7 @@ def telling(**options: Any) -> Agent:
     return agent
 
 
+@pytest.mark.slow
 async def test_a_turn_that_a_killed_replica_began_still_has_it(mortal_fleet: Fleet) -> None:
     agent = Agent("Killed")
 

@@ -91,6 +91,7 @@ async def test_a_task_can_wait_for_the_result_of_another(talk: Any) -> None:
         assert (await sending).artifacts[0].text == "flight"
 
 
+@pytest.mark.slow
 async def test_a_wait_may_be_bounded_and_is_for_other_tasks_of_the_caller(talk: Any) -> None:
     agent = travel({"flight": asyncio.Event()})
     failures: list[str] = []

@@ -390,6 +390,7 @@ async def test_a_user_may_say_no() -> None:
         assert await ended(remote, task) == "refused: access_denied"
 
 
+@pytest.mark.slow
 async def test_an_issuer_that_cannot_be_reached_is_called_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -52,6 +52,7 @@ async def test_what_is_kept_for_one_task_opens_for_no_other() -> None:
         assert await kept.arrived(mine, name) is None  # and it is deleted
 
 
+@pytest.mark.slow
 async def test_the_credential_is_in_no_file_no_export_and_no_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -264,6 +264,7 @@ async def test_completed_input_survives_a_restart(talk: Any, new_store: Any) -> 
     assert seen == [(200.0, "EUR")] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.E3
 async def test_a_crash_changes_no_values(mortal_fleet: Fleet) -> None:
     agent, seen, go_on = Agent("Crashing"), [], asyncio.Event()

@@ -51,6 +51,7 @@ def test_a_card_is_had_from_a_host_a_url_and_a_file(parley, ready, tmp_path):
     assert parley("task", "get", TASK_ID, "-a", str(file)).status == 0
 
 
+@pytest.mark.slow
 def test_credentials_go_where_the_card_says(parley, ready, monkeypatch):
     """A2ACLI_AUTH_001"""
     ready.card["securitySchemes"] = {"b": BEARER}
@@ -93,6 +94,7 @@ def test_each_credential_has_a_variable_and_help_says_why(parley, ready, monkeyp
     assert ready.asked[-1].headers["authorization"] == "Bearer of-the-flag"
 
 
+@pytest.mark.slow
 def test_switching_verification_off_is_said_aloud(parley, ready, monkeypatch):
     """A2ACLI_AUTH_003"""
     assert "SECURITY RISK" not in get(parley, ready, "--bearer", "token-1").stderr
@@ -104,6 +106,7 @@ def test_switching_verification_off_is_said_aloud(parley, ready, monkeypatch):
     assert "certificate is not checked" not in get(parley, ready, "--no-insecure").stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", [KEY_IN_HEADER, KEY_IN_QUERY, KEY_IN_COOKIE, BEARER])
 def test_no_flag_makes_credentials_visible(parley, agent, where):
     """A2ACLI_AUTH_004"""
@@ -208,6 +211,7 @@ def test_the_tenant_of_the_interface_is_sent_exactly_or_not_at_all(parley, ready
     assert ready.params("SendStreamingMessage")["tenant"] == "Acme/1"
 
 
+@pytest.mark.slow
 def test_the_version_is_always_said_and_never_below_one(parley, ready):
     """A2ACLI_VER_001"""
     parley("send", "hi", "-a", ready.url)

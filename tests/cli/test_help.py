@@ -48,6 +48,7 @@ def width(text: str) -> int:
     return max(map(len, text.splitlines()))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="a terminal as POSIX has it")
 def test_help_lists_commands_by_what_people_do_on_a_terminal_of_80_columns():
     """A2ACLI_CLI_001"""
@@ -61,6 +62,7 @@ def test_help_lists_commands_by_what_people_do_on_a_terminal_of_80_columns():
     assert "..." not in shown[shown.index("Start here:") :]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="a terminal as POSIX has it")
 def test_help_of_serve_fits_three_screens_and_all_of_it_is_one_flag_away():
     shown, everything = on_terminal("serve", "--help"), on_terminal("serve", "--help-all")
@@ -117,6 +119,7 @@ def test_a_script_for_each_shell_asks_the_command(parley, shell):
     assert "_PARLEY_COMPLETE" in ran.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(BASH is None, reason="bash is not installed")
 @pytest.mark.parametrize(
     ("words", "found"),

@@ -62,6 +62,7 @@ def check(stdout, stderr):
         assert line.startswith(("debug: ", "note: ", "warning: ", "error: ", "hint: ")), line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("call", CALLS)
 def test_no_command_sends_a_terminal_what_it_would_obey(call, form, module_agent, tmp_path):
@@ -77,6 +78,7 @@ def test_no_command_sends_a_terminal_what_it_would_obey(call, form, module_agent
             json.loads(line)
 
 
+@pytest.mark.slow
 def test_json_has_escapes_and_the_value_that_was_sent(module_agent, tmp_path):
     whole = module_agent.card
     for ascii_only in (True, False):
@@ -92,12 +94,14 @@ def test_json_has_escapes_and_the_value_that_was_sent(module_agent, tmp_path):
     assert json.loads(stdout) == hostile.task()
 
 
+@pytest.mark.slow
 def test_text_that_only_looks_odd_is_shown_as_it_is(module_agent, tmp_path):
     _, stdout, _ = run(tmp_path, "task", "get", "t", "-a", module_agent.url)
     assert hostile.HARMLESS in stdout.decode()
     assert "\\u202egnp.exe\\u2066" in stdout.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMATS)
 def test_no_failure_sends_a_terminal_what_it_would_obey(form, agent, tmp_path):
     whole = agent.card
@@ -155,6 +159,7 @@ def test_a_command_to_go_on_with_is_one_that_can_be_copied(agent, parley):
         assert shell.stdout.decode().split("\0")[-3:] == ["--", odd, ""]
 
 
+@pytest.mark.slow
 def test_what_others_wrote_into_a_configuration_is_shown(tmp_path):
     (tmp_path / ".env").write_text(f"A2ACLI_AGENT_CARD=x\x1b[2J\x9b2J\u202e{SAID[-5:]}\n", "utf-8")
     for words in (("config", "show"), ("config", "show", "-o", "json"), ("send", "--help")):
@@ -188,6 +193,7 @@ async def log(turn: Turn) -> str:
 '''
 
 
+@pytest.mark.slow
 def test_what_callers_say_is_shown_in_a_servers_log_and_forges_no_line(parley, tmp_path):
     (tmp_path / "logging_agent.py").write_text(LOGGING, "utf-8")
     words = ["serve", "logging_agent.py", "--port", "0", "--store", "memory:"]
@@ -258,6 +264,7 @@ print("THE END", flush=True)
 OWN = re.compile(rb"\x1b\[(?:[0-9;]*m|\?25[lh]|2K|1A|[0-9]*[GD])|\r")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="terminals as POSIX has them")
 def test_a_terminal_is_sent_no_more_than_the_demos_own_colours_and_frames(tmp_path):
     import pty
@@ -303,6 +310,7 @@ async def say(turn: Turn) -> Part:
 '''
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("binding", ["grpc", "http+json"])
 def test_no_binding_brings_a_terminal_what_it_would_obey(binding, tmp_path):
     pytest.importorskip("grpc")
@@ -327,6 +335,7 @@ def test_no_binding_brings_a_terminal_what_it_would_obey(binding, tmp_path):
             assert status == 0
 
 
+@pytest.mark.slow
 def test_an_export_that_says_strange_things_is_shown(tmp_path):
     lines = [{"kind": SAID}, {SAID: SAID}, {"parley": SAID, "format": SAID}, SAID]
     for line in lines:
@@ -339,6 +348,7 @@ def test_an_export_that_says_strange_things_is_shown(tmp_path):
             assert status == 1
 
 
+@pytest.mark.slow
 def test_what_a_grpc_server_says_when_it_hangs_up_is_shown(agent, tmp_path):
     pytest.importorskip("grpc")
     server = hostile.HostileGrpc()

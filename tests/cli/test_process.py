@@ -17,6 +17,7 @@ from tests.kit.processes import Running, free_port
 posix = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
 
 
+@pytest.mark.slow
 @posix
 def test_ctrl_c_leaves_the_task_running_and_says_how_to_find_it(agent, tmp_path):
     """A2ACLI_TASK_POLL_002"""
@@ -50,6 +51,7 @@ main(["--help"])
     assert ran.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
 @pytest.mark.parametrize(
     ("words", "lines"),
@@ -80,6 +82,7 @@ def test_output_that_cannot_be_written_is_said_in_one_line(agent, tmp_path, word
     assert ran.returncode == 1
 
 
+@pytest.mark.slow
 @posix
 def test_diagnostics_that_nobody_takes_change_nothing(agent, tmp_path):
     agent.says("GetTask", Answer(result=task()))
@@ -110,6 +113,7 @@ async def count(turn: Turn):
 '''
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
 def test_a_killed_server_costs_a_streaming_command_nothing(tmp_path):
     """A2ACLI_TASK_POLL_004 and A2ACLI_TASK_SUBSCRIBE_002, where the agent can resume streams"""

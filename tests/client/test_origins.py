@@ -567,6 +567,7 @@ def encode_card() -> bytes:
     return json.dumps(card("http://a")).encode()
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from([*"ab1.@:/?#[]%\\\t ;&=-_", "::1", "ü", "①", "Σ", "xn--"])))
 @example(["b", "Σ"])
 @example(list("a\\@b"))

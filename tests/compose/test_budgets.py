@@ -39,6 +39,7 @@ async def test_a_composition_that_has_spent_its_calls_says_so() -> None:
     assert [len(each.began) for each in workers] == [1, 1, 0]
 
 
+@pytest.mark.slow
 async def test_what_the_parts_of_a_part_spend_counts_and_their_budget_shrinks() -> None:
     one, two, three = Worker("One"), Worker("Two"), Worker("Three")
     inner = sequence(one.agent, two.agent, name="Inner")

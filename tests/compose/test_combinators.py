@@ -92,6 +92,7 @@ async def test_another_form_of_choice_is_read_by_a_function() -> None:
     assert (await answer(routed)).text == "S"
 
 
+@pytest.mark.slow
 async def test_a_crash_after_the_choice_chooses_no_second_time() -> None:
     chosen: list[str] = []
 
@@ -280,6 +281,7 @@ def test_a_failure_may_pass_that_is_no_answer(reason: Any, code: str, passes: bo
     assert may_pass(PartFailure(part="A", reason=reason, code=code)) is passes
 
 
+@pytest.mark.slow
 async def test_an_agent_that_cannot_be_reached_is_tried_again() -> None:
     made = fallback(retry("http://127.0.0.1:9", attempts=2, backoff=0), says("Other", "instead"))
 
@@ -323,6 +325,7 @@ async def test_items_are_worked_on_within_a_limit_and_keep_their_order() -> None
     assert counting.most == 3
 
 
+@pytest.mark.slow
 async def test_items_that_wait_for_their_place_cost_no_task() -> None:
     most: list[int] = []
     worker = Agent("Worker")

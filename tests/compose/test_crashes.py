@@ -116,6 +116,7 @@ async def run(make: Callable[[], Composition], heard: Heard, dies_after: int) ->
     return task, commits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MADE)
 async def test_a_crash_after_any_commit_asks_nothing_again(kind: str) -> None:
     make, meant = MADE[kind]

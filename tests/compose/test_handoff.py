@@ -195,6 +195,7 @@ async def test_agents_that_hand_to_each_other_come_to_an_end(serve: Any, talk_to
     assert "handed over 4 times" in task.text
 
 
+@pytest.mark.slow
 async def test_the_other_agent_gets_the_options_of_its_connection_and_may_take_so_long(
     serve: Any, talk_to: Any
 ) -> None:
@@ -253,6 +254,7 @@ async def test_a_cancellation_reaches_the_other_agent(serve: Any, talk_to: Any) 
     assert waiting.state is TaskState.CANCELED
 
 
+@pytest.mark.slow
 async def test_an_agent_that_cannot_be_reached_leaves_the_conversation_to_the_first(
     talk_to: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -265,6 +267,7 @@ async def test_an_agent_that_cannot_be_reached_leaves_the_conversation_to_the_fi
     assert "did not accept a conversation" in caplog.text
 
 
+@pytest.mark.slow
 async def test_what_returned_is_not_tried_again_by_a_further_attempt(
     talk_to: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

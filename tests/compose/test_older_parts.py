@@ -33,6 +33,7 @@ async def test_answers_questions_and_failures_of_an_older_part(serve: Any, talk_
     assert last.began == ["Asker(go Monday)"]
 
 
+@pytest.mark.slow
 async def test_an_older_part_is_canceled_when_it_is_late_or_another_fails(
     serve: Any, talk_to: Any
 ) -> None:

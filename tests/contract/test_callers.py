@@ -67,6 +67,7 @@ def secret(n: int, message_id: str = "", context_id: str = "") -> Message:
     )
 
 
+@pytest.mark.slow
 async def test_nobody_reaches_the_task_of_a_namesake(bobs: list[Any], speech: Speech) -> None:
     tasks = [await bob.send(secret(n)) for n, bob in enumerate(bobs)]
     for bob, own in zip(bobs, tasks, strict=True):

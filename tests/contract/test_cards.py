@@ -191,6 +191,7 @@ async def test_who_may_use_a_hidden_skill_uses_it(addresses: Sequence[str], spee
         assert (await remote.send("go", metadata={"skill": "cellar"})).text == "dark"
 
 
+@pytest.mark.slow
 async def test_the_public_card_and_the_pages_show_nothing_of_it(addresses: Sequence[str]) -> None:
     async with aiohttp.ClientSession() as http:
         for path in ("/.well-known/agent-card.json", "/.well-known/agent.json", "/", "/nothing"):

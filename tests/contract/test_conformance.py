@@ -32,6 +32,7 @@ ONE_CARD = ("CARD-7", "CARD-12")
 """Compare two readings of the card. Each replica here names a gRPC port of its own on its card."""
 
 
+@pytest.mark.slow
 async def test_every_requirement_is_met_over_every_store_in_every_way(serve: Serve) -> None:
     """Three agents show all that the requirements are about."""
     passed: set[tuple[str, str]] = set()

@@ -143,6 +143,7 @@ async def addresses(serve: Serve) -> Sequence[str]:
     return await serve(partial(parley.asgi, agent), caller=None)
 
 
+@pytest.mark.slow
 async def test_a_stream_ends_when_its_credentials_do(
     addresses: Sequence[str], speech: Speech
 ) -> None:

@@ -211,6 +211,7 @@ async def test_ids_without_proof_count_by_address(serve: Serve, speech: Speech) 
     assert refused
 
 
+@pytest.mark.slow
 async def test_the_client_waits_for_as_long_as_the_limit_says(serve: Serve, speech: Speech) -> None:
     addresses = await serve(partial(parley.asgi, brief), caller=identified)
     headers = {"x-user": uuid4().hex}
@@ -226,6 +227,7 @@ def again(text: str) -> str:
     return text
 
 
+@pytest.mark.slow
 async def test_http_responses_say_what_remains(addresses: Sequence[str]) -> None:
     headers = {"x-user": uuid4().hex}
     answers = [await post(addresses[0], call("SendMessage"), headers) for _ in range(AMOUNT + 1)]

@@ -234,6 +234,7 @@ async def test_a_call_that_an_added_check_refuses_is_not_made(
     assert error.message == "refused by the added check"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["no", "no, later"])
 async def test_an_envelope_by_post_passes_the_added_check(
     added_checks_addresses: Sequence[str], text: str

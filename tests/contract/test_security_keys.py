@@ -185,6 +185,7 @@ async def test_who_fails_too_often_is_told_to_wait_and_others_are_not(
         assert (await remote.send("who am I")).text == f"basic: {user}"
 
 
+@pytest.mark.slow
 async def test_a_key_in_the_query_lets_its_caller_in_over_http(queries: Sequence[str]) -> None:
     for url in queries:
         told = rpc("SendMessage", {"message": HELLO})

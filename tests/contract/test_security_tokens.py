@@ -153,6 +153,7 @@ async def test_tokens_of_two_issuers_are_accepted(
             assert type(error) is kind
 
 
+@pytest.mark.slow
 async def test_an_issuer_that_does_not_answer_refuses_nobody(
     of_several: Sequence[str], speech: Speech, other: Issuer
 ) -> None:

@@ -78,6 +78,7 @@ async def test_a_migration_whose_step_fails_leaves_nothing(
     assert len(notes.look("SELECT * FROM {notes}")[0]) == 3
 
 
+@pytest.mark.slow
 async def test_many_may_open_it_at_once(notes: Notes) -> None:
     """In a file one of them gets it, in PostgreSQL each; the migrations run once."""
     databases = [notes.database() for _ in range(6)]
@@ -132,6 +133,7 @@ async def test_what_is_written_at_once_is_written_together(notes: Notes) -> None
         assert notes.commits(database) < 10
 
 
+@pytest.mark.slow
 async def test_what_was_acknowledged_outlives_a_kill(notes: Notes) -> None:
     """A process writes as fast as it can, and says what was acknowledged, until it is killed."""
     async with opened(notes):

@@ -32,6 +32,7 @@ def counting(
     return waits
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not tell")
 async def test_an_idle_loop_is_seldom_woken_while_a_thread_works(
     monkeypatch: pytest.MonkeyPatch,

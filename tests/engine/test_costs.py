@@ -95,6 +95,7 @@ async def test_so_many_messages_wait_on_a_task_and_no_more(talk: Any) -> None:
         assert task.text.startswith("more")
 
 
+@pytest.mark.slow
 async def test_what_waits_is_not_read_again_for_every_turn(talk: Any, tmp_path: Path) -> None:
     """Every message is read once for its turn, and every turn once for those after it."""
     read = {}

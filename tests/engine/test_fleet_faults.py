@@ -16,6 +16,7 @@ from tests.kit.waiting import until
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.slow
 async def test_what_a_killed_replica_ran_is_run_again_by_another(mortal_fleet: Fleet) -> None:
     gate = Gate()
     one, two = await mortal_fleet.add(gate.agent), await mortal_fleet.add(gate.agent)
@@ -41,6 +42,7 @@ async def test_what_a_killed_replica_ran_is_run_again_by_another(mortal_fleet: F
     assert again == [{ATTEMPT_KEY: 2}]
 
 
+@pytest.mark.slow
 async def test_a_function_that_ignores_that_its_task_is_anothers_is_left_behind(
     mortal_fleet: Fleet,
 ) -> None:
@@ -71,6 +73,7 @@ async def test_a_function_that_ignores_that_its_task_is_anothers_is_left_behind(
     assert (await get(two, task.id)).text == "attempt 2"
 
 
+@pytest.mark.slow
 async def test_a_task_that_kills_every_replica_fails_after_so_many(mortal_fleet: Fleet) -> None:
     agent = Agent("Poison", execution=Execution(max_attempts=3))
     runs: list[str] = []
@@ -93,6 +96,7 @@ async def test_a_task_that_kills_every_replica_fails_after_so_many(mortal_fleet:
     assert len(set(runs)) == 3
 
 
+@pytest.mark.slow
 async def test_a_turn_that_may_not_begin_twice_fails_when_its_replica_dies(
     mortal_fleet: Fleet,
 ) -> None:

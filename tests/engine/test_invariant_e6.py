@@ -228,6 +228,7 @@ async def test_e6_threads_see_the_context_variables_of_those_who_ask(
     assert blocking.seen == ["ada"]
 
 
+@pytest.mark.slow
 async def test_e6_a_hook_that_blocks_the_loop_is_named_in_the_log(
     talk: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -108,6 +108,7 @@ def same(one: object, other: object) -> bool:
     return one == other
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from([Any, list, dict, dict[int, Any], tuple, set, str, int, float, Booking, None])
     | st.sampled_from([Seat, bytes, datetime, Decimal, object, list[tuple[int, ...]], Custom]),

@@ -49,6 +49,7 @@ async def asleep(replica: Replica, task: Task) -> None:
     await until(sleeps, 20)
 
 
+@pytest.mark.slow
 async def test_a_replica_that_is_killed_leaves_what_sleeps_to_the_others(
     mortal_fleet: Fleet,
 ) -> None:

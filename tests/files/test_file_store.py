@@ -255,6 +255,7 @@ async def test_a_signature_is_for_one_file_one_purpose_and_a_time(
 # -- ranges ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(
     pieces=st.lists(st.binary(min_size=1, max_size=50), min_size=1, max_size=8),
     start=st.integers(0, 400),

@@ -82,6 +82,7 @@ async def test_removing_is_idempotent(objects: ObjectStore) -> None:
     assert await objects.list("a") == []
 
 
+@pytest.mark.slow
 async def test_writing_to_a_folder_that_is_emptied_meanwhile_succeeds(objects: ObjectStore) -> None:
     async def use(name: str) -> None:
         for _ in range(25):

@@ -306,6 +306,7 @@ async def test_of_replicas_one_sweeps_in_a_minute(
     assert len(await objects.list("sweeps")) == 1
 
 
+@pytest.mark.slow
 async def test_a_sweep_costs_what_is_due_and_not_what_is_kept(
     disk: DiskObjects, files_of: FilesOf, tasks: Tasks, clock: Clock
 ) -> None:

@@ -71,6 +71,7 @@ async def elsewhere(url: str) -> list[str]:
     return out.decode().split()
 
 
+@pytest.mark.slow
 @posix
 async def test_another_process_completes_it_while_a_server_has_the_store(url: str) -> None:
     async with serving(parley.asgi(shop(), store=url)):
@@ -82,12 +83,14 @@ async def test_another_process_completes_it_while_a_server_has_the_store(url: st
     assert await value_in(url, "shop", "payment:42") == b'{"paid":true}'
 
 
+@pytest.mark.slow
 async def test_another_process_completes_it_while_no_server_runs(url: str) -> None:
     open_admin(url).migrate()
     assert await elsewhere(url) == ["True", "False"]
     assert await value_in(url, "shop", "payment:42") == b'{"paid":true}'
 
 
+@pytest.mark.slow
 async def test_a_server_starts_while_another_process_completes_an_event(tmp_path: Path) -> None:
     """Who completes has the file for a moment, which a server waits for."""
     path = tmp_path / "tasks.db"
@@ -102,6 +105,7 @@ async def test_a_server_starts_while_another_process_completes_an_event(tmp_path
     await store.close()
 
 
+@pytest.mark.slow
 @posix
 async def test_it_is_completed_while_a_server_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -126,6 +130,7 @@ async def test_it_is_completed_while_a_server_starts(
     await store.close()
 
 
+@pytest.mark.slow
 async def test_it_is_of_one_agent(url: str) -> None:
     open_admin(url).migrate()
     for agent in ("shop", "bank"):
@@ -133,6 +138,7 @@ async def test_it_is_of_one_agent(url: str) -> None:
     assert await value_in(url, "bank", "k") == b'"bank"'
 
 
+@pytest.mark.slow
 async def test_without_a_value_it_is_null(url: str) -> None:
     open_admin(url).migrate()
     assert await parley.complete("k", agent="shop", store=url)

@@ -185,6 +185,7 @@ async def test_leaving_a_stream_disconnects_and_the_task_goes_on() -> None:
         assert await remote.wait(stream.task_id) == completed("done")
 
 
+@pytest.mark.slow
 async def test_a_call_can_time_out() -> None:
     agent = Agent("Slow")
 

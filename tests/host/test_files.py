@@ -210,6 +210,7 @@ async def test_a_file_that_a_later_message_names_is_kept_too(hosted: Hosted) -> 
     assert await hosted.is_there(later)
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_a_file_of_a_direct_reply_goes_soon(hosted: Hosted) -> None:
     record = await uploaded(hosted.files, b"hello", SCOPE)
@@ -218,6 +219,7 @@ async def test_a_file_of_a_direct_reply_goes_soon(hosted: Hosted) -> None:
     assert not await hosted.is_there(record)
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_a_message_does_not_keep_what_is_not_its_callers(hosted: Hosted) -> None:
     record = await uploaded(hosted.files, b"hello", SCOPE)
@@ -284,6 +286,7 @@ async def test_a_turn_stores_a_path_bytes_or_an_iterator(
     assert await hosted.passes(hours=3) == 3  # there is no such task
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_a_turn_whose_source_fails_leaves_no_part_of_a_file(
     hosted: Hosted, turn_files: TurnFiles

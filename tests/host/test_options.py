@@ -314,6 +314,7 @@ def said(lines: Sequence[str], what: str) -> list[str]:
     return [line for line in lines if what in line]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals end no server there")
 @pytest.mark.parametrize(
     ("options", "environ"), [(["--workers", "2"], {}), ([], {"WEB_CONCURRENCY": "2"})]
@@ -327,6 +328,7 @@ def test_several_workers_that_keep_tasks_in_memory_say_so_in_a_line_each(
     assert "postgresql://host/database" in told[0]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals end no server there")
 @pytest.mark.parametrize("options", [[], ["--reload"], ["--workers", "1"]])
 def test_one_worker_is_told_nothing_of_several(

@@ -37,10 +37,10 @@ def test_that_passes():
 """
 
 
-def run(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, code: str, part: str = "twice") -> subprocess.CompletedProcess[str]:
     (folder / "test_it.py").write_text(code)
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    alone: last\n")
-    given = ["-p", "tests.second_run", "--part=twice", "-n2"]
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    alone: last\n    slow: long\n")
+    given = ["-p", "tests.second_run", f"--part={part}", "-n2"]
     own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     own |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin"}
     return subprocess.run(
@@ -98,3 +98,23 @@ def test_the_list_of_unstable_tests_names_tests_that_exist() -> None:
     for id in tomllib.loads((ROOT / "tests" / "unstable.toml").read_text("utf-8")):
         path, _, name = id.partition("::")
         assert f"def {name.partition('[')[0]}(" in (ROOT / path).read_text("utf-8"), id
+
+
+def test_a_quick_run_takes_the_first_case_of_each_test_that_costs_little(tmp_path: Path) -> None:
+    code = """
+import pytest
+
+@pytest.mark.parametrize("number", range(3))
+def test_it(number):
+    assert number == 0
+
+@pytest.mark.slow
+def test_that_takes_long():
+    assert False
+
+def test_another():
+    pass
+"""
+    ran = run(tmp_path, code, "quick")
+    assert ran.returncode == 0, ran.stdout
+    assert "2 passed" in ran.stdout.splitlines()[-1]

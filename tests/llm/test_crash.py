@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.E3]
 SCRIPT = Path(__file__).with_name("served.py")
 
 
+@pytest.mark.slow
 async def test_a_killed_run_goes_on_after_the_last_completed_reply(endpoint, tmp_path) -> None:
     wait, let_go = held()
     usage = ModelUsage(input_tokens=10, output_tokens=5)

@@ -43,6 +43,7 @@ def made(endpoint, **options) -> Agent:
     return llm_agent("Helper", model="m", base_url=endpoint.url, api_key="k", **options)
 
 
+@pytest.mark.slow
 async def test_it_streams_calls_functions_and_says_what_it_used(endpoint) -> None:
     def add(a: int, b: int) -> int:
         """Add."""
@@ -115,6 +116,7 @@ async def test_tools_of_one_reply_run_at_the_same_time_and_a_wrong_call_is_told(
     assert sent["tool_calls"][2]["function"]["arguments"] == "{}"
 
 
+@pytest.mark.slow
 async def test_contexts_remember_whole_exchanges_within_bounds(endpoint) -> None:
     def look_up(what: str) -> str:
         return f"{what} {'x' * 3000}"
@@ -619,6 +621,7 @@ def test_what_cannot_be() -> None:
     assert issubclass(RunStopped, Exception)
 
 
+@pytest.mark.slow
 async def test_a_package_that_a_tool_needs_is_missed_when_the_server_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -83,6 +83,7 @@ async def test_skills_are_tools_with_their_schemas_and_cost_counts(endpoint, url
     assert spent.tokens > 11
 
 
+@pytest.mark.slow
 async def test_questions_of_parallel_calls_reach_the_caller_one_after_the_other(
     endpoint, url
 ) -> None:
@@ -137,6 +138,7 @@ async def test_an_agent_of_this_process_needs_no_address(endpoint) -> None:
     assert len(served.requests[0].tools) == 1
 
 
+@pytest.mark.slow
 async def test_an_agent_that_cannot_be_reached_is_left_out_and_the_model_told(
     endpoint, caplog
 ) -> None:

@@ -52,11 +52,13 @@ def test_nobody_is_owner_of_nothing() -> None:
     assert caller_of("") == ANONYMOUS
 
 
+@pytest.mark.slow
 @given(CALLERS, CALLERS)
 def test_an_owner_is_one_caller_alone(one: Caller, other: Caller) -> None:
     assert (one.owner == other.owner) == (one == other)
 
 
+@pytest.mark.slow
 @given(CALLERS)
 def test_an_owner_says_who_it_is(caller: Caller) -> None:
     assert caller_of(caller.owner) == caller
@@ -228,6 +230,7 @@ def test_chance_takes_part_of_a_delay_or_adds_to_it(monkeypatch: pytest.MonkeyPa
     assert spread.delay(1) == 1.25
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked there")
 def test_forked_processes_draw_other_numbers() -> None:
     """Else workers of one process would all come back at the same time."""

@@ -24,6 +24,7 @@ HELLO = Message(message_id="m-1", role=Role.USER, parts=(Part(text="hello"),))
 WORKING = TaskStatus(state=TaskState.WORKING)
 
 
+@pytest.mark.slow
 @given(any_message())
 def test_what_is_written_reads_back_equal(value):
     assert decode(encode(value), type(value)) == value
@@ -79,6 +80,7 @@ def test_a_part_without_data_has_none_and_null_is_data(version):
     assert decode(b'{"data": null}', Part) == null != Part(text="")
 
 
+@pytest.mark.slow
 def test_nothing_asks_whether_the_data_of_a_part_is_unset():
     asks = re.compile(r"\.data (is|is not|==|!=) (msgspec\.)?UNSET")
     found = [

@@ -72,6 +72,7 @@ async def aim(push: PushDispatcher, store: MemoryTaskStore, callers: int, webhoo
             push.watch(task_id, scope)
 
 
+@pytest.mark.slow
 async def test_ten_thousand_webhooks_of_a_hundred_callers_are_no_flood() -> None:
     store, victim = MemoryTaskStore(), Victim()
     await store.open(lambda records: None)
@@ -95,6 +96,7 @@ async def test_ten_thousand_webhooks_of_a_hundred_callers_are_no_flood() -> None
         await store.close()
 
 
+@pytest.mark.slow
 async def test_many_names_of_one_machine_have_one_cap() -> None:
     class Names:
         async def resolve(self, name: str, port: int = 0, family: Any = 0) -> list[Any]:
@@ -165,6 +167,7 @@ class Renewing(Proofs):
         return True
 
 
+@pytest.mark.slow
 async def test_an_attempt_that_is_repeated_with_a_newer_proof_counts_twice() -> None:
     async with webhook() as hook, pushing(writer(1), retry_policy=PATIENT) as pushed:
         hook.answer = lambda told: 401

@@ -102,6 +102,7 @@ def numbers(hook: Webhook) -> list[int]:
     return [int(told.headers["a2a-notification-id"].rpartition("/")[2]) for told in hook.told]
 
 
+@pytest.mark.slow
 async def test_a_crash_repeats_one_event(mortal_fleet: Fleet) -> None:
     counter = Counter(12)
     for _ in range(12):

@@ -156,6 +156,7 @@ async def idle_but_one(pushed: Pushed) -> None:
         await until(lambda: len(pushed.host.push._scheduler._running) == 1)
 
 
+@pytest.mark.slow
 async def test_a_webhook_that_has_not_hung_is_delivered_to_while_others_hold_the_circuit_open() -> (
     None
 ):
@@ -205,6 +206,7 @@ async def test_refusals_are_answers() -> None:
         assert not circuit_of(pushed, hook).is_open
 
 
+@pytest.mark.slow
 async def test_a_webhook_that_waits_for_a_day_is_suspended_too() -> None:
     policy = replace(PATIENT, first_delay=0.05, longest_delay=0.1, gives_up_after=0.3)
     async with webhook() as hook, pushing(writer(1), retry_policy=policy) as pushed:

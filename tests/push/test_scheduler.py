@@ -75,6 +75,7 @@ async def hang(caller: Pushed, hung: Hanging, count: int) -> None:
     await hung.until(count)
 
 
+@pytest.mark.slow
 async def test_a_thousand_origins_that_hang_delay_no_other() -> None:
     async with (
         hanging() as hung,
@@ -90,6 +91,7 @@ async def test_a_thousand_origins_that_hang_delay_no_other() -> None:
         assert len(caller.host.push._scheduler._running) >= 1000
 
 
+@pytest.mark.slow
 async def test_a_callers_webhooks_that_hang_delay_no_other_at_their_origin_for_four_seconds() -> (
     None
 ):

@@ -73,6 +73,7 @@ async def test_wrong_passwords_and_unknown_users_look_alike(users: Basic) -> Non
         await refusal(users, other)
 
 
+@pytest.mark.slow
 async def test_an_unknown_user_costs_as_much_as_a_known_one(
     users: Basic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,6 +244,7 @@ async def test_a_scheme_is_used_on_several_event_loops() -> None:
 # -- hashes ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_hash_is_salted_and_says_how_it_was_made() -> None:
     one, two = Basic.hash("word"), Basic.hash("word")
     assert one != two

@@ -97,6 +97,7 @@ async def test_a_known_key_for_another_algorithm_is_not_looked_for(
     assert issuer.requests == {"jwks": 1}
 
 
+@pytest.mark.slow
 async def test_a_withdrawn_key_ends_when_the_keys_are_fetched_again(
     issuer: Issuer, scheme: Jwt, clock: Clock
 ) -> None:

@@ -496,6 +496,7 @@ async def test_a_token_that_several_schemes_refuse_is_one_failure(
     assert noted == ["an expired token"]
 
 
+@pytest.mark.slow
 def test_declaring_a_scheme_loads_nothing_that_takes_long() -> None:
     code = (
         "import sys; from parley import Agent; from parley.security import OpenIdConnect;"

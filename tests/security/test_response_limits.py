@@ -212,6 +212,7 @@ async def test_a_long_head_and_a_long_body_are_read_to_the_byte() -> None:
             assert await answer_with(data) == (200, body)
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_what_trickles_is_ended_by_the_deadline() -> None:
     async def trickle(exchange: Exchange) -> None:

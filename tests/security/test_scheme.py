@@ -111,6 +111,7 @@ json = st.recursive(
 claims = st.dictionaries(texts, json, max_size=4)
 
 
+@pytest.mark.slow
 @given(texts, claims, st.none() | st.integers(1, 2**40))
 def test_a_token_gives_back_its_claims_until_it_expires(
     purpose: str, claims: dict[str, Any], expires_at: int | None
@@ -147,6 +148,7 @@ def test_a_token_of_another_key_is_invalid(key: bytes) -> None:
         SIGNER.read("a", TokenSigner(key).sign("a", {"x": 1}), 0)
 
 
+@pytest.mark.slow
 @given(st.data(), claims)
 def test_a_changed_token_is_invalid_wherever_it_was_changed(
     data: st.DataObject, claims: dict[str, Any]

@@ -68,6 +68,7 @@ def uvicorn(folder: Path, target: str, *options: str, trust: bool = False):
         process.communicate(timeout=WAIT)
 
 
+@pytest.mark.slow
 async def test_what_uvicorn_believes_of_a_peer_on_this_machine_is_on_no_card(tmp_path):
     with uvicorn(tmp_path, "app") as url:
         assert url_of(await ask(url, "GET", CARD)) == url
@@ -82,6 +83,7 @@ async def test_what_uvicorn_believes_of_a_peer_on_this_machine_is_on_no_card(tmp
             assert b"allowed_hosts" in refused.body
 
 
+@pytest.mark.slow
 async def test_a_mounted_app_believes_no_more_under_uvicorn(tmp_path):
     with uvicorn(tmp_path, "outer") as url:
         for claims in ({}, *CLAIMS):

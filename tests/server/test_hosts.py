@@ -108,6 +108,7 @@ def test_a_server_that_runs_the_app_tells_by_each_connection_where_it_listens():
         assert not asked(AllowedHosts(ALLOWED), "evil.example", server), server
 
 
+@pytest.mark.slow
 def test_decisions_are_kept_for_a_bounded_number_of_hosts():
     hosts = AllowedHosts(("*.a.example",))
     for number in range(5000):

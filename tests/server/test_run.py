@@ -86,6 +86,7 @@ class Process:
         return self._process.returncode, out.split(), err
 
 
+@pytest.mark.slow
 @on_posix
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_ends_streams_cleanly_and_stops_the_server(number):
@@ -100,6 +101,7 @@ async def test_a_signal_ends_streams_cleanly_and_stops_the_server(number):
         assert await server.end() == (0, ["stopped", "returned"], "")
 
 
+@pytest.mark.slow
 @on_posix
 async def test_a_second_signal_does_not_wait_for_what_is_under_way():
     with Process() as server:

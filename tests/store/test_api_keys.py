@@ -282,6 +282,7 @@ async def check(url: str, execute: Any) -> None:
     assert await asked(url, ["ada/ada"]) == {"ada/ada": []}
 
 
+@pytest.mark.slow
 async def test_tasks_of_applications_stay_theirs_in_sqlite(tmp_path: Path) -> None:
     path = tmp_path / "tasks.db"
 

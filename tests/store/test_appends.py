@@ -414,6 +414,7 @@ async def test_pages_of_events_are_bounded_in_number_and_in_bytes(store: TaskSto
     assert numbers(await store.events("t", 9, 100)) == [10]
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(updates=st.lists(value_of(TaskArtifactUpdateEvent), min_size=5, max_size=10))
 def test_whatever_an_event_holds_comes_back(updates: list[TaskArtifactUpdateEvent]) -> None:

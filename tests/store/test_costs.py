@@ -204,6 +204,7 @@ def wal_frames(folder: Path) -> int:
     return (folder / "tasks.db-wal").stat().st_size // 4096
 
 
+@pytest.mark.slow
 async def test_large_values_cost_their_neighbours_nothing(tmp_path: Path) -> None:
     """Whoever looks for a row reads none of those beside it: counted in what the process reads."""
     if not os.path.exists("/proc/self/io"):
@@ -302,6 +303,7 @@ async def retired(store: TaskStore, count: int) -> None:
         )
 
 
+@pytest.mark.slow
 async def test_webhooks_of_retired_agents_cost_others_nothing_in_sqlite(tmp_path: Path) -> None:
     costs = []
     for count in (0, 3000):

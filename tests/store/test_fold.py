@@ -241,6 +241,7 @@ changes = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(changes, max_size=20), st.data())
 def test_a_task_and_the_events_after_it_make_the_same_as_all_of_them(
     events: list[Any], data: st.DataObject
@@ -250,6 +251,7 @@ def test_a_task_and_the_events_after_it_make_the_same_as_all_of_them(
     assert fold(events[cut:], folded(*events[:cut])) == whole
 
 
+@pytest.mark.slow
 @given(st.lists(changes, max_size=20), st.sets(st.integers(0, 20)))
 def test_looking_at_the_task_in_between_does_not_matter(events: list[Any], looks: set[int]) -> None:
     folding = Fold(task("t"))

@@ -246,6 +246,7 @@ async def test_a_subscription_from_before_the_task_spares_the_look_into_the_stor
         assert [numbers(events) async for events in following] == [[3]]
 
 
+@pytest.mark.slow
 @pytest.mark.L5
 @pytest.mark.L6
 async def test_two_hundred_readers_some_slow_some_gone_each_see_everything(

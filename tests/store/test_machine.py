@@ -549,6 +549,7 @@ class PostgresMachine(StoreMachine):
         self.run(self.stores[0].open(self.tell))
 
 
+@pytest.mark.slow
 @pytest.mark.L1
 @pytest.mark.L3
 @pytest.mark.L4
@@ -559,6 +560,7 @@ def test_the_memory_store_does_what_the_model_does() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.L1
 @pytest.mark.L3
 @pytest.mark.L4

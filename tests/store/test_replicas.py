@@ -228,6 +228,7 @@ async def test_no_two_replicas_adopt_the_same_task(one: TaskStore, start: Start)
     assert set(found) == names
 
 
+@pytest.mark.slow
 @pytest.mark.E1
 @pytest.mark.E3
 async def test_what_the_dead_held_is_adopted_and_its_late_writes_are_refused(
@@ -253,6 +254,7 @@ async def test_what_the_dead_held_is_adopted_and_its_late_writes_are_refused(
     assert (after.cursor, after.lease_owner) == (2, two.replica)
 
 
+@pytest.mark.slow
 async def test_one_that_was_silent_is_a_replica_again_when_it_writes(
     one: TaskStore, two: TaskStore
 ) -> None:
@@ -264,6 +266,7 @@ async def test_one_that_was_silent_is_a_replica_again_when_it_writes(
     assert await two.append(addition("u", 1, chunk("u", "x"))) == 2
 
 
+@pytest.mark.slow
 async def test_one_that_closes_lets_go_at_once(one: TaskStore, two: TaskStore) -> None:
     await one.append(creation("t"))
     await one.put_push("t", push())
@@ -283,6 +286,7 @@ async def test_the_replicas_are_known(one: TaskStore, two: TaskStore) -> None:
     assert all(abs(r.seen_at - two.now()) < 60_000 for r in found.values())
 
 
+@pytest.mark.slow
 async def test_a_replica_that_is_alive_keeps_what_it_holds(one: TaskStore, two: TaskStore) -> None:
     """Longer than a lease passes, and all beat."""
     await one.append(creation("t"))
@@ -309,6 +313,7 @@ async def test_places_say_what_another_did(one: TaskStore, two: TaskStore) -> No
     assert (after["u"].ended, after["u"].lease_owner) == (True, "")
 
 
+@pytest.mark.slow
 async def test_a_replica_learns_which_webhooks_it_tells_and_whether_any_are_left(
     one: TaskStore, two: TaskStore
 ) -> None:
@@ -435,6 +440,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
 @pytest.mark.L2
 async def test_what_was_acknowledged_survives_a_kill_at_any_moment(tmp_path: Path) -> None:

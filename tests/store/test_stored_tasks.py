@@ -189,6 +189,7 @@ def check(opened: Opened, whole: Task) -> None:
                 assert_is(listed, shown(whole, length, has_artifacts))
 
 
+@pytest.mark.slow
 @settings(
     max_examples=20,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -229,6 +230,7 @@ def nested(depth: int) -> Any:
     return value
 
 
+@pytest.mark.slow
 def test_deep_large_and_empty_tasks_are_what_was_written(opened: Opened) -> None:
     bare = replace(task("-"), history=(), context_id="")
     deep = Part(data=nested(60))

@@ -384,6 +384,7 @@ async def test_replicas_have_the_same_secrets_and_events(start: Start) -> None:
     assert await one.next_wake([AGENT]) == 0
 
 
+@pytest.mark.slow
 async def test_a_task_sleeps_on_when_the_replica_that_put_it_to_sleep_dies(start: Start) -> None:
     one, two = await start(), await start()
     at = one.now() + 3_600_000
@@ -429,6 +430,7 @@ async def many_asleep(store: TaskStore, count: int, clock_now: int) -> None:
         )
 
 
+@pytest.mark.slow
 async def test_sleeping_tasks_cost_others_nothing_in_sqlite(tmp_path: Path, clock: Clock) -> None:
     costs = []
     for count in (10, 10_000):

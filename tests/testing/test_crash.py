@@ -260,6 +260,7 @@ async def test_a_remote_agent_can_crash_alone() -> None:
             await remote.crash("https://other.example")
 
 
+@pytest.mark.slow
 async def test_the_log_is_the_same_as_after_a_real_kill(tmp_path: Path) -> None:
     """The same agent, stopped at the same place by SIGKILL and by ``crash``."""
     script = Path(__file__).with_name("crashing.py")

@@ -286,6 +286,7 @@ async def test_tokens_can_be_signed_with_any_algorithm(
     assert read["active"] is True
 
 
+@pytest.mark.slow
 async def test_an_endpoint_does_what_it_is_told(
     issuer: Issuer, http: aiohttp.ClientSession
 ) -> None:

@@ -85,6 +85,7 @@ def anyio_backend():
 """
 
 
+@pytest.mark.slow
 def test_with_anyio_what_a_test_leaves_open_is_closed(tmp_path: Path) -> None:
     done = run(tmp_path, AGENT + ANYIO + TESTS, "-p", "no:asyncio")
     assert done.returncode == 0, done.stdout
@@ -103,6 +104,7 @@ def test_with_pytest_asyncio_too(tmp_path: Path, mode: str) -> None:
     assert "3 passed" in done.stdout
 
 
+@pytest.mark.slow
 def test_failed_comparisons_print_the_difference(tmp_path: Path) -> None:
     done = run(tmp_path, AGENT + ANYIO + FAILING, "-p", "no:asyncio")
     assert done.returncode == 1
@@ -117,6 +119,7 @@ def test_failed_comparisons_print_the_difference(tmp_path: Path) -> None:
         assert line in done.stdout, done.stdout
 
 
+@pytest.mark.slow
 def test_the_plugin_costs_little(tmp_path: Path) -> None:
     """A run without agents loads nothing of the server or the client."""
     code = (

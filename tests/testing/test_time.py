@@ -189,6 +189,7 @@ async def test_two_days_cost_a_bounded_number_of_steps(monkeypatch) -> None:
         assert sum(moved) == pytest.approx(2 * DAY.total_seconds(), abs=5)
 
 
+@pytest.mark.slow
 async def test_many_short_sleeps_are_told_apart() -> None:
     agent = Agent("Ticker")
     ticks = 0
@@ -209,6 +210,7 @@ async def test_many_short_sleeps_are_told_apart() -> None:
         assert 1000 <= ticks - 60 <= 2000
 
 
+@pytest.mark.slow
 async def test_an_agent_that_never_rests_is_named() -> None:
     agent = Agent("Restless")
 

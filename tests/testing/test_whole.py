@@ -98,6 +98,7 @@ async def test_middleware_is_around_the_app() -> None:
     assert "/.well-known/agent-card.json" in paths
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ["memory:", "sqlite"])
 async def test_a_large_file_goes_out_and_outlives_a_crash(store: str, tmp_path: Path) -> None:
     agent = Agent("Archive")

@@ -132,6 +132,7 @@ _details = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(st.none() | st.integers(), st.text(max_size=5), _details)
 def test_nothing_that_a_peer_sends_makes_reading_its_error_fail(code, message, details):
     error = error_of(code, message, details)

@@ -56,6 +56,7 @@ def is_ambiguous(operation: Any, request: Any) -> bool:
     return id.endswith((":cancel", ":subscribe")) and id.rpartition(":")[0] != ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 @given(data=st.data())
 def test_a_request_is_read_as_it_was_written(operation, data):
@@ -83,6 +84,7 @@ def test_a_tenant_with_the_name_of_a_path_does_not_lead_astray(name, tenant):
     assert sent(operation, request) == ("", request)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 @given(data=st.data())
 def test_an_answer_is_read_as_it_was_written(operation, data):

@@ -183,6 +183,7 @@ def test_an_id_that_is_not_utf8_is_a_parse_error():
     assert jsonrpc.request_id(body) is None
 
 
+@pytest.mark.slow
 @given(
     st.binary(max_size=60)
     | json_values.map(lambda value: json.dumps(value).encode())

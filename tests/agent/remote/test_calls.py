@@ -179,6 +179,7 @@ async def test_progress_and_artifacts_are_passed_on_as_they_come(serve: Any, tal
     assert task.artifacts[0].text == "once upon"
 
 
+@pytest.mark.slow
 async def test_a_call_that_is_not_answered_in_time_says_so(serve: Any, talk_to: Any) -> None:
     other = Counted("Other")
     url = await serve(other.agent)

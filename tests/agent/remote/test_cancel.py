@@ -52,6 +52,7 @@ async def state_of(url: str, text: str) -> TaskState | None:
     return None
 
 
+@pytest.mark.slow
 async def test_a_failure_and_a_timeout_cancel_what_still_runs(serve: Any, talk_to: Any) -> None:
     other = Other()
     url = await serve(other.agent)
@@ -155,6 +156,7 @@ async def test_a_task_that_calls_nobody_reads_nothing_to_end(talk_to: Any) -> No
     assert not [args for args in reads if kinds[0] in args[1]]
 
 
+@pytest.mark.slow
 async def test_a_cancellation_has_the_credentials_of_its_call_when_the_connection_is_a_new_one(
     serve: Any, talk_to: Any
 ) -> None:

@@ -134,6 +134,7 @@ def everything() -> ListTasksRequest:
     return ListTasksRequest()
 
 
+@pytest.mark.slow
 async def test_a_server_that_stops_fails_nothing_and_loses_no_cancellation(fleet: Fleet) -> None:
     """Between two calls it takes no message; the turn goes on elsewhere."""
     one, two = Peer("One"), Peer("Two")
@@ -382,6 +383,7 @@ async def test_a_text_of_a_caller_is_no_agent_of_the_process() -> None:
     assert peer.runs == []
 
 
+@pytest.mark.slow
 async def test_a_part_reads_no_file_that_the_caller_does_not_own(tmp_path: Path) -> None:
     """Also if the caller names the address of somebody else's."""
     inner = Agent("Inner")

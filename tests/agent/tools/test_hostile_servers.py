@@ -36,6 +36,7 @@ class Answering:
         self.server = BackgroundServer(Starlette(routes=[route]))
 
 
+@pytest.mark.slow
 async def test_a_small_answer_does_not_become_a_huge_one() -> None:
     answering = Answering(gzip.compress(b'"' + b"x" * 20_000_000 + b'"'), content_encoding="gzip")
     answering.server.start()
@@ -111,6 +112,7 @@ class Speaking:
         return JSONResponse({"jsonrpc": "2.0", "id": call.get("id"), "result": said})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "result", [{"content": 5}, {"content": [{"type": "text"}]}, ["words"], {"content": None}]
 )

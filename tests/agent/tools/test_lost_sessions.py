@@ -13,6 +13,7 @@ from tests.agent.tools.test_turn_tools import served
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.slow
 async def test_a_large_answer_without_a_stream_fails_its_call_alone() -> None:
     speaking, agent = Speaking({"content": [{"type": "text", "text": "x" * 100_000}]}), Agent("M")
     speaking.server.start()

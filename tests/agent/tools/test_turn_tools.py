@@ -74,6 +74,7 @@ def calling(*servers: McpServer, **options: Any) -> tuple[Agent, list[ToolResult
 # -- results -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_names_are_unique_and_what_is_too_much_is_refused(shop: Shop) -> None:
     one = McpServer(shop.url, name="one", tools=["read_code", "noise"], max_result_bytes=1000)
     two = McpServer(shop.url, name="two", tools=["read_code"], headers={"X-Bay": "2"})
@@ -106,6 +107,7 @@ async def test_names_are_unique_and_what_is_too_much_is_refused(shop: Shop) -> N
 # -- remembered ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("repeats", [False, True])
 async def test_a_call_that_a_crash_interrupted_is_repeated_only_if_that_is_safe(
     shop: Shop, mortal_fleet: Fleet, repeats: bool
@@ -127,6 +129,7 @@ async def test_a_call_that_a_crash_interrupted_is_repeated_only_if_that_is_safe(
 # -- questions -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_server_that_asks_only_once_is_not_called_again_after_a_crash(
     shop: Shop, mortal_fleet: Fleet
 ) -> None:
@@ -147,6 +150,7 @@ async def test_a_server_that_asks_only_once_is_not_called_again_after_a_crash(
 # -- where it goes -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_program_is_shared_by_threads_and_ends_with_the_server(tmp_path: Path) -> None:
     journal = tmp_path / "journal.txt"
     server = McpServer.stdio(sys.executable, str(SCRIPT), env={"JOURNAL": str(journal)})

@@ -71,6 +71,7 @@ def url() -> Iterator[str]:
         yield address
 
 
+@pytest.mark.slow
 def test_files_go_up_and_come_back(parley: Callable[..., Any], url: str, tmp_path: Path) -> None:
     (tmp_path / "small.txt").write_bytes(b"s" * 1000)
     (tmp_path / "large.txt").write_bytes(b"l" * 1001)

@@ -79,6 +79,7 @@ def test_the_end_of_a_task_is_shown_that_came_between_two_looks(parley, agent, f
         assert ran.stdout.count("One ") == ran.stdout.count("two") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["cut", "close"])
 @pytest.mark.parametrize("flags", WAYS, ids=" ".join)
 def test_a_turn_whose_stream_breaks_is_shown_once_and_to_its_end(parley, agent, end, flags):

@@ -62,6 +62,7 @@ def test_a_command_to_copy_has_no_options_of_a_stranger(parley, tmp_path):
     assert "parley send -a https://example.com/x.json Hello" in ran.stderr
 
 
+@pytest.mark.slow
 def test_a_found_file_does_not_decide_how_a_registry_is_asked(parley, tmp_path, monkeypatch):
     (tmp_path / ".env").write_text("A2ACLI_INSECURE=true\n")
     asked = ("agents", "search", "currency", "--registry", "https://registry.invalid")
@@ -136,6 +137,7 @@ def test_what_is_wrong_is_said(parley, catalog, arguments, status, code, said):
     assert said in ran.error["message"]
 
 
+@pytest.mark.slow
 def test_credentials_of_agents_do_not_go_to_a_registry(parley, monkeypatch):
     monkeypatch.delenv("PARLEY_REGISTRY", raising=False)
     monkeypatch.setenv("A2ACLI_BEARER", "of-an-agent")

@@ -76,6 +76,7 @@ class Approver:
                 issuer.approve(code, user="grace")
 
 
+@pytest.mark.slow
 def test_a_login_with_a_code_is_kept_and_attached(parley, agent, issuer, folder):
     """A2ACLI_AUTH_005, A2ACLI_AUTH_007, A2ACLI_AUTH_010: OpenID Connect, with nothing but the
     address.
@@ -101,6 +102,7 @@ def test_a_login_with_a_code_is_kept_and_attached(parley, agent, issuer, folder)
     assert token not in debugged.stdout + debugged.stderr
 
 
+@pytest.mark.slow
 def test_a_client_logs_in_with_its_secret(parley, agent, issuer, monkeypatch, folder):
     """A2ACLI_AUTH_006."""
     requiring(agent, openid(issuer))
@@ -167,6 +169,7 @@ def test_a_flag_counts_before_a_login(parley, agent, monkeypatch):
     assert agent.asked[-1].headers["authorization"] == "Bearer given"
 
 
+@pytest.mark.slow
 def test_logging_out_forgets_and_revokes(parley, agent, issuer, folder):
     requiring(agent, openid(issuer))
     with Approver(issuer):
@@ -180,6 +183,7 @@ def test_logging_out_forgets_and_revokes(parley, agent, issuer, folder):
     assert parley("auth", "logout", "--all").status == 0
 
 
+@pytest.mark.slow
 def test_a_refusal_says_how_to_log_in(parley, agent, issuer):
     requiring(agent, openid(issuer))
     agent.says("GetTask", Answer(status=401))
@@ -225,6 +229,7 @@ def test_a_file_that_nobody_named_does_not_decide_how_logins_are_protected(
     assert parley("auth", "login", agent.url).status == 2
 
 
+@pytest.mark.slow
 def test_a_certificate_is_shown_to_an_agent_that_wants_one(parley, agent, tmp_path):
     """A2ACLI_AUTH_009: mutual TLS."""
 

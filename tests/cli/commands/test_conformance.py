@@ -21,6 +21,7 @@ def url():
 ONLY = ("--protocol-version", "1.0", "--binding", "jsonrpc", "--only", "RPC", "--only", "CARD")
 
 
+@pytest.mark.slow
 def test_a_client_is_run(parley, tmp_path):
     command = f"{sys.executable} -m parley send -a {{url}} {{text}}"
     ran = parley(

@@ -11,6 +11,7 @@ from tests.kit.processes import Running
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and terminals as POSIX has them")
 
 
+@pytest.mark.slow
 @posix
 def test_a_server_to_practise_with_does_what_a_message_says(parley, tmp_path):
     """A2ACLI_DEMO_SERVER_001"""
@@ -38,6 +39,7 @@ def test_a_server_to_practise_with_does_what_a_message_says(parley, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @posix
 def test_a_terminal_gets_colour_and_an_artifact_that_grows_in_place(tmp_path):
     import pty

@@ -93,6 +93,7 @@ def test_a_key_is_rotated_with_an_overlap(parley, shop):
     assert "keys create --owner ada" in ran.stderr
 
 
+@pytest.mark.slow
 def test_a_password_is_hashed(parley, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("pass word\n"))
     ran = parley("keys", "hash-password")
@@ -128,6 +129,7 @@ def call(url: str, key: str, *, query: bool = False) -> str:
         return "the key is shown" if shows_key else str(error.code)
 
 
+@pytest.mark.slow
 def test_keys_outlive_a_server_that_is_killed(parley, tmp_path):
     (tmp_path / "shop.py").write_text(AGENT)
     arguments = ["serve", "shop.py", "--port", "0", *STORE]

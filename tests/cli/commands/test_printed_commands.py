@@ -52,6 +52,7 @@ def run(command: str, folder: Path) -> str:
     return ran.stdout
 
 
+@pytest.mark.slow
 @posix
 def test_the_command_for_a_typed_skill_has_its_input(tmp_path):
     (tmp_path / "rates.py").write_text(AGENT)

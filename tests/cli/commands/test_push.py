@@ -29,6 +29,7 @@ def listening(*words: str, folder: Path, **environment: str) -> Running:
     return Running(["push", "listen", *words], folder, **environment)
 
 
+@pytest.mark.slow
 def test_it_prints_what_arrives_and_ends_with_ctrl_c(tmp_path: Path) -> None:
     """A2ACLI_PUSH_002"""
     with listening("--port", "0", "--path", "/a2a", folder=tmp_path) as command:

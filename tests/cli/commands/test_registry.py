@@ -100,6 +100,7 @@ def options(registry: str, name: str) -> list[str]:
     return ["--registry", registry, "--api-key", KEYS[name]]
 
 
+@pytest.mark.slow
 def test_a_domain_is_proved_and_its_entries_published_and_withdrawn(parley, registry, file, web):
     ada = options(registry, "ada")
     url, document = web
@@ -126,6 +127,7 @@ def test_a_domain_is_proved_and_its_entries_published_and_withdrawn(parley, regi
     assert parley("agents", "prove", PUBLISHER, "--give-up", *ada).status == 0
 
 
+@pytest.mark.slow
 def test_an_operator_imports_rejects_and_approves(parley, registry, file):
     root = options(registry, "root")
     assert parley("agents", "import", file, *options(registry, "ada")).status != 0

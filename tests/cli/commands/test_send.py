@@ -39,6 +39,7 @@ def test_a_message_starts_an_interaction_and_its_reply_is_shown(parley, agent):
     assert sent["messageId"]
 
 
+@pytest.mark.slow
 def test_it_waits_for_the_task_to_end_unless_told_not_to(parley, agent):
     """A2ACLI_SEND_002"""
     agent.says("SendStreamingMessage", WORKED)

@@ -35,6 +35,7 @@ def address_in(said):
     return re.search(r"address +(http://\S+)", said)[1]
 
 
+@pytest.mark.slow
 @posix
 def test_a_file_is_served_with_a_banner_that_can_be_followed(file, parley, tmp_path):
     """A2ACLI_SEND_001, against a real agent"""
@@ -163,6 +164,7 @@ async def state(turn: Turn) -> str:
 '''
 
 
+@pytest.mark.slow
 def test_a_lifespan_that_fails_is_said_in_a_line(file, parley):
     file.write_text(LIFESPAN.replace("    yield", '    raise OSError("no database")\n    yield'))
     ran = parley("serve", "echo.py", "--port", "0")

@@ -59,6 +59,7 @@ def address_in(text: str) -> str:
     return re.search(r"address +(\S+)", text)[1]
 
 
+@pytest.mark.slow
 @posix
 def test_callers_are_known_by_their_certificates(folder):
     ada = AUTHORITY.caller("ada").write(folder, "ada")
@@ -109,6 +110,7 @@ def test_what_makes_no_sense_is_said_in_a_line(folder, parley, flags, status, wo
     assert "Traceback" not in ran.stderr
 
 
+@pytest.mark.slow
 @posix
 @pytest.mark.parametrize(
     ("target", "flags", "environment", "is_warned"),

@@ -68,6 +68,7 @@ def now() -> str:
 """
 
 
+@pytest.mark.slow
 def test_a_killed_server_forgets_no_message_that_it_admitted(tmp_path):
     key = EnvelopeKey(
         id="k1", owner="shop", algorithm="HMAC-SHA256", material=secrets.token_bytes(32)

@@ -89,6 +89,7 @@ def recorded(parley):
     return parley("audit", "--json", *STORE).lines[1:]  # after the migration
 
 
+@pytest.mark.slow
 def test_acts_on_a_file_are_recorded_in_the_store_that_is_named(parley, tmp_path, monkeypatch):
     assert parley("store", "migrate", *STORE).status == 0
     made = parley("keys", "generate", FILE, "-o", "json", *STORE).document["keys"]

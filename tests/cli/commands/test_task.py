@@ -47,6 +47,7 @@ def test_a_task_is_canceled_and_the_state_that_follows_is_reported(parley, agent
     assert f"parley task get -a {agent.url} {TASK_ID}" in ran.error["hint"]
 
 
+@pytest.mark.slow
 def test_a_task_is_looked_at_once_or_until_it_ends(parley, agent):
     """A2ACLI_TASK_POLL_001"""
     agent.says("GetTask", *working())
@@ -61,6 +62,7 @@ def test_a_task_is_looked_at_once_or_until_it_ends(parley, agent):
         assert ran.field("State") == "TASK_STATE_COMPLETED"
 
 
+@pytest.mark.slow
 def test_waiting_keeps_to_the_interval_and_to_the_limit(parley, agent):
     """A2ACLI_TASK_POLL_002"""
     agent.says("GetTask", *working())
@@ -82,6 +84,7 @@ def test_waiting_stops_where_the_task_waits_for_its_caller(parley, agent, state)
     assert ran.field("Next") == f"parley send -a {agent.url} --task-id {TASK_ID} '<reply>'"
 
 
+@pytest.mark.slow
 def test_an_unspecified_state_is_reported_as_it_is_and_waited_through(parley, agent):
     """A2ACLI_TASK_POLL_003"""
     unknown = Answer(result=task("UNSPECIFIED"))
@@ -111,6 +114,7 @@ def test_a_wait_whose_stream_breaks_goes_on_by_polling(parley, agent, end, flags
     assert agent.count("SendStreamingMessage") == 1
 
 
+@pytest.mark.slow
 def test_an_agent_that_is_away_for_a_while_is_waited_for(parley, agent):
     """A2ACLI_TASK_POLL_004"""
     agent.says("SendStreamingMessage", Answer(events=[{"task": task("WORKING")}], end="cut"))
@@ -145,6 +149,7 @@ def test_a_question_with_a_schema_is_answered_with_data(parley, agent, propertie
     assert ran.field("Next") == f"parley send -a {agent.url} --task-id {TASK_ID} {reply}"
 
 
+@pytest.mark.slow
 def test_tasks_are_listed_by_page_and_filtered(parley, agent):
     """A2ACLI_TASK_LIST_001"""
     page = {"tasks": [task(), task("WORKING")], "nextPageToken": "p2", "pageSize": 2}
@@ -179,6 +184,7 @@ def test_tasks_are_listed_by_page_and_filtered(parley, agent):
     assert "input-required" in ran.stderr
 
 
+@pytest.mark.slow
 def test_a_state_is_filtered_by_however_it_is_spelled(parley, agent):
     for state in ("cancelled", "canceled", "TASK_STATE_CANCELLED"):
         agent.says("ListTasks", Answer(result={"tasks": [], "totalSize": 0}))

@@ -92,6 +92,7 @@ def value_in(path, agent, key):
     return asyncio.run(read())
 
 
+@pytest.mark.slow
 def test_it_says_as_json_what_it_did(parley, shop):
     for is_new in (True, False):
         ran = parley("complete", "k", "--agent", "shop", *STORE, "-o", "json")
@@ -139,6 +140,7 @@ def push_config(parley, agent, *words):
     return parley("task", "push-config", *words, "-a", agent.url)
 
 
+@pytest.mark.slow
 def test_a_webhook_is_created_shown_and_deleted(parley, ready):
     """A2ACLI_PUSH_001"""
     flags = ("--id", "p-1", "--token", "the-token", "--auth-scheme", "Bearer")
@@ -172,6 +174,7 @@ def test_webhooks_are_listed_page_by_page(parley, ready):
     }
 
 
+@pytest.mark.slow
 def test_json_is_the_protocols_own(parley, ready):
     """A2ACLI_PUSH_001"""
     for words in (("create", TASK_ID, HOOK), ("get", TASK_ID, "p-1")):
@@ -227,6 +230,7 @@ def extended(ready):
     return ready
 
 
+@pytest.mark.slow
 def test_what_a_webhook_gets_is_set(parley, extended):
     ready = extended
     result = {"taskId": TASK_ID, "id": "p-1", "events": "all"}

@@ -105,6 +105,7 @@ def test_what_cannot_be_shown_is_refused(parley, shop, given):
     assert given[0] in ran.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
 @pytest.mark.anyio
 async def test_usage_that_was_stored_survives_a_kill(parley, tmp_path):

@@ -30,6 +30,7 @@ def working_agent(agent):
     return agent
 
 
+@pytest.mark.slow
 def test_every_response_about_a_task_names_it_and_stays_apart_from_diagnostics(
     parley, working_agent
 ):
@@ -128,6 +129,7 @@ def test_text_is_fields_and_blocks_without_control_sequences(parley, agent, monk
     assert "\x1b" not in help_text
 
 
+@pytest.mark.slow
 def test_the_required_and_reserved_exit_statuses_agree_with_the_error(parley, agent):
     """A2ACLI_EXIT_001"""
     agent.says("GetTask", Answer(result=task()))

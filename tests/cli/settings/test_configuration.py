@@ -87,6 +87,7 @@ def test_a_file_of_credentials_that_others_can_read_is_warned_of(parley, tmp_pat
     assert parley("config", "show").stderr == ""
 
 
+@pytest.mark.slow
 def test_help_and_version_print_and_end(parley, monkeypatch):
     """A2ACLI_CLI_001"""
     for words in (("--help",), ("-h",), ("help",), ()):

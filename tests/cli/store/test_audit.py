@@ -40,6 +40,7 @@ def kinds(ran) -> list[str]:
     return [line["kind"] for line in ran.lines]
 
 
+@pytest.mark.slow
 def test_acts_of_commands_are_recorded_with_the_user(parley, shop):
     created = parley("keys", "create", "--owner", "eve", *STORE)
     id, key = created.field("Id"), created.field("Key")
@@ -69,12 +70,14 @@ def test_acts_of_commands_are_recorded_with_the_user(parley, shop):
     assert parley("audit", "verify", *STORE).status == 0
 
 
+@pytest.mark.slow
 def test_what_only_reads_records_nothing(parley, shop):
     for command in (("keys", "list"), ("store", "status"), ("audit",), ("audit", "verify")):
         assert parley(*command, *STORE).status == 0
     assert len(parley("audit", "--json", *STORE).lines) == 3
 
 
+@pytest.mark.slow
 def test_a_table_shows_entries_one_a_line(parley, shop):
     entry = AuditEntry(kind="auth.failed", actor="two\nlines \x1b[2J", details={"a": "\x9b\n"})
     open_admin("sqlite:///shop.db").append_audit([entry])
@@ -86,6 +89,7 @@ def test_a_table_shows_entries_one_a_line(parley, shop):
     assert parley("audit", "list", *STORE).stdout == ran.stdout
 
 
+@pytest.mark.slow
 def test_an_export_is_verified_by_anybody(parley, shop):
     ran = parley("audit", "export", "audit.jsonl", *STORE)
     anchor = ran.field("Anchor")
@@ -111,6 +115,7 @@ def test_an_export_is_verified_by_anybody(parley, shop):
     assert "line 2" in ran.field("Problem")
 
 
+@pytest.mark.slow
 def test_what_was_changed_is_named(parley, shop):
     anchor = parley("audit", "verify", *STORE).field("Anchor")
     Path("anchor.txt").write_text(f"Anchor: {anchor}\n")
@@ -132,6 +137,7 @@ def test_what_was_changed_is_named(parley, shop):
     assert parley("audit", "verify", "--anchor", "nothing", *STORE).status == 2
 
 
+@pytest.mark.slow
 def test_a_prune_is_an_act_too(parley, shop):
     anchor = parley("audit", "verify", *STORE).field("Anchor")
     assert parley("audit", "prune", *STORE).status == 2
@@ -143,6 +149,7 @@ def test_a_prune_is_an_act_too(parley, shop):
     assert parley("audit", "verify", "--anchor", anchor, *STORE).status == 0
 
 
+@pytest.mark.slow
 def test_an_address_is_no_file_to_export_to(parley, shop):
     ran = parley("audit", "export", "syslog://user:s3cret@host", *STORE)
     assert (ran.status, "parley.audit.lines" in ran.stderr) == (2, True)
@@ -213,6 +220,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 @posix
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.service)])
 def test_a_kill_breaks_no_chain_and_loses_nothing_that_was_acknowledged(

@@ -28,6 +28,7 @@ def shop(tmp_path):
     return "sqlite:///shop.db"
 
 
+@pytest.mark.slow
 def test_what_had_no_issuer_is_given_one(parley, shop):
     given = ("store", "migrate", "--store", shop, "--issuer", "https://login.example")
     ran = parley(*given, "--check")
@@ -60,6 +61,7 @@ def test_an_issuer_that_is_none_is_refused(parley, shop, options, words):
     assert words in ran.stderr
 
 
+@pytest.mark.slow
 def test_a_file_of_before_there_were_issuers_is_taken_up(parley, tmp_path):
     """One that the version wrote that kept no callers: bob's, who has an issuer from now on."""
     store = ("--store", "sqlite:///old.db")

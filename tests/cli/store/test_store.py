@@ -100,6 +100,7 @@ def test_an_older_store_is_said_to_be_one(parley, shop, tmp_path):
         assert "parley store migrate updates it" in ran.stderr
 
 
+@pytest.mark.slow
 def test_a_store_is_moved(parley, shop, tmp_path):
     ran = parley("store", "export", "all.jsonl", "--store", shop)
     assert ran.field("Exported") == ("2 contexts, 2 messages, 2 receipts, 4 tasks, 10 records")
@@ -115,6 +116,7 @@ def test_a_store_is_moved(parley, shop, tmp_path):
     assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "all.jsonl").read_bytes()
 
 
+@pytest.mark.slow
 def test_one_agent_or_tenant_is_moved_alone(parley, shop):
     ran = parley("store", "export", "bank.jsonl", "--agent", "bank", "--store", shop)
     assert ran.field("Exported") == "1 task, 2 records"
@@ -149,6 +151,7 @@ def test_an_export_that_fails_leaves_no_file(parley, shop, tmp_path, monkeypatch
     assert not list(tmp_path.glob("all.jsonl*"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is always full")
 def test_an_export_to_a_full_disk_fails(shop, tmp_path):
     with Path("/dev/full").open("wb") as full:

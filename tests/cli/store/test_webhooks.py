@@ -168,6 +168,7 @@ async def serving(store: TaskStore, agent: object) -> AsyncIterator[Pushed]:
         await host.stop()
 
 
+@pytest.mark.slow
 @posix
 @pytest.mark.anyio
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.service)])

@@ -66,6 +66,7 @@ async def test_a_token_is_got_once_and_renewed_after_a_refusal(
             assert issuer.requests["token"] == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("binding", "version"), WAYS)
 async def test_what_does_not_help_is_tried_once(issuer: Issuer, binding: str, version: str) -> None:
     if not is_supported(binding):
@@ -122,6 +123,7 @@ async def test_a_step_up_challenge_is_answered_once(
             assert issuer.requests["token"] <= asked_for + 1
 
 
+@pytest.mark.slow
 async def test_scopes_that_no_token_gets_are_asked_for_once_a_call(issuer: Issuer) -> None:
     tokens = Tokens(issuer, openid(issuer))
     async with (
@@ -308,6 +310,7 @@ async def test_secrets_are_in_no_log_and_no_repr(
         assert secret not in shown
 
 
+@pytest.mark.slow
 async def test_an_issuer_that_echoes_a_secret_does_not_get_it_into_the_error(
     issuer: Issuer,
 ) -> None:
@@ -345,6 +348,7 @@ async def test_a_card_that_challenges_gets_a_token_of_an_issuer_that_the_user_na
     assert issuer.requests["token"] == 1
 
 
+@pytest.mark.slow
 async def test_an_agent_of_this_process_is_called_with_a_token(issuer: Issuer) -> None:
     agent: Agent = bank(Tokens(issuer, openid(issuer)))
     async with parley.connect(agent, auth=service()) as remote:

@@ -90,6 +90,7 @@ class Site:
         await (exchange.json(self.card) if exchange.method == "GET" else exchange.result(task()))
 
 
+@pytest.mark.slow
 async def test_a_certificate_is_shown_to_the_agent_alone(files: Path) -> None:
     mine, other = Site(), Site()
     context = server_side(files, asks=True)

@@ -89,6 +89,7 @@ async def test_a_login_in_the_browser_gets_a_token_that_lasts(
     assert issuer.requests["register"] == (0 if client_id else 1)
 
 
+@pytest.mark.slow
 async def test_nobody_but_the_login_that_was_begun_is_let_in(issuer: Issuer) -> None:
     def attack(back: str) -> list[str]:
         elsewhere = back.replace("127.0.0.1", "localhost")
@@ -110,6 +111,7 @@ async def test_nobody_but_the_login_that_was_begun_is_let_in(issuer: Issuer) -> 
     assert 200 not in browser.answers[6:]
 
 
+@pytest.mark.slow
 async def test_a_card_cannot_have_the_code_of_one_issuer_sent_to_another(issuer: Issuer) -> None:
     async with Issuer() as evil:
         declared = oauth(issuer, "authorization_code", token_url=f"{evil.url}/token")
@@ -135,6 +137,7 @@ async def test_a_card_cannot_have_the_code_of_one_issuer_sent_to_another(issuer:
         assert evil.requests["token"] == 0
 
 
+@pytest.mark.slow
 async def test_a_refused_token_does_not_open_browser_after_browser(issuer: Issuer) -> None:
     tokens, browser = Tokens(issuer, oauth(issuer, "authorization_code")), Browser()
     given = auth.AuthorizationCode("app", open_url=browser, audience="another agent")
@@ -182,6 +185,7 @@ class Naps:
         await asyncio.sleep(0)
 
 
+@pytest.mark.slow
 async def test_a_login_with_a_code_waits_for_its_approval(issuer: Issuer) -> None:
     tokens, naps = Tokens(issuer, openid(issuer)), Naps()
     shown: list[auth.DevicePrompt] = []
@@ -195,6 +199,7 @@ async def test_a_login_with_a_code_waits_for_its_approval(issuer: Issuer) -> Non
     assert shown[0].code in str(shown[0])
 
 
+@pytest.mark.slow
 async def test_a_code_that_is_denied_or_expires_ends_the_login(issuer: Issuer) -> None:
     tokens, naps = Tokens(issuer, openid(issuer)), Naps()
     denied = auth.DeviceCode("app", prompt=lambda prompt: issuer.deny(prompt.code), sleep=naps)
@@ -217,6 +222,7 @@ async def test_a_code_that_is_denied_or_expires_ends_the_login(issuer: Issuer) -
 # -- an exchange ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_users_token_is_exchanged_for_one_for_the_agent(issuer: Issuer) -> None:
     tokens = Tokens(issuer, openid(issuer))
     users = issuer.token(sub="grace", audience="shop")
@@ -231,6 +237,7 @@ async def test_a_users_token_is_exchanged_for_one_for_the_agent(issuer: Issuer) 
 # -- issuers --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("address", "words"),
     [
@@ -269,6 +276,7 @@ async def test_a_task_is_given_a_token_of_an_issuer_that_the_user_names(issuer: 
             await authorizing._content(asked, unnamed, files, agent)
 
 
+@pytest.mark.slow
 async def test_an_issuer_that_redirects_is_not_followed(issuer: Issuer) -> None:
     tokens = Tokens(issuer, oauth(issuer, "client_credentials"))
     async with Issuer() as evil:
@@ -280,6 +288,7 @@ async def test_an_issuer_that_redirects_is_not_followed(issuer: Issuer) -> None:
         assert not evil.requests
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "answer",
     [
@@ -303,6 +312,7 @@ async def test_what_is_no_token_is_not_sent(issuer: Issuer, answer: bytes) -> No
     assert not tokens.seen
 
 
+@pytest.mark.slow
 async def test_a_challenge_leads_only_to_issuers_that_the_card_or_the_user_names(
     issuer: Issuer,
 ) -> None:

@@ -51,6 +51,7 @@ async def log_in(url: str, issuer: Issuer, tokens: Tokens, **wish: Any) -> KeptL
     return kept
 
 
+@pytest.mark.slow
 async def test_a_program_takes_the_token_that_another_has_renewed(issuer: Issuer) -> None:
     tokens = Tokens(issuer, openid(issuer))
     async with served(bank(tokens)) as url:
@@ -66,6 +67,7 @@ async def test_a_program_takes_the_token_that_another_has_renewed(issuer: Issuer
             assert issuer.requests["token"] == asked
 
 
+@pytest.mark.slow
 async def test_a_login_that_has_ended_says_how_to_log_in_again(issuer: Issuer) -> None:
     tokens = Tokens(issuer, openid(issuer))
     async with served(bank(tokens)) as url:
@@ -78,6 +80,7 @@ async def test_a_login_that_has_ended_says_how_to_log_in_again(issuer: Issuer) -
                 await agent.send("hi")
 
 
+@pytest.mark.slow
 async def test_a_token_that_cannot_be_kept_is_used(
     issuer: Issuer, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -111,6 +114,7 @@ async def test_a_running_program_brings_no_login_back(issuer: Issuer, after: str
             assert Logins().find(Origin.of(url)) == later
 
 
+@pytest.mark.slow
 async def test_a_clients_login_gets_tokens_with_more_scopes(issuer: Issuer) -> None:
     tokens = Tokens(issuer, openid(issuer))
     client = {"flow": CLIENT, "client_id": "service", "client_secret": "secret"}
@@ -175,6 +179,7 @@ async def test_a_card_that_the_caller_passes_takes_a_login_to_no_other_origin() 
         assert here.exchanges[-1].headers["authorization"] == f"Bearer {SECRET}"
 
 
+@pytest.mark.slow
 async def test_a_refresh_token_goes_only_to_the_origin_that_gave_it(issuer: Issuer) -> None:
     async with Issuer() as evil:
         declared = oauth(issuer, "device_code", refresh_url=f"{evil.url}/token")
@@ -316,6 +321,7 @@ def test_a_keyring_that_fails_is_an_error_without_its_words(
 # -- the environment ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_credentials_of_the_environment_are_for_the_origin_that_it_names(
     issuer: Issuer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -155,6 +155,7 @@ async def test_the_name_of_the_header_is_the_schemes(caplog: pytest.LogCaptureFi
 # -- the two lines of the server and a login of the client: OpenID Connect from end to end ---------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON", "GRPC"])
 async def test_a_protected_agent_is_called_after_one_login(binding: str, version: str) -> None:

@@ -140,6 +140,7 @@ def _data(value: int) -> Part:
     return Part(data=value)
 
 
+@pytest.mark.slow
 @given(logs(), some.data())
 def test_the_events_told_turn_the_earlier_task_into_the_later(log: list[Event], data) -> None:
     end = data.draw(some.integers(1, len(log)))

@@ -239,6 +239,7 @@ def plans(draw: st.DrawFn) -> Plan:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(plans())
 def test_a_turns_events_come_once_in_order_and_to_the_end_whatever_opens_its_stream(

@@ -158,6 +158,7 @@ async def test_a_stream_goes_on_over_a_restart_of_the_server() -> None:
     assert events == REPORT
 
 
+@pytest.mark.slow
 async def test_a_silent_stream_is_taken_up_again() -> None:
     async def handler(exchange: Exchange) -> None:
         if exchange.method == "POST" and exchange.call["method"] == "SendStreamingMessage":
@@ -171,6 +172,7 @@ async def test_a_silent_stream_is_taken_up_again() -> None:
     assert await read_with(handler, stream_idle_timeout=0.3) == REPORT
 
 
+@pytest.mark.slow
 async def test_comments_are_signs_of_life() -> None:
     async def handler(exchange: Exchange) -> None:
         if exchange.method == "GET":
@@ -242,6 +244,7 @@ async def test_a_plain_json_answer_to_a_stream_request_is_its_event() -> None:
     assert [str(event) for event in events] == ["hi"]
 
 
+@pytest.mark.slow
 async def test_a_stream_ends_when_the_agent_asks_though_the_server_keeps_it_open() -> None:
     async def handler(exchange: Exchange) -> None:
         if exchange.method == "GET":

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.anyio
 QUICK = LinkSettings(backoff=Backoff(0.01, 0.05), heartbeat=5.0)
 
 
+@pytest.mark.slow
 async def test_messages_that_nobody_reads_are_bounded_in_size() -> None:
     async def flood(peer: Peer, request: Sent) -> None:
         for _ in range(25):

@@ -59,6 +59,7 @@ def may_be_survived(cuts):
     return len(cuts) <= AT_ONCE.calls or any(cuts[: AT_ONCE.calls + 1])
 
 
+@pytest.mark.slow
 @given(cuts=st.lists(st.integers(0, 6000), max_size=7).filter(may_be_survived))
 def test_a_download_goes_on_where_a_connection_broke(cuts):
     async def main():

@@ -89,6 +89,7 @@ async def test_the_timeout_of_a_message_bounds_its_uploads(host, remote):
     assert host.messages == []
 
 
+@pytest.mark.slow
 @given(cuts=st.lists(st.integers(0, 6000), max_size=7), sized=st.booleans())
 def test_an_upload_goes_on_where_a_connection_broke(cuts, sized):
     async def main():

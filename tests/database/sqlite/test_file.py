@@ -35,6 +35,7 @@ async def test_readers_cannot_write(sqlite_notes: SqliteNotes) -> None:
             await database.read(partial(sqlite_notes.say, author="ada"))
 
 
+@pytest.mark.slow
 async def test_nothing_is_written_to_a_file_that_is_lost(sqlite_notes: SqliteNotes) -> None:
     path, away = sqlite_notes.path, sqlite_notes.path.with_name("away")
     async with opened(sqlite_notes) as database:

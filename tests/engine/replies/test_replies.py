@@ -228,6 +228,7 @@ async def test_declared_input_modes_are_kept(talk: Any) -> None:
         assert (await caller.send("fine")).text == "fine"
 
 
+@pytest.mark.slow
 @pytest.mark.E6
 async def test_the_loop_is_watched(caplog: pytest.LogCaptureFixture) -> None:
     from parley.engine.maintenance import LoopWatchdog

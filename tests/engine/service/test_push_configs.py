@@ -130,6 +130,7 @@ async def test_an_agent_can_do_without() -> None:
             await caller.send("go", URL)
 
 
+@pytest.mark.slow
 async def test_secrets_are_neither_shown_again_nor_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     agent, _ = gated()

@@ -246,6 +246,7 @@ async def _spoken(
         await host.stop()
 
 
+@pytest.mark.slow
 @given(
     way=st.sampled_from([*WAYS, *OTHER_WAYS]),
     value=VALUES,

@@ -72,6 +72,7 @@ def started(url: str) -> list[dict[str, Any]]:
     return [dict(each.details) for each in entries(url, kind="server.started")]
 
 
+@pytest.mark.slow
 async def test_a_start_is_recorded_with_what_changed(url: str) -> None:
     async with parley.connect(parley.asgi(shop(), store=url)):
         pass
@@ -281,6 +282,7 @@ async def test_decisions_of_a_policy_are_facts(url: str) -> None:
     assert (decided.details["action"], decided.details["resource"]) == ("read", "report")
 
 
+@pytest.mark.slow
 async def test_a_server_that_cancels_by_itself_says_so() -> None:
     now = [1_000_000]
     store = MemoryTaskStore(clock=lambda: now[0])

@@ -74,6 +74,7 @@ async def serve_one(agent: Socket, results: list[Any], who: str = "stock") -> di
     return asked
 
 
+@pytest.mark.slow
 async def test_an_agent_that_registers_is_reached_over_its_socket() -> None:
     async with server() as url, socket(url, key("stock")) as agent:
         registered = await agent.ask(register("stock", card("stock")))
@@ -118,6 +119,7 @@ async def test_a_registered_agent_gets_no_new_work_in_its_maintenance_windows() 
             assert code(asked) == "MAINTENANCE"
 
 
+@pytest.mark.slow
 async def test_nobody_registers_under_the_id_of_another() -> None:
     async with server() as url:
         async with socket(url, key("mallory")) as mallory:
@@ -211,6 +213,7 @@ async def test_who_waits_for_an_agent_that_leaves_is_told_to_come_back() -> None
         assert code(await post(url, request("stock.count", {}, target=STOCK))) == "TARGET_NOT_FOUND"
 
 
+@pytest.mark.slow
 async def test_an_agent_is_reached_no_longer_than_its_credentials_are_valid() -> None:
     valid = {digest_of(KEYS["stock"]): Caller(id="stock")}
     front = searching("front")
@@ -241,6 +244,7 @@ async def test_a_request_over_a_socket_is_refused_once_its_credentials_are() -> 
         assert ada.connection.close_code == 1008
 
 
+@pytest.mark.slow
 async def test_an_agent_that_goes_silent_is_taken_out() -> None:
     beats = HeartbeatSettings(interval=0.05, tolerance=3)
     async with server(heartbeats=beats) as url, socket(url, key("stock")) as agent:

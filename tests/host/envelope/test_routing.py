@@ -121,6 +121,7 @@ async def test_a_broadcast_has_an_event_for_each_agent_and_a_summary() -> None:
     assert outcomes(streamed[-1]).keys() == {*names, "four"}
 
 
+@pytest.mark.slow
 async def test_a_command_to_all_is_accepted_by_each_then_by_all_and_then_has_its_events() -> None:
     """More agents than are asked at a time: none waits for the end of another."""
     gate, begun = asyncio.Event(), 0
@@ -162,6 +163,7 @@ async def test_a_command_to_all_is_accepted_by_each_then_by_all_and_then_has_its
     assert all(each == sorted(set(each)) for each in numbers.values())
 
 
+@pytest.mark.slow
 async def test_an_agent_that_is_too_late_after_it_accepted_has_a_last_event() -> None:
     async def hang() -> None:
         await asyncio.Event().wait()
@@ -179,6 +181,7 @@ async def test_an_agent_that_is_too_late_after_it_accepted_has_a_last_event() ->
         assert ended == {"one": "DEADLINE_EXCEEDED", "two": "DEADLINE_EXCEEDED"}
 
 
+@pytest.mark.slow
 async def test_a_broadcast_tells_who_failed_and_who_was_too_late() -> None:
     async def fail() -> None:
         raise RuntimeError("secret")
@@ -251,6 +254,7 @@ async def test_routing_takes_no_way_around_the_middleware() -> None:
         assert code(refused) == "TARGET_NOT_FOUND"
 
 
+@pytest.mark.slow
 async def test_balancing_asks_those_that_have_the_least_to_do_in_turn() -> None:
     gate, waiting = asyncio.Event(), 0
 
@@ -276,6 +280,7 @@ async def test_balancing_asks_those_that_have_the_least_to_do_in_turn() -> None:
     assert sorted(found) == ["one"] * 3 + ["two"] * 3
 
 
+@pytest.mark.slow
 async def test_balancing_asks_another_agent_only_if_the_first_began_nothing() -> None:
     calls: list[str] = []
 
@@ -300,6 +305,7 @@ async def test_balancing_asks_another_agent_only_if_the_first_began_nothing() ->
     assert len(calls) == 1
 
 
+@pytest.mark.slow
 async def test_one_message_spreads_to_a_bounded_number_of_agents() -> None:
     gate, asked = asyncio.Event(), 0
 

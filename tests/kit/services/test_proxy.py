@@ -117,6 +117,7 @@ async def test_one_half_closes_and_the_other_still_speaks(echo: FaultyProxy) -> 
     writer.close()
 
 
+@pytest.mark.slow
 async def test_a_slow_line_takes_its_time(echo: FaultyProxy) -> None:
     clock = asyncio.get_running_loop().time
     reader, writer = await open_(echo)

@@ -192,6 +192,7 @@ async def test_an_answer_without_a_token_is_a_failure_that_says_why(
     assert SECRET not in caplog.text
 
 
+@pytest.mark.slow
 async def test_a_token_endpoint_that_hangs_delays_no_other_webhook() -> None:
     hangs = asyncio.Event()
 

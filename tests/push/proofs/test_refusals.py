@@ -199,6 +199,7 @@ async def test_a_jwt_that_one_receiver_captures_verifies_at_no_other() -> None:
             claims_of(ada.told[0], keys.published, issuer=issuer, audience=ada.url)
 
 
+@pytest.mark.slow
 async def test_no_secret_reaches_the_log_an_answer_or_another_origin(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

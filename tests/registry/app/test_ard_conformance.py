@@ -36,6 +36,7 @@ async def registry(agents):
     await asyncio.to_thread(process.__exit__, None, None, None)
 
 
+@pytest.mark.slow
 async def test_an_entry_is_answered_by_itself_by_its_exact_identifier(registry):
     identifier = "urn:air:agent.localhost:server:weather"
     for written in (identifier, identifier.replace(":", "%3A")):

@@ -76,6 +76,7 @@ async def test_only_operators_import() -> None:
         assert [each["standing"] for each in done.json["entries"]] == ["listed"]
 
 
+@pytest.mark.slow
 async def test_a_server_publishes_itself_and_beats(monkeypatch: pytest.MonkeyPatch) -> None:
     async with served(**OPTIONS) as here:
         await prove(here)
@@ -95,6 +96,7 @@ async def test_a_server_publishes_itself_and_beats(monkeypatch: pytest.MonkeyPat
             await until(is_alive, seconds=30)
 
 
+@pytest.mark.slow
 async def test_a_registry_that_forgets_is_not_asked_without_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

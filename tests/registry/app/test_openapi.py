@@ -58,6 +58,7 @@ async def document(here):
     return (await here.get("/openapi.json")).json
 
 
+@pytest.mark.slow
 async def test_the_document_is_openapi_3_1(document):
     OpenAPIV31SpecValidator(document).validate()
     assert document["openapi"].startswith("3.1")
@@ -98,6 +99,7 @@ def _check(
     return count
 
 
+@pytest.mark.slow
 async def test_what_the_document_allows_is_answered_as_it_says(here, document):
     for name in PUBLIC:
         count = await asyncio.to_thread(
@@ -106,6 +108,7 @@ async def test_what_the_document_allows_is_answered_as_it_says(here, document):
         assert count > 1, name
 
 
+@pytest.mark.slow
 async def test_what_the_document_does_not_allow_is_refused_as_it_says(here, document):
     for name in PUBLIC:
         count = await asyncio.to_thread(
@@ -114,6 +117,7 @@ async def test_what_the_document_does_not_allow_is_refused_as_it_says(here, docu
         assert count > 1, name
 
 
+@pytest.mark.slow
 async def test_operators_are_answered_as_the_document_says(here, document):
     operators = [
         operation["operationId"]

@@ -45,6 +45,7 @@ async def parley(folder: Path, url: str, *words: str) -> Any:
         return status, json.loads(process.stdout) if process.stdout else process.stderr
 
 
+@pytest.mark.slow
 async def test_a_refresh_reads_a_site_its_catalogs_and_cards_that_are_fresh(store: str) -> None:
     async with (
         site() as web,

@@ -55,6 +55,7 @@ def test_a_file_that_is_no_catalog_is_refused(tmp_path):
         Registry("memory:", entries=[tmp_path / "other.json"])
 
 
+@pytest.mark.slow
 async def test_an_operator_adds_a_source_and_removes_it(tmp_path):
     async with agents() as there:
         places = read_egress(["127.0.0.0/8"])
@@ -83,6 +84,7 @@ async def test_an_operator_takes_over_a_source_that_another_site_named():
         assert source.settings == {"authority": "operator", "audience": ["scope:x"]}
 
 
+@pytest.mark.slow
 async def test_registries_in_a_circle_answer_each_search_once():
     """Each has one entry of its own, and asks the next one."""
     async with agents() as there:
@@ -126,6 +128,7 @@ def test_tasks_and_keys_are_beside_the_index():
     assert tasks_url("memory:") == "memory:"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
 async def test_a_registry_that_is_killed_while_it_crawls_continues(tmp_path: Path):
     held, entries = asyncio.Event(), 30

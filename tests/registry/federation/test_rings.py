@@ -31,6 +31,7 @@ CATALOGS = [
 MESH = {0: [1, 2], 1: [0, 2], 2: [0, 1]}
 
 
+@pytest.mark.slow
 async def test_federation_none_asks_nobody_and_referrals_name_them(tmp_path) -> None:
     async with registries(tmp_path, CATALOGS, MESH) as (urls, apps):  # noqa: SIM117
         async with parley.RemoteRegistry(urls[0]) as registry:
@@ -44,6 +45,7 @@ async def test_federation_none_asks_nobody_and_referrals_name_them(tmp_path) -> 
     assert all(each.identifier.startswith("urn:air:") for each in referred)
 
 
+@pytest.mark.slow
 async def test_a_referral_is_the_address_of_a_registry(tmp_path) -> None:
     async with registries(tmp_path, CATALOGS, MESH) as (urls, _):
         async with parley.RemoteRegistry(urls[0]) as registry:
@@ -54,6 +56,7 @@ async def test_a_referral_is_the_address_of_a_registry(tmp_path) -> None:
     assert found.identifier == "urn:air:two.example:agent:fx"
 
 
+@pytest.mark.slow
 async def test_the_pages_of_three_registries_have_each_entry_once(tmp_path) -> None:
     catalogs = [
         [
@@ -84,6 +87,7 @@ async def test_the_pages_of_three_registries_have_each_entry_once(tmp_path) -> N
     assert pages < 20
 
 
+@pytest.mark.slow
 async def test_a_malformed_header_is_refused(tmp_path) -> None:
     async with registries(tmp_path, CATALOGS[:1], {}) as (urls, _), aiohttp.ClientSession() as http:
         asked = {"query": {"text": "currency"}}
@@ -132,6 +136,7 @@ def found_at(url: str, federation: str = "auto") -> set[str]:
     return {each.identifier.split(":")[2].partition(".")[0] for each in found}
 
 
+@pytest.mark.slow
 def test_a_circle_of_processes_goes_on_when_one_is_killed(
     ring: tuple[list[str], list[subprocess.Popen[bytes]]],
 ) -> None:

@@ -191,6 +191,7 @@ async def test_results_that_an_upstream_did_not_filter_are_filtered_here() -> No
         assert names(await registry.search(asked)) == ["a"]
 
 
+@pytest.mark.slow
 async def test_an_upstream_that_hangs_costs_the_time_limit_and_then_nothing() -> None:
     async def never(exchange: Exchange) -> None:
         await exchange.never()
@@ -287,6 +288,7 @@ async def test_a_redirect_of_an_upstream_is_not_followed() -> None:
     assert "redirects" in state.reason
 
 
+@pytest.mark.slow
 async def test_registries_of_others_that_loop_are_asked_once_for_each_search() -> None:
     """They drop the header, so that only what is asked shows that it is the same search."""
     back: list[Federated] = []

@@ -105,6 +105,7 @@ def batch(worker: int, number: int) -> list[EntryDraft]:
     return [*new, draft(f"w{worker}same", f"piano {name}", fields={"put": (name,)}, card=card)]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
 @pytest.mark.parametrize("engine", ["sqlite", pytest.param("postgres", marks=pytest.mark.service)])
 async def test_puts_that_were_acknowledged_survive_a_kill_as_a_whole(

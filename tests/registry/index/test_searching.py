@@ -89,6 +89,7 @@ async def test_a_constraint_holds_within_words_that_are_everywhere(
     assert len(others) > 5
 
 
+@pytest.mark.slow
 async def test_a_search_for_what_is_everywhere_costs_the_same_in_a_large_index(
     small_budget: int,
 ) -> None:

@@ -66,6 +66,7 @@ def applied(before: Any, operations: tuple[Mapping[str, Any], ...]) -> Any:
     return document[""]
 
 
+@pytest.mark.slow
 @given(SKILLS, SKILLS)
 def test_lists_of_named_items_too(before: Any, after: Any) -> None:
     assert repr_of(applied(before, difference(before, after))) == repr_of(after)

@@ -195,6 +195,7 @@ async def test_a_site_has_so_many_catalogs_and_entries() -> None:
     assert notes
 
 
+@pytest.mark.slow
 async def test_a_hundred_thousand_entries_are_bounded_and_do_not_stop_others() -> None:
     async with site() as web, reader(entries_per_catalog=500) as reads:
         lines = [entry(f"n{n}", data={}) for n in range(100_000)]
@@ -257,6 +258,7 @@ async def test_robots_that_name_us_are_obeyed() -> None:
     assert CATALOG not in web.asked
 
 
+@pytest.mark.slow
 async def test_what_does_not_fit_into_a_visit_is_read_by_the_next_one() -> None:
     async def never(exchange: Exchange) -> None:
         await exchange.never()

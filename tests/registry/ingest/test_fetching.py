@@ -119,6 +119,7 @@ async def test_a_body_beyond_the_limit_is_not_read() -> None:
     assert sent < 64 << 20
 
 
+@pytest.mark.slow
 async def test_a_compressed_body_is_bounded_by_what_it_becomes() -> None:
     async with site() as web:
         web.pages["/gzip"] = gzip.compress(b'{"a": 1}')

@@ -115,6 +115,7 @@ async def test_a_claim_stays_while_somebody_else_changes_its_source(index: Regis
     assert await index.sources() == [visited]
 
 
+@pytest.mark.slow
 async def test_a_crawl_that_is_killed_is_continued_by_another_process(index_url: str) -> None:
     """What was put before stays; the claim expires, and another process visits the source."""
     count, held_at = 200, 120

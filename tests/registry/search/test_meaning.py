@@ -35,6 +35,7 @@ async def found(index: RegistryIndex, meaning: Meaning, text: str) -> list[str]:
     return names((await searcher.search(SearchRequest(query=QueryModel(text=text)))).results)
 
 
+@pytest.mark.slow
 @needs_model
 async def test_an_agent_is_found_by_a_need_without_a_common_word(index: RegistryIndex) -> None:
     await index.put(AGENTS)
@@ -57,6 +58,7 @@ async def test_entries_that_are_not_listed_have_no_vectors(index: RegistryIndex)
     assert len(meaning) == 3
 
 
+@pytest.mark.slow
 def test_a_search_by_words_imports_no_model() -> None:
     code = """
 import sys

@@ -121,6 +121,7 @@ def test_lookalikes_are_replaced_only_in_words_that_have_latin_letters() -> None
 # -- the ranking is as good as it was, on the committed set of agents and needs --------------------
 
 
+@pytest.mark.slow
 @needs_model
 async def test_searches_by_words_and_meaning_are_better(index: RegistryIndex) -> None:
     await index.put(drafts())

@@ -118,6 +118,7 @@ PERIODS = st.sampled_from([1000, 60_000, 7_200_000])
 STEPS = st.lists(st.tuples(st.integers(0, 90_000), st.integers(1, 5)), max_size=60)
 
 
+@pytest.mark.slow
 @given(st.sampled_from([1000, 60_000]), st.integers(1, 20), STEPS)
 def test_no_span_has_more_than_the_amount(
     period: int, amount: int, steps: list[tuple[int, int]]

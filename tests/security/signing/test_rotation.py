@@ -38,6 +38,7 @@ def keys_at(document, now=NOW):
     return SigningKeys.parse(json.dumps(document), clock=lambda: now)
 
 
+@pytest.mark.slow
 def test_a_new_key_set_has_a_current_and_a_next_key_of_each_algorithm():
     document = new_key_set(["EdDSA", "ES256", "RS256", "EdDSA"], NOW)
     keys = keys_at(document)
@@ -67,6 +68,7 @@ def test_rotation_moves_keys_on_and_drops_those_that_are_over():
     assert {kid for _, kid in states(again.document)}.isdisjoint({a, b})
 
 
+@pytest.mark.slow
 def test_a_key_that_signs_no_more_has_no_private_half():
     done = rotated(write_key_set(new_key_set(["ES256", "RS256"], NOW)), NOW, DAY)
     for key in done.document["keys"]:
@@ -203,6 +205,7 @@ def rotating(path: Path, times: int) -> subprocess.Popen[bytes]:
     )
 
 
+@pytest.mark.slow
 def test_processes_that_rotate_at_once_lose_nothing(tmp_path):
     path = tmp_path / "keys"
     path.write_bytes(write_key_set(new_key_set(["EdDSA"], NOW)))
@@ -218,6 +221,7 @@ def test_processes_that_rotate_at_once_lose_nothing(tmp_path):
     assert [found.name for found in tmp_path.iterdir()] == ["keys"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="SIGKILL")
 def test_a_process_that_is_killed_leaves_a_whole_file(tmp_path):
     path = tmp_path / "keys"
@@ -234,6 +238,7 @@ def test_a_process_that_is_killed_leaves_a_whole_file(tmp_path):
         (tmp_path / "keys.new").unlink(missing_ok=True)  # as the error says
 
 
+@pytest.mark.slow
 def test_a_server_that_runs_follows_a_rotation(tmp_path):
     path = tmp_path / "keys"
     with replacing(path, creates=True) as write:

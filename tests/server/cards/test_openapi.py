@@ -53,6 +53,7 @@ def test_nothing_of_our_own_names_is_in_the_document():
         assert name not in text
 
 
+@pytest.mark.slow
 def test_methods_of_extensions_are_in_it():
     verb, path, operation = operations(made(None, Counting()))["count/one"]
     assert (verb, path) == ("get", "/counts/{id}")
@@ -60,6 +61,7 @@ def test_methods_of_extensions_are_in_it():
     OpenAPIV31SpecValidator(made(None, Counting())).validate()
 
 
+@pytest.mark.slow
 def test_security_schemes_come_from_the_card():
     flows = OAuthFlows(
         authorization_code=AuthorizationCodeOAuthFlow(

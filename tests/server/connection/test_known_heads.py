@@ -61,6 +61,7 @@ def kept_of(requests: Any) -> dict[str, Any]:
     return kept
 
 
+@pytest.mark.slow
 @given(
     PATHS,
     st.lists(FIELDS_OF_CALLS, max_size=6, unique=True),

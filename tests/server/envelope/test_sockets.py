@@ -132,6 +132,7 @@ async def test_a_draining_server_answers_what_is_under_way_and_says_goodbye(id: 
         gates.of(f"{id} 2").set()
 
 
+@pytest.mark.slow
 async def test_what_outlasts_the_grace_period_is_told_so(id: str) -> None:
     gates = Gates()
     app = parley.asgi(knowledge_base(gates), drain=2.0)
@@ -148,6 +149,7 @@ async def test_what_outlasts_the_grace_period_is_told_so(id: str) -> None:
         assert socket.socket.close_code == 1012
 
 
+@pytest.mark.slow
 async def test_a_reader_that_does_not_read_holds_up_its_own_events_alone(
     url: str, gates: Gates, id: str, served: Any
 ) -> None:

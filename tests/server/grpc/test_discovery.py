@@ -119,6 +119,7 @@ async def test_a_server_that_drains_is_no_longer_serving():
         assert [data async for data in told] == []
 
 
+@pytest.mark.slow
 async def test_a_server_whose_store_is_away_does_not_serve_until_it_is_back():
     unavailable_reason = [""]
     async with rpc_to(app_of(unavailable_reason=lambda: unavailable_reason[0])) as rpc:

@@ -57,6 +57,7 @@ async def ended(call: Any) -> grpc.aio.AioRpcError:
     return caught.value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["SendMessage", "SendStreamingMessage", CHECK, REFLECT])
 async def test_a_message_that_does_not_come_is_given_up(path: str) -> None:
     app = app_of(settings=Settings(body_timeout=0.5))
@@ -70,6 +71,7 @@ async def test_a_message_that_does_not_come_is_given_up(path: str) -> None:
         assert await rpc.ask("SendMessage")
 
 
+@pytest.mark.slow
 async def test_who_sends_no_message_is_told_why_the_call_ends() -> None:
     app = app_of(settings=Settings(body_timeout=0.5))
     async with rpc_to(app) as rpc:

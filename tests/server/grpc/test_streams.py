@@ -94,6 +94,7 @@ async def test_streams_are_bounded_in_number_over_all_bindings():
             assert len(await stream.rest()) == 3
 
 
+@pytest.mark.slow
 async def test_a_reader_that_does_not_read_holds_its_writer_up():
     made = 0
     big = TaskArtifactUpdateEvent(

@@ -47,6 +47,7 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "_IDLE_CONNECTION", 1)
 
 
+@pytest.mark.slow
 async def test_a_second_request_that_does_not_come_is_given_up() -> None:
     async with serving(app_of(settings=QUICK)) as url, connection(url) as http:
         assert (await http.ask("POST", "/", call(), JSON)).status == 200
@@ -54,6 +55,7 @@ async def test_a_second_request_that_does_not_come_is_given_up() -> None:
         assert (await refusal(http))[0] == 408
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("idle")
 async def test_one_whose_refused_body_came_late_is_let_go_too() -> None:
     size = 20_000_000
@@ -91,6 +93,7 @@ async def test_a_head_without_end_is_given_up(kind: str) -> None:
     assert len(service.asked) == 1
 
 
+@pytest.mark.slow
 async def test_streams_and_idle_connections_are_left_alone() -> None:
     still = Standstill(StreamItem(task(), 1))
     app = app_of(Scripted(subscribe_to_task=still), settings=QUICK)
@@ -108,6 +111,7 @@ async def test_streams_and_idle_connections_are_left_alone() -> None:
         assert (await refusal(stream))[0] == 408
 
 
+@pytest.mark.slow
 async def test_an_app_that_takes_its_time_to_look_at_a_body_loses_nothing() -> None:
     """It is not the client's fault, who cannot send on."""
     begun = asyncio.Event()
@@ -125,6 +129,7 @@ async def test_an_app_that_takes_its_time_to_look_at_a_body_loses_nothing() -> N
     assert begun.is_set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [b"", b"Connection: close\r\n"])
 @pytest.mark.usefixtures("idle")
 async def test_an_answer_that_nobody_reads_is_not_kept_for_ever(more: bytes) -> None:

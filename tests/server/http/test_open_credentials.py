@@ -118,6 +118,7 @@ async def test_failures_of_others_from_its_address_end_nothing_and_hide_nothing(
     await ended(opened)
 
 
+@pytest.mark.slow
 async def test_what_is_open_stays_open_while_it_cannot_be_judged() -> None:
     failures: list[Exception] = []
     told: list[CredentialsExpired] = []

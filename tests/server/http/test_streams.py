@@ -22,6 +22,7 @@ pytestmark = pytest.mark.anyio
 # Silence, slowness, going away
 
 
+@pytest.mark.slow
 async def test_a_reader_that_stops_holds_up_the_service_at_a_bound_and_loses_nothing(service):
     made = 0
     count = 3000

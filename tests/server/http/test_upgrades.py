@@ -114,6 +114,7 @@ UNDER_UVICORN = {ask: data for ask, data in ASKING.items() if "websocket" not in
 WITH_H11 = UNDER_UVICORN | NOT_QUITE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", WITH_H11.values(), ids=WITH_H11)
 async def test_nothing_is_lost_under_uvicorn_with_h11(h11, data):
     async with connection(h11) as http:
@@ -127,6 +128,7 @@ SENT_AT_ONCE = {ask: data for ask, data in UNDER_UVICORN.items() if ask != "larg
 """uvicorn closes the connection with its answer: who still sends then may not get to read it."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", SENT_AT_ONCE.values(), ids=SENT_AT_ONCE)
 async def test_who_loses_a_body_to_uvicorn_is_told_so(httptools, data):
     """Its parser drops it, whatever the app does; the client is told why, and what helps."""

@@ -25,6 +25,7 @@ from tests.server.http.test_files import _offset as offset_of
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.slow
 async def test_uploads_share_the_room_that_a_server_has_for_requests(tmp_path: Path) -> None:
     """Without room for whole chunks, what a server holds of an upload is written early."""
     settings = Settings(max_body_bytes=64 * 1024, max_body_bytes_held=2 * MIB, address_share=1.0)

@@ -133,6 +133,7 @@ async def test_requests_that_come_at_once_are_answered_in_their_order(size: int)
         await until(lambda: is_back_to_nothing(app))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 async def test_who_sends_ahead_for_long_is_answered_as_long_as_that_goes_on() -> None:
     async def takes_time(request: Any, context: Any) -> Message:
@@ -191,6 +192,7 @@ async def test_all_addresses_together_hold_only_so_much_of_unfinished_bodies() -
         await until(lambda: is_back_to_nothing(app))
 
 
+@pytest.mark.slow
 async def test_answers_that_nobody_reads_make_room_for_those_that_are_read() -> None:
     app = app_of(Scripted(send_message=saying), settings=Settings(max_unsent_bytes=16 * MIB))
     much = posted(asking(f"1 {10 * MIB}"))
@@ -218,6 +220,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "_IDLE_CONNECTION", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 async def test_a_response_under_way_that_nobody_reads_is_ended() -> None:
     async def endless(request: Any, context: Any) -> AsyncIterator[StreamItem]:
@@ -233,6 +236,7 @@ async def test_a_response_under_way_that_nobody_reads_is_ended() -> None:
         assert "result" in (await post(url, call())).json
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 async def test_a_slow_reader_gets_everything() -> None:
     """It takes longer than one may take that does not read."""
@@ -253,6 +257,7 @@ async def test_a_slow_reader_gets_everything() -> None:
         await until(lambda: is_back_to_nothing(app))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 async def test_much_that_waits_behind_a_long_request_is_not_kept_for_ever() -> None:
     gate = asyncio.Event()

@@ -122,6 +122,7 @@ pytest.importorskip("limits")
 RATE = Rate(text="", name="n", amount=100, period_ms=3_600_000)
 
 
+@pytest.mark.slow
 async def test_a_flood_is_counted_in_redis_on_few_connections(redis: RedisServer) -> None:
     """More connections than the client opens would be an error, and counting begin anew here."""
     from parley.security.limits.counters import REDIS_CONNECTIONS, RedisCounters

@@ -99,6 +99,7 @@ def test_a_flood_of_keys_is_forgotten_from_the_oldest_on() -> None:
     assert not local.try_take("steady", RATE).allowed
 
 
+@pytest.mark.slow
 async def test_streams_of_cut_connections_are_released() -> None:
     app = parley.asgi(agent_with("2 streams per caller"), caller=ada)
     wait = call("SendStreamingMessage").replace(

@@ -217,6 +217,7 @@ async def test_a_handler_that_knows_nothing_of_draining_is_closed():
         assert (await socket.read()).code == 1012
 
 
+@pytest.mark.slow
 async def test_the_end_of_the_server_waits_no_longer_than_the_grace_period():
     held = Held()
 

@@ -192,6 +192,7 @@ async def test_a_message_that_takes_too_long_fails_its_socket():
 PINGED = Settings(socket_ping_interval=0.1, socket_ping_timeout=0.1)
 
 
+@pytest.mark.slow
 async def test_a_client_that_answers_no_ping_is_cut_off_and_one_that_does_is_not():
     held = Held()
     async with (
@@ -209,6 +210,7 @@ async def test_a_client_that_answers_no_ping_is_cut_off_and_one_that_does_is_not
         assert (await silent.read()).kind == PING
 
 
+@pytest.mark.slow
 async def test_a_client_whose_app_does_not_read_is_not_blamed_for_it():
     held = Held()
     held.reads.clear()

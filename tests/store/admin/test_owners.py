@@ -96,6 +96,7 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Kept:
     return Kept(f"sqlite:///{tmp_path / 'tasks.db'}")
 
 
+@pytest.mark.slow
 async def test_what_belongs_to_plain_ids_belongs_to_those_of_the_issuer(kept: Kept) -> None:
     plain = [Scope("a", "", "ada"), Scope("a", "t", "bob"), Scope("b", "", "bob")]
     others = [Scope("a", "", owner) for owner in NOT_PLAIN]
@@ -189,6 +190,7 @@ async def test_no_more_of_a_conversation_is_kept_than_of_others(kept: Kept) -> N
     assert len(context.parts) == counts.messages == HISTORY_KEPT
 
 
+@pytest.mark.slow
 async def test_a_store_in_use_is_left_alone(kept: Kept) -> None:
     await kept.fill(Scope("a", "", "bob"))
     store = kept.store()

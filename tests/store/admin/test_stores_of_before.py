@@ -213,6 +213,7 @@ async def test_an_export_of_before_is_imported(
         await goes_on(store, expected)
 
 
+@pytest.mark.slow
 async def test_a_migration_that_is_killed_is_done_by_the_next(tmp_path: Path) -> None:
     """SIGKILL at several moments: the store is as before, or up to date, and never between."""
     expected = json.loads(unpacked("sqlite-3.json.gz"))
@@ -303,6 +304,7 @@ def kill_often(url: str) -> None:
         process.communicate()
 
 
+@pytest.mark.slow
 async def test_a_sqlite_store_of_before_has_its_small_tables_after_kills(tmp_path: Path) -> None:
     path = tmp_path / "tasks.db"
     schema = SqliteSchema(APPLICATION_ID, FILES, SQLITE.steps)

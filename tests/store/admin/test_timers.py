@@ -166,6 +166,7 @@ async def test_an_administrator_completes_an_event_in_a_store_that_nobody_uses(
     await store.close()
 
 
+@pytest.mark.slow
 async def test_another_process_completes_an_event(new_url: Callable[[], str]) -> None:
     url = new_url()
     store = await filled(url)

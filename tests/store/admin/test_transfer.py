@@ -228,6 +228,7 @@ async def seen(store: TaskStore) -> dict[str, Any]:
         await store.close()
 
 
+@pytest.mark.slow
 @given(plans, kept)
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 def test_a_store_that_is_moved_is_the_same_store(tasks: Any, contexts: Any) -> None:
@@ -273,6 +274,7 @@ def file(tmp_path: Path) -> bytes:
     return exported(SqliteAdmin(path))
 
 
+@pytest.mark.slow
 def test_a_file_that_is_cut_anywhere_is_refused(file: bytes) -> None:
     for end in range(len(file)):
         with pytest.raises(TransferError):
@@ -372,6 +374,7 @@ def test_what_is_in_the_file_twice_is_refused(file: bytes, kind: str, words: str
         list(checked(twice))
 
 
+@pytest.mark.slow
 def test_an_import_that_was_broken_off_goes_on(
     file: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -416,6 +419,7 @@ def test_what_a_store_has_already_stays_as_it_is(file: bytes, tmp_path: Path) ->
     assert after["task-1"][2] == 5
 
 
+@pytest.mark.slow
 def test_a_long_log_is_there_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = {
         "scope": 0,

@@ -397,6 +397,7 @@ CHAINS = st.lists(ENTRIES, min_size=3, max_size=8).map(lambda given: lines_after
 FIELDS = ("at", "kind", "actor", "issuer", "subject", "previous", "hash", "details", "id")
 
 
+@pytest.mark.slow
 @given(CHAINS)
 def test_a_chain_as_it_was_made_is_intact(lines: list[AuditLine]) -> None:
     result = verify(lines, [Anchor.of(line.anchor) for line in lines])
@@ -405,6 +406,7 @@ def test_a_chain_as_it_was_made_is_intact(lines: list[AuditLine]) -> None:
     assert [line_in(json.loads(text_of(line))) for line in lines] == lines
 
 
+@pytest.mark.slow
 @given(CHAINS, st.data())
 def test_a_changed_line_shows(lines: list[AuditLine], data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(lines) - 1))
@@ -417,6 +419,7 @@ def test_a_changed_line_shows(lines: list[AuditLine], data: st.DataObject) -> No
     assert lines[at].seq in [problem.seq for problem in result.problems]
 
 
+@pytest.mark.slow
 @given(CHAINS, st.data())
 def test_a_removed_line_shows(lines: list[AuditLine], data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(lines) - 1))
@@ -425,6 +428,7 @@ def test_a_removed_line_shows(lines: list[AuditLine], data: st.DataObject) -> No
     assert lines[at].seq in [problem.seq for problem in result.problems]
 
 
+@pytest.mark.slow
 @given(CHAINS, st.data())
 def test_reordered_lines_show(lines: list[AuditLine], data: st.DataObject) -> None:
     moved = data.draw(st.permutations(lines))
@@ -433,6 +437,7 @@ def test_reordered_lines_show(lines: list[AuditLine], data: st.DataObject) -> No
     assert verify(renumbered).is_intact == (moved == lines)
 
 
+@pytest.mark.slow
 @given(CHAINS, st.data())
 def test_lines_that_are_written_anew_show_with_an_anchor(
     lines: list[AuditLine], data: st.DataObject
@@ -450,6 +455,7 @@ def replace_actor(line: AuditLine) -> AuditEntry:
     return AuditEntry(**{name: getattr(line, name) for name in names} | {"actor": "someone else"})
 
 
+@pytest.mark.slow
 @given(CHAINS, st.data())
 def test_a_begin_without_a_checkpoint_that_fits_shows(
     lines: list[AuditLine], data: st.DataObject
@@ -466,6 +472,7 @@ def test_a_begin_without_a_checkpoint_that_fits_shows(
     assert not verify([*lines[at:], *other]).is_intact
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(ENTRIES)
 def test_lines_have_the_canonical_form_of_rfc_8785(entry: AuditEntry) -> None:

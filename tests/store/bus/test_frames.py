@@ -49,6 +49,7 @@ def read(*frames: bytes) -> Noted:
     return noted
 
 
+@pytest.mark.slow
 @given(
     appends=st.lists(
         st.tuples(

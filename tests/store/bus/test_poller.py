@@ -339,6 +339,7 @@ class Lossy:
         pass
 
 
+@pytest.mark.slow
 @given(
     fates=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4)), max_size=30),
     appends=st.lists(st.lists(st.sampled_from([1, 50, 3000]), max_size=4), max_size=15),

@@ -248,6 +248,7 @@ class IndexMachine(RuleBasedStateMachine):
         assert found == self.scan.list(query)
 
 
+@pytest.mark.slow
 def test_the_index_answers_as_a_scan_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "FEW", 3)  # so that all ways are gone, in few steps
     monkeypatch.setattr(index, "BLOCK", 4)
@@ -348,6 +349,7 @@ async def costs(tasks: int) -> dict[str, int]:
     return found
 
 
+@pytest.mark.slow
 async def test_no_query_looks_at_more_tasks_because_there_are_more() -> None:
     few, many = await costs(FEW), await costs(MANY)
     for name, count in many.items():
@@ -382,6 +384,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(STEPS)
 def test_whatever_happened_in_between_a_task_is_read_as_it_is(steps: list[tuple[int, str]]) -> None:
     asyncio.run(_read_after_each(steps))

@@ -89,6 +89,7 @@ async def test_what_is_no_regular_file_is_refused(tmp_path: Path, name: str) -> 
         assert f"{name} is not a regular file" in await refusal(tmp_path / "tasks.db")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other links and permissions")
 async def test_a_database_that_is_named_by_a_symbolic_link_is_the_one_it_names(
     tmp_path: Path,
@@ -131,6 +132,7 @@ def tidy_up(lock: Path) -> None:
             os.close(descriptor)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other links and permissions")
 async def test_a_lock_file_that_was_removed_is_no_lock(tmp_path: Path) -> None:
     """Two that open at once, with an operator who tidies up in between, do not both get it."""
@@ -176,6 +178,7 @@ async def test_its_files_are_private_whatever_the_umask(tmp_path: Path, mask: in
             assert modes(tmp_path) == PRIVATE
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other links and permissions")
 async def test_files_that_were_open_to_others_are_made_private(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -227,6 +230,7 @@ async def until_unavailable(store: SqliteTaskStore, is_so: bool) -> str:
     return store.unavailable_reason
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other links and permissions")
 @pytest.mark.parametrize("how", ["moved away", "replaced", "replaced by a link"])
 @pytest.mark.parametrize("name", ["tasks.db", "tasks.db-wal"])
@@ -294,6 +298,7 @@ async def test_a_file_that_is_lost_at_the_very_moment_acknowledges_nothing(tmp_p
     await store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other links and permissions")
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("how", ["removed", "replaced"])
@@ -330,6 +335,7 @@ CALLED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other links and permissions")
 async def test_what_took_the_place_of_a_database_stays_whole(tmp_path: Path) -> None:
     """Closing the one that was replaced takes nothing from the one that is there now."""
@@ -409,6 +415,7 @@ async def test_one_large_log_is_removed_in_slices(tmp_path: Path) -> None:
         assert left_in(tmp_path / "tasks.db", "log") == 0
 
 
+@pytest.mark.slow
 async def test_large_tasks_are_removed_one_by_one(tmp_path: Path) -> None:
     async with opened(tmp_path / "tasks.db") as store:
         for n in range(6):
@@ -423,6 +430,7 @@ async def test_large_tasks_are_removed_one_by_one(tmp_path: Path) -> None:
         assert left_in(tmp_path / "tasks.db", "log") == 0
 
 
+@pytest.mark.slow
 async def test_large_contexts_and_receipts_are_removed_a_few_at_a_time(tmp_path: Path) -> None:
     async with opened(tmp_path / "tasks.db") as store:
         for n in range(6):
@@ -436,6 +444,7 @@ async def test_large_contexts_and_receipts_are_removed_a_few_at_a_time(tmp_path:
         assert [left_in(tmp_path / "tasks.db", table) for table in tables] == [0] * 4
 
 
+@pytest.mark.slow
 async def test_interrupted_pruning_goes_on_when_the_store_is_open_again(tmp_path: Path) -> None:
     """The task is gone at once; its log is not forgotten, nor is its key given to another."""
     path = tmp_path / "tasks.db"

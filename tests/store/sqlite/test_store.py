@@ -186,6 +186,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 async def test_a_reader_that_takes_its_time_holds_up_no_append(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,6 +283,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit of file sizes")
 async def test_a_disk_that_takes_no_more_leaves_whole_appends_only(tmp_path: Path) -> None:
     path = tmp_path / "tasks.db"
@@ -374,6 +376,7 @@ async def test_a_directory_that_cannot_be_written_to_is_refused(tmp_path: Path) 
         tmp_path.chmod(0o700)
 
 
+@pytest.mark.slow
 async def test_a_file_is_open_once_in_a_process(tmp_path: Path) -> None:
     async with opened(tmp_path / "tasks.db"):
         reason = await refusal(tmp_path / "tasks.db")
@@ -395,6 +398,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
 async def test_a_file_is_open_in_one_process_until_that_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "tasks.db"
@@ -464,6 +468,7 @@ async def test_a_list_of_many_tasks_is_answered_by_the_index(sqlite: SqliteTaskS
     assert (page.total, page.more) == (1000, True)
 
 
+@pytest.mark.slow
 @pytest.mark.L7
 async def test_the_work_of_an_append_does_not_grow_with_the_log(tmp_path: Path) -> None:
     """L7: ten thousand chunks are ten thousand small writes."""

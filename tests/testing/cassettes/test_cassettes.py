@@ -232,6 +232,7 @@ def test_modes_and_files_that_are_wrong_are_refused(
         cassette(path, mode="replay")
 
 
+@pytest.mark.slow
 async def test_the_fixture_records_beside_the_test(url: str, tmp_path: Path) -> None:
     test = tmp_path / "test_rooms.py"
     test.write_text(

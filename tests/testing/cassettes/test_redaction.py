@@ -167,6 +167,7 @@ def ask(url: str, text: str = "Hello") -> tuple[str, list[str]]:
         return whole.choices[0].message.content, pieces
 
 
+@pytest.mark.slow
 def test_a_model_is_asked_once_and_replayed(tmp_path: Path) -> None:
     path = tmp_path / "model.json"
     with ModelEndpoint(lambda request: f"You said: {request.said}") as real:
@@ -182,6 +183,7 @@ def test_a_model_is_asked_once_and_replayed(tmp_path: Path) -> None:
         assert ask(model.url) == first
 
 
+@pytest.mark.slow
 def test_a_call_that_is_not_on_the_tape_is_refused_and_raised(tmp_path: Path) -> None:
     path = tmp_path / "model.json"
     with pytest.raises(ValueError, match="name the model's endpoint"):

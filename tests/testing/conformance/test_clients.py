@@ -52,6 +52,7 @@ async def ours(assignment: Assignment) -> ClientOutcome:
     return ClientOutcome(succeeded=True, output="".join(said))
 
 
+@pytest.mark.slow
 async def test_our_own_client_conforms() -> None:
     report = await run_client(ours)
     assert [
@@ -188,6 +189,7 @@ async def test_a_planted_defect_is_found_by_its_scenario(id: str) -> None:
     assert found.reason
 
 
+@pytest.mark.slow
 async def test_a_command_is_run_for_each_scenario(tmp_path: Path) -> None:
     script = tmp_path / "client.py"
     script.write_text(
@@ -219,6 +221,7 @@ async def test_a_command_is_run_for_each_scenario(tmp_path: Path) -> None:
         CommandDriver("my-client", patience=1)
 
 
+@pytest.mark.slow
 async def test_a_client_that_does_not_end_or_start_is_reported() -> None:
     async def hangs(assignment: Assignment) -> ClientOutcome:
         raise TimeoutError

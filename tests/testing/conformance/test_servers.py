@@ -120,6 +120,7 @@ async def test_credentials_go_to_no_other_origin() -> None:
         assert heard
 
 
+@pytest.mark.slow
 async def test_without_a_card_there_is_nothing_to_try() -> None:
     for url, words in (("http://127.0.0.1:1", "cannot connect to"), ("a b", "neither an address")):
         with pytest.raises(ClientError, match=words):

@@ -202,6 +202,7 @@ async def answered(remote: RemoteAgent) -> str:
     raise AssertionError("no call got through a line that was cut once")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [0, 60])
 async def test_grpc_is_cut_by_connection(place: tuple[str, str], cut: int) -> None:
     async with FaultProxy(f"tcp://{place[1]}") as proxy:

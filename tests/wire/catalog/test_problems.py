@@ -410,6 +410,7 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(JSON)
 def test_whatever_is_answered_is_read_or_refused(value: Any) -> None:
     body = json.dumps(value).encode()

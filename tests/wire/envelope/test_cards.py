@@ -95,6 +95,7 @@ CARD: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @given(value_of(EnvelopeCard))
 @settings(max_examples=40)
 def test_a_card_that_is_written_is_the_one_that_is_read(card: EnvelopeCard) -> None:
@@ -281,6 +282,7 @@ def test_the_card_of_any_a2a_agent_becomes_an_envelope_card() -> None:
     assert [each.name for each in made.capabilities] == ["search"]
 
 
+@pytest.mark.slow
 @given(value_of(AgentCard))
 @settings(max_examples=25)
 def test_no_a2a_card_breaks_the_conversion(card: AgentCard) -> None:

@@ -45,6 +45,7 @@ def fields(refused: UnreadableEnvelope) -> list[str]:
     return [violation.field for violation in refused.error.violations]
 
 
+@pytest.mark.slow
 @given(envelopes())
 @settings(max_examples=80)
 def test_a_message_that_is_written_is_the_one_that_is_read(message: Envelope) -> None:

@@ -116,6 +116,7 @@ def test_results_are_what_the_agent_made(answer: Task | Message, results: tuple[
     assert results_of(answer) == results
 
 
+@pytest.mark.slow
 @given(st.one_of(value_of(Task), value_of(Message)))
 @settings(max_examples=40)
 def test_every_answer_has_results_that_are_json(answer: Task | Message) -> None:

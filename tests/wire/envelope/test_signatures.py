@@ -213,6 +213,7 @@ def test_a_number_without_a_canonical_form_is_not_signed_and_not_believed() -> N
 _odd = st.text('aé\u20ac\uffff\U0001f600"\\\x00\x1f\x7f\u2028', max_size=3)
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         json_values | _odd | st.integers(-(2**60), 2**60) | st.floats(),

@@ -34,6 +34,7 @@ def test_protobuf_and_we_read_what_the_other_writes(name):
     check()
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(any_message(), st.data())
 def test_every_spelling_that_protobuf_allows_means_the_same_to_us(value, data):
@@ -44,6 +45,7 @@ def test_every_spelling_that_protobuf_allows_means_the_same_to_us(value, data):
     assert theirs == parse(encode(value), name_of(value))
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(any_message(), st.data())
 def test_what_we_read_from_spoiled_input_is_what_protobuf_reads(value, data):
@@ -107,12 +109,14 @@ def test_no_bytes_whatever_raise_anything_but_a2a_errors(body, kind):
         decode(body, kind)
 
 
+@pytest.mark.slow
 @given(json_values, kinds)
 def test_no_json_whatever_raises_anything_but_invalid_params(value, kind):
     with suppress(InvalidParamsError):
         decode(json.dumps(value).encode(), kind)
 
 
+@pytest.mark.slow
 @given(any_message(), st.data())
 @settings(max_examples=300)
 def test_a_value_with_one_member_spoiled_is_read_soundly_or_refused(value, data):
@@ -123,6 +127,7 @@ def test_a_value_with_one_member_spoiled_is_read_soundly_or_refused(value, data)
         assert decode(encode(again), type(value)) == again
 
 
+@pytest.mark.slow
 @given(any_message(), st.data())
 @settings(max_examples=300)
 def test_a_cut_or_changed_body_raises_nothing_but_a2a_errors(value, data):
@@ -147,6 +152,7 @@ def depth_of(value: object) -> int:
     return 0
 
 
+@pytest.mark.slow
 @given(json_values)
 def test_a_body_is_refused_exactly_when_it_is_deeper_than_the_limit(value):
     body = json.dumps(value, ensure_ascii=False).encode()

@@ -33,11 +33,13 @@ def part_of(part: str) -> Part:
     return decode(message(part), SendMessageRequest).message.parts[0]
 
 
+@pytest.mark.slow
 @given(any_message())
 def test_what_we_write_is_read_back_equal(value):
     assert decode(encode(value), type(value)) == value
 
 
+@pytest.mark.slow
 @given(any_message())
 def test_the_slow_way_reads_what_the_fast_way_reads(value):
     members = json.loads(encode(value))

@@ -94,6 +94,7 @@ def check_beside(before: Any, after: Any, path: tuple[Any, ...]) -> None:
         check_beside(before[key], after[key], tuple(rest))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [each.name for each in ANSWERS])
 @pytest.mark.parametrize("codec", CODECS)
 @settings(max_examples=40, suppress_health_check=[HealthCheck.filter_too_much])

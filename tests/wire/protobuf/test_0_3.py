@@ -61,6 +61,7 @@ def in_protobuf(operation: Operation, request: Any) -> Any:
         return type(error), error.violations
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", ASKED, ids=lambda operation: operation.name)
 def test_a_request_means_what_it_means_in_json(operation):
     @settings(max_examples=60)
@@ -72,6 +73,7 @@ def test_a_request_means_what_it_means_in_json(operation):
     check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Task, AgentCard, TaskPushNotificationConfig])
 def test_an_answer_means_what_it_means_in_json(kind):
     (operation, *_) = [each for each in ASKED if each.response is kind]
@@ -122,6 +124,7 @@ def _without_empty(card: AgentCard) -> AgentCard:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(value_of(StreamResponse))
 def test_an_event_means_what_it_means_in_json(response):
@@ -235,6 +238,7 @@ def test_bytes_that_are_no_message_are_refused():
         CODEC.read_event(b"")
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(value_of(SendMessageRequest))
 def test_metadata_survive_whatever_they_hold(request):

@@ -110,6 +110,7 @@ def test_every_message_is_as_specified(file, later):
     ] == wanted["service"]["methods"]
 
 
+@pytest.mark.slow
 def test_nothing_is_put_where_others_look_for_their_own_messages():
     script = (
         "from parley.wire import versions\n"
@@ -141,6 +142,7 @@ def test_what_is_written_is_read_back_and_is_what_json_says(name):
     check()
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.sampled_from(OPERATIONS), st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused(operation, data):
@@ -150,6 +152,7 @@ def test_any_bytes_are_read_or_refused(operation, data):
         CODEC.read_result(operation, data)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(value_of(SendMessageRequest), st.data())
 def test_spoiled_bytes_are_read_or_refused(value, data):

@@ -236,6 +236,7 @@ def test_a_merged_card_is_that_of_1_0_with_the_members_of_0_3_beside():
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(cards)
 def test_a_merged_card_is_read_as_that_of_1_0(card):

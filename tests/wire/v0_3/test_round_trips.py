@@ -54,6 +54,7 @@ def test_requests_over_json_rpc(operation, data):
     assert JSONRPC.read_request(operation, params) == left_of(request)
 
 
+@pytest.mark.slow
 @named
 @few
 @given(data=st.data())
@@ -63,12 +64,14 @@ def test_answers_over_json_rpc(operation, data):
     assert JSONRPC.read_result(operation, result) == left_of(answer)
 
 
+@pytest.mark.slow
 @few
 @given(events)
 def test_events_over_json_rpc(event):
     assert JSONRPC.read_event(JSONRPC.write_event(StreamItem(event))) == left_of(event)
 
 
+@pytest.mark.slow
 @few
 @given(value_of(Task))
 def test_what_a_webhook_is_told_is_a_task_with_its_kind(task):
@@ -77,6 +80,7 @@ def test_what_a_webhook_is_told_is_a_task_with_its_kind(task):
     assert JSONRPC.read_event(told) == left_of(task)
 
 
+@pytest.mark.slow
 @named
 @few
 @given(data=st.data())
@@ -93,6 +97,7 @@ def test_requests_over_http_json(operation, data):
     assert read(HTTP_JSON, asked) == left
 
 
+@pytest.mark.slow
 @named
 @few
 @given(data=st.data())
@@ -102,6 +107,7 @@ def test_answers_over_http_json(operation, data):
     assert HTTP_JSON.read_result(operation, body) == left_of(answer, proto=True)
 
 
+@pytest.mark.slow
 @few
 @given(events)
 def test_events_over_http_json(event):
@@ -109,6 +115,7 @@ def test_events_over_http_json(event):
     assert HTTP_JSON.read_event(body) == left_of(event, proto=True)
 
 
+@pytest.mark.slow
 @named
 @few
 @given(data=st.data())
@@ -170,6 +177,7 @@ def has_only_objects(value: Any) -> bool:
     return '"data_part_compat"' not in JSONRPC.write_event(StreamItem(value)).decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REQUESTS)
 @few
 @given(data=st.data())
@@ -189,6 +197,7 @@ def test_protobuf_agrees_with_requests(name, data):
     assert proto.read_request(operation, members) == left
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ANSWERS)
 @few
 @given(data=st.data())
@@ -206,6 +215,7 @@ def test_protobuf_agrees_with_answers(name, data):
         assert again == bare(left_of(answer, proto=True))
 
 
+@pytest.mark.slow
 @few
 @given(events)
 def test_protobuf_agrees_with_events(event):
@@ -274,6 +284,7 @@ def test_every_method_of_the_schema_is_called_by_its_name():
     assert set(NAMES.values()) == REQUEST_DEFINITIONS.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @schema_few
 @given(data=st.data())
@@ -286,6 +297,7 @@ def test_requests(name, data):
         assert flaws(REQUEST_DEFINITIONS[method], jsonrpc.request(1, method, params)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", CALLED, ids=lambda operation: operation.name)
 @schema_few
 @given(data=st.data())
@@ -302,6 +314,7 @@ def test_answers(operation, data):
     assert flaws(response, jsonrpc.response(b"1", result)) == []
 
 
+@pytest.mark.slow
 @schema_few
 @given(value_of(StreamResponse))
 def test_events(wrapper):
@@ -319,6 +332,7 @@ def _key(scheme: SecurityScheme) -> bool:
 cards_of_known_places = cards.filter(lambda card: all(map(_key, card.security_schemes.values())))
 
 
+@pytest.mark.slow
 @schema_few
 @given(cards_of_known_places)
 def test_cards(card):
@@ -349,6 +363,7 @@ def answers_read(codec: Any, body: bytes) -> None:
         codec.read_event(body)
 
 
+@pytest.mark.slow
 @some
 @given(bodies)
 def test_no_bytes_whatever_raise_anything_but_a2a_errors(body):
@@ -367,6 +382,7 @@ def test_no_bytes_whatever_raise_anything_but_a2a_errors(body):
         jsonrpc.read_error(body)
 
 
+@pytest.mark.slow
 @some
 @given(st.data())
 def test_a_request_with_one_member_spoiled_is_read_or_refused(data):
@@ -377,6 +393,7 @@ def test_a_request_with_one_member_spoiled_is_read_or_refused(data):
         CODECS[0].read_request(operation, json.dumps(params).encode())
 
 
+@pytest.mark.slow
 @some
 @given(st.data())
 def test_an_answer_with_one_member_spoiled_is_read_or_refused(data):
@@ -389,6 +406,7 @@ def test_an_answer_with_one_member_spoiled_is_read_or_refused(data):
         answers_read(codec, json.dumps(members).encode())
 
 
+@pytest.mark.slow
 @some
 @given(events, st.data())
 def test_an_event_with_one_member_spoiled_is_read_or_refused(event, data):
@@ -399,6 +417,7 @@ def test_an_event_with_one_member_spoiled_is_read_or_refused(event, data):
             codec.read_event(json.dumps(members).encode())
 
 
+@pytest.mark.slow
 @some
 @given(cards, json_objects, st.data())
 def test_a_card_with_one_member_spoiled_is_read_or_refused(card, others, data):
