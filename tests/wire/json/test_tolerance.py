@@ -230,7 +230,7 @@ def test_what_is_left_out_is_logged_once_and_within_bounds(caplog: Any) -> None:
     history = [{**SAID, "extensions": 5} for _ in range(1000)]
     task = got({**DONE, "history": history})
     assert len(task.history) == 1000
-    (record,) = caplog.records
+    (record,) = [each for each in caplog.records if each.name != "parley.engine"]
     assert (record.levelno, record.name) == (logging.WARNING, "parley.client.answers")
     assert "the answer to GetTask" in record.getMessage()
     assert "history[0].extensions: expected an array, got a number" in record.getMessage()
