@@ -327,3 +327,19 @@ def test_a_result_that_cannot_be_data_is_refused_when_registered() -> None:
         Agent("A").skill(lock)
     with pytest.raises(TypeError, match="'Hidden', which cannot be resolved"):
         Agent("A").skill(unresolved)
+
+
+def test_asking_for_input_that_cannot_be_invalid_is_refused() -> None:
+    agent = Agent("Asking")
+
+    def plain(turn: Turn) -> None: ...
+    def typed(n: int) -> None: ...
+
+    with pytest.raises(ValueError, match="no typed parameters"):
+        agent.skill(invalid_input="ask")(plain)
+    with pytest.raises(ValueError, match="needs a task"):
+        agent.skill(invalid_input="ask", replies="message")(typed)
+    with pytest.raises(ValueError, match="'refuse' or 'ask'"):
+        agent.skill(invalid_input="guess")(typed)  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match="neither application/json nor text/plain"):
+        agent.skill(input_modes=["image/png"])(typed)

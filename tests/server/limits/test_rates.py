@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from parley.security.limits.declaration import DAY_MS, Rate
 from parley.server.app import App
 from parley.server.run import serving
 from parley.store.memory import MemoryLogs, MemoryTaskStore
+from parley.store.sqlite.store import SqliteTaskStore
 from tests.kit.http import JSON, call, connection, post
 from tests.kit.waiting import until
 
@@ -192,3 +194,24 @@ async def test_what_is_answered_without_a_task_counts_as_none() -> None:
 def test_a_limit_of_a_skill_that_no_agent_has_is_refused() -> None:
     with pytest.raises(ValueError, match="'dance', which no agent here has; there are echo"):
         parley.asgi(agent_with(), limits=["5/minute for skill dance"])
+
+
+async def test_a_caller_reads_its_own_usage_and_what_remains(tmp_path: Path) -> None:
+    agent = agent_with("9/hour per caller", "9 messages/day per caller", extensions=[Usage()])
+    app = parley.asgi(agent, store=SqliteTaskStore(tmp_path / "tasks.db"), caller=named)
+    async with serving(app) as url:
+        options: dict[str, Any] = {"retries": NO_RETRIES, "extensions": [Usage()]}
+        async with parley.connect(url, headers={"x-user": "ada"}, **options) as remote:
+            await remote.send("hi", metadata={"skill": "write"})
+            await remote.send("four")
+            report = await remote.call(REPORT, UsageRequest())
+        by_skill = {each.skill: each for each in report.usage}
+        assert by_skill[""].requests == 3
+        assert (by_skill["write"].tasks, by_skill["write"].output_bytes) == (1, 1000)
+        assert (by_skill["echo"].messages, by_skill["echo"].tasks) == (1, 0)
+        assert by_skill["echo"].output_bytes == len("four")
+        found = [(each.limit, each.remaining) for each in report.limits]
+        assert found == [("9/hour per caller", 6), ("9 messages/day per caller", 7)]
+        async with parley.connect(url, headers={"x-user": "eve"}, **options) as remote:
+            [line] = (await remote.call(REPORT, UsageRequest())).usage
+            assert (line.requests, line.messages) == (1, 0)
