@@ -10,6 +10,7 @@ import pytest
 import parley
 from parley.client.errors import OriginNotTrusted
 from parley.registry.catalog.reading import read_entry
+from parley.registry.catalog.searching import SearchRequest, SearchResponse, SearchResult
 from parley.registry.client.found import FoundAgent
 from parley.registry.client.places import NotARegistry
 from tests.kit.scripted_server import Exchange, card, scripted
@@ -83,3 +84,19 @@ async def test_what_a_registry_knows_of_an_agent_is_bounded() -> None:
     assert len(one.marks) <= 16
     assert len(one.via) == 512
     assert found(url="https://example.com/c.json", registry=[1]).marks == ()
+
+
+async def test_an_object_of_ones_own_is_asked_in_the_place_of_a_registry() -> None:
+    class Directory:
+        def __init__(self) -> None:
+            self.asked: list[SearchRequest] = []
+
+        async def search(self, request: SearchRequest) -> SearchResponse:
+            self.asked.append(request)
+            result = SearchResult(entry=entry("own", "Own"), score=7, source="our directory")
+            return SearchResponse(results=(result,))
+
+    directory = Directory()
+    [found] = await parley.find("anything", registry=directory)
+    assert (found.name, found.score, found.source) == ("Own", 7, "our directory")
+    assert directory.asked[0].query.text == "anything"

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
+from urllib.parse import parse_qs, unquote
 
 import pytest
 
 import parley
 from parley.client.auth import Bearer
-from parley.client.errors import AuthenticationRequired, NotEncrypted, ResponseTooLarge
-from parley.registry.client.places import NotARegistry
+from parley.client.errors import AuthenticationRequired, ClientError, NotEncrypted, ResponseTooLarge
+from parley.registry.client.places import NoRegistry, NotARegistry
 from tests.kit.scripted_server import Exchange, scripted
 
 pytestmark = pytest.mark.anyio
+
 
 A2A = "application/a2a-agent-card+json"
 FX = {
@@ -122,3 +125,92 @@ async def test_credentials_do_not_follow_a_catalog_to_another_origin() -> None:
 
 
 # -- from an address to a registry -------------------------------------------------------------
+
+
+async def test_pages_are_followed_up_to_the_limit() -> None:
+    async def paged(exchange: Exchange) -> None:
+        given = json.loads(exchange.body)
+        start = int(given.get("pageToken", "0"))
+        results = [
+            {**FX, "identifier": f"urn:air:far.example:agent:a{number}"}
+            for number in range(start, start + given["pageSize"])
+        ]
+        await exchange.json({"results": results, "pageToken": str(start + given["pageSize"])})
+
+    async with scripted(paged) as server:
+        found = await parley.find("x", registry=server.url, limit=250)
+        assert len(found) == 250
+        assert len(server.exchanges) == 3
+
+
+async def test_an_entry_is_asked_for_by_its_identifier() -> None:
+    async with (
+        scripted(
+            answering({"entry": {**FX, "registry": {"marks": ["roles"]}}, "authority": "proved"})
+        ) as server,
+        parley.RemoteRegistry(server.url) as registry,
+    ):
+        found = await registry.agent(FX["identifier"].upper())
+    assert unquote(server.exchanges[0].target) == "/agents/URN:AIR:FAR.EXAMPLE:AGENT:FX"
+    assert found.identifier == FX["identifier"]
+    assert found.marks == ("roles",)
+    assert found.details == {"authority": "proved"}
+
+
+async def test_facets_and_lists_are_read() -> None:
+    async def answer(exchange: Exchange) -> None:
+        if exchange.path == "/explore":
+            assert json.loads(exchange.body) == {
+                "query": {"text": "fx"},
+                "resultType": {"facets": [{"field": "type", "limit": 20, "minCount": 1}]},
+            }
+            buckets = [{"value": A2A, "count": 3}, {"value": "other"}, 7]
+            await exchange.json({"facets": {"type": {"buckets": buckets, "otherCount": 2}}})
+        else:
+            asked = parse_qs(exchange.target.partition("?")[2])
+            assert asked == {"filter": ["type = 'x'"], "pageSize": ["2"]}
+            await exchange.json({"items": [FX, {}], "total": 9, "pageToken": "p"})
+
+    async with scripted(answer) as server, parley.RemoteRegistry(server.url) as registry:
+        facet = (await registry.explore("fx"))["type"]
+        assert [(each.value, each.count) for each in facet.buckets] == [(A2A, 3), ("other", 0)]
+        assert facet.other_count == 2
+        listed = await registry.browse(filter="type = 'x'", page_size=2)
+        assert [each.identifier for each in listed.entries] == [FX["identifier"]]
+        assert (listed.total, listed.page_token, len(listed.rejected)) == (9, "p", 1)
+
+
+async def test_a_domain_that_publishes_as_ard_0_9_is_read() -> None:
+    async def answer(exchange: Exchange) -> None:
+        if exchange.path == "/.well-known/ai-catalog.json":
+            await exchange.json({"specVersion": "1.0", "entries": [FX]})
+        else:
+            await exchange.body_of(b"", 404)
+
+    async with scripted(answer) as server:
+        [found] = await parley.find("convert a currency", registry=server.url)
+    assert found.identifier == FX["identifier"]
+    paths = [each.path for each in server.exchanges]
+    assert paths == ["/search", "/.well-known/ard.json", "/.well-known/ai-catalog.json"]
+
+
+async def test_a_catalog_without_a_registry_is_searched_here() -> None:
+    weather = {**FX, "identifier": "urn:air:far.example:agent:w", "displayName": "Weather"}
+    async with scripted(answering({"specVersion": "1.0", "entries": [FX, weather]})) as server:
+        url = f"{server.url}/catalog.json"
+        [found] = await parley.find("convert a currency", registry=url)
+        assert (found.identifier, found.source) == (FX["identifier"], url)
+
+
+async def test_without_a_registry_there_is_an_error_that_says_what_to_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("PARLEY_REGISTRY", raising=False)
+    with pytest.raises(NoRegistry, match="PARLEY_REGISTRY") as caught:
+        await parley.find("x")
+    assert isinstance(caught.value, ValueError)
+    assert not isinstance(caught.value, ClientError)
+    async with scripted(answering({"results": [FX]})) as server:
+        monkeypatch.setenv("PARLEY_REGISTRY", server.url)
+        [_] = await parley.find("x")
+        assert await parley.find("x", registry={"entries": []}) == []

@@ -21,6 +21,7 @@ from tests.push.pushing import Pushed, config, gated, pushing
 
 pytestmark = pytest.mark.anyio
 
+
 URL = "https://hooks.example.com/a"
 
 
@@ -169,3 +170,31 @@ async def test_a_message_with_one_too_many_is_not_taken() -> None:
         with pytest.raises(InvalidParamsError, match="may not have more"):
             await caller.send("this", URL + "b", task_id=task.id)
         assert (await caller.task("that", task_id=task.id)).text == "that"
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "exa mple.com", "exa\u00a0mple.com", "exa\u3000mple.com", "exa\tmple.com",
+        "exa\x85mple.com",
+        "-a-.com", "a-.com", "-a.com", "a..com", ".com", "..", ".", "", ":80", "a" * 64 + ".com",
+        ".".join(["a" * 60] * 5), "ex%61mple.com", "%31%32%37.0.0.1", "exa\u00admple.com",
+        "a,b.com", "a;b.com", "a!b.com", "a*b.com", "(a).com", "xn--a.com", "xn--.com",
+        "2130706433", "0x7f000001", "0x7f.1", "017700000001", "0177.0.0.1", "127.1", "127.0.1",
+        "1.2.3.4.5", "256.1.1.1", "1.2.3.4..", "example.0x1", "example.1", "00000000000000000001",
+        "[::1", "::1", "[::1]a", "a[::1]", "[fe80::1%25eth0]", "[v1.a]", "[1.2.3.4]", "[]", "[:::]",
+        "[::1]:0", "[::1]:x", "example.com:0", "example.com:00", "example.com:65536",
+        "example.com:99999", "example.com:-1", "example.com:٣", "example.com:8 0",
+        "example.com:80:80", "ada@example.com", "ada:secret@example.com", "@example.com",
+        ":@example.com",
+    ],
+)  # fmt: skip
+async def test_a_url_whose_host_can_be_none_is_refused(place: str, allowed: bool) -> None:
+    agent, _ = gated()
+    async with pushing(agent, allowed=allowed) as caller:
+        task_id = await waiting(caller)
+        with pytest.raises(InvalidParamsError) as refused:
+            await caller.create(task_id, f"http://{place}/hook")
+        assert [violation.field for violation in refused.value.violations] == ["url"]
+        assert refused.value.message.startswith("url: a")

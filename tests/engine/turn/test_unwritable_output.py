@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 from parley import Agent, Artifact, Message, Part, Retention, Rights, Role, TaskState, Turn
 from parley.engine.turn.outcome import TaskOutcome
 from parley.host.host import Host, placed
+from parley.llm.model import ModelRequest
+from parley.llm.model_loop import llm_agent
 from parley.model.errors import A2AError
 from parley.model.struct import encode
 from parley.model.tasks import Task
@@ -27,6 +29,9 @@ from parley.store.postgres.store import PostgresTaskStore
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
 from tests.engine.talk import Talk
+
+DONE = TaskState.COMPLETED
+
 
 HALF = "x\ud800y"
 
@@ -276,3 +281,25 @@ async def test_a_key_is_not_repaired_because_its_result_is_found_again_by_it(way
     reply, runs = await _spoken(MemoryTaskStore(), way, HALF, "task")
     assert isinstance(reply, Task)
     assert (reply.state, runs) == (TaskState.FAILED, [1])
+
+
+@pytest.mark.anyio
+async def test_an_emoji_that_a_model_cuts_costs_its_answer_nothing_else() -> None:
+    asked: list[ModelRequest] = []
+
+    def script(request: ModelRequest) -> str:
+        asked.append(request)
+        return "cut \ud83d here"
+
+    host = Host(placed(llm_agent("Model", script=script)), MemoryTaskStore())
+    await host.start()
+    try:
+        caller = Talk(host.services[""], host)
+        first = await caller.task("go")
+        second = await caller.task("again", context_id=first.context_id)
+        assert [each.state for each in (first, second)] == [DONE, DONE]
+        assert first.text == second.text == "cut \ufffd here"
+        assert "cut \ufffd here" in str(asked[1].messages)
+        assert len(asked) == 2
+    finally:
+        await host.stop()

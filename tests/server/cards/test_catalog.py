@@ -24,6 +24,7 @@ from tests.security.signing.key_sets import key_set
 
 pytestmark = pytest.mark.anyio
 
+
 CATALOG, CARD = "/.well-known/ard.json", "/.well-known/agent-card.json"
 TOKEN = {"authorization": "Bearer good"}
 
@@ -243,3 +244,35 @@ async def test_the_card_of_a_sole_agent_is_for_those_who_see_it():
         assert refused.status == 401
         assert b"Bank" not in refused.body
         assert (await ask(url, "GET", CARD, headers=TOKEN)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"unlisted": ["/nowhere"]}, "neither an agent's path nor a tenant; known are /"),
+        ({"unlisted": ["/"]}, "excludes all agents from the catalog"),
+        ({"unlisted": "/"}, "a list of paths"),
+        (
+            {"agents": {"/a-b": agent("A"), "/a/b": agent("B")}},
+            r"the agent at /a-b and the agent at /a/b would both be .*urn:air:.*:agent:a-b",
+        ),
+        (
+            {"agents": agent(), "tenants": {"acme": agent("Catalog")}},
+            "the agent of the tenant acme and the catalog of the tenant acme would both be",
+        ),
+        ({"publisher": "localhost"}, "not a domain name such as example.com"),
+        ({"publisher": "https://example.com"}, "not a domain name"),
+        ({"publisher": "127.0.0.1"}, "not a domain name"),
+        ({"publisher": "exa mple.com"}, "not a domain name"),
+        ({"publisher": 7}, "publisher= must be a domain"),
+        ({"namespace": "a b"}, "namespace= may have letters"),
+        ({"namespace": ":"}, "namespace= may have letters"),
+        ({"namespace": 7}, "namespace= may have letters"),
+        ({"publisher": "", "namespace": "x"}, "namespace= concerns the catalog"),
+        ({"publisher": "", "unlisted": ["/"]}, "unlisted= concerns the catalog"),
+    ],
+)
+def test_what_cannot_be_published_is_refused(options, words):
+    options = dict(options)
+    with pytest.raises(ValueError, match=words):
+        app_of(options.pop("agents", None), **options)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from parley.model.cards import AgentCapabilities, AgentCard, AgentSkill
-from parley.registry.served.catalog import agent_entry
+from parley.model.cards import AgentCapabilities, AgentCard, AgentProvider, AgentSkill
+from parley.registry.served.catalog import agent_entry, host_of
 
 URN, URL = "urn:air:example.com:agent:time", "https://example.com/.well-known/agent-card.json"
 
@@ -38,3 +38,13 @@ def test_labels_are_bounded_and_told_once():
     assert entry.tags[:2] == ("x", "tag-0")
     assert len(entry.tags) == 64
     assert entry.capabilities == ("a", "b")
+
+
+def test_the_host_is_the_provider_of_all_cards_or_the_domain():
+    acme = AgentProvider(url="https://acme.example", organization="Acme")
+    globex = AgentProvider(url="https://globex.example", organization="Globex")
+    one, other = card(provider=acme), card(provider=globex)
+    assert host_of([one, one], "example.com").display_name == "Acme"
+    assert host_of([one, other], "example.com").display_name == "example.com"
+    assert host_of([one, card()], "example.com").display_name == "example.com"
+    assert host_of([one], "example.com").identifier == "example.com"

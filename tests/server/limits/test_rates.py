@@ -15,7 +15,7 @@ import parley
 from parley import Agent, Caller, Turn
 from parley.client.retry import Retry
 from parley.extensions import REPORT, Usage, UsageRequest
-from parley.model.errors import InvalidParamsError
+from parley.model.errors import InvalidParamsError, TooManyRequestsError
 from parley.security.limits import counters
 from parley.security.limits.counters import LocalCounters
 from parley.security.limits.declaration import DAY_MS, Rate
@@ -27,6 +27,7 @@ from tests.kit.http import JSON, call, connection, post
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
+
 
 NO_RETRIES = Retry(calls=0, streams=0)
 RATE = Rate(text="10/minute", name="n", amount=10, period_ms=60_000)
@@ -215,3 +216,12 @@ async def test_a_caller_reads_its_own_usage_and_what_remains(tmp_path: Path) -> 
         async with parley.connect(url, headers={"x-user": "eve"}, **options) as remote:
             [line] = (await remote.call(REPORT, UsageRequest())).usage
             assert (line.requests, line.messages) == (1, 0)
+
+
+async def test_callers_without_proof_learn_that_they_share_a_budget() -> None:
+    agent = agent_with("900 bytes output/day per caller")
+    options: dict[str, Any] = {"retries": NO_RETRIES}
+    async with serving(parley.asgi(agent)) as url, parley.connect(url, **options) as remote:
+        await remote.send("hi", metadata={"skill": "write"})
+        with pytest.raises(TooManyRequestsError, match="by all callers without proof"):
+            await remote.send("hi")
