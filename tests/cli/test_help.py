@@ -4,15 +4,60 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
 
 from parley.cli.app import COMMANDS, build
 from parley.cli.settings.server import FLAGS
+
+HERE = Path(__file__).parent
+
+
+REPORT = HERE.parents[1] / "docs" / "reference" / "cli-compliance.md"
+
+
+TIER_1 = {
+    "CARD_GET": 1, "SEND": 6, "TASK_GET": 1, "TASK_CANCEL": 1, "INTERACT": 5, "TASK_POLL": 4,
+    "OUT": 6, "EXIT": 2, "AUTH": 4, "TX": 3, "VER": 1, "DEFAULT": 1, "CONFIG": 1, "CLI": 1,
+    "SKILL": 2,
+}  # fmt: skip
+
+
+TIER_2 = {
+    "CARD_GET": (2,), "TASK_LIST": (1,), "TASK_SUBSCRIBE": (1, 2), "AUTH": (5, 6, 7), "TX": (4,),
+    "VER": (3,), "CONFIG": (2,), "DOWNLOAD": (1,), "OUT": (7,), "CONFORM": (1,), "CLI": (2,),
+    "PUSH": (1,),
+}  # fmt: skip
+
+
+TIER_3 = {
+    "CARD_GET": (3, 4, 5), "AUTH": (8, 9, 10, 11), "PUSH": (2,), "CHAT": (1,), "TX": (5,),
+    "DEMO_SERVER": (1,), "VER": (2,),
+}  # fmt: skip
+
+
+TIERS = [{area: range(1, count + 1) for area, count in TIER_1.items()}, TIER_2, TIER_3]
+
+
+ROW = re.compile(
+    r"\| `(A2ACLI_[A-Z_]+_\d{3})` \|.*\| (✅ Pass|— N/A|◐ Partial|❌ Fail) \| (.*?) \| (.*?) ?\|"
+)
+
+
+def rows():
+    return [match.groups() for line in REPORT.read_text("utf-8").splitlines()
+            if (match := ROW.match(line))]  # fmt: skip
+
+
+def wanted(tier):
+    return [f"A2ACLI_{area}_{n:03}" for area, numbers in tier.items() for n in numbers]
+
 
 SCREEN = 40
 """The lines of a screen."""
@@ -148,3 +193,16 @@ def test_bash_completes_commands_options_and_choices(parley, tmp_path, words, fo
         [BASH, "-c", asked], env=environment, capture_output=True, text=True, timeout=60
     )
     assert set(ran.stdout.split()) == found, ran.stderr
+
+
+def test_the_counts_of_the_report_are_those_of_its_rows():
+    left = [status for _, status, *_ in rows()]
+    for number, tier in enumerate(TIERS, 1):
+        total = len(wanted(tier))
+        statuses, left = left[:total], left[total:]
+        marks = ("✅ Pass", "◐ Partial", "❌ Fail", "⊘ Not measured", "— N/A")
+        counts = [statuses.count(mark) for mark in marks]
+        holds = "yes" if counts[0] + counts[4] == total else "no"
+        cells = " | ".join(map(str, [total, *counts, holds]))
+        found = re.search(rf"^\| Tier {number}, \w+ \| (.*) \|$", REPORT.read_text("utf-8"), re.M)
+        assert found[1] == cells

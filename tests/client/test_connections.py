@@ -6,13 +6,14 @@ import asyncio
 import gc
 import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from typing import Any
 
 import pytest
 
+import parley
 from parley import Agent, Turn
 from parley.client import RemoteAgent, SyncRemoteAgent, connect_sync
 from parley.client.errors import ConnectionClosed, Timeout, Unreachable
@@ -21,10 +22,39 @@ from parley.client.retry import Retry
 from parley.client.sync import SyncRemotePushConfigs
 from parley.model.errors import TaskNotFoundError
 from parley.model.parts import Message
+from parley.server.run import serving
+from parley.testing import FaultProxy
 from tests.client.log_agent import REPORT, LogAgent, fold_of, plain
 from tests.kit.scripted_server import Exchange, ScriptedServer, card, scripted
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["JSONRPC", "HTTP+JSON"])
+async def counted(request: Any) -> AsyncIterator[tuple[parley.RemoteAgent, FaultProxy]]:
+    """A client, and what has an item for each connection that it opens."""
+    async with (
+        serving(parley.asgi(agent, drain=0.0)) as url,
+        FaultProxy(url.replace("http", "tcp")) as proxy,
+    ):
+        card = {
+            "name": "Echo",
+            "description": "Says it again.",
+            "version": "1",
+            "capabilities": {"streaming": True},
+            "skills": [],
+            "defaultInputModes": ["text/plain"],
+            "defaultOutputModes": ["text/plain"],
+            "supportedInterfaces": [
+                {
+                    "url": f"http://{proxy.url}",
+                    "protocolBinding": request.param,
+                    "protocolVersion": "1.0",
+                }
+            ],
+        }
+        async with parley.connect(card) as remote:
+            yield remote, proxy
 
 
 agent = Agent(name="Echo", description="Says it again.")
@@ -162,3 +192,12 @@ def test_a_forgotten_agent_ends_its_thread_but_not_under_its_stream() -> None:
 
 def running() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "parley-client"]
+
+
+async def test_a_stream_that_is_left_early_costs_its_own_connection(counted) -> None:
+    remote, proxy = counted
+    for _ in range(3):
+        async with aclosing(remote.stream("list")) as events:
+            assert await anext(events)
+        await remote.send("hello")
+    assert len(proxy.requests) <= 4

@@ -24,6 +24,7 @@ from tests.push.pushing import Pushed, pushing, writer
 
 pytestmark = pytest.mark.anyio
 
+
 SIGNIFICANT = PushDelivery.says(PushOptions(events="significant"))
 
 
@@ -177,3 +178,29 @@ async def test_the_same_choice_again_resumes_a_suspended_webhook() -> None:
         hook.answer = lambda told: 200
         await pushed.service.set_push_options(asked, pushed.context)
         await pushed.settled(task.id, PushState.DONE)
+
+
+async def test_costs_do_not_grow_with_the_chunks() -> None:
+    """Requests stay the same, and each chunk is read a fixed number of times."""
+
+    class Counting(MemoryTaskStore):
+        saves = read = 0
+
+        async def save_delivery(self, *given: Any) -> bool:
+            self.saves += 1
+            return await super().save_delivery(*given)
+
+        async def events(self, *given: Any) -> Any:
+            found = await super().events(*given)
+            self.read += len(found)
+            return found
+
+    costs = {}
+    for chunks in (100, 400):
+        store = Counting()
+        async with webhook() as hook, pushing(writer(chunks), store) as pushed:
+            await send(pushed, "go", hook.url)
+            await hook.until_over(30)
+            costs[chunks] = (len(hook.told), store.saves)
+            assert store.read <= 3 * chunks + 50
+    assert costs[100] == costs[400] == (4, costs[100][1])

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
-from parley import Agent, BlockingTurn, Task, Turn
+from parley import Agent, BlockingTurn, Execution, Task, Turn
 from parley.host.host import Host, placed
+from parley.host.options import ServerOptions
 from parley.store.events import RecordKind
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.tables import MAX_WAITS
+from parley.store.sqlite.store import SqliteTaskStore
 from tests.engine.talk import Talk
 from tests.engine.turn.sleeper import DAY, MS, Open, Sleeper, results
 from tests.engine.turn.sleeper import clock as clock
 from tests.engine.turn.sleeper import new_store as new_store
 from tests.engine.turn.sleeper import opened as opened
-from tests.kit.waiting import until
+from tests.kit.waiting import Clock, until
 
 pytestmark = pytest.mark.anyio
+
+
+def _objects() -> int:
+    gc.collect()
+    return sum(1 for each in gc.get_objects() if "parley" in str(type(each).__module__))
 
 
 async def test_what_was_logged_of_waits_is_bounded(opened: Open) -> None:
@@ -110,3 +119,36 @@ async def test_a_step_that_waits_is_refused_with_what_would_be_right(form: str) 
     await host.stop()
     assert results(task) == "fine"
     assert ["'sleep'" in raised[0], "'wait_event'" in raised[1]] == [True, True]
+
+
+async def test_sleeping_tasks_hold_no_coroutine_and_no_memory(clock: Clock, tmp_path: Path) -> None:
+    agent = Agent("Sleepy", execution=Execution(max_queued=10_000))
+
+    @agent.skill(replies="task")
+    async def nap(turn: Turn) -> str:
+        await turn.sleep(DAY)
+        return "awake"
+
+    before = _objects()  # earlier tests of this process have left some
+    host = Host(
+        placed(agent),
+        SqliteTaskStore(tmp_path / "t.db", synchronous="OFF", clock=clock),
+        ServerOptions(drain=0),
+    )
+    await host.start()
+    caller = Sleeper(host.services[""], host)
+    caller.clock = clock
+    tasks, objects = [], []
+    for _ in range(2):
+        for _ in range(10):
+            await asyncio.gather(*[caller.begin() for _ in range(100)])
+        await until(lambda: not caller.executor.running and not caller.executor.queue.length, 60)
+        # What the last of them leave behind goes a moment later.
+        limit = objects[0] * 1.05 + 50 if objects else before + 1000
+        await until(lambda limit=limit: _objects() <= limit, 60)
+        tasks.append(len(asyncio.all_tasks()))
+        objects.append(_objects())
+    assert tasks[0] == tasks[1]
+    assert len(await host.store.due_tasks("sleepy", clock.now + MS, 5000)) == 2000
+    assert caller.executor._runners == {}
+    await host.stop()

@@ -20,6 +20,7 @@ from tests.kit.scripted import Scripted, card_of
 
 pytestmark = pytest.mark.anyio
 
+
 JSON = {"Content-Type": "application/json"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
@@ -197,3 +198,12 @@ async def test_a_token_is_never_logged(
     assert (await make(url, token="tok3n")).status == 404
     assert "good" not in caplog.text
     assert "tok3n" not in caplog.text
+
+
+async def test_a_value_that_grows_beyond_the_limit_as_the_store_keeps_it_is_refused(
+    url: str, receiver: Receiver
+) -> None:
+    body = b"[" + b",".join([b"1e9"] * 60_000) + b"]"
+    assert len(body) < MAX_EVENT_BYTES
+    assert (await make(url, body, JSON)).status == 413
+    assert receiver.completed == []

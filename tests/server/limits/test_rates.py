@@ -225,3 +225,20 @@ async def test_callers_without_proof_learn_that_they_share_a_budget() -> None:
         await remote.send("hi", metadata={"skill": "write"})
         with pytest.raises(TooManyRequestsError, match="by all callers without proof"):
             await remote.send("hi")
+
+
+async def test_usage_costs_no_write_for_each_request() -> None:
+    store = MemoryTaskStore()
+    writes = 0
+    add = store.add_usage
+
+    async def counted(rows: Any) -> None:
+        nonlocal writes
+        writes += 1
+        await add(rows)
+
+    store.add_usage = counted  # type: ignore[method-assign]
+    app = parley.asgi(agent_with(), store=store, caller=ada, usage=True)
+    async with serving(app) as url:
+        await statuses(url, 100)
+    assert writes < 20
