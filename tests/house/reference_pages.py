@@ -24,6 +24,9 @@ import parley
 import parley.client
 import parley.client.auth
 import parley.client.errors
+import parley.compose
+import parley.llm
+import parley.push
 import parley.testing
 from parley.cli.app import COMMANDS, build
 from parley.cli.output import failures
@@ -356,6 +359,7 @@ SECTIONS = {
     "Calling": ("parley.client", "parley.registry", "parley.extensions"),
     "Messages, tasks and cards": ("parley.model",),
 }
+PACKAGES = (parley.client, parley.compose, parley.llm, parley.push, parley.testing)
 WIDTH = 100
 SHOWN_ELSEWHERE = {"Settings"}
 NOT_MADE = {
@@ -371,7 +375,7 @@ def api() -> str:
     shown: set[object] = set()
     for title, homes in SECTIONS.items():
         parts += [f"## {title}\n", *_section(parley, homes, shown)]
-    for package in (parley.client, parley.testing):
+    for package in PACKAGES:
         parts += [f"## `{package.__name__}`\n", *_section(package, ("parley.",), shown)]
     return "\n".join(parts)
 

@@ -242,7 +242,7 @@ class FileMismatch(ClientError):
 
 
 class ConnectionClosed(ClientError):
-    """The connection to the agent was closed on this side; open a new one.
+    """The connection to the agent was closed on this side.
 
     Connect again.
     """

@@ -42,7 +42,7 @@ log = logging.getLogger("parley.engine")
 
 T = TypeVar("T")
 
-PARKED_BATCH = 10_000
+SUSPENDED_BATCH = 10_000
 """The maximum number of suspended tasks whose deadlines are checked at a time."""
 
 CANCEL_SECONDS = 20.0
@@ -400,7 +400,7 @@ class AgentExecutor:
             if is_queued and not self.closing and position.task_id not in self._runners:
                 self._start(position.task_id)
         if self.options.task_timeout is not None and self.runs_turns:
-            for task_id in await self.store.awaiting_input(self.agent, now, PARKED_BATCH):
+            for task_id in await self.store.awaiting_input(self.agent, now, SUSPENDED_BATCH):
                 deadline = self.deadlines.of_task(task_id)
                 if deadline is None or deadline > now or task_id in self._runners:
                     continue

@@ -497,7 +497,7 @@ class TaskRunner:
         writer, attempt = self.writer, self.attempt
         assert writer is not None
         if attempt is None or attempt.results:
-            await self._settle_elsewhere(attempt, state)
+            await self._clean_up_results(attempt, state)
         if isinstance(message, str):
             message = agent_message(message, self)
         try:
@@ -519,7 +519,7 @@ class TaskRunner:
         self.waiters.resolve(writer.fold.task)
         self.waiters.delegate_pending(self.executor.remote_replies)
 
-    async def _settle_elsewhere(self, attempt: Attempt | None, state: TaskState) -> None:
+    async def _clean_up_results(self, attempt: Attempt | None, state: TaskState) -> None:
         """Delete the values of the task, and cancel its calls if it did not succeed."""
         results = None if attempt is None else attempt.results
         if attempt is None:

@@ -269,14 +269,14 @@ class PydanticType:
 
     def read(self, data: Any) -> Any:
         """Return ``data`` as a value. Raises ``Mismatch``."""
-        return self._told(lambda: self._adapter.validate_json(msgspec.json.encode(data)))
+        return self._validated(lambda: self._adapter.validate_json(msgspec.json.encode(data)))
 
     def dump(self, value: Any) -> Any:
         """Return a value as JSON data. Raises ``Mismatch`` for a value that does not fit."""
-        value = self._told(lambda: self._adapter.validate_python(value))
+        value = self._validated(lambda: self._adapter.validate_python(value))
         with contextlib.suppress(TypeError):  # before pydantic 2.11 there is no by_name
             # pydantic does not validate models again, which may have been changed since.
-            self._told(lambda: self._adapter.validate_python(_raw(value), by_name=True))
+            self._validated(lambda: self._adapter.validate_python(_raw(value), by_name=True))
         try:
             data = self._adapter.dump_python(value, mode="json", by_alias=True, warnings="error")
             refuse_non_finite(data)
@@ -284,7 +284,7 @@ class PydanticType:
             raise Mismatch([Violation((), str(error))]) from error
         return data
 
-    def _told(self, call: Callable[[], Any]) -> Any:
+    def _validated(self, call: Callable[[], Any]) -> Any:
         try:
             return call()
         except self._pydantic.ValidationError as error:

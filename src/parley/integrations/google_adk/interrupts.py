@@ -120,7 +120,7 @@ async def answer_to(turn: Turn, call: types.FunctionCall, said: str) -> types.Pa
 
     ``said`` is the agent's text about it, or an empty string.
     """
-    asks = {CONFIRMATION: _confirmed, CREDENTIAL: _logged_in, INPUT: _told}
+    asks = {CONFIRMATION: _confirmed, CREDENTIAL: _logged_in, INPUT: _answered}
     response = await asks.get(call.name or "", partial(_finished, said))(
         turn, call, dict(call.args or {})
     )
@@ -180,7 +180,7 @@ def _fills(payload: Any, data: Any) -> bool:
     return data is not None and not isinstance(data, str)
 
 
-async def _told(turn: Turn, call: types.FunctionCall, arguments: Any) -> Json:
+async def _answered(turn: Turn, call: types.FunctionCall, arguments: Any) -> Json:
     schema = arguments.get("response_schema") or arguments.get("responseSchema")
     text = str(arguments.get("message") or "The agent needs an answer.")
     shown = []

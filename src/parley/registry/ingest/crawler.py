@@ -482,7 +482,7 @@ def _with(source: Source, settings: Mapping[str, Any]) -> Source:
 log = logging.getLogger("parley.registry")
 
 VISITORS = 4
-MAX_TOLD = 10_000
+MAX_LOGGED = 10_000
 """For how many sources the last logged state is remembered."""
 
 POLL_SECONDS = 5.0
@@ -534,7 +534,7 @@ class Crawler:
             expected=StoreUnavailable,
             waits_first=True,
         )
-        self._told: Bounded[str, SourceState] = Bounded(MAX_TOLD)
+        self._logged: Bounded[str, SourceState] = Bounded(MAX_LOGGED)
 
     async def start(self) -> None:
         """Start visiting sources. Idempotent."""
@@ -569,16 +569,16 @@ class Crawler:
             words = f"its visit failed: {type(error).__name__}, see the log"
             ended = await self._visitor.failed(source, PageUnavailable(words))
         await self._end(ended, source)
-        self._tell(ended)
+        self._log_change(ended)
         return ended
 
-    def _tell(self, ended: Source) -> None:
+    def _log_change(self, ended: Source) -> None:
         """Log that a source is not read, once for each state, and that it is read again."""
         if ended.state in (SourceState.OK, SourceState.UNCHANGED):
-            if self._told.pop(ended.url, None) is not None:
+            if self._logged.pop(ended.url, None) is not None:
                 log.info("the source %.200s is read again", ended.url)
-        elif self._told.get(ended.url) is not ended.state:
-            self._told[ended.url] = ended.state
+        elif self._logged.get(ended.url) is not ended.state:
+            self._logged[ended.url] = ended.state
             log.warning("the source %.200s is %s: %.500s", ended.url, ended.state, ended.reason)
 
     async def begin_due(self) -> None:

@@ -238,7 +238,7 @@ class UsageMeter:
         key = (day, agent, tenant, caller, skill)
         counts = self._pending.get(key)
         if counts is None:
-            counts = self._row(self._told_apart(key))
+            counts = self._row(self._with_known_tenant(key))
         counts[place] += amount
         self._all[place] += amount
         if self._totals:
@@ -246,7 +246,7 @@ class UsageMeter:
                 if (total := self._totals.get(whose)) is not None:
                     total.own[place] += amount
 
-    def _told_apart(self, key: UsageKey) -> UsageKey:
+    def _with_known_tenant(self, key: UsageKey) -> UsageKey:
         """Return a key, without its tenant if its caller named too many: callers can invent
         tenants."""
         day, agent, tenant, caller, skill = key
