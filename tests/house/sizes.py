@@ -17,6 +17,7 @@ import sys
 import tokenize
 import tomllib
 from collections import Counter, defaultdict
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -86,6 +87,7 @@ def room_of(path: Path) -> str:
     return parts[0] if len(parts) > 1 else "."
 
 
+@cache
 def sizes() -> tuple[dict[str, Counter[str]], list[Slice]]:
     """Return tokens, modules and slices of each room, and the slices."""
     rooms: dict[str, Counter[str]] = defaultdict(Counter)

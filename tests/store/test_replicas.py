@@ -21,7 +21,7 @@ from parley.store.fold import fold
 from parley.store.memory import MemoryLogs, MemoryTaskStore
 from parley.store.postgres.store import PostgresTaskStore
 from parley.store.protocols.claims import Lease, Replica
-from parley.store.protocols.errors import Conflict, Fenced, LeaseHeld
+from parley.store.protocols.errors import Conflict, Fenced, LeaseHeld, TaskEnded
 from parley.store.protocols.task_log import TaskQuery
 from parley.store.protocols.webhooks import PushRecord, PushState
 from parley.store.sqlite.store import SqliteTaskStore
@@ -99,6 +99,21 @@ async def lease_owner(store: TaskStore, task_id: str) -> str:
 def push(push_id: str = "p") -> PushRecord:
     config = TaskPushNotificationConfig(id=push_id, url=f"https://example.com/{push_id}")
     return PushRecord(config=config, version="1.0", revision=f"revision of {push_id}")
+
+
+@pytest.mark.L3
+async def test_a_rejected_append_leaves_no_replica_with_a_head_of_before(
+    one: TaskStore, two: TaskStore
+) -> None:
+    await one.append(creation("t"))
+    await two.append(addition("t", 1, status("t", TaskState.FAILED), turn_open=False))
+    asleep = addition("t", 1, turn_started(1), release=True, wakes_at=9, waits_for=("k",))
+    for append in (asleep, addition("t", None, received("more")), addition("t", 1)):
+        with pytest.raises(TaskEnded):
+            await one.append(append)
+    record = await two.load("t")
+    assert record is not None
+    assert (record.seq, record.task.status.state) == (2, TaskState.FAILED)
 
 
 async def test_a_turn_is_held_by_who_began_it_until_it_ends(one: TaskStore, two: TaskStore) -> None:

@@ -127,6 +127,15 @@ async def test_messages_wait_while_a_task_sleeps(store: TaskStore, clock: Clock)
     assert await woken(store, clock.now + 1000) == ["t"]
 
 
+async def test_a_message_leaves_a_task_the_events_that_it_waits_for(
+    store: TaskStore, clock: Clock
+) -> None:
+    await sleeps(store, events=("k",))
+    await store.append(addition("t", None, received("more")))
+    await store.complete_event(AGENT, "k", b"1")
+    assert await woken(store, clock.now) == ["t"]
+
+
 async def test_a_cancellation_wakes_a_task_at_once(store: TaskStore) -> None:
     await sleeps(store, events=("k",))
     await store.append(addition("t", None, CancelRequested()))

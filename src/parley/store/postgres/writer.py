@@ -287,6 +287,8 @@ class PostgresBatchWriter(RetryingWriter[StoreJob]):
     ) -> tuple[PostgresBatch, list[StoreJobResult]]:
         """Add jobs to a batch. A job that a cached head rejects is tried with the stored head."""
         known: dict[str, Head] = {} if pessimistic else self._heads
+        for job in jobs if pessimistic else ():  # stored versions will replace the cached ones
+            self._uncache(job.task_id)
         while True:
             batch = PostgresBatch(
                 self.connection,

@@ -148,7 +148,9 @@ class Batch(ABC):
             pushes = self._pushes_with(head, append.pushes, after=head.seq if before else 0)
         if append.receipts:
             self._check_receipts(head.scope, append.receipts)
-        head = self._put_log(head, records, payload, append.waits_for)
+        # Others, such as a message, leave the events that a task waits for as they are.
+        falls_asleep = append.wakes_at is not None and head.wakes_at is not None
+        head = self._put_log(head, records, payload, append.waits_for if falls_asleep else None)
         if append.receipts:
             self.add_receipts(head.scope, append.receipts, head.key)
         if pushes:
@@ -167,13 +169,17 @@ class Batch(ABC):
         return head.seq, ()
 
     def _put_log(
-        self, head: Head, records: Sequence[LoggedEvent], payload: Payload, waits_for: Sequence[str]
+        self,
+        head: Head,
+        records: Sequence[LoggedEvent],
+        payload: Payload,
+        waits_for: Sequence[str] | None,
     ) -> Head:
         """Set a task's head, add the records that led to it, and return the resulting head."""
-        if head.wakes_at is not None and self.is_complete(head.scope.agent, waits_for):
+        if waits_for and self.is_complete(head.scope.agent, waits_for):
             head = with_event(head)
         head = self.put_head(head)
-        if head.wakes_at is not None:
+        if waits_for is not None:
             self.set_waits(head, waits_for)
         binary = self.binary
         self._records += [
