@@ -23,11 +23,17 @@ from parley import (
     TaskStatusUpdateEvent,
     Turn,
 )
-from parley.extensions.profile import Profile
+from parley.extensions.call_chain import CallChain, Chain, ChainBudget, with_deadline
+from parley.extensions.profile import Profile, Profiles
 from parley.model.errors import InternalError, InvalidParamsError, PermissionDeniedError
-from parley.model.extensions import Extension
-from parley.model.operations import CancelTaskRequest, GetTaskRequest, SubscribeToTaskRequest
-from parley.model.struct import encode
+from parley.model.extensions import CALL_CHAIN, Extension
+from parley.model.operations import (
+    CancelTaskRequest,
+    GetTaskRequest,
+    SendMessageRequest,
+    SubscribeToTaskRequest,
+)
+from parley.model.struct import Timestamp, encode
 from tests.engine.in_process import new_store, talk
 
 __all__ = ["new_store", "talk"]
@@ -403,3 +409,64 @@ async def test_a_turn_that_is_run_again_has_what_its_message_asked_for(
     ]
     assert isinstance(last, TaskStatusUpdateEvent)
     assert Mood.of(last) == "busy"
+
+
+# -- profiles without an agent -----------------------------------------------------------------
+
+NOON = Timestamp.parse("2026-01-31T12:00:00.000Z")
+DAWN = Timestamp.parse("2026-01-31T06:00:00.000Z")
+HELLO = Message(message_id="m", role=Role.USER, parts=(Part(text="Hi"),), metadata={URI: "calm"})
+REQUEST = SendMessageRequest(message=HELLO)
+
+
+class Asker(Meddler):
+    ask = Meddler.send
+
+
+def test_a_request_names_each_extension_that_changed_its_message_or_has_data_in_it() -> None:
+    def traced(request: Any) -> Any:
+        return replace(request, metadata={"trace": 1})
+
+    def louder(request: Any) -> Any:
+        return replace(request, message=replace(HELLO, parts=(Part(text="HI"),)))
+
+    for change, expected in ((louder, (Asker.uri, URI)), (traced, (URI,))):
+        asked = Profile([Asker(change), Mood()]).ask(REQUEST)
+        message = replace(change(REQUEST).message, extensions=expected)
+        assert asked == replace(change(REQUEST), message=message)
+
+
+def test_the_number_of_kept_profiles_is_bounded() -> None:
+    profiles = Profiles([Mood(), CallChain()])
+    first = profiles.of(frozenset({URI}))
+    assert profiles.of(frozenset({CALL_CHAIN})) is None
+    assert first is profiles.of(frozenset({URI}))
+    for number in range(200):
+        profiles.of(frozenset({f"urn:{number}"}))
+    assert len(profiles._made) <= 64
+
+
+def test_a_chain_at_every_limit_is_read_as_it_was_written() -> None:
+    budget = ChainBudget(calls=7, tokens=0, cost=0.5)
+    path = ("b", *["a" * 128] * 63)
+    chain = Chain(hops=1_000_000, deadline=NOON, path=path, budget=budget)
+    assert CallChain.read(CallChain.says(chain)[CALL_CHAIN]) == chain
+    assert CallChain.read({"hops": 3.0}) == Chain(hops=3)
+    assert all(ChainBudget(**{name: 0}) for name in ("calls", "tokens", "cost"))
+    for first, second in ((NOON, DAWN), (DAWN, NOON)):  # the earlier deadline stays
+        request = with_deadline(with_deadline(REQUEST, first), second)
+        assert CallChain.of(request) == Chain(deadline=DAWN)
+
+
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [
+        *(("hops", each) for each in (True, "1", 0.5, 1_000_001)),
+        *(("path", each) for each in ("a", ["a"] * 65, [7], [""], ["a" * 129])),
+        ("budget", []),
+    ],
+)
+def test_a_chain_beyond_a_limit_is_refused_with_its_member(member: str, value: Any) -> None:
+    with pytest.raises(InvalidParamsError) as raised:
+        CallChain.read({member: value})
+    assert raised.value.violations[0].field == f"metadata.{CALL_CHAIN}.{member}"

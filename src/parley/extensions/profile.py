@@ -89,7 +89,7 @@ class Profile:
         """Apply ``ask`` hooks to a client's message. Raises the errors of extensions."""
         for extension in self._askers:
             made = _checked(extension.ask(request), request)
-            if made.message is not request.message:
+            if made.message != request.message:
                 made = replace(made, message=_with_uris(made.message, [extension.uri]))
             request = made
         return self._declare_in_request(request)
