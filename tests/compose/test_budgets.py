@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from parley import Message, Part, Role, TaskState
-from parley.compose import Budget, Composition, Spent, fallback, parallel, part, sequence
+from parley import Message, Part, Role, TaskArtifactUpdateEvent, TaskState
+from parley.compose import Budget, Composition, Outcome, Spent, fallback, parallel, part, sequence
+from parley.compose.outcome import Spending
 from parley.extensions import CallChain, Chain, Usage
 from parley.extensions.usage import spent_on
 from parley.model.errors import InvalidParamsError
@@ -171,3 +172,24 @@ async def test_what_a_part_that_failed_has_spent_counts_also_after_a_crash() -> 
         assert spent_on(await remote.wait(task.id)) == Spent(calls=4, tokens=60)
     assert given(last).budget == Budget(calls=2, tokens=40)
     assert one.began == ["go"]
+
+
+def test_a_call_returns_its_reserve_when_its_cost_is_known() -> None:
+    spending = Spending(Budget(calls=9, tokens=90, cost=0.75))
+    given = [spending.set_aside(share) for share in (3, 2, 1)]
+    assert given == [Budget(calls=3, tokens=30, cost=0.25)] * 3
+    assert spending.left == Budget(calls=2, tokens=30, cost=0.25)
+    for share, each in zip((3, 2, 1), given, strict=True):
+        spending.account(each, share, Outcome(part="A", spent=Spent(calls=1, tokens=29)))
+    assert spending.left == Budget(calls=6, tokens=3, cost=0.75)
+    spending.add(Outcome(part="A", spent=Spent(tokens=2)))
+    assert (spending.exhausted, spending.set_aside(9).tokens) == ("", 1)
+
+
+async def test_the_artifact_of_a_limited_composition_states_the_whole_cost() -> None:
+    workers = [Worker(name, tokens=60) for name in ("One", "Two")]
+    async with client(sequence(*[w.agent for w in workers], budget=Budget(calls=2))) as remote:
+        events = [event async for event in remote.stream("go")]
+    [shown] = [event for event in events if isinstance(event, TaskArtifactUpdateEvent)]
+    assert shown.artifact.metadata == Usage.says(Spent(calls=2, tokens=120, cost=0.0))
+    assert shown.last_chunk

@@ -26,6 +26,8 @@ from parley.compose import (
     sequence,
 )
 from parley.compose import concurrent as combinators
+from parley.compose.concurrent import Votes
+from parley.compose.sequential import _waits
 from parley.testing import ScriptedAgent, client
 from tests.kit.servers import served
 from tests.kit.waiting import until
@@ -535,3 +537,86 @@ async def test_a_budget_bounds_all_of_a_nested_composition() -> None:
     task = await answer(sequence(inner, says("C", "c"), budget=Budget(calls=2)))
     assert task.state is TaskState.FAILED
     assert "the budget" in task.text
+
+
+# -- small rules -------------------------------------------------------------------------------
+
+
+def test_a_part_keeps_its_options_and_is_named_by_its_target() -> None:
+    far = part(part(part(FAR, timeout=0.5, bearer="x"), name=" Far "), timeout=5)
+    assert (far.name, far.timeout, far.connection) == ("Far", 5, {"bearer": "x"})
+    targets = [lambda turn: turn, "https://a.test/box/", "https://a.test"]
+    assert [part(each).name for each in targets] == ["Function", "box", "a.test"]
+
+
+def test_a_composition_accepts_and_gives_the_modes_of_its_parts() -> None:
+    picture = Agent("Picture")
+    picture.skill(lambda turn: None, id="draw", input_modes=["a/b"], output_modes=["c/d"])
+    for parts, takes, gives in (
+        ((picture, FAR), ("a/b",), ("text/plain", "*/*")),
+        ((says("Text"), picture), (), ("text/plain", "c/d")),
+    ):
+        made = sequence(*parts)
+        assert (made.input_modes, made.output_modes) == (takes, gives)
+
+
+def test_the_smallest_limits_are_accepted_and_waits_end_with_the_last_of_a_list() -> None:
+    one = says("One")
+    assert parallel(one, limit=1).parts
+    assert map_reduce(one, one, limit=1, most=1).parts
+    assert _waits([1, 2], 3) == [1, 2, 2]
+
+
+def test_votes_that_cannot_agree_any_more_are_impossible() -> None:
+    votes = Votes(1, 1, str)
+    assert votes.is_possible
+    votes.lose()
+    assert not votes.is_possible
+
+
+async def test_the_most_items_are_worked_on_and_none_reach_a_joining_agent() -> None:
+    made = map_reduce(
+        lambda text: text.split(), says("Each"), lambda found: str(len(found)), most=2
+    )
+    assert (await answer(made, "a b")).text == "2"
+    joined = Agent("Join")
+
+    @joined.skill
+    async def join(turn: Turn) -> str:
+        """Joins."""
+        return repr(turn.data)
+
+    assert (await answer(map_reduce(lambda text: [], says("Each"), joined))).text == "[]"
+
+
+async def test_the_reason_of_a_failure_and_the_metadata_of_a_message_are_passed_on() -> None:
+    failures: list[Any] = []
+    heard: list[Turn] = []
+    last = Agent("Last")
+
+    @last.skill(replies="task")
+    async def hear(turn: Turn) -> str:
+        """Hears."""
+        heard.append(turn)
+        return "heard"
+
+    async def add(a: int, b: int) -> int:
+        """Adds."""
+        return a + b
+
+    def note(failure: PartFailure) -> bool:
+        failures.append((failure.reason, failure.spent.calls))
+        return True
+
+    twice = sequence(last, last, str.upper, name="Twice")
+    gone = part("http://127.0.0.1:9", retries=0)
+    made = fallback(gone, add, lambda text: 1 / 0, twice, when=note)
+    async with served(made, drain=0.2) as remote:
+        done = await remote.send("go", message_metadata={"skill": made.key, "own": 1})
+        await remote.send("go", references=[done])
+    assert failures[:3] == [("unreachable", 1), ("refused", 1), ("failed", 0)]
+    assert "skill" not in heard[0].metadata
+    assert heard[0].metadata["own"] == 1
+    first, second = (turn.task_id for turn in heard[:2])
+    references = [turn.message.reference_task_ids for turn in heard]
+    assert references[1:3] == [(first,), (first, second)]

@@ -10,6 +10,13 @@ import pytest
 
 import parley
 from parley import Agent, AgentExtension, CallContext, Caller, Task, TaskState, Turn
+from parley.extensions.declared import (
+    SKILL_SCHEMAS,
+    CompositionPicture,
+    FileTransfer,
+    SkillSchema,
+    schemas_on,
+)
 from parley.extensions.message_timestamps import MessageTimestamps
 from parley.extensions.task_search import (
     SEARCH,
@@ -17,7 +24,9 @@ from parley.extensions.task_search import (
     SearchTasksRequest,
     SearchTasksResponse,
     TaskSearch,
+    search,
 )
+from parley.extensions.usage import USAGE, Spent, UsageRequest, report, spent_on
 from parley.model.errors import (
     ExtensionSupportRequiredError,
     InternalError,
@@ -26,8 +35,11 @@ from parley.model.errors import (
     UnsupportedOperationError,
 )
 from parley.model.extensions import Extension, method
+from parley.model.operations import ListTasksRequest, ListTasksResponse
+from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.service import A2AService
 from parley.model.struct import A2AStruct
+from parley.model.tasks import TaskStatus
 from parley.server.run import serving
 from tests.kit.http import JSON, ask, call, post
 
@@ -343,3 +355,108 @@ async def test_one_call_looks_at_a_bounded_number_of_tasks(monkeypatch: Any, ser
             SEARCH, SearchTasksRequest(text="needle", page_token=page.next_page_token)
         )
         assert [task.id for task in page.tasks] == [first.id]
+
+
+class Listing:
+    """A service that lists prepared pages of texts, and keeps the requests for them."""
+
+    def __init__(self, *pages: str) -> None:
+        self.pages = pages
+        self.asked: list[ListTasksRequest] = []
+
+    async def list_tasks(self, request: ListTasksRequest, context: Any) -> ListTasksResponse:
+        self.asked.append(request)
+        number, status = len(self.asked), TaskStatus(state=TaskState.COMPLETED)
+        found = []
+        for text in self.pages[number - 1].split():
+            made = Artifact(artifact_id="a", name=text, parts=(Part(text="x"),))
+            found.append(Task(id=text, context_id="c", status=status, artifacts=(made,)))
+        token = str(number) if number < len(self.pages) else ""
+        return ListTasksResponse(
+            tasks=tuple(found), next_page_token=token, page_size=0, total_size=0
+        )
+
+    async def found(self, **filters: Any) -> tuple[str, str]:
+        service: Any = self
+        page = await search(service, SearchTasksRequest(**filters), CallContext())
+        return " ".join(task.id for task in page.tasks), page.next_page_token
+
+
+@pytest.mark.parametrize(
+    ("pages", "size", "expected"),
+    [
+        (["Hit miss", "miss", "Hit"], 2, ("Hit Hit", "")),  # all pages are full
+        (["Hit miss", "miss"], 3, ("Hit", "1")),  # a match on a cut page
+        (["miss", "miss Hit"], 3, ("Hit", "")),  # no match on a cut page
+        (["Hit", "miss"], 1, ("Hit", "1")),
+    ],
+)
+async def test_a_search_ends_with_its_page_or_with_a_cut_page(
+    pages: Any, size: int, expected: Any
+) -> None:
+    assert await Listing(*pages).found(text="hit " * 32, page_size=size) == expected
+
+
+@pytest.mark.parametrize(("limit", "most"), [("LISTS", 2), ("TASKS", 2), ("CHARACTERS", 10)])
+async def test_a_search_ends_at_each_of_its_limits(
+    monkeypatch: pytest.MonkeyPatch, limit: str, most: int
+) -> None:
+    for more, token in ((0, "2"), (1, "")):
+        monkeypatch.setattr(f"parley.extensions.task_search.MOST_{limit}", most + more)
+        assert await Listing("miss", "miss", "miss").found(text="hit") == ("", token)
+    with pytest.raises(InvalidParamsError, match="at most 32 words"):
+        await Listing("").found(text="x " * 33)
+
+
+@pytest.mark.parametrize(
+    ("filters", "reads"),
+    [
+        ({"metadata": {"n": 1}}, True),
+        ({"states": [*TaskState][1:3]}, False),
+        ({"include_artifacts": True}, True),
+    ],
+)
+async def test_a_search_reads_content_only_for_its_filters_or_its_result(
+    filters: Any, reads: bool
+) -> None:
+    await (pages := Listing("")).found(**filters)
+    [asked] = pages.asked
+    assert (asked.include_artifacts, asked.status) == (reads, TaskState.UNSPECIFIED)
+
+
+# -- usage and declarations --------------------------------------------------------------------
+
+
+async def test_the_days_of_a_usage_report_have_a_limit() -> None:
+    async def usage_of(context: Any, days: int) -> int:
+        return days
+
+    service: Any = Listing()
+    service.usage_of = usage_of
+    for days in (1, 400):
+        assert await report(service, UsageRequest(days=days), CallContext()) == days
+    with pytest.raises(InvalidParamsError, match="between 1 and 400"):
+        await report(service, UsageRequest(days=401), CallContext())
+
+
+def test_the_costs_in_a_task_are_summed() -> None:
+    parts, metadata = (Part(text="x"),), {USAGE: {"tokens": 2**54, "cost": 0.5, "calls": 2}}
+    said = Message(message_id="m", role=Role.AGENT, parts=parts, metadata=metadata)
+    made = Artifact(artifact_id="a", parts=parts, metadata={USAGE: {"tokens": 7}})
+    status = TaskStatus(state=TaskState.COMPLETED, message=said)
+    task = Task(id="t", context_id="c", status=status, artifacts=(made, made), metadata=metadata)
+    assert spent_on(task) == Spent(calls=4, tokens=14, cost=1.0)
+
+
+def test_the_card_has_each_declaration() -> None:
+    skills = {"good": {"input": {"type": "string"}}, "bad": 7}
+    schemas = AgentExtension(uri=SKILL_SCHEMAS, params={"skills": skills})
+    picture = CompositionPicture("flowchart", "<svg/>")
+    files = FileTransfer(upload_url="http://a", max_bytes=9, inline_bytes=8)
+    agent = Agent("Declares", extensions=["urn:own", schemas, picture, files])
+    agent.skill(hello)
+    card = agent.card("http://a")
+    assert schemas_on(card) == {"good": SkillSchema(input={"type": "string"})}
+    declared = {each.uri: each.params for each in card.capabilities.extensions}
+    assert declared[picture.uri] == {"mermaid": picture.mermaid}
+    assert declared[files.uri] == {"uploadUrl": "http://a", "maxBytes": 9, "inlineBytes": 8}

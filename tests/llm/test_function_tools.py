@@ -11,6 +11,8 @@ import pytest
 
 from parley import BlockingTurn, Part, Turn
 from parley.llm import FunctionTool, ToolFailed
+from parley.llm.conversation import shortened, type_of
+from parley.llm.function_tools import read_docstring
 
 pytestmark = pytest.mark.anyio
 
@@ -165,3 +167,22 @@ def test_the_turn_is_no_parameter_of_the_model() -> None:
 
     for function in (later, now):
         assert list(FunctionTool(function).parameters["properties"]) == ["city"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}Params:\n  city: which\n    city",
+        "{}Arguments:\n  city: which\n\n    city",
+        "{}Parameters\n---\ncity\n  which city\n\nReturns\n---\nday",
+        "{}:returns: a day\n:param city: which\n  city",
+    ],
+)
+def test_a_docstring_describes_each_parameter(text: str) -> None:
+    assert read_docstring(text.format("Tell.\n\n")) == ("Tell.", {"city": "which city"})
+
+
+def test_a_file_has_the_type_of_its_name() -> None:
+    files = [Part(raw=b"", filename="a.png"), Part(url="http://a/b.png"), Part(raw=b"")]
+    assert [*map(type_of, files)] == ["image/png", "image/png", "application/octet-stream"]
+    assert shortened("abc", 3) == "abc"

@@ -28,6 +28,7 @@ from parley.llm import (
     llm_agent,
     model_run,
 )
+from parley.llm.conversation import estimated
 from parley.llm.model import ModelReply
 from parley.llm.token_budget import Tally, TokenSpending
 from parley.model.backoff import Backoff
@@ -339,6 +340,7 @@ async def test_a_reply_counts_once_if_the_process_dies_before_the_count_is_logge
         await spending.count(3, msgspec.structs.replace(reply, id="b"))
         context = await turn.recall("llm:tokens")
         used.append((context[1], (await spending._of_caller()).used))
+        assert spending._read(msgspec.json.encode(Tally(1, 50))).used == 0  # of another day
         return "done"
 
     async with parley.connect(agent) as remote:
@@ -618,6 +620,7 @@ def test_what_cannot_be() -> None:
         ModelLoop(tools=[3])
     with pytest.raises(ValueError, match="turn of a token budget"):
         TokenBudget(turn=0)
+    assert TokenBudget(turn=1).turn == 1
     assert issubclass(RunStopped, Exception)
 
 
@@ -632,3 +635,62 @@ async def test_a_package_that_a_tool_needs_is_missed_when_the_server_starts(
     with pytest.raises(Exception, match=r'lift need the package mcp: pip install "parley-a2a\[mcp'):
         async with parley.connect(helper) as remote:
             await remote.send("Hello")
+
+
+async def test_each_call_of_a_reply_gets_one_result_under_its_own_id(raw, monkeypatch) -> None:
+    monkeypatch.setattr("parley.llm.tool_calls.MAX_CALLS", 5)
+
+    async def look(what: str) -> str:
+        return what
+
+    def reply(*calls):
+        made = [
+            {"index": n, "id": "c", "function": {"name": name, "arguments": arguments}}
+            for n, (name, arguments) in enumerate(calls)
+        ]
+        return events({"content": "Hm."}, {"tool_calls": made}, {"finish": "tool_calls"})
+
+    asked = ("ask_user", '{"question":" "}'), ("ask_user", '{"question":7}')
+    calls = ("look", '{"what":""}'), ("look", ""), ("", "{}"), *asked, ("look", "{}")
+    end = events({"content": " "}, {"finish": "length"})
+    raw.will(reply(*calls), end, reply(calls[0]), end)
+    async with parley.connect(made(raw, tools=[look], ask_user=True)) as remote:
+        async with remote.stream("Go") as stream:
+            seen = [run_progress(e) async for e in stream if isinstance(e, TaskStatusUpdateEvent)]
+        task = await remote.get(stream.task_id)
+        await remote.send("Again", context_id=task.context_id)
+    assert task.text == "Hm."  # an empty answer leaves the text before the calls
+    _, said, *results = raw.bodies[1]["messages"]
+    sent = [(call["id"], call["type"], call["function"]["name"]) for call in said["tool_calls"]]
+    names = ["look", "look", "unknown", "ask_user", "ask_user", "look"]
+    ids = ["c", "c_2", "c_3", "c_4", "c_5", "c_6"]
+    assert sent == [(ids[n], "function", names[n]) for n in range(6)]
+    assert [each["tool_call_id"] for each in results] == ids
+    texts = ["nothing", "Error: these", "Error: there", *["Error: question"] * 2, "Error: only 5"]
+    assert all(each["content"].startswith(texts[n]) for n, each in enumerate(results))
+    # An id of an earlier exchange is not used again.
+    assert raw.bodies[3]["messages"][-1]["tool_call_id"] == "c_7"
+    shown = [each for each in seen if each and each["kind"] == "toolResult"]
+    assert {each["id"] for each in shown if "isError" in each} == {*ids[1:5]}
+
+
+async def test_thinking_counts_where_an_endpoint_does_not_report_usage(raw) -> None:
+    for deltas in (
+        [{"content": "<think>" + "x" * 400 + "</think>Yes."}],
+        [{"reasoning": "x" * 400}, {"content": "Yes."}],
+    ):
+        raw.will(events(*deltas, {"finish": "stop"}, usage=False))
+        async with parley.connect(made(raw)) as remote:
+            task = await remote.send("Hello?")
+        asked, replied = estimated(raw.bodies[0]["messages"]), estimated(["Yes.", []])
+        assert spent_on(task) == Spent(tokens=asked + replied + 100)
+
+
+async def test_an_answer_of_a_type_is_found_among_words(raw) -> None:
+    values = ['{"name": "Oslo"}', '{"name": "Oslo", "people": 7} is it']
+    raw.will(*[events({"content": each}, {"finish": "stop"}) for each in values])
+    async with parley.connect(made(raw, output=City)) as remote:
+        task = await remote.send("A city")
+    data = {"name": "Oslo", "people": 7}
+    assert task.artifacts[0].parts == (Part(data=data, media_type="application/json"),)
+    assert raw.bodies[1]["messages"][2] == {"role": "assistant", "content": values[0]}

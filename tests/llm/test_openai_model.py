@@ -319,6 +319,7 @@ async def test_an_endpoint_that_is_not_there(raw) -> None:
     with pytest.raises(ModelFailed, match=r"cannot reach .* http://127.0.0.1:9/v1") as caught:
         await said(nowhere)
     assert "pass" not in str(caught.value) + repr(nowhere)
+    assert "ollama" not in str(caught.value)
 
 
 async def test_connections_are_kept_open_within_a_block(raw) -> None:
@@ -354,3 +355,34 @@ async def test_a_model_without_a_name(raw) -> None:
 def test_calls_are_values() -> None:
     assert ModelToolCall(id="1", name="x").arguments == "{}"
     assert refusing("x", HELLO)({"x": 1}).status_code == 400
+
+
+async def test_a_request_has_each_option_that_is_given_and_no_other(raw) -> None:
+    ended = [{"raw": {"choices": each}} for each in (None, [{"delta": {}, "finish_reason": None}])]
+    raw.will(events({"finish": "length"}, *ended))
+    given = {"messages": [], "temperature": 0.0, "max_tokens": 7, "model": "other"}
+    assert (await said(model(raw)))[-1].finish_reason == "length"
+    await said(model(raw), ModelRequest(**given))
+    always = {"stream": True, "stream_options": {"include_usage": True}}
+    assert raw.bodies == [
+        {"model": "qwen3:8b", "messages": ASKED.messages, **always},
+        {**given, **always},
+    ]
+
+
+@pytest.mark.parametrize(("status", "times"), [(409, 2), (429, 2), (500, 2), (410, 1), (430, 1)])
+async def test_only_a_temporary_failure_is_asked_again(raw, status, times) -> None:
+    raw.will(refusal(status))
+    with pytest.raises(ModelFailed):
+        await said(model(raw, retries=1))
+    assert len(raw.bodies) == times
+
+
+async def test_a_reply_may_have_exactly_the_limit_and_calls_count(raw, monkeypatch) -> None:
+    monkeypatch.setattr(openai_model, "MAX_REPLY", 1000)
+    deltas = [named("one", index=index) for index in range(11)]
+    raw.will(*[events(*deltas[:count], {"finish": "tool_calls"}) for count in (10, 11)])
+    found = calls(await said(model(raw)))
+    assert found == [(f"call_{number}", "one", "{}") for number in range(1, 11)]
+    with pytest.raises(ModelFailed, match="more than 1,000 characters"):
+        await said(model(raw))
