@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from parley import Message, Part, Role, TaskArtifactUpdateEvent, TaskState
+from parley import Message, Part, Role, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 from parley.compose import Budget, Composition, Outcome, Spent, fallback, parallel, part, sequence
 from parley.compose.outcome import Spending
 from parley.extensions import CallChain, Chain, Usage
@@ -179,11 +179,14 @@ def test_a_call_returns_its_reserve_when_its_cost_is_known() -> None:
     given = [spending.set_aside(share) for share in (3, 2, 1)]
     assert given == [Budget(calls=3, tokens=30, cost=0.25)] * 3
     assert spending.left == Budget(calls=2, tokens=30, cost=0.25)
+    costs = []
     for share, each in zip((3, 2, 1), given, strict=True):
         spending.account(each, share, Outcome(part="A", spent=Spent(calls=1, tokens=29)))
-    assert spending.left == Budget(calls=6, tokens=3, cost=0.75)
+        costs.append(spending.left.cost)
+    assert costs == [0.5, 0.75, 0.75]
     spending.add(Outcome(part="A", spent=Spent(tokens=2)))
-    assert (spending.exhausted, spending.set_aside(9).tokens) == ("", 1)
+    assert (spending.left, spending.exhausted) == (Budget(calls=6, tokens=1, cost=0.75), "")
+    assert spending.set_aside(12) == Budget(calls=1, tokens=1, cost=0.0625)
 
 
 async def test_the_artifact_of_a_limited_composition_states_the_whole_cost() -> None:
@@ -193,3 +196,5 @@ async def test_the_artifact_of_a_limited_composition_states_the_whole_cost() -> 
     [shown] = [event for event in events if isinstance(event, TaskArtifactUpdateEvent)]
     assert shown.artifact.metadata == Usage.says(Spent(calls=2, tokens=120, cost=0.0))
     assert shown.last_chunk
+    said = [e.status.message for e in events if isinstance(e, TaskStatusUpdateEvent)]
+    assert [message.text for message in said if message] == ["One: One(go)"]  # no result
