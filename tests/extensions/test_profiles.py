@@ -25,6 +25,7 @@ from parley import (
 )
 from parley.extensions.call_chain import CallChain, Chain, ChainBudget, with_deadline
 from parley.extensions.profile import Profile, Profiles
+from parley.extensions.questions import Question, question, schema_part
 from parley.model.errors import InternalError, InvalidParamsError, PermissionDeniedError
 from parley.model.extensions import CALL_CHAIN, Extension
 from parley.model.operations import (
@@ -434,6 +435,25 @@ def test_a_request_names_each_extension_that_changed_its_message_or_has_data_in_
         asked = Profile([Asker(change), Mood()]).ask(REQUEST)
         message = replace(change(REQUEST).message, extensions=expected)
         assert asked == replace(change(REQUEST), message=message)
+
+
+def test_a_hook_cannot_change_the_id_of_an_artifact() -> None:
+    artifact = Artifact(artifact_id="a", parts=HELLO.parts)
+    event = TaskArtifactUpdateEvent(task_id="t", context_id="c", artifact=artifact)
+    with pytest.raises(InternalError):
+        Profile([Meddler(other_id)]).send(event)
+
+
+def test_a_question_is_found_by_its_media_type_or_its_members() -> None:
+    part, other = schema_part({"type": "string"}), Part(data={"schema": {}, "more": 1})
+    typed = replace(other, media_type=part.media_type)
+    for asked, schema in (
+        (part, {"type": "string"}),
+        (Part(data=part.data), {"type": "string"}),
+        (typed, {}),
+    ):
+        message = replace(HELLO, parts=(*HELLO.parts, asked, other))
+        assert question(message) == Question("Hi", schema)
 
 
 def test_the_number_of_kept_profiles_is_bounded() -> None:
