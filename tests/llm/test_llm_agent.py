@@ -651,7 +651,7 @@ async def test_each_call_of_a_reply_gets_one_result_under_its_own_id(raw, monkey
         return events({"content": "Hm."}, {"tool_calls": made}, {"finish": "tool_calls"})
 
     asked = ("ask_user", '{"question":" "}'), ("ask_user", '{"question":7}')
-    calls = ("look", '{"what":""}'), ("look", ""), ("", "{}"), *asked, ("look", "{}")
+    calls = ("look", '{"what":""}'), ("look", "{"), ("", "{}"), *asked, ("look", "{}")
     end = events({"content": " "}, {"finish": "length"})
     raw.will(reply(*calls), end, reply(calls[0]), end)
     async with parley.connect(made(raw, tools=[look], ask_user=True)) as remote:
@@ -660,13 +660,14 @@ async def test_each_call_of_a_reply_gets_one_result_under_its_own_id(raw, monkey
         task = await remote.get(stream.task_id)
         await remote.send("Again", context_id=task.context_id)
     assert task.text == "Hm."  # an empty answer leaves the text before the calls
+    assert [tool["type"] for tool in raw.bodies[0]["tools"]] == ["function"] * 2
     _, said, *results = raw.bodies[1]["messages"]
     sent = [(call["id"], call["type"], call["function"]["name"]) for call in said["tool_calls"]]
     names = ["look", "look", "unknown", "ask_user", "ask_user", "look"]
     ids = ["c", "c_2", "c_3", "c_4", "c_5", "c_6"]
     assert sent == [(ids[n], "function", names[n]) for n in range(6)]
     assert [each["tool_call_id"] for each in results] == ids
-    texts = ["nothing", "Error: these", "Error: there", *["Error: question"] * 2, "Error: only 5"]
+    texts = ["nothing", "Error: the arg", "Error: there", *["Error: question"] * 2, "Error: only 5"]
     assert all(each["content"].startswith(texts[n]) for n, each in enumerate(results))
     # An id of an earlier exchange is not used again.
     assert raw.bodies[3]["messages"][-1]["tool_call_id"] == "c_7"
