@@ -28,31 +28,6 @@ def given(worker: Worker, index: int = 0) -> Any:
     return chain
 
 
-async def test_a_composition_that_has_spent_its_calls_says_so() -> None:
-    workers = [Worker(name) for name in ("One", "Two", "Three")]
-    agent = sequence(*[each.agent for each in workers], budget=Budget(calls=2), name="Line")
-    async with client(agent) as remote:
-        done = await remote.send("go")
-        assert (done.state, done.text) == (
-            TaskState.FAILED,
-            "Three: the budget of 2 calls is spent",
-        )
-    assert [len(each.began) for each in workers] == [1, 1, 0]
-
-
-@pytest.mark.slow
-async def test_what_the_parts_of_a_part_spend_counts_and_their_budget_shrinks() -> None:
-    one, two, three = Worker("One"), Worker("Two"), Worker("Three")
-    inner = sequence(one.agent, two.agent, name="Inner")
-    async with client(sequence(inner, three.agent, budget=Budget(calls=3), name="O")) as remote:
-        assert (await remote.send("go")).text == "Three: the budget of 3 calls is spent"
-    assert [given(each).budget for each in (one, two)] == [Budget(calls=1), Budget(calls=0)]
-    async with client(sequence(inner, three.agent, budget=Budget(calls=4), name="P")) as remote:
-        done = await remote.send("go")
-        assert done.text == "Three(Two(One(go)))"
-        assert spent_on(done) == Spent(calls=4)
-
-
 async def test_tokens_and_costs_that_parts_report_are_subtracted() -> None:
     workers = [Worker(name, tokens=100) for name in ("One", "Two", "Three")]
     agent = sequence(*[each.agent for each in workers], budget=Budget(tokens=150), name="Line")
@@ -87,14 +62,6 @@ async def test_the_callers_budget_holds_within_the_compositions_own() -> None:
         said = CallChain.says(Chain(budget=Budget(calls=0)))
         done = await remote.send("go", metadata=said)
         assert done.text == "One: the budget of 0 calls is spent"
-
-
-async def test_an_agent_elsewhere_gets_the_budget_too() -> None:
-    worker = Worker("One")
-    agent = sequence("https://one.test", budget=Budget(calls=3), name="Line")
-    async with client(agent, remotes={"https://one.test": worker.agent}) as remote:
-        assert (await remote.send("go")).text == "One(go)"
-    assert given(worker).budget == Budget(calls=2)
 
 
 async def test_deadlines_shrink_down_the_chain() -> None:

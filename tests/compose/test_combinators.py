@@ -10,7 +10,6 @@ import pytest
 
 from parley import Agent, Execution, Task, TaskState, Turn
 from parley.compose import (
-    Budget,
     Composition,
     PartFailure,
     broadcast,
@@ -150,12 +149,6 @@ async def test_a_quorum_that_cannot_be_reached_fails_before_the_last_part_answer
     assert slow.canceled.is_set()
     assert task.state is TaskState.FAILED
     assert "3 of 3 had to agree: A / B answered differently" in task.text
-
-
-async def test_a_tie_fails_and_names_the_sides() -> None:
-    voters = [says(name, "yes" if name in "AB" else "no") for name in "ABCD"]
-    task = await answer(quorum(*voters, need=3))
-    assert "A and B / C and D answered differently" in task.text
 
 
 async def test_what_counts_as_the_same_is_for_the_author_to_say() -> None:
@@ -378,12 +371,6 @@ async def test_what_cannot_be_split_fails_before_any_item(split: Any, why: str) 
     assert counting.most == 0
 
 
-async def test_no_items_are_an_empty_result() -> None:
-    counting = Counting()
-    made = map_reduce(lambda text: [], counting.agent, lambda outcomes: f"{len(outcomes)} items")
-    assert (await answer(made)).text == "0 items"
-
-
 async def test_a_crash_in_the_middle_asks_for_no_item_again() -> None:
     heard: list[str] = []
     hour = timedelta(hours=1)
@@ -406,35 +393,6 @@ async def test_a_crash_in_the_middle_asks_for_no_item_again() -> None:
 
 
 # -- together ----------------------------------------------------------------------------------
-
-
-async def test_combinators_nest_over_local_and_remote_agents_and_functions() -> None:
-    remote_hotels = ScriptedAgent("Hotels").on().replies("Room 7")
-
-    def upper(text: str) -> str:
-        return text.upper()
-
-    def choose(text: str) -> str:
-        return "find" if "ROOM" in text else "other"
-
-    inner = fallback(
-        retry(part(FAR, name="Hotels"), attempts=2, backoff=0), says("Nobody"), name="Find"
-    )
-    made = sequence(
-        upper,
-        route(choose, inner, says("Other")),
-        broadcast(says("Echo"), quorum(says("X", "1"), says("Y", "1"), name="Vote")),
-        name="All",
-    )
-    async with client(made, remotes={FAR: remote_hotels}) as remote:
-        task = await remote.send("a room")
-    assert task.state is TaskState.COMPLETED
-    assert "Echo: Room 7" in task.text
-    assert "Vote: 1" in task.text
-    assert remote_hotels.texts == ["A ROOM"]
-    picture = made.mermaid()
-    for name in ("Hotels", "Vote (quorum)", "Find (fallback)"):
-        assert name in picture.replace("#40;", "(").replace("#41;", ")")
 
 
 async def test_a_function_that_is_a_part_may_hand_the_conversation_over() -> None:
@@ -463,18 +421,6 @@ async def test_a_handoff_cancels_the_parts_that_still_work() -> None:
         assert slow.canceled.is_set()
 
 
-async def test_a_combining_function_may_hand_the_conversation_over() -> None:
-    human = says("Human", "a person")
-    made = broadcast(
-        says("A", "?"), says("B", "?"), combine=lambda found: handoff(human), handoffs=[human]
-    )
-    async with client(made) as remote:
-        first = await remote.send("help")
-        assert first.text == "a person"
-        again = await remote.send("more", context_id=first.context_id)
-        assert again.text == "a person"
-
-
 async def test_a_part_may_be_given_twice_and_in_a_nested_composition() -> None:
     async def loud(turn: Turn) -> str:
         """Says it louder."""
@@ -483,14 +429,6 @@ async def test_a_part_may_be_given_twice_and_in_a_nested_composition() -> None:
     one = says("One")
     made = sequence(parallel(loud, loud, one, one, name="Inner"), loud, sequence(one), name="Outer")
     assert (await answer(made)).text.count("go") == 4
-
-
-async def test_a_lambda_gets_the_text() -> None:
-    billing, support = says("Billing", "B"), says("Support", "S")
-    routed = route(lambda text: "Billing" if "invoice" in text else "Support", billing, support)
-    assert (await answer(routed, "an invoice")).text == "B"
-    counted = map_reduce(lambda text: text.split(), says("W"), lambda found: str(len(found)))
-    assert (await answer(counted, "a b c")).text == "3"
 
 
 async def _late(*given: Any) -> bool:
@@ -530,13 +468,6 @@ async def _late(*given: Any) -> bool:
 def test_a_mistake_is_refused_with_what_would_be_right(build: Any, says_: str) -> None:
     with pytest.raises((TypeError, ValueError), match=says_):
         build(says("A"))
-
-
-async def test_a_budget_bounds_all_of_a_nested_composition() -> None:
-    inner = broadcast(says("A", "a"), says("B", "b"), name="Inner")
-    task = await answer(sequence(inner, says("C", "c"), budget=Budget(calls=2)))
-    assert task.state is TaskState.FAILED
-    assert "the budget" in task.text
 
 
 # -- small rules -------------------------------------------------------------------------------

@@ -7,8 +7,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-import parley
-from parley import Agent
 from parley.compose import parallel, part, sequence
 from parley.compose.drawing import MOST_NODES
 from tests.compose.parts import Worker
@@ -65,22 +63,3 @@ def test_what_is_large_is_drawn_closed_and_in_bounds() -> None:
     whole = sequence(*[part(wide, name=f"w{n}") for n in range(40)], name="Whole")
     assert whole.mermaid().count("-->") < 3 * MOST_NODES
     assert len(whole.svg()) < 200_000
-
-
-@pytest.mark.anyio
-async def test_the_card_and_the_page_of_a_composition_have_the_picture() -> None:
-    agent = sequence(shout, Worker("One").agent, name="Line")
-    app = parley.asgi(agent, drain=0)
-    async with parley.connect(app) as remote:
-        [said] = [
-            each.params
-            for each in remote.card.capabilities.extensions
-            if each.uri == "urn:parley:composition:v1"
-        ]
-        assert said == {"mermaid": agent.mermaid()}
-        assert remote.card.description == "Sequence of Shout and One."
-        [skill] = remote.card.skills
-        assert (skill.id, skill.tags) == ("line", ("one",))
-    plain = sequence(shout, name="Line", picture=False)
-    assert all("composition" not in each.uri for each in plain.extensions)
-    assert isinstance(plain, Agent)

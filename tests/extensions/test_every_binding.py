@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 import parley
 from parley import (
     Agent,
-    AgentExtension,
     AgentSkill,
     Caller,
     CardDetails,
@@ -23,15 +21,7 @@ from parley import (
     TaskState,
     Turn,
 )
-from parley.extensions import (
-    SEARCH,
-    IdempotentSend,
-    MessageTimestamps,
-    ResumableStreams,
-    SearchTasksRequest,
-    SearchTasksResponse,
-    TaskSearch,
-)
+from parley.extensions import MessageTimestamps, TaskSearch
 from parley.model.errors import (
     ContentTypeNotSupportedError,
     InvalidParamsError,
@@ -43,7 +33,7 @@ from parley.model.operations import SendMessageRequest, SubscribeToTaskRequest
 from parley.model.struct import Timestamp
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions
-from tests.kit.http import JSON, call, connection
+from tests.kit.http import JSON, connection
 from tests.kit.servers import WAYS, grpc_of
 
 pytestmark = pytest.mark.anyio
@@ -123,15 +113,6 @@ async def test_what_an_extension_refuses_is_refused(remote: parley.RemoteAgent) 
         await remote.service.send_message(request, remote.context)
 
 
-async def test_methods_are_of_the_http_bindings_in_1_0(remote: parley.RemoteAgent) -> None:
-    if remote.interface.protocol_binding == "GRPC" or remote.version == "0.3":
-        with pytest.raises(UnsupportedOperationError, match="tasks/search"):
-            await remote.call(SEARCH, SearchTasksRequest(text="nothing"))
-    else:
-        found = await remote.call(SEARCH, SearchTasksRequest(text="nothing like it"))
-        assert found == SearchTasksResponse(tasks=(), next_page_token="")
-
-
 async def test_what_the_agent_gives_is_told_to_those_who_take_none(
     remote: parley.RemoteAgent,
 ) -> None:
@@ -181,30 +162,6 @@ def uris(agent: Agent) -> list[str]:
     return [extension.uri for extension in agent.card("http://a").capabilities.extensions]
 
 
-def test_a_card_has_those_that_are_chosen() -> None:
-    assert {RESUMABLE_STREAMS, IDEMPOTENT_SEND} <= {*uris(bare())}
-    assert uris(bare(card=CardDetails(default_extensions=False))) == []
-    assert uris(bare(card=CardDetails(default_extensions=[IDEMPOTENT_SEND]))) == [IDEMPOTENT_SEND]
-    own = AgentExtension(uri="urn:own")
-    assert uris(bare(card=CardDetails(default_extensions=False), extensions=[own])) == ["urn:own"]
-    declared = bare(card=CardDetails(default_extensions=False), extensions=[ResumableStreams()])
-    assert uris(declared) == [RESUMABLE_STREAMS]
-
-
-@pytest.mark.parametrize(
-    ("chosen", "kind", "words"),
-    [
-        (IDEMPOTENT_SEND, TypeError, r"write default_extensions=\['urn:parley:idempotent"),
-        (["urn:own"], ValueError, "names 'urn:own', which is none of them; they are urn:parley"),
-        ([IdempotentSend()], ValueError, "which is none of them"),
-        (None, TypeError, "is True, False or a list of URIs, not None"),
-    ],
-)
-def test_what_is_none_of_them_is_refused(chosen: Any, kind: type[Exception], words: str) -> None:
-    with pytest.raises(kind, match=words):
-        bare(card=CardDetails(default_extensions=chosen))
-
-
 @pytest.fixture(scope="module")
 async def extensions_address() -> AsyncIterator[str]:
     app = parley.asgi(bare(card=CardDetails(default_extensions=False)))
@@ -248,16 +205,6 @@ async def test_events_have_no_numbers_and_repeats_are_new(
         with pytest.raises(UnsupportedOperationError) as caught:
             await anext(aiter(remote.service.subscribe_to_task(request, context)))
     assert "Last-Event-ID" not in str(caught.value)
-
-
-async def test_a_frame_has_no_id(extensions_address: str) -> None:
-    part = {"messageId": "m-2", "role": "ROLE_USER", "parts": [{"text": "go"}]}
-    async with connection(extensions_address) as http:
-        await http.request("POST", "/", call("SendStreamingMessage", {"message": part}), {**JSON})
-        assert (await http.head())[0] == 200
-        frames = [frame async for frame in http.frames()]
-    assert len(frames) > 2
-    assert all(frame.startswith("data: ") and json.loads(frame[6:]) for frame in frames)
 
 
 async def test_schemas_and_files_are_left_out_too(tmp_path: Any) -> None:

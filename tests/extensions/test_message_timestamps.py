@@ -8,7 +8,7 @@ import pytest
 
 from parley import Agent, CallContext, Message, Turn
 from parley.extensions.message_timestamps import MESSAGE_TIMESTAMPS, MessageTimestamps
-from parley.extensions.resumable_streams import ResumableStreams, number_of, numbered
+from parley.extensions.resumable_streams import number_of, numbered
 from parley.model.errors import InvalidParamsError
 from parley.model.extensions import RESUMABLE_STREAMS
 from parley.model.parts import Part, Role
@@ -41,23 +41,6 @@ def stamped() -> Agent:
     return agent
 
 
-async def test_everything_that_is_said_has_its_moment(talk: Any) -> None:
-    async with talk(stamped()) as caller:
-        reply = await caller.send("Hi", context=IN_FORCE)
-        assert MessageTimestamps.of(reply) == NOON
-        task = await caller.task("Hi", metadata={"skill": "make"}, context=IN_FORCE)
-        assert [MessageTimestamps.of(said) for said in task.history] == [NOON, NOON]
-        assert MessageTimestamps.of(task.artifacts[0]) == NOON
-        assert task.artifacts[0].extensions == (MESSAGE_TIMESTAMPS,)
-
-
-async def test_a_moment_that_the_caller_gives_stays(talk: Any) -> None:
-    metadata = {"skill": "make", **MessageTimestamps.says(DAWN)}
-    async with talk(stamped()) as caller:
-        task = await caller.task("Hi", metadata=metadata, context=IN_FORCE)
-        assert MessageTimestamps.of(task.history[0]) == DAWN
-
-
 @pytest.mark.parametrize("said", ["yesterday", {}, {"timestamp": 7}, {"timestamp": "12:00"}])
 async def test_a_moment_that_is_none_is_refused_with_its_place(talk: Any, said: Any) -> None:
     async with talk(stamped()) as caller:
@@ -65,14 +48,6 @@ async def test_a_moment_that_is_none_is_refused_with_its_place(talk: Any, said: 
             await caller.send("Hi", metadata={MESSAGE_TIMESTAMPS: said}, context=IN_FORCE)
         (violation,) = raised.value.violations
         assert violation.field == f"metadata.{MESSAGE_TIMESTAMPS}.timestamp"
-
-
-async def test_agent_and_client_stamp_their_own(serve: Any) -> None:
-    client = MessageTimestamps(clock=lambda: DAWN)
-    async with serve(stamped(), extensions=[client]) as remote:
-        task = await remote.send("Hi", message_metadata={"skill": "make"})
-        assert MessageTimestamps.of(task.history[0]) == DAWN
-        assert MessageTimestamps.of(task.artifacts[0]) == NOON
 
 
 async def test_a_message_that_is_sent_again_has_the_same_moment(serve: Any) -> None:
@@ -95,17 +70,6 @@ def test_the_number_of_an_event_travels_in_its_metadata() -> None:
     assert number_of(sent) == 7
     task = Task(id="t", context_id="c", status=TaskStatus(state=TaskState.WORKING))
     assert number_of(numbered(StreamItem(task, 1))) == 1
-
-
-@pytest.mark.parametrize("said", [None, 7, {}, {"generation": -1}, {"generation": "3"}])
-def test_what_is_no_number_is_none(said: Any) -> None:
-    message = Message(
-        message_id="m",
-        role=Role.AGENT,
-        parts=(Part(text="x"),),
-        metadata={ResumableStreams.uri: said},
-    )
-    assert number_of(message) is None
 
 
 def test_what_has_no_number_is_sent_as_it_is() -> None:

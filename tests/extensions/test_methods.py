@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import logging
 from typing import Any
 
 import pytest
@@ -17,7 +15,6 @@ from parley.extensions.declared import (
     SkillSchema,
     schemas_on,
 )
-from parley.extensions.message_timestamps import MessageTimestamps
 from parley.extensions.task_search import (
     SEARCH,
     TASK_SEARCH,
@@ -27,13 +24,7 @@ from parley.extensions.task_search import (
     search,
 )
 from parley.extensions.usage import USAGE, Spent, UsageRequest, report, spent_on
-from parley.model.errors import (
-    ExtensionSupportRequiredError,
-    InternalError,
-    InvalidParamsError,
-    UnauthenticatedError,
-    UnsupportedOperationError,
-)
+from parley.model.errors import InvalidParamsError, UnauthenticatedError
 from parley.model.extensions import Extension, method
 from parley.model.operations import ListTasksRequest, ListTasksResponse
 from parley.model.parts import Artifact, Message, Part, Role
@@ -41,7 +32,7 @@ from parley.model.service import A2AService
 from parley.model.struct import A2AStruct
 from parley.model.tasks import TaskStatus
 from parley.server.run import serving
-from tests.kit.http import JSON, ask, call, post
+from tests.kit.http import ask, call, post
 
 pytestmark = pytest.mark.anyio
 
@@ -76,29 +67,6 @@ async def test_a_method_is_called_like_those_of_the_specification(serve: Any, bi
         assert raised.value.violations[0].field == "pageSize"
 
 
-@pytest.mark.parametrize("body", [{"textt": 7, "text": 7}, {"states": ["NO_STATE"]}, []])
-async def test_the_parameters_of_a_method_are_validated(body: Any) -> None:
-    headers = {"A2A-Extensions": TASK_SEARCH}
-    async with serving(parley.asgi(diary())) as url:
-        response = await post(url, call("tasks/search", body), headers)
-        assert response.error["code"] == -32602
-        data = json.dumps(body).encode()
-        response = await ask(url, "POST", "/tasks:search", data, {**JSON, **headers})
-        assert response.status == 400
-
-
-async def test_a_method_without_its_extension_names_it() -> None:
-    async with serving(parley.asgi(diary())) as url:
-        response = await post(url, call("tasks/search", {}))
-        assert response.error["code"] == -32008
-        assert TASK_SEARCH in response.error["message"]
-        metadata = response.error["data"][0]["metadata"]
-        assert metadata == {"requiredExtensions": TASK_SEARCH}
-        response = await ask(url, "POST", "/tasks:search", b"{}", JSON)
-        assert response.status == 400
-        assert TASK_SEARCH in response.body.decode()
-
-
 async def test_a_method_needs_the_version_that_it_is_of() -> None:
     headers = {"Content-Type": "application/json", "A2A-Extensions": TASK_SEARCH}
     async with serving(parley.asgi(diary())) as url:
@@ -108,17 +76,6 @@ async def test_a_method_needs_the_version_that_it_is_of() -> None:
             url, "POST", "/", call("tasks/search", {}), {**headers, "A2A-Version": "0.3"}
         )
         assert old.error["code"] == -32601
-
-
-async def test_a_method_is_served_only_where_an_agent_has_it(serve: Any) -> None:
-    agent = Agent("Plain")
-    agent.skill(hello)
-    async with serve(agent) as remote:
-        with pytest.raises(UnsupportedOperationError, match="does not declare"):
-            await remote.call(SEARCH, SearchTasksRequest())
-    async with serving(parley.asgi(agent)) as url:
-        response = await post(url, call("tasks/search", {}), {"A2A-Extensions": TASK_SEARCH})
-        assert response.error["code"] == -32601
 
 
 def hello() -> str:
@@ -166,35 +123,6 @@ class Counter(Extension):
 (COUNT,) = Counter.methods
 
 
-@pytest.mark.parametrize("binding", BINDINGS)
-async def test_a_request_without_tenant_and_a_get_are_fine(serve: Any, binding: str) -> None:
-    async with serve(diary(Counter()), extensions=[Counter()], binding=binding) as agent:
-        assert (await agent.call(COUNT, Query(word="heron"))) == Count(letters=5)
-
-
-@pytest.mark.parametrize("word", ["oops", "none"])
-@pytest.mark.parametrize("binding", BINDINGS)
-async def test_a_method_that_fails_says_nothing_of_why(
-    serve: Any, binding: str, word: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    options = {"extensions": [Counter()], "binding": binding, "retries": 0}
-    with caplog.at_level(logging.ERROR):
-        async with serve(diary(Counter()), **options) as agent:
-            with pytest.raises(InternalError) as raised:
-                await agent.call(COUNT, Query(word=word))
-    assert "secret" not in str(raised.value)
-    assert "letters/count" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("name", "path", "verb"),
-    [("GetTask", "/x", "GET"), ("own", "/tasks", "GET"), ("own", "tasks:own", "POST")],
-)
-def test_a_method_cannot_take_what_the_specification_has(name: str, path: str, verb: Any) -> None:
-    with pytest.raises(ValueError, match=r"choose another|begins with a slash"):
-        method("urn:x", name, Query, Count, count, path=path, verb=verb)
-
-
 # -- negotiation -------------------------------------------------------------------------------
 
 
@@ -203,18 +131,6 @@ async def in_force(url: str, asked: str) -> set[str]:
     assert "result" in response.json, response.json
     named = response.headers.get("a2a-extensions", "")
     return {uri.strip() for uri in named.split(",") if uri}
-
-
-async def test_extensions_in_force_are_echoed_and_unknown_ones_ignored() -> None:
-    async with serving(parley.asgi(diary())) as url:
-        assert await in_force(url, "") == set()
-        assert await in_force(url, f"urn:unknown, {TASK_SEARCH}") == {TASK_SEARCH}
-
-
-async def test_another_version_of_an_extension_is_another_extension() -> None:
-    async with serving(parley.asgi(diary())) as url:
-        assert await in_force(url, TASK_SEARCH.replace("v1", "v2")) == set()
-        assert await in_force(url, TASK_SEARCH.removesuffix(":v1")) == set()
 
 
 async def test_an_extension_is_in_force_only_with_what_it_depends_on() -> None:
@@ -226,65 +142,13 @@ async def test_an_extension_is_in_force_only_with_what_it_depends_on() -> None:
         assert TASK_SEARCH in response.error["message"]
 
 
-async def test_a_required_extension_must_be_asked_for_with_what_it_depends_on() -> None:
-    async with serving(parley.asgi(diary(Counter(required=True)))) as url:
-        for asked in ("", Counter.uri, TASK_SEARCH):
-            response = await post(url, call(), {"A2A-Extensions": asked} if asked else {})
-            assert response.error["code"] == -32008
-            missing = {Counter.uri, TASK_SEARCH} - {asked}
-            named = response.error["data"][0]["metadata"]["requiredExtensions"]
-            assert set(named.split(",")) == missing
-        assert len(await in_force(url, f"{Counter.uri},{TASK_SEARCH}")) == 2
-
-
-def test_an_agent_has_what_its_extensions_depend_on() -> None:
-    with pytest.raises(ValueError, match=r"depends on urn:parley:task-search:v1"):
-        Agent("Lacking", extensions=[Counter()])
-
-
 @pytest.mark.parametrize("wrong", ["urn:a,urn:b", "", "urn:a b", "urn:é"])
 def test_a_uri_can_stand_in_a_header(wrong: str) -> None:
     with pytest.raises(ValueError, match="URI"):
         Agent("Wrong", extensions=[AgentExtension(uri=wrong)])
 
 
-async def test_the_card_shows_what_extensions_declare(serve: Any) -> None:
-    data = AgentExtension(uri="urn:example:gdpr", params={"region": "EU"})
-    agent = diary(data, Counter(required=False, params={"most": 3}))
-    async with serve(agent) as remote:
-        declared = {e.uri: e for e in remote.card.capabilities.extensions}
-        assert declared["urn:example:gdpr"] == data
-        assert declared[Counter.uri].params == {"most": 3}
-
-
 # -- the client --------------------------------------------------------------------------------
-
-
-async def test_the_client_names_a_required_extension_before_it_sends(serve: Any) -> None:
-    agent = diary(Counter(required=True))
-    async with serve(agent, extensions=[TaskSearch()]) as remote:
-        with pytest.raises(ExtensionSupportRequiredError, match=Counter.uri):
-            await remote.send("Hi")
-        with pytest.raises(ExtensionSupportRequiredError, match=Counter.uri):
-            async for _ in remote.stream("Hi"):
-                pass
-    async with serve(agent, extensions=[Counter()]) as remote:
-        assert isinstance(await remote.send("Hi"), Task)
-    async with serve(agent, extensions=[Counter.uri, TASK_SEARCH]) as remote:
-        assert isinstance(await remote.send("Hi"), Task)
-
-
-async def test_the_client_does_by_itself_what_it_knows(serve: Any) -> None:
-    async with serve(diary(MessageTimestamps(required=True))) as remote:
-        task = await remote.send("Hi")
-        assert MessageTimestamps.of(task.history[0]) is not None
-        assert task.history[0].extensions == (MessageTimestamps.uri,)
-
-
-async def test_a_clients_extension_is_at_work_only_where_the_agent_has_it(serve: Any) -> None:
-    async with serve(diary(), extensions=[MessageTimestamps()]) as remote:
-        task = await remote.send("Hi")
-        assert task.history[0].metadata is None
 
 
 # -- searching ---------------------------------------------------------------------------------
@@ -327,20 +191,6 @@ async def test_a_search_combines_its_filters_and_pages(serve: Any) -> None:
         )
         assert found.tasks[0].artifacts == made[6].artifacts
         assert found.tasks[0].history == ()
-
-
-async def test_nobody_finds_the_tasks_of_others() -> None:
-    def by_header(scope: Any) -> Caller:
-        return Caller(id=dict(scope["headers"])[b"x-caller"].decode(), authenticated=True)
-
-    async with serving(parley.asgi(diary(), caller=by_header)) as url:
-        for name in ("ada", "bob"):
-            async with parley.connect(
-                url, headers={"X-Caller": name}, extensions=[TaskSearch()]
-            ) as remote:
-                task = await remote.send(f"{name}'s secret")
-                found = await remote.call(SEARCH, SearchTasksRequest(text="secret"))
-                assert [each.id for each in found.tasks] == [task.id]
 
 
 async def test_one_call_looks_at_a_bounded_number_of_tasks(monkeypatch: Any, serve: Any) -> None:

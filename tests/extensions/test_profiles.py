@@ -6,7 +6,6 @@ import asyncio
 import logging
 from typing import Any
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -28,12 +27,7 @@ from parley.extensions.profile import Profile, Profiles
 from parley.extensions.questions import Question, question, schema_part
 from parley.model.errors import InternalError, InvalidParamsError, PermissionDeniedError
 from parley.model.extensions import CALL_CHAIN, Extension
-from parley.model.operations import (
-    CancelTaskRequest,
-    GetTaskRequest,
-    SendMessageRequest,
-    SubscribeToTaskRequest,
-)
+from parley.model.operations import CancelTaskRequest, GetTaskRequest, SendMessageRequest
 from parley.model.struct import Timestamp, encode
 from tests.engine.in_process import new_store, talk
 
@@ -89,39 +83,6 @@ def agent_with(*extensions: Extension) -> Agent:
     return agent
 
 
-async def test_a_message_is_enriched_before_the_agent_sees_it(talk: Any) -> None:
-    async with talk(agent_with(Mood())) as caller:
-        reply = await caller.send("Hi", metadata={URI: "sunny"}, context=IN_FORCE)
-        assert reply.text == "Hello, in a sunny, noted mood"
-
-
-async def test_a_message_that_the_extension_refuses_starts_nothing(talk: Any) -> None:
-    async with talk(agent_with(Mood())) as caller:
-        with pytest.raises(PermissionDeniedError, match="better mood"):
-            await caller.send("Hi", metadata={URI: "angry"}, context=IN_FORCE)
-
-
-async def test_data_of_the_wrong_shape_is_refused_with_its_place(talk: Any) -> None:
-    async with talk(agent_with(Mood())) as caller:
-        with pytest.raises(InvalidParamsError) as raised:
-            await caller.send("Hi", metadata={URI: 7}, context=IN_FORCE)
-        assert [v.field for v in raised.value.violations] == [f"metadata.{URI}"]
-
-
-async def test_an_extension_that_was_not_asked_for_does_nothing(talk: Any) -> None:
-    async with talk(agent_with(Mood())) as caller:
-        reply = await caller.send("Hi", metadata={URI: "angry"})
-        assert reply.text == "Hello, in a angry mood"
-        assert (reply.metadata, reply.extensions) == (None, ())
-
-
-async def test_a_direct_reply_is_enriched_and_names_the_extension(talk: Any) -> None:
-    async with talk(agent_with(Mood())) as caller:
-        reply = await caller.send("Hi", metadata={URI: "sunny"}, context=IN_FORCE)
-        assert Mood.of(reply) == "polite"
-        assert reply.extensions == (URI,)
-
-
 async def test_stream_and_task_agree_on_what_was_enriched(talk: Any) -> None:
     async with talk(agent_with(Mood())) as caller:
         items = [
@@ -137,31 +98,6 @@ async def test_stream_and_task_agree_on_what_was_enriched(talk: Any) -> None:
         assert task.artifacts == (artifact,)
         assert (Mood.of(artifact), artifact.extensions) == ("proud", (URI,))
         assert [item.json for item in items[1:]] == [encode(e) for e in updates]
-
-
-async def test_every_chunk_of_an_artifact_is_enriched(talk: Any) -> None:
-    async with talk(agent_with(Mood())) as caller:
-        task = await caller.task("Go", metadata={"skill": "chunks"}, context=IN_FORCE)
-        assert task.artifacts[0].text == "rosesviolets"
-        assert task.artifacts[0].extensions == (URI,)
-
-
-async def test_a_turn_has_the_extensions_of_its_own_message(talk: Any) -> None:
-    seen: list[frozenset[str]] = []
-    agent = Agent("Asking", extensions=[Mood()])
-
-    @agent.skill
-    async def ask(turn: Turn) -> str:
-        seen.append(turn.extensions)
-        await turn.ask("Sure?")
-        return "done"
-
-    async with talk(agent) as caller:
-        task = await caller.task("Hi", metadata={URI: "sunny"}, context=IN_FORCE)
-        assert task.status.message is not None
-        done = await caller.task("Yes", task_id=task.id)
-        assert seen == [frozenset({URI}), frozenset()]
-        assert done.artifacts[0].extensions == ()
 
 
 class Meddler(Extension):
@@ -232,39 +168,6 @@ class Censor(Extension):
         if isinstance(event, TaskArtifactUpdateEvent) and "violets" in event.artifact.text:
             raise PermissionDeniedError("no flowers")
         return event
-
-
-async def test_what_an_extension_does_not_let_out_is_in_no_log(talk: Any) -> None:
-    context = CallContext(extensions=frozenset({Censor.uri}))
-    async with talk(agent_with(Censor())) as caller:
-        task = await caller.task("Go", metadata={"skill": "chunks"}, context=context)
-        assert task.state is TaskState.FAILED
-        assert task.status.message is not None
-        assert task.status.message.text == "no flowers"
-        assert task.artifacts[0].text == "roses"
-
-
-async def test_a_function_whose_chunk_may_not_go_out_is_stopped(talk: Any) -> None:
-    agent = Agent("Gardener", extensions=[Censor()])
-    stopped = asyncio.Event()
-
-    @agent.skill(replies="task")
-    async def plant(turn: Turn) -> None:
-        async with turn.stream("Poem") as out:
-            await out.write("violets")  # goes out by a timer, while the function waits
-            try:
-                await asyncio.Event().wait()
-            finally:
-                stopped.set()
-
-    context = CallContext(extensions=frozenset({Censor.uri}))
-    async with talk(agent) as caller, asyncio.timeout(5):
-        task = await caller.task("Go", context=context)
-        assert stopped.is_set()
-        assert task.state is TaskState.FAILED
-        assert task.status.message is not None
-        assert task.status.message.text == "no flowers"
-        assert task.artifacts == ()
 
 
 async def test_a_task_is_canceled_whatever_an_extension_says(talk: Any) -> None:
@@ -355,61 +258,10 @@ async def test_an_asynchronous_hook_is_waited_for(talk: Any) -> None:
         assert reply.parts == (Part(data={"checked": True}),)
 
 
-def test_typed_data_is_read_as_its_type() -> None:
-    class Where(msgspec.Struct):
-        latitude: float
-
-    class Place(Extension):
-        uri = "urn:example:place:v1"
-        data = Where
-
-    artifact = Artifact(artifact_id="a", parts=())
-    assert Place.of(artifact) is None
-    assert Place.of(Place.put(artifact, Where(1.5))) == Where(1.5)
-
-
 def test_an_unchanged_message_stays_the_same_object() -> None:
     message = Message(message_id="m", role=Role.AGENT, parts=(Part(text="x"),))
     assert Profile([Censor(), Mood()]).send(message) is not message
     assert Profile([Censor()]).send(message) is message
-
-
-async def test_a_turn_that_is_run_again_has_what_its_message_asked_for(
-    talk: Any, new_store: Any
-) -> None:
-    if type(new_store()).__name__ == "MemoryTaskStore":
-        pytest.skip("a store in memory survives nothing")
-    agent = Agent("Phoenix", extensions=[Mood()])
-    seen: list[tuple[int, int, frozenset[str], tuple[str, ...]]] = []
-    begun, go_on = asyncio.Event(), asyncio.Event()
-
-    @agent.skill
-    async def rise(turn: Turn) -> str:
-        seen.append((turn.number, turn.attempt, turn.extensions, turn.accepted_output_modes))
-        await turn.ask("Ready?")
-        begun.set()
-        await go_on.wait()
-        return "risen"
-
-    options = {"accepted_output_modes": ("text/plain",), "return_immediately": True}
-    async with talk(agent) as caller:
-        task = await caller.task("go", return_immediately=True)
-        async with asyncio.timeout(5):
-            await caller.task("yes", task_id=task.id, context=IN_FORCE, **options)
-            await begun.wait()
-    go_on.set()
-    async with talk(agent) as caller, asyncio.timeout(5):
-        items = caller.service.subscribe_to_task(
-            SubscribeToTaskRequest(id=task.id), CallContext(last_event_id="0")
-        )
-        last = [item.event async for item in items][-1]
-    assert seen == [
-        (1, 1, frozenset(), ()),
-        (2, 1, frozenset({URI}), ("text/plain",)),
-        (2, 2, frozenset({URI}), ("text/plain",)),
-    ]
-    assert isinstance(last, TaskStatusUpdateEvent)
-    assert Mood.of(last) == "busy"
 
 
 # -- profiles without an agent -----------------------------------------------------------------

@@ -21,23 +21,9 @@ from parley.files.objects import (
     TooManyBytes,
     TooManyUploads,
 )
-from tests.files.conftest import BOB, Clock, FilesOf, content, keys, uploaded
+from tests.files.conftest import BOB, Clock, FilesOf, content, keys
 
 pytestmark = pytest.mark.anyio
-
-
-async def test_a_file_is_read_as_it_was_uploaded(files: FileStore) -> None:
-    data = os.urandom(2 * CHUNK_BYTES + 17)
-    record = await files.begin(BOB, filename="a ü.bin", media_type="image/png", size=len(data))
-    writer = await files.resume(record)
-    for at in range(0, len(data), 1_000_003):
-        await writer.write(data[at : at + 1_000_003])
-    done = await writer.finish()
-    assert (done.size, done.filename, done.media_type) == (len(data), "a ü.bin", "image/png")
-    assert done.sha256 == hashlib.sha256(data).hexdigest()
-    assert max(done.chunks) <= CHUNK_BYTES
-    assert await content(files, done) == data
-    assert await files.find(done.id, BOB) == done
 
 
 async def test_an_upload_goes_on_on_another_replica(
@@ -161,40 +147,7 @@ async def test_what_cannot_be_announced_is_refused(files: FileStore, announced: 
         await files.begin(BOB, **announced)
 
 
-@pytest.mark.parametrize("name", ["../../etc/passwd", "..", "/", "a/b", "C:\\x", "con", ".hidden"])
-async def test_a_filename_is_data_only(files: FileStore, objects: ObjectStore, name: str) -> None:
-    record = await files.begin(BOB, filename=name, size=1)
-    assert record.filename == name
-    for key in await keys(objects):
-        assert name not in key or name in ("..", "/")
-        assert ".." not in key
-
-
 # -- owners ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "scope",
-    [FileScope("clerk", "", "eve"), FileScope("clerk"), FileScope("other", "", "bob"),
-     FileScope("clerk", "acme", "bob")],
-)  # fmt: skip
-async def test_a_file_of_another_is_not_there(files: FileStore, scope: FileScope) -> None:
-    record = await uploaded(files, b"secret")
-    with pytest.raises(NoSuchFile):
-        await files.find(record.id, scope)
-
-
-@pytest.mark.parametrize("id", ["", "..", "0" * 48, "x" * 48, "../manifest", "0" * 47, "0" * 49])
-async def test_an_id_that_none_has_is_not_there(files: FileStore, id: str) -> None:
-    with pytest.raises(NoSuchFile):
-        await files.find(id, None)
-    with pytest.raises(NoSuchFile):
-        await files.begun(id)
-
-
-async def test_ids_cannot_be_guessed(files: FileStore) -> None:
-    ids = {layout.new_file_id(files.now()) for _ in range(1000)}
-    assert len({id[-16:] for id in ids}) == 1000
 
 
 async def test_an_unfinished_file_is_not_read(files: FileStore) -> None:

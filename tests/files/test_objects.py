@@ -23,24 +23,10 @@ from tests.kit.waiting import until
 pytestmark = pytest.mark.anyio
 
 
-async def test_an_object_is_read_as_it_was_written(objects: ObjectStore) -> None:
-    await objects.put("a/b", b"hello")
-    assert await objects.get("a/b") == b"hello"
-    await objects.put("a/b", bytearray(b"other"))
-    assert await objects.get("a/b") == b"other"
-    assert await objects.get("a/c") is None
-
-
 async def test_an_object_is_created_once(objects: ObjectStore) -> None:
     assert await objects.create("a/b", b"first")
     assert not await objects.create("a/b", b"second")
     assert await objects.get("a/b") == b"first"
-
-
-async def test_of_many_that_create_an_object_one_does(objects: ObjectStore) -> None:
-    made = await asyncio.gather(*(objects.create("a/b", str(n).encode()) for n in range(8)))
-    assert made.count(True) == 1
-    assert await objects.get("a/b") == str(made.index(True)).encode()
 
 
 async def test_a_range_is_read_in_small_pieces(objects: ObjectStore) -> None:
@@ -72,14 +58,6 @@ async def test_a_folder_is_listed_in_the_order_of_keys_and_in_pages(objects: Obj
     assert [each.key for each in first] == ["n/aa/1", "n/aa/2", "n/bb/1"]
     assert [each.key for each in await objects.list("n", 3, "n/aa/2")] == ["n/bb/1", "n/bb/2"]
     assert await objects.list("nothing") == []
-
-
-async def test_removing_is_idempotent(objects: ObjectStore) -> None:
-    await objects.put("a/b", b"")
-    await objects.delete(["a/b", "a/never"])
-    await objects.delete(["a/b"])
-    await objects.delete([])
-    assert await objects.list("a") == []
 
 
 @pytest.mark.slow

@@ -59,34 +59,6 @@ async def test_a_file_that_no_task_has_goes_a_day_after_its_last_byte(
     assert await keys(objects) == []
 
 
-async def test_an_upload_that_does_not_end_goes_a_day_after_its_beginning(
-    files: FileStore, sweeper: FileSweeper, clock: Clock, objects: ObjectStore
-) -> None:
-    record = await files.begin(BOB, size=50)
-    writer = await files.resume(record)
-    await writer.write(b"hello")
-    await writer.flush()
-    clock.passes(hours=25)
-    assert await sweeper.sweep() == 1
-    assert await keys(objects) == []
-
-
-async def test_a_file_goes_with_its_task(
-    files: FileStore, sweeper: FileSweeper, clock: Clock, tasks: Tasks, objects: ObjectStore
-) -> None:
-    record = await uploaded(files, b"hello")
-    tasks.known[TASK] = False
-    await files.attach(record, TASK, WEEK)
-    for _ in range(20):
-        clock.passes(hours=50)
-        assert await sweeper.sweep() == 0
-        assert await content(files, await files.find(record.id, BOB)) == b"hello"
-    del tasks.known[TASK]
-    clock.passes(seconds=WEEK + 3600)
-    assert await sweeper.sweep() == 1
-    assert await keys(objects) == []
-
-
 async def test_a_file_of_an_ended_task_is_looked_at_sooner(
     files: FileStore, sweeper: FileSweeper, clock: Clock, tasks: Tasks
 ) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import msgspec
 import pytest
 
-from parley import BlockingTurn, Part, Turn
+from parley import Part
 from parley.llm import FunctionTool, ToolFailed
 from parley.llm.conversation import shortened, type_of
 from parley.llm.function_tools import read_docstring
@@ -95,13 +94,6 @@ async def test_arguments_that_do_not_fit_are_a_result_that_names_each() -> None:
     assert "unit" in result.text
 
 
-async def test_a_plain_function_runs_in_a_thread() -> None:
-    def where() -> str:
-        return threading.current_thread().name
-
-    assert (await FunctionTool(where).call({})).text != threading.current_thread().name
-
-
 async def test_what_a_function_returns() -> None:
     def nothing() -> None: ...
 
@@ -156,17 +148,6 @@ def test_what_cannot_be_a_tool() -> None:
             FunctionTool(function)
     with pytest.raises(TypeError, match="a tool must be a function"):
         FunctionTool("https://example.com")  # type: ignore[arg-type]
-
-
-def test_the_turn_is_no_parameter_of_the_model() -> None:
-    async def later(turn: Turn, city: str) -> str:
-        return city
-
-    def now(city: str, turn: BlockingTurn) -> str:
-        return city
-
-    for function in (later, now):
-        assert list(FunctionTool(function).parameters["properties"]) == ["city"]
 
 
 @pytest.mark.parametrize(

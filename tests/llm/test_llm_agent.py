@@ -440,16 +440,6 @@ async def test_a_model_that_wants_its_thinking_back_gets_it_until_the_answer(raw
     assert "Let me" not in repr(task)
 
 
-async def test_a_refusal_is_rejected_with_its_words_and_what_it_used(endpoint) -> None:
-    agent = made(endpoint(lambda request: ScriptedReply(refusal="Not for me.")))
-    async with parley.connect(agent) as remote:
-        task = await remote.send("Do it.")
-        again = await remote.send("Hello?", context_id=task.context_id)
-    assert (task.state, again.state) == (TaskState.REJECTED, TaskState.REJECTED)
-    assert task.status.message.text == "The language model refuses: Not for me."
-    assert task.status.message.metadata[USAGE]["tokens"] > 0
-
-
 @pytest.mark.parametrize("reason", ["length", "content_filter"])
 async def test_an_answer_that_is_not_whole_says_so(endpoint, reason) -> None:
     replies = iter(["Once", ""])
@@ -567,25 +557,6 @@ class Shelf:
         if self.is_away:
             raise ConnectionError("away")
         yield self.tools
-
-
-async def test_a_source_takes_no_name_of_the_authors_own_tools(endpoint) -> None:
-    def find() -> str:
-        """Find it."""
-        return "own"
-
-    def script(request):
-        if request.tool_results:
-            return " / ".join(request.tool_results)
-        return ScriptedReply(tool_calls=[("find", {}), ("find_2", {})])
-
-    served = endpoint(script)
-    agent = made(served, tools=[Shelf("other", "find", "ask_user"), find], ask_user=True)
-    async with parley.connect(agent) as remote:
-        task = await remote.send("Go")
-    assert task.text == "own / other"
-    offered = {each["function"]["name"]: each["function"] for each in served.requests[0].tools}
-    assert offered["ask_user"]["description"].startswith("Ask the user a question")
 
 
 async def test_a_call_goes_to_no_other_source_when_its_own_is_away(endpoint) -> None:

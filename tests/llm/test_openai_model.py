@@ -10,8 +10,8 @@ from traceback import format_exception
 import pytest
 from starlette.responses import Response, StreamingResponse
 
-from parley.llm import ModelFailed, ModelRequest, ModelUsage, OpenAIModel, openai_model
-from parley.llm.model import ModelChunk, ModelToolCall, ReplyBroken
+from parley.llm import ModelFailed, ModelRequest, OpenAIModel, openai_model
+from parley.llm.model import ModelChunk
 from parley.model.backoff import Backoff
 from tests.llm.raw_endpoint import RawEndpoint, events, refusal, refusing, whole
 
@@ -34,27 +34,6 @@ async def said(model: OpenAIModel, request: ModelRequest = ASKED) -> list[ModelC
 
 def calls(chunks: list[ModelChunk]) -> list[tuple[str, str, str]]:
     return [(c.id, c.name, c.arguments) for chunk in chunks for c in chunk.tool_calls]
-
-
-async def test_a_reply_is_streamed_with_its_usage(raw) -> None:
-    raw.will(HELLO)
-    *pieces, last = await said(model(raw, headers={"X-Team": "blue"}, options={"top_p": 0.5}))
-    assert [piece.text for piece in pieces] == ["Hel", "lo."]
-    assert last.usage == ModelUsage(input_tokens=7, output_tokens=5, requests=1)
-    assert last.finish_reason == "stop"
-    [body], [headers] = raw.bodies, raw.headers
-    assert body["model"] == "qwen3:8b"
-    assert body["stream_options"] == {"include_usage": True}
-    assert body["top_p"] == 0.5
-    assert headers["authorization"] == f"Bearer {KEY}"
-    assert headers["x-team"] == "blue"
-
-
-@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-async def test_thinking_has_a_field_of_two_names(raw, field) -> None:
-    raw.will(events({field: "Hm."}, {"content": "Yes."}, {"finish": "stop"}))
-    chunks = await said(model(raw))
-    assert [chunk.thinking for chunk in chunks] == ["Hm.", "", ""]
 
 
 async def test_tool_calls_come_in_pieces(raw) -> None:
@@ -154,17 +133,6 @@ async def test_events_without_data_are_left_out(raw, end) -> None:
 
     raw.will(lambda body: StreamingResponse(pieces(), media_type="text/event-stream"))
     assert [chunk.text for chunk in await said(model(raw))] == ["Hi.", ""]
-
-
-async def test_a_refusal_comes_in_pieces(raw) -> None:
-    raw.will(events({"refusal": "I "}, {"refusal": "do not."}, {"finish": "stop"}))
-    assert "".join(chunk.refusal for chunk in await said(model(raw))) == "I do not."
-
-
-async def test_a_reply_without_a_finish_reason_broke_off(raw) -> None:
-    raw.will(events({"content": "Hel"}, done=False))
-    with pytest.raises(ReplyBroken, match="without a finish reason"):
-        await said(model(raw))
 
 
 async def test_a_short_key_is_masked_where_it_is_a_word(raw) -> None:
@@ -340,21 +308,6 @@ def test_the_environment_names_endpoint_key_and_model(monkeypatch) -> None:
     monkeypatch.setenv("PARLEY_MODEL", "qwen3:8b")
     chosen = OpenAIModel()
     assert (chosen.base_url, chosen.name) == ("http://localhost:11434/v1", "qwen3:8b")
-
-
-def test_an_address_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="http://localhost:11434/v1"):
-        OpenAIModel("x", base_url="localhost:11434")
-
-
-async def test_a_model_without_a_name(raw) -> None:
-    with pytest.raises(ModelFailed, match="PARLEY_MODEL"):
-        await said(OpenAIModel(base_url=raw.url))
-
-
-def test_calls_are_values() -> None:
-    assert ModelToolCall(id="1", name="x").arguments == "{}"
-    assert refusing("x", HELLO)({"x": 1}).status_code == 400
 
 
 async def test_a_request_has_each_option_that_is_given_and_no_other(raw) -> None:

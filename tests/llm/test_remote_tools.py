@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 import parley
-from parley import Agent, TaskState, Turn
+from parley import Agent, Turn
 from parley.extensions import Usage
 from parley.extensions.usage import Spent, spent_on
 from parley.llm import AgentSkills, ModelUsage, ScriptedReply, TokenBudget, llm_agent
@@ -81,37 +81,6 @@ async def test_skills_are_tools_with_their_schemas_and_cost_counts(endpoint, url
     spent = spent_on(task)
     assert spent.cost == 0.5
     assert spent.tokens > 11
-
-
-@pytest.mark.slow
-async def test_questions_of_parallel_calls_reach_the_caller_one_after_the_other(
-    endpoint, url
-) -> None:
-    def script(request):
-        if request.tool_results:
-            return ", ".join(request.tool_results)
-        return ScriptedReply(
-            tool_calls=[
-                ("order", {"message": "roses"}),
-                ("price", {"flower": "tulip"}),
-                ("order", {"message": "lilies"}),
-            ]
-        )
-
-    served = endpoint(script)
-    RUNS.clear()
-    agent = made(served, url)
-    async with parley.connect(agent) as remote:
-        task = await remote.send("Roses and lilies")
-        for _ in range(2):
-            assert task.state is TaskState.INPUT_REQUIRED
-            colour = "red" if "roses" in task.status.message.text else "white"
-            task = await remote.send(colour, task=task)
-    assert task.state is TaskState.COMPLETED
-    assert task.text.startswith("red roses, ")
-    assert task.text.endswith(", white lilies")
-    assert RUNS == ["tulip"]
-    assert len(served.requests) == 2
 
 
 async def test_another_agent_may_spend_what_is_left(endpoint) -> None:

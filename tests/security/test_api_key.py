@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-import re
-import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -15,11 +12,11 @@ import pytest
 from parley.model.errors import OverloadedError
 from parley.model.service import Caller
 from parley.security import ApiKey
-from parley.security.api_keys import STORE_SECRET, _checksum, digest_of, id_in, is_issued, new_key
+from parley.security.api_keys import STORE_SECRET, _checksum, digest_of, is_issued, new_key
 from parley.security.evidence import Evidence, SchemeResources
 from parley.security.schemes.api_key import create_key
 from parley.security.schemes.scheme import CredentialsRefused, Proof
-from parley.store.memory import MemoryLogs, MemoryTaskStore
+from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.errors import StoreUnavailable
 from tests.kit.waiting import Clock, until
 
@@ -83,21 +80,6 @@ async def refusal(scheme: ApiKey, shown: Evidence) -> str:
 
 
 # -- the form of a key ----------------------------------------------------------------------------
-
-
-def test_a_key_has_a_form_that_scanners_recognise() -> None:
-    key, record = new_key(b"s" * 32, owner="ada", now=1)
-    assert re.fullmatch(r"parley_(?:[0-9a-z]{16})_[0-9A-Za-z]{49}", key)
-    assert id_in(key) == record.id == key.split("_")[1]
-    assert record.digest == hashlib.sha256(key.encode()).hexdigest() == digest_of(key)
-    assert key.split("_")[2] not in repr(record)
-    assert is_issued(key, b"s" * 32)
-
-
-def test_keys_differ() -> None:
-    keys = {new_key(b"s" * 32, owner="ada", now=1)[0] for _ in range(1000)}
-    assert len({key.split("_")[1] for key in keys}) == 1000
-    assert len({key.split("_")[2][:43] for key in keys}) == 1000
 
 
 def test_a_typing_error_is_noticed_everywhere_in_a_key() -> None:
@@ -198,18 +180,6 @@ async def test_an_issued_id_with_another_secret_is_refused_and_costs_one_query(
     assert (await proved(scheme, evidence(store, key))).caller.id == "ada"
 
 
-async def test_a_key_that_is_gone_is_remembered_as_unknown(
-    store: CountingStore, clock: Clock
-) -> None:
-    scheme = ApiKey(cache_seconds=5)
-    never_stored, record = new_key(await store.secret(STORE_SECRET), owner="ada", now=1)
-    for _ in range(10):
-        await refusal(scheme, evidence(store, never_stored))
-    assert store.asked == 1
-    await store.add_api_key(record)  # heard of at once, in this process
-    assert (await proved(scheme, evidence(store, never_stored))).caller.id == "ada"
-
-
 async def test_a_key_revoked_by_this_process_stops_at_once(
     store: CountingStore, clock: Clock
 ) -> None:
@@ -231,22 +201,6 @@ async def test_a_look_up_under_way_does_not_outlive_a_revocation(store: Counting
     store.gate.set()
     await under_way  # it was asked before
     assert "revoked" in await refusal(scheme, evidence(store, key))
-
-
-async def test_a_key_revoked_by_another_process_stops_within_the_cache_time(clock: Clock) -> None:
-    logs = MemoryLogs(clock)
-    here, elsewhere = MemoryTaskStore(logs=logs), MemoryTaskStore(logs=logs)
-    await here.open(lambda records: None)
-    await elsewhere.open(lambda records: None)
-    scheme = ApiKey(cache_seconds=5)
-    key, record = await create_key(elsewhere, owner="ada")
-    await proved(scheme, evidence(here, key))
-    await elsewhere.end_api_key(record.id, revoked_at=clock.now)
-    await proved(scheme, evidence(here, key))
-    clock.now += 5000
-    assert "revoked" in await refusal(scheme, evidence(here, key))
-    await here.close()
-    await elsewhere.close()
 
 
 async def test_a_key_expires_to_the_second_however_long_it_is_cached(
@@ -273,16 +227,6 @@ async def test_a_store_that_is_away_is_an_overload_and_nobodys_failure(
     assert key not in caplog.text
     store.is_down = False
     assert (await proved(scheme, evidence(store, key))).caller.id == "ada"
-
-
-async def test_one_scheme_serves_several_stores(store: CountingStore, clock: Clock) -> None:
-    other = CountingStore(clock=clock)
-    await other.open(lambda records: None)
-    scheme = ApiKey()
-    key, _ = await create_key(store, owner="ada")
-    await proved(scheme, evidence(store, key))
-    assert await refusal(scheme, evidence(other, key)) == "an unknown API key"
-    await other.close()
 
 
 async def test_a_store_in_memory_is_warned_about(
@@ -346,36 +290,6 @@ async def test_no_part_of_a_refused_key_is_in_the_reason(store: CountingStore) -
 # -- keys that an author keeps --------------------------------------------------------------------
 
 
-async def test_a_mapping_of_hashes_gives_callers() -> None:
-    scheme = ApiKey(keys={digest_of("k1"): ADA})
-    proof = await proved(scheme, evidence(None, "k1"))
-    assert (proof.caller.id, proof.caller.issuer, proof.scopes) == ("ada", "apiKey", {"read"})
-    assert proof.caller.authenticated
-    assert await refusal(scheme, evidence(None, digest_of("k1"))) == "an unknown API key"
-
-
-async def test_a_function_is_given_the_hash_in_a_thread_and_asked_rarely(
-    store: CountingStore, clock: Clock
-) -> None:
-    asked: list[str] = []
-    threads = set()
-
-    def find(digest: str) -> Caller | None:
-        asked.append(digest)
-        threads.add(threading.current_thread())
-        return ADA if digest == digest_of("right") else None
-
-    scheme = ApiKey(keys=find)
-    for _ in range(5):
-        assert (await proved(scheme, evidence(store, "right"))).caller.id == "ada"
-        await refusal(scheme, evidence(store, "wrong"))
-    assert asked == [digest_of("right"), digest_of("wrong")]
-    assert threading.main_thread() not in threads
-    clock.now += 5000
-    await proved(scheme, evidence(store, "right"))
-    assert len(asked) == 3
-
-
 async def test_a_function_may_be_asynchronous() -> None:
     async def find(digest: str) -> Caller | None:
         await asyncio.sleep(0)
@@ -385,26 +299,6 @@ async def test_a_function_may_be_asynchronous() -> None:
         scheme = ApiKey(keys=function)
         assert (await proved(scheme, evidence(None, "right"))).caller.id == "ada"
         await refusal(scheme, evidence(None, "wrong"))
-
-
-async def test_a_flood_of_wrong_keys_pushes_no_good_verdict_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[str] = []
-
-    async def find(digest: str) -> Caller | None:
-        asked.append(digest)
-        return ADA if digest == digest_of("right") else None
-
-    scheme = ApiKey(keys=find)
-    monkeypatch.setattr(scheme._verdicts._good, "most", 100)
-    monkeypatch.setattr(scheme._verdicts._bad, "most", 100)
-    await proved(scheme, evidence(None, "right"))
-    for n in range(500):
-        await refusal(scheme, evidence(None, f"wrong{n}"))
-    await proved(scheme, evidence(None, "right"))
-    assert asked.count(digest_of("right")) == 1
-    assert len(scheme._verdicts._bad) == 100
 
 
 # -- what an author may write ---------------------------------------------------------------------
@@ -429,8 +323,3 @@ def test_a_mistake_is_refused_with_what_would_be_right(make: Any, words: str) ->
     with pytest.raises((ValueError, TypeError), match=words) as caught:
         make()
     assert "'secret'" not in str(caught.value)
-
-
-async def test_without_a_server_there_are_no_stored_keys() -> None:
-    with pytest.raises(RuntimeError, match="was started without a store"):
-        ApiKey().verify(evidence(None, new_key(b"s" * 32, owner="a", now=1)[0]))

@@ -55,22 +55,6 @@ def test_documents_have_their_places(issuer: str, openid: str, oauth: str) -> No
     assert oauth_url(issuer) == oauth
 
 
-async def test_an_issuer_is_named_by_its_address_or_its_document(issuer: Issuer) -> None:
-    for url in (issuer.url, f"{issuer.url}/", f"{issuer.url}/.well-known/openid-configuration"):
-        scheme = OpenIdConnect(url, audience="bank")
-        proof = await verified(scheme, issuer.token("ada"))
-        assert proof.caller.issuer == issuer.url
-        await scheme.close()
-
-
-async def test_an_issuer_with_a_slash_is_another_one_than_without(issuer: Issuer) -> None:
-    scheme = OpenIdConnect(issuer.url, audience="bank")
-    await verified(scheme, issuer.token("ada"))
-    with pytest.raises(CredentialsRefused):
-        await verified(scheme, issuer.token("ada", issuer=f"{issuer.url}/"))
-    await scheme.close()
-
-
 @pytest.mark.parametrize("said", ["https://evil.example", None, 7, ["x"]])
 async def test_the_document_of_another_issuer_is_not_believed(
     issuer: Issuer, said: Any, clock: Clock
@@ -153,15 +137,6 @@ async def test_a_metadata_address_replaces_the_well_known_ones(issuer: Issuer) -
     await scheme.close()
 
 
-async def test_the_introspection_endpoint_is_found_too(issuer: Issuer) -> None:
-    scheme = OAuth2(
-        FLOW, issuer=issuer.url, audience="bank", introspection=Introspection("service", "secret")
-    )
-    assert await verified(scheme, issuer.token("ada", opaque=True))
-    assert issuer.requests == {"metadata": 1, "introspect": 1}
-    await scheme.close()
-
-
 async def test_nothing_is_asked_before_the_first_token(issuer: Issuer, clock: Clock) -> None:
     scheme = OpenIdConnect(issuer.url, audience="bank")
     await at(scheme, clock)
@@ -200,11 +175,3 @@ def test_what_could_not_be_verified_is_refused_at_once(
 def test_an_issuer_has_an_https_address(url: str) -> None:
     with pytest.raises(ValueError, match="https address"):
         OpenIdConnect(url, audience="bank")
-
-
-def test_a_flow_is_one_of_three() -> None:
-    with pytest.raises(TypeError, match="AuthorizationCodeOAuthFlow"):
-        OAuth2("implicit", issuer=OTHER, audience="bank")  # type: ignore[arg-type]
-    plain = ClientCredentialsOAuthFlow(token_url="http://id.example/token", scopes={})
-    with pytest.raises(ValueError, match="token_url="):
-        OAuth2(plain, issuer=OTHER, audience="bank")

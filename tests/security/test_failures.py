@@ -111,37 +111,12 @@ async def test_a_success_forgives_nothing(authenticator: Authenticator) -> None:
     assert found == ["401", "401", "ada", "401", "429"]
 
 
-async def test_the_error_says_when_to_come_back(failures: Failures, clock: Clock) -> None:
-    for _ in range(3):
-        failures.note(scope())
-    with pytest.raises(TooManyRequestsError, match="wait 20 seconds") as caught:
-        failures.check(scope())
-    assert caught.value.retry_after == 20
-    clock.now += 20
-    failures.check(scope())
-
-
 async def test_addresses_of_one_ipv6_network_are_one_client(failures: Failures) -> None:
     for n in range(3):
         failures.note(scope(f"2001:db8:1:2:{n}::1"))
     with pytest.raises(TooManyRequestsError):
         failures.check(scope("2001:db8:1:2:ffff::1"))
     failures.check(scope("2001:db8:1:3::1"))
-
-
-async def test_an_id_that_many_addresses_guess_at_leaves_each_a_single_guess(
-    failures: Failures, clock: Clock
-) -> None:
-    claim = [("basic", "ada")]
-    for n in range(3):
-        failures.check(scope(f"198.51.100.{n}"), claim)
-        failures.note(scope(f"198.51.100.{n}"), claim)
-    with pytest.raises(TooManyRequestsError):
-        failures.check(scope("198.51.100.0"), claim)
-    failures.check(scope("198.51.100.0"), [("basic", "bob")])
-    failures.check(scope("203.0.113.9"), claim)  # ada herself, from an address that never failed
-    clock.now += 61
-    failures.check(scope("198.51.100.0"), claim)
 
 
 async def test_behind_a_trusted_proxy_the_address_is_the_one_that_it_added(clock: Clock) -> None:

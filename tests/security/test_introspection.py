@@ -56,28 +56,6 @@ async def test_the_issuer_says_what_a_token_means(issuer: Issuer, scheme: OAuth2
     await own.close()
 
 
-async def test_a_client_without_a_user_is_the_caller(issuer: Issuer, scheme: OAuth2) -> None:
-    token = issuer.token("", client="shop", claims={"sub": None}, opaque=True)
-    caller = (await verified(scheme, token)).caller
-    assert (caller.id, caller.client) == ("shop", "shop")
-
-
-async def test_an_answer_is_kept_as_long_as_it_may_be(
-    issuer: Issuer, scheme: OAuth2, clock: Clock
-) -> None:
-    token = issuer.token(opaque=True)
-    for _ in range(10):
-        await verified(scheme, token)
-    clock.now += 59
-    await verified(scheme, token)
-    assert issuer.requests["introspect"] == 1
-    issuer.revoke(token)
-    clock.now += 2
-    with pytest.raises(CredentialsRefused):
-        await verified(scheme, token)
-    assert issuer.requests["introspect"] == 2
-
-
 async def test_an_answer_is_not_kept_longer_than_the_token(issuer: Issuer, clock: Clock) -> None:
     scheme = by(issuer, cache_for=3600, leeway=0)
     await at(scheme, clock)
@@ -88,28 +66,6 @@ async def test_an_answer_is_not_kept_longer_than_the_token(issuer: Issuer, clock
     with pytest.raises(CredentialsRefused):
         await verified(scheme, token)
     await scheme.close()
-
-
-async def test_nothing_is_kept_if_told_so(issuer: Issuer, clock: Clock) -> None:
-    scheme = by(issuer, cache_for=0)
-    await at(scheme, clock)
-    token = issuer.token(opaque=True)
-    await verified(scheme, token)
-    issuer.revoke(token)
-    with pytest.raises(CredentialsRefused):
-        await verified(scheme, token)
-    await scheme.close()
-
-
-async def test_a_refusal_is_kept_for_a_moment(issuer: Issuer, scheme: OAuth2, clock: Clock) -> None:
-    for _ in range(10):
-        with pytest.raises(CredentialsRefused, match="not active"):
-            await verified(scheme, "unknown")
-    assert issuer.requests["introspect"] == 1
-    clock.now += oauth.REFUSED_SECONDS
-    with pytest.raises(CredentialsRefused):
-        await verified(scheme, "unknown")
-    assert issuer.requests["introspect"] == 2
 
 
 async def test_refusals_are_bounded(issuer: Issuer, scheme: OAuth2) -> None:
@@ -132,22 +88,6 @@ async def test_a_token_is_asked_about_once_at_a_time(issuer: Issuer, scheme: OAu
     assert isinstance(done[0], asyncio.CancelledError)
     assert not any(isinstance(each, BaseException) for each in done[1:])
     assert issuer.requests["introspect"] == 1
-
-
-async def test_a_question_counts_until_its_answer_even_if_nobody_waits(
-    issuer: Issuer, scheme: OAuth2, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(oauth, "MAX_UNDER_WAY", 2)
-    issuer.hang("introspect")
-    for number in range(1, 3):
-        waiting = asyncio.create_task(verified(scheme, f"unknown-{number}"))
-        await until(lambda asked=number: issuer.requests["introspect"] == asked)
-        waiting.cancel()
-        await asyncio.wait([waiting])
-    with pytest.raises(OverloadedError):
-        await verified(scheme, "unknown-3")
-    assert issuer.requests["introspect"] == 2
-    issuer.recover()
 
 
 @pytest.mark.parametrize("status", [400, 413])
@@ -196,12 +136,6 @@ async def test_an_answer_has_to_fit(issuer: Issuer, clock: Clock, lie: dict[str,
     await at(scheme, clock)
     with pytest.raises(CredentialsRefused):
         await verified(scheme, issuer.token("ada", opaque=True))
-    await scheme.close()
-
-
-async def test_an_operator_may_leave_the_audience_to_the_issuer(issuer: Issuer) -> None:
-    scheme = by(issuer, audience="")
-    assert await verified(scheme, issuer.token(audience="hotel", opaque=True))
     await scheme.close()
 
 

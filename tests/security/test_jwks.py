@@ -66,26 +66,6 @@ async def test_one_unknown_key_is_looked_for_once(issuer: Issuer, scheme: Jwt) -
     assert issuer.requests == {"jwks": 2}
 
 
-async def test_unknown_keys_are_looked_for_seldom_and_new_ones_still_found(
-    issuer: Issuer, scheme: Jwt, clock: Clock
-) -> None:
-    await verified(scheme, token(issuer))
-    refused = 0
-    for number in range(100):
-        clock.now += 1
-        try:
-            await verified(scheme, token(issuer, header={"kid": f"unknown-{number}"}))
-        except CredentialsRefused:
-            refused += 1
-        except OverloadedError:  # nobody can say whether there is such a key now
-            continue
-    assert issuer.requests["jwks"] == 1 + refused
-    assert refused <= outbound.MAX_REFETCHES + 100 / outbound.REFETCH_SECONDS
-    issuer.rotate()
-    clock.now += outbound.REFETCH_SECONDS
-    await verified(scheme, token(issuer))
-
-
 async def test_a_known_key_for_another_algorithm_is_not_looked_for(
     issuer: Issuer, scheme: Jwt
 ) -> None:
@@ -200,57 +180,6 @@ def recovered(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
 
 
-async def test_whoever_gives_up_takes_nothing_from_the_others(issuer: Issuer, scheme: Jwt) -> None:
-    issuer.hang("jwks")
-    waiting = [asyncio.create_task(verified(scheme, token(issuer))) for _ in range(3)]
-    await until(lambda: issuer.requests["jwks"] == 1)
-    waiting[0].cancel()
-    issuer.recover()
-    done = await asyncio.gather(*waiting, return_exceptions=True)
-    assert isinstance(done[0], asyncio.CancelledError)
-    assert not any(isinstance(each, BaseException) for each in done[1:])
-
-
-async def test_closing_ends_what_is_under_way(issuer: Issuer, scheme: Jwt) -> None:
-    issuer.hang("jwks")
-    waiting = asyncio.create_task(verified(scheme, token(issuer)))
-    await until(lambda: issuer.requests["jwks"] == 1)
-    await scheme.close()
-    with pytest.raises(OverloadedError):
-        await waiting
-
-
-async def test_a_scheme_of_two_servers_outlives_the_first(
-    issuer: Issuer, scheme: Jwt, clock: Clock
-) -> None:
-    await at(scheme, clock)
-    issuer.hang("jwks")
-    waiting = asyncio.create_task(verified(scheme, token(issuer)))
-    await until(lambda: issuer.requests["jwks"] == 1)
-    await scheme.close()
-    issuer.recover()
-    assert await waiting
-
-
-def test_a_scheme_can_be_used_in_one_event_loop_after_another(issuer_by_thread: Issuer) -> None:
-    issuer = issuer_by_thread
-    scheme = Jwt(issuer=issuer.url, audience="bank", jwks_url=f"{issuer.url}/jwks")
-
-    async def use() -> None:
-        await at(scheme, Clock(time.time()))
-        await verified(scheme, token(issuer))
-        await scheme.close()
-
-    asyncio.run(use())
-    asyncio.run(use())
-
-
-@pytest.fixture
-def issuer_by_thread() -> Any:
-    with Issuer(audience="bank") as issuer:
-        yield issuer
-
-
 # -- reading a set -------------------------------------------------------------------------------
 
 KEY = new_key("ES256").as_dict(private=False)
@@ -301,11 +230,3 @@ def test_private_members_are_not_kept() -> None:
 def test_what_is_no_set_is_refused(content: dict[str, Any]) -> None:
     with pytest.raises(FetchFailed):
         key_sets.read_keys(content)
-
-
-async def test_two_keys_with_one_id_are_none(issuer: Issuer, scheme: Jwt) -> None:
-    own = issuer.keys.published()["keys"]
-    other = {**new_key("ES256").as_dict(private=False), "kid": own[0]["kid"]}
-    issuer.lie("jwks", keys=[other, *own])
-    with pytest.raises(CredentialsRefused):
-        await verified(scheme, token(issuer))

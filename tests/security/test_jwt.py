@@ -7,14 +7,12 @@ import hashlib
 import inspect
 import json
 import ssl
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from joserfc.jwk import ECKey, OctKey, RSAKey
+from joserfc.jwk import OctKey, RSAKey
 
 from parley.conformance.signing_keys import new_key, signed
 from parley.model.errors import UnauthenticatedError
@@ -494,21 +492,3 @@ async def test_a_token_that_several_schemes_refuse_is_one_failure(
     with pytest.raises(UnauthenticatedError, match="expired"):
         await authenticator(bearing(made(exp=1)).scope)  # type: ignore[misc]
     assert noted == ["an expired token"]
-
-
-@pytest.mark.slow
-def test_declaring_a_scheme_loads_nothing_that_takes_long() -> None:
-    code = (
-        "import sys; from parley import Agent; from parley.security import OpenIdConnect;"
-        "Agent('Bank', security=OpenIdConnect('https://id.example', audience='bank'));"
-        "print([name for name in ('joserfc', 'cryptography', 'aiohttp') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
-
-
-def test_the_card_says_bearer_jwt() -> None:
-    declared = by_keys(description="Of the bank").declared().http_auth_security_scheme
-    assert declared is not None
-    assert (declared.scheme, declared.bearer_format) == ("Bearer", "JWT")
-    assert isinstance(KEY, ECKey)

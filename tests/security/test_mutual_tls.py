@@ -19,7 +19,7 @@ from parley.security import Bearer, MutualTls
 from parley.security.authentication import Authenticator
 from parley.security.evidence import Evidence
 from parley.security.networks import CONNECTION
-from parley.security.schemes.scheme import CredentialsRefused, Proof, SchemeResources
+from parley.security.schemes.scheme import CredentialsRefused, Proof
 from parley.server.app import Settings
 from parley.server.run import serving
 from parley.server.settings import GrpcOptions, TlsOptions
@@ -120,16 +120,6 @@ def test_an_identity_is_pinned_by_any_of_its_names(identity):
     assert "not among the identities" in refusal(scheme, evidence(ada)).reason
 
 
-def test_a_name_of_one_kind_passes_for_none_of_another():
-    sly = AUTHORITY.caller("shop.example.org", dns=("spiffe",), uris=("urn:CN=shop,O=Example",))
-    for identity in ("shop.example.org", SHOP, "CN=shop,O=Example", shop.fingerprint):
-        refusal(MutualTls([identity]), evidence(sly))
-    odd = AUTHORITY.caller("x", dns=("CN=shop,O=Example", SHOP))
-    assert proof(MutualTls(), evidence(odd)).caller.id == "CN=x"
-    hexadecimal = AUTHORITY.caller("x", dns=(shop.fingerprint,))
-    refusal(MutualTls([shop.fingerprint]), evidence(hexadecimal))
-
-
 def test_identities_have_scopes():
     scheme = MutualTls({SHOP: ["pay", "read"], "CN=ada,O=Example": ["read"]})
     assert proof(scheme, evidence(shop)).scopes == {"pay", "read"}
@@ -143,13 +133,6 @@ def test_a_certificate_counts_while_it_is_valid():
     early = AUTHORITY.caller("ada", days=(1, 10))
     assert "expired" in refusal(scheme, evidence(expired)).description
     assert "not valid yet" in refusal(scheme, evidence(early)).description
-
-
-async def test_the_time_is_that_of_the_server():
-    scheme = MutualTls()
-    proof(scheme, evidence(ada))
-    await scheme.start(SchemeResources(now=lambda: 4_000_000_000.0))
-    assert "expired" in refusal(scheme, evidence(ada)).description
 
 
 def test_a_certificate_that_the_handshake_did_not_verify_is_refused():

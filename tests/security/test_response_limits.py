@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-import aiohttp
 import pytest
 
 from parley.client.bindings.http import HttpTransport, Reply
@@ -18,7 +17,6 @@ from parley.client.errors import ClientError, Disconnected, ResponseTooLarge, Ti
 from parley.model.operations import TaskPushNotificationConfig
 from parley.push.http_sender import DeliveryFailure, HttpSender
 from parley.security.egress import Egress
-from parley.security.response_limits import MAX_INTERIM, ResponseLimitExceeded, bounded_connector
 from parley.store.protocols.webhooks import PushRecord
 from tests.kit.scripted_server import Exchange, scripted
 from tests.kit.waiting import let_time_pass
@@ -177,39 +175,6 @@ async def test_an_upgrade_that_nobody_asked_for_is_cut() -> None:
                 await answer.read()
         await server.until_idle()
     assert sent < MOST_BYTES
-
-
-async def answer_with(data: bytes) -> tuple[int, bytes]:
-    """Return the status and the body of what a server sends."""
-    async with (
-        scripted(lambda exchange: exchange.raw(data)) as server,
-        aiohttp.ClientSession(connector=bounded_connector()) as session,
-        session.get(server.url) as response,
-    ):
-        return response.status, await response.read()
-
-
-@pytest.mark.anyio
-async def test_interim_answers_within_reason_are_passed_over() -> None:
-    interim = b"HTTP/1.1 102 Processing\r\n\r\n"
-    last = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-    assert await answer_with(interim * MAX_INTERIM + last) == (200, b"ok")
-    with pytest.raises((aiohttp.ClientError, ResponseLimitExceeded)):
-        await answer_with(interim * (MAX_INTERIM + 1) + last)
-
-
-@pytest.mark.anyio
-async def test_a_long_head_and_a_long_body_are_read_to_the_byte() -> None:
-    headers = b"".join(b"X-%d: %b\r\n" % (n, b"y" * 1000) for n in range(50))
-    body = bytes(range(256)) * 20_000
-    for framing, sent in (
-        (b"Content-Length: %d\r\n" % len(body), body),
-        (b"Transfer-Encoding: chunked\r\n", b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)),
-        (b"Connection: close\r\n", b""),
-    ):
-        data = b"HTTP/1.1 200 OK\r\n" + headers + framing + b"\r\n" + sent
-        if sent:
-            assert await answer_with(data) == (200, body)
 
 
 @pytest.mark.slow

@@ -35,13 +35,6 @@ def record(**given: Any) -> ApiKeyRecord:
     return new_key(b"s" * 32, **values)[1]
 
 
-async def test_a_key_is_there_as_it_was_added(store: TaskStore) -> None:
-    added = record(scopes=("read", "write"), label="laptop", expires_at=5000)
-    await store.add_api_key(added)
-    assert await store.api_key(added.id) == added
-    assert await store.api_key("other") is None
-
-
 async def test_a_store_is_given_the_hash_of_a_key_and_never_the_key(
     store: TaskStore, tmp_path: Path
 ) -> None:
@@ -151,26 +144,6 @@ async def test_what_cannot_be_stored_is_refused_with_a_reason(
     with pytest.raises(ValueError, match=words):
         await store.add_api_key(replace(valid, **values))
     assert list(await store.api_keys()) == []
-
-
-async def test_an_operator_works_beside_a_server_with_a_sqlite_file(
-    sqlite: SqliteTaskStore, tmp_path: Path
-) -> None:
-    heard: list[str] = []
-    sqlite.listen_api_keys(heard.append)
-    admin = open_admin(f"sqlite:////{tmp_path}/tasks.db")
-    assert await asyncio.to_thread(admin.secret, STORE_SECRET) == await sqlite.secret(STORE_SECRET)
-    added = record(scopes=("read",))
-    await asyncio.to_thread(admin.add_api_key, added)
-    assert await sqlite.api_key(added.id) == added
-    assert await asyncio.to_thread(admin.api_keys, "ada") == [added]
-    ended = await asyncio.to_thread(lambda: admin.end_api_key(added.id, revoked_at=7))
-    assert ended == await sqlite.api_key(added.id) == replace(added, revoked_at=7)
-    assert heard == [added.id, added.id]
-    monkey = replace(added, digest="0" * 64)
-    with pytest.raises(Exception, match="another API key"):
-        await asyncio.to_thread(admin.add_api_key, monkey)
-    assert await asyncio.to_thread(lambda: admin.end_api_key("none", revoked_at=7)) is None
 
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.service)])

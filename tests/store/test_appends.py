@@ -16,7 +16,7 @@ from parley.model.struct import encode
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState
 from parley.store.events import CancelRequested, LoggedEvent, RecordKind, StepResult
 from parley.store.fold import Fold, IllegalEvent, fold
-from parley.store.protocols.errors import Conflict, Fenced, StoreUnavailable, TaskEnded, UnknownTask
+from parley.store.protocols.errors import Conflict, Fenced, StoreUnavailable, TaskEnded
 from parley.store.protocols.task_log import PAGE_BYTES, Append
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
@@ -37,7 +37,6 @@ from tests.kit.records import (
     turn_started,
 )
 from tests.kit.strategies import value_of
-from tests.kit.waiting import Clock
 
 pytestmark = pytest.mark.anyio
 
@@ -83,76 +82,6 @@ async def test_what_is_read_is_what_was_committed(
     assert msgspec.json.decode(value.event.value) == {"a": [1]}
     assert [r.turn for r in public] == [1, 7, 7]
     assert [encode(r.event) for r in public] == [r.payload for r in public]
-
-
-async def test_a_record_bears_the_moment_of_its_append(
-    store: TaskStore, clock: Clock, committed: list[LoggedEvent]
-) -> None:
-    await store.append(creation("t"))
-    clock.now += 7
-    await store.append(addition("t", 1, chunk("t", "x")))
-    assert committed[1].at - committed[0].at == 7
-    assert [r.at for r in await all_events(store, "t")] == [r.at for r in committed]
-
-
-async def test_a_task_that_is_not_there_takes_nothing(store: TaskStore) -> None:
-    for append in (addition("t", 1, chunk("t", "x")), addition("t", None, received("a"))):
-        with pytest.raises(UnknownTask):
-            await store.append(append)
-    with pytest.raises(UnknownTask):
-        await store.claim("t")
-    assert await store.load("t") is None
-    assert await all_events(store, "t") == []
-
-
-async def test_the_address_that_a_task_began_with_stays(
-    store: TaskStore, clock: Clock, committed: list[LoggedEvent]
-) -> None:
-    """Whatever changes its head: records, statuses, turns, claims, sleep and the end."""
-    address = "https://ünï.example/agent"
-    await store.append(creation("t", base_url=address))
-    await store.append(creation("other"))
-    assert [r.kind for r in committed] == [RecordKind.TASK, RecordKind.TASK]
-
-    async def kept() -> list[str]:
-        records = [await store.load(each) for each in ("t", "other")]
-        return [record.base_url for record in records if record is not None]
-
-    async def changed(*events: Any, expected: int | None, **options: Any) -> None:
-        for each in ("t", "other"):
-            made = [event(each) for event in events]
-            await store.append(addition(each, expected, *made, **options))
-        assert await kept() == [address, ""]
-
-    assert await kept() == [address, ""]
-    await changed(lambda each: chunk(each, "x"), expected=1)
-    await changed(lambda each: received("a"), expected=None)
-    await changed(lambda each: status(each, WORKING, at=clock.now + 1), expected=2)
-    await changed(lambda each: turn_started(2, "a"), expected=3, turn=2, taken=1, turn_open=True)
-    wakes_at = clock.now + 5
-    await changed(expected=3, turn=2, release=True, wakes_at=wakes_at, waits_for=["k"])
-    clock.now = wakes_at
-    assert await store.wake({"t": 1, "other": 2}, clock.now) == 2
-    assert [each.epoch for each in await store.claim_batch(SCOPE.agent, 10)] == [2, 2]
-    assert await kept() == [address, ""]
-    await changed(lambda each: status(each, COMPLETED), expected=3, turn=2, epoch=2)
-
-
-@pytest.mark.parametrize("expected", [1, None])
-async def test_only_a_new_task_gets_an_address(store: TaskStore, expected: int | None) -> None:
-    await store.append(creation("t", base_url="https://one.example"))
-    with pytest.raises(ValueError, match="only the append that creates a task has a base_url"):
-        await store.append(addition("t", expected, received("a"), base_url="https://two.example"))
-    record = await store.load("t")
-    assert record is not None
-    assert record.base_url == "https://one.example"
-
-
-@pytest.mark.parametrize("wrong", ["https://\0.example", "https://\ud800.example"])
-async def test_an_address_that_a_store_cannot_keep_is_refused(store: TaskStore, wrong: str) -> None:
-    with pytest.raises(ValueError):
-        await store.append(creation("t", base_url=wrong))
-    assert await store.load("t") is None
 
 
 async def test_a_task_is_created_once(store: TaskStore) -> None:
@@ -280,71 +209,6 @@ async def test_of_many_appends_at_one_head_one_gets_in(store: TaskStore) -> None
     assert results.count(2) == 1
     assert sum(isinstance(result, Conflict) for result in results) == 19
     assert numbers(await all_events(store, "t")) == [1, 2]
-
-
-async def test_many_appends_can_be_under_way(
-    store: TaskStore, committed: list[LoggedEvent]
-) -> None:
-    appends = [store.append(creation("t"))]
-    appends += [store.append(addition("t", n, chunk("t", str(n)))) for n in range(1, 500)]
-    outside = [store.append(addition("t", None, received(str(n)))) for n in range(20)]
-    assert await asyncio.gather(*appends) == list(range(1, 501))
-    assert await asyncio.gather(*outside) == [500] * 20
-    assert [(r.seq, r.sub) for r in committed] == sorted((r.seq, r.sub) for r in committed)
-
-
-async def test_a_failure_fails_what_builds_on_it_and_nothing_else(store: TaskStore) -> None:
-    await asyncio.gather(store.append(creation("t")), store.append(creation("u")))
-    results = await asyncio.gather(
-        store.append(addition("t", 1, chunk("t", "a"))),
-        store.append(addition("u", 1, chunk("u", "a"))),
-        store.append(addition("t", 2, status("t", TaskState.SUBMITTED))),
-        store.append(addition("t", 3, chunk("t", "b"))),
-        store.append(addition("u", 2, chunk("u", "b"))),
-        store.append(addition("t", 4, chunk("t", "c"))),
-        return_exceptions=True,
-    )
-    assert [type(result).__name__ for result in results] == [
-        "int",
-        "int",
-        "IllegalEvent",
-        "Conflict",
-        "int",
-        "Conflict",
-    ]
-    assert numbers(await all_events(store, "t")) == [1, 2]
-    assert numbers(await all_events(store, "u")) == [1, 2, 3]
-    assert await store.append(addition("t", 2, chunk("t", "b"))) == 3
-
-
-async def test_giving_up_the_wait_undoes_nothing(store: TaskStore) -> None:
-    await store.append(creation("t"))
-    waiting = asyncio.ensure_future(store.append(addition("t", 1, chunk("t", "a"))))
-    waiting.cancel()
-    assert await store.append(addition("t", 2, chunk("t", "b"))) == 3
-
-
-async def test_waiting_messages_are_counted_until_they_are_taken(store: TaskStore) -> None:
-    await store.append(creation("t", turn_open=False))
-
-    async def record() -> tuple[int, int, bool]:
-        record = await store.load("t")
-        assert record is not None
-        return record.waiting, record.turn, record.turn_open
-
-    assert await left(store) == ([], 0)
-    await store.append(addition("t", None, received("a"), received("b"), turn=9))
-    assert await record() == (2, 1, False)
-    assert await left(store) == ([], 1)
-    started = addition("t", 1, turn_started(2, "a"), turn=2, taken=1, turn_open=True)
-    await store.append(started)
-    assert await record() == (1, 2, True)
-    assert await left(store) == (["t"], 0)
-    await store.append(addition("t", 1, status("t", TaskState.INPUT_REQUIRED), turn=2, taken=1))
-    assert await record() == (0, 2, True)
-    await store.append(addition("t", 2, turn=2, turn_open=False))
-    assert await record() == (0, 2, False)
-    assert await left(store) == ([], 0)
 
 
 async def test_a_request_to_cancel_is_kept_until_the_end(store: TaskStore) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import random
 
 import msgspec
 import pytest
 
 from parley.model.tasks import TaskState
-from parley.store.events import LoggedEvent, Scope
-from parley.store.protocols.errors import DuplicateReceipt, StoreError, UnknownTask
+from parley.store.events import Scope
+from parley.store.protocols.errors import DuplicateReceipt, UnknownTask
 from parley.store.protocols.tables import HISTORY_KEPT, Receipt
 from parley.store.protocols.task_log import TaskQuery
 from parley.store.task_store import TaskStore
@@ -37,38 +36,6 @@ async def said(store: TaskStore, scope: Scope = SCOPE, limit: int = 50) -> list[
     return [m.text for m in await store.history(scope, "c", limit)]
 
 
-async def test_a_receipt_comes_with_its_append(store: TaskStore) -> None:
-    receipt = Receipt("m", b"digest", task_id="t", turn=1)
-    await store.append(creation("t", receipts=[receipt]))
-    assert await store.receipt(SCOPE, "m") == receipt
-    assert await store.receipt(SCOPE, "n") is None
-    for other in OTHERS:
-        assert await store.receipt(other, "m") is None
-    later = Receipt("n", b"", task_id="t", turn=2)
-    await store.append(addition("t", None, received("a"), receipts=[later]))
-    assert await store.receipt(SCOPE, "n") == later
-
-
-async def test_a_message_has_one_receipt_and_a_second_stops_its_append(
-    store: TaskStore, committed: list[LoggedEvent]
-) -> None:
-    receipt = Receipt("m", b"digest", reply=b'{"a":1}')
-    await store.keep(SCOPE, "c", receipt=receipt, exchange=[message("a")])
-    second = Receipt("m", b"digest", task_id="t", turn=1)
-    with pytest.raises(DuplicateReceipt) as refusal:
-        await store.append(creation("t", receipts=[Receipt("n", b""), second]))
-    assert refusal.value.message_id == "m"
-    with pytest.raises(DuplicateReceipt):
-        await store.keep(SCOPE, "c", receipt=second, exchange=[message("b")])
-    assert await store.receipt(SCOPE, "m") == receipt
-    assert await store.receipt(SCOPE, "n") is None
-    assert await store.load("t") is None
-    assert await said(store) == ["a"]
-    assert committed == []
-    for other in OTHERS:
-        await store.keep(other, "c", receipt=second)
-
-
 async def test_of_two_identical_sends_at_once_one_is_received(store: TaskStore) -> None:
     def send(n: int) -> asyncio.Future[int]:
         receipts = [Receipt("m", b"digest", task_id=f"t{n}", turn=1)]
@@ -85,21 +52,6 @@ async def test_of_two_identical_sends_at_once_one_is_received(store: TaskStore) 
     receipt = await store.receipt(SCOPE, "m")
     assert receipt is not None
     assert await store.load(receipt.task_id) is not None
-
-
-async def test_a_history_is_in_order_and_of_its_context(store: TaskStore) -> None:
-    await store.append(creation("t", context_id="c", exchange=[message("a"), message("b")]))
-    await store.append(addition("t", 1, chunk("t", "x"), exchange=[message("c")]))
-    await store.keep(SCOPE, "c", exchange=[message("d"), message("e")])
-    await store.keep(SCOPE, "other", exchange=[message("x")])
-    assert await said(store) == ["a", "b", "c", "d", "e"]
-    assert await said(store, limit=2) == ["d", "e"]
-    assert await said(store, limit=0) == []
-    for other in OTHERS:
-        assert await said(store, other) == []
-    with pytest.raises(StoreError):
-        await store.append(addition("t", 9, chunk("t", "x"), exchange=[message("lost")]))
-    assert await said(store, limit=1) == ["e"]
 
 
 async def test_a_history_does_not_grow_without_bound(store: TaskStore) -> None:
@@ -123,30 +75,6 @@ async def test_values_are_kept_for_a_context(store: TaskStore) -> None:
     await store.set_value(SCOPE, "c", "k", None)
     await store.set_value(SCOPE, "c", "never", None)
     assert await store.get_value(SCOPE, "c", "k") is None
-
-
-async def test_a_value_is_set_only_where_it_is_as_expected(store: TaskStore) -> None:
-    where = (SCOPE, "c", "k")
-    assert not await store.compare_and_set(*where, b"0", b"1")
-    assert not await store.compare_and_set(*where, b"0", None)
-    assert await store.compare_and_set(*where, None, None)
-    assert await store.get_value(*where) is None
-    assert await store.compare_and_set(*where, None, b"\x001")
-    assert not await store.compare_and_set(*where, None, b"2")
-    assert not await store.compare_and_set(*where, None, None)
-    assert await store.get_value(*where) == b"\x001"
-    assert await store.compare_and_set(*where, b"\x001", b"")
-    assert await store.compare_and_set(*where, b"", b"")
-    assert await store.get_value(*where) == b""
-    for other in OTHERS:
-        assert not await store.compare_and_set(other, "c", "k", b"", b"2")
-    assert not await store.compare_and_set(SCOPE, "d", "k", b"", b"2")
-    assert not await store.compare_and_set(SCOPE, "c", "l", b"", b"2")
-    assert not await store.compare_and_set(*where, b"2", None)
-    assert await store.compare_and_set(*where, b"", None)
-    assert await store.get_value(*where) is None
-    await store.set_value(*where, b"3")
-    assert await store.compare_and_set(*where, b"3", b"4")
 
 
 async def test_of_many_at_once_that_expect_the_same_one_is_kept(store: TaskStore) -> None:
@@ -185,28 +113,6 @@ async def test_sets_and_comparisons_at_once_come_in_some_order(store: TaskStore)
         assert await store.get_value(*where) in ((b"2", b"1") if done[1] else (b"1",))
 
 
-@pytest.mark.parametrize("seed", range(5))
-async def test_values_are_those_of_a_dictionary(store: TaskStore, seed: int) -> None:
-    chance = random.Random(seed)
-    model: dict[tuple[str, str], bytes] = {}
-    values = [None, b"", b"1", b"2"]
-    for _ in range(100):
-        context, key = chance.choice("ab"), chance.choice("kl")
-        known = model.get((context, key))
-        value, expected = chance.choice(values), chance.choice([*values, known])
-        if chance.random() < 0.3:
-            await store.set_value(SCOPE, context, key, value)
-            is_kept = True
-        else:
-            is_kept = await store.compare_and_set(SCOPE, context, key, expected, value)
-            assert is_kept == (known == expected)
-        if is_kept:
-            model.pop((context, key), None)
-            if value is not None:
-                model[context, key] = value
-        assert await store.get_value(SCOPE, context, key) == model.get((context, key))
-
-
 async def ended(store: TaskStore, task_id: str, clock: Clock, at: int, **options: object) -> None:
     clock.now = at
     await store.append(creation(task_id, received("a"), **options))
@@ -232,27 +138,6 @@ async def test_ended_tasks_go_with_all_that_is_theirs(store: TaskStore, clock: C
     assert sorted(task.id for task in left.tasks) == ["alive", "new"]
     assert await store.load("other") is not None
     assert await store.append(creation("old")) == 1
-
-
-async def test_pruning_takes_so_many_tasks_at_a_time(store: TaskStore, clock: Clock) -> None:
-    for n in range(5):
-        await ended(store, f"t{n}", clock, n)
-    assert [await store.prune("agent", 100, 2) for _ in range(4)] == [2, 2, 1, 0]
-    assert (await store.list(TaskQuery(scope=SCOPE))).total == 0
-
-
-async def test_large_logs_are_pruned_in_pieces_while_others_write(
-    store: TaskStore, clock: Clock
-) -> None:
-    for n in range(4):
-        chunks = [chunk(f"t{n}", "x") for _ in range(3000)]
-        await store.append(creation(f"t{n}", *chunks, status(f"t{n}", TaskState.FAILED)))
-    await store.append(creation("alive"))
-    pruning = asyncio.ensure_future(store.prune("agent", clock.now + 1, 100))
-    for n in range(1, 20):
-        await store.append(addition("alive", n, chunk("alive", "x")))
-    assert await pruning == 4
-    assert (await store.list(TaskQuery(scope=SCOPE))).total == 1
 
 
 async def test_old_receipts_and_contexts_go_with_the_tasks(store: TaskStore, clock: Clock) -> None:

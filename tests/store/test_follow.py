@@ -17,7 +17,6 @@ from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.task_log import PAGE_BYTES
 from parley.store.task_store import TaskStore
 from tests.kit.records import addition, chunk, creation, numbers, received, status
-from tests.kit.waiting import Clock
 
 pytestmark = pytest.mark.anyio
 
@@ -53,16 +52,6 @@ async def write(store: TaskStore, count: int, *, each: int = 1, seq: int = 1) ->
     return await store.append(addition("t", seq, status("t", COMPLETED)))
 
 
-async def test_what_is_there_comes_first_and_then_what_is_committed(
-    store: TaskStore, hints: LocalHints
-) -> None:
-    await store.append(creation("t", chunk("t", "a"), chunk("t", "b")))
-    following = asyncio.ensure_future(collect(store, hints))
-    last = await write(store, 50, seq=3)
-    assert await following == list(range(1, last + 1))
-    assert not hints.watched
-
-
 @pytest.mark.parametrize("after", [0, 1, 7, 29, 30])
 @pytest.mark.L6
 async def test_a_finished_task_is_replayed_from_anywhere(
@@ -71,33 +60,6 @@ async def test_a_finished_task_is_replayed_from_anywhere(
     chunks = [chunk("t", "x") for _ in range(28)]
     await store.append(creation("t", *chunks, status("t", COMPLETED)))
     assert await collect(store, hints, after) == list(range(after + 1, 31))
-
-
-async def test_a_long_log_is_read_in_pages(store: TaskStore, hints: LocalHints) -> None:
-    chunks = [chunk("t", "x") for _ in range(3 * PAGE)]
-    await store.append(creation("t", *chunks, status("t", COMPLETED)))
-    async with asyncio.timeout(10), aclosing(follow(store, hints, "t", 0, poll=60)) as batches:
-        sizes = [len(events) async for events in batches]
-    assert (sum(sizes), max(sizes)) == (3 * PAGE + 2, PAGE)
-
-
-async def test_a_log_of_large_events_is_read_in_small_pages(
-    store: TaskStore, hints: LocalHints
-) -> None:
-    chunks = [chunk("t", "x" * 400_000) for _ in range(10)]
-    await store.append(creation("t", *chunks, status("t", COMPLETED)))
-    async with asyncio.timeout(10), aclosing(follow(store, hints, "t", 0, poll=60)) as batches:
-        sizes = [sum(len(event.payload) for event in events) async for events in batches]
-    assert max(sizes) < 1_700_000
-
-
-async def test_events_larger_than_a_page_are_read_one_by_one(
-    store: TaskStore, hints: LocalHints
-) -> None:
-    chunks = [chunk("t", "x" * (PAGE_BYTES + 1)) for _ in range(4)]
-    await store.append(creation("t", *chunks, status("t", COMPLETED)))
-    for after in range(7):
-        assert await collect(store, hints, after) == list(range(after + 1, 7))
 
 
 async def test_it_goes_on_through_interruptions(store: TaskStore, hints: LocalHints) -> None:
@@ -114,24 +76,6 @@ async def test_a_task_that_is_not_there_is_gone(store: TaskStore, hints: LocalHi
         with pytest.raises(TaskGone):
             await collect(store, hints, after)
     assert not hints.watched
-
-
-async def test_a_place_that_was_not_reached_is_refused(store: TaskStore, hints: LocalHints) -> None:
-    await store.append(creation("t"))
-    with pytest.raises(ValueError, match="not reached event 2"):
-        await collect(store, hints, 2)
-
-
-async def test_a_task_that_is_pruned_meanwhile_is_gone(
-    store: TaskStore, hints: LocalHints, clock: Clock
-) -> None:
-    chunks = [chunk("t", "x") for _ in range(2 * PAGE)]
-    await store.append(creation("t", *chunks, status("t", COMPLETED)))
-    async with aclosing(follow(store, hints, "t", 0)) as batches:
-        assert len(await anext(batches)) == PAGE
-        assert await store.prune("agent", clock.now + 1, 1) == 1
-        with pytest.raises(TaskGone):
-            await anext(batches)
 
 
 class Forgetful(MemoryTaskStore):
@@ -211,39 +155,6 @@ async def test_a_reader_that_stopped_reading_loses_nothing_and_holds_little(
         assert hints.held < BUFFER_RECORDS + 4
         found = [n async for events in batches for n in numbers(events)]
     assert found == list(range(2, last + 1))
-
-
-async def test_a_reader_may_leave_at_any_time(store: TaskStore, hints: LocalHints) -> None:
-    await store.append(creation("t"))
-    stay = asyncio.ensure_future(collect(store, hints))
-    leave = asyncio.ensure_future(collect(store, hints))
-    async with aclosing(follow(store, hints, "t", 0)) as batches:
-        await anext(batches)
-    writing = asyncio.ensure_future(write(store, 60))
-    await store.append(addition("t", None, received("a")))
-    leave.cancel()
-    last = await writing
-    assert await stay == list(range(1, last + 1))
-    with pytest.raises(asyncio.CancelledError):
-        await leave
-    assert not hints.watched
-
-
-async def test_a_subscription_from_before_the_task_spares_the_look_into_the_store(
-    hints: LocalHints,
-) -> None:
-    class Unread(MemoryTaskStore):
-        async def events(self, task_id: str, after: int, limit: int) -> Sequence[LoggedEvent]:
-            raise AssertionError("nobody needs to look")
-
-    store = Unread()
-    await store.open(hints.publish)
-    with hints.subscribe("t") as live:
-        await store.append(creation("t", chunk("t", "a")))
-        following = follow(store, hints, "t", 0, live=live)
-        assert numbers(await anext(following)) == [1, 2]
-        await store.append(addition("t", 2, status("t", COMPLETED)))
-        assert [numbers(events) async for events in following] == [[3]]
 
 
 @pytest.mark.slow

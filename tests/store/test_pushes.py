@@ -9,29 +9,16 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from parley.model.operations import AuthenticationInfo, PushOptions, TaskPushNotificationConfig
+from parley.model.operations import AuthenticationInfo, TaskPushNotificationConfig
 from parley.model.tasks import TaskState
-from parley.store.protocols.errors import (
-    PushReplaced,
-    StoreError,
-    TaskEnded,
-    TooManyPushes,
-    UnknownTask,
-)
+from parley.store.protocols.errors import PushReplaced, TooManyPushes, UnknownTask
 from parley.store.protocols.task_log import TaskQuery
-from parley.store.protocols.webhooks import (
-    ATTEMPTS_KEPT,
-    MAX_PUSHES,
-    DeliveryAttempt,
-    PushRecord,
-    PushState,
-)
+from parley.store.protocols.webhooks import ATTEMPTS_KEPT, MAX_PUSHES, DeliveryAttempt, PushRecord
 from parley.store.sql import migrations
 from parley.store.sqlite.file import APPLICATION_ID
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
 from tests.kit.records import SCOPE, addition, chunk, creation, received, status
-from tests.kit.waiting import Clock
 
 pytestmark = pytest.mark.anyio
 
@@ -70,40 +57,6 @@ async def test_what_is_kept_comes_back_whole_and_by_id(store: TaskStore) -> None
     assert list(await store.pushes("other")) == []
 
 
-async def test_a_configuration_begins_after_the_last_event(store: TaskStore) -> None:
-    await store.append(creation("t", chunk("t", "x")))
-    assert (await store.put_push("t", push("a"))).cursor == 2
-
-
-async def test_one_that_comes_with_a_task_begins_with_its_first_event(store: TaskStore) -> None:
-    await store.append(replace(creation("t", chunk("t", "x")), pushes=(push(),)))
-    [kept] = await store.pushes("t")
-    assert (kept.id, kept.cursor, kept.state) == ("default", 0, PushState.ACTIVE)
-
-
-async def test_one_that_comes_with_a_task_that_is_over_is_still_to_be_told(
-    store: TaskStore,
-) -> None:
-    end = status("t", TaskState.COMPLETED)
-    await store.append(replace(creation("t", end), pushes=(push(),)))
-    [kept] = await store.pushes("t")
-    assert (kept.cursor, kept.state) == (0, PushState.ACTIVE)
-
-
-async def test_one_that_comes_with_a_message_begins_after_the_last_event(store: TaskStore) -> None:
-    await store.append(creation("t", chunk("t", "x")))
-    append = addition("t", None, received("a"))
-    await store.append(replace(append, pushes=(push(),)))
-    [kept] = await store.pushes("t")
-    assert kept.cursor == 2
-
-
-async def test_one_of_a_task_that_is_over_has_nothing_to_do(store: TaskStore) -> None:
-    await store.append(creation("t", status("t", TaskState.COMPLETED)))
-    kept = await store.put_push("t", push("a"))
-    assert (kept.cursor, kept.state) == (2, PushState.DONE)
-
-
 async def test_a_task_that_is_not_there_has_no_configurations(store: TaskStore) -> None:
     with pytest.raises(UnknownTask):
         await store.put_push("t", push())
@@ -111,34 +64,10 @@ async def test_a_task_that_is_not_there_has_no_configurations(store: TaskStore) 
     assert not await store.save_delivery("t", push("a"))
 
 
-async def test_the_same_id_replaces_and_goes_on_where_the_one_before_stood(
-    store: TaskStore,
-) -> None:
-    await store.append(creation("t"))
-    first = await store.put_push("t", push("a"))
-    await store.append(addition("t", 1, chunk("t", "x"), chunk("t", "y")))
-    assert await store.save_delivery("t", replace(first, cursor=2))
-    other = push("a", url="https://example.com/other", revision="r2")
-    kept = await store.put_push("t", other)
-    assert kept == replace(other, cursor=2, lease_owner=store.replica)
-    assert await store.pushes("t") == [kept]
-
-
 async def test_the_same_again_changes_nothing(store: TaskStore) -> None:
     await store.append(creation("t"))
     first = await store.put_push("t", push("a"))
     assert await store.put_push("t", push("a", revision="r2")) == first
-
-
-async def test_a_parked_one_is_active_again_when_it_is_made_anew(store: TaskStore) -> None:
-    await store.append(creation("t", chunk("t", "x")))
-    first = await store.put_push("t", push("a"))
-    await store.save_delivery("t", replace(first, state=PushState.SUSPENDED, note="HTTP 404"))
-    [parked] = await store.pushes("t")
-    assert (parked.state, parked.note) == (PushState.SUSPENDED, "HTTP 404")
-    again = await store.put_push("t", push("a", revision="r2"))
-    assert (again.state, again.note, again.revision) == (PushState.ACTIVE, "", "r2")
-    assert again.lease_owner == store.replica
 
 
 async def test_one_without_an_id_replaces_that_of_its_url(store: TaskStore) -> None:
@@ -160,30 +89,6 @@ async def test_a_move_of_one_that_was_made_anew_is_forgotten(store: TaskStore) -
     await store.remove_push("t", "a")
     assert not await store.save_delivery("t", replace(new, cursor=7))
     assert list(await store.pushes("t")) == []
-
-
-async def test_removing_is_idempotent(store: TaskStore) -> None:
-    await store.append(creation("t"))
-    await store.put_push("t", push("a"))
-    for _ in range(2):
-        await store.remove_push("t", "a")
-    assert list(await store.pushes("t")) == []
-
-
-async def test_a_store_says_which_webhooks_are_told_from_here(store: TaskStore) -> None:
-    for n in range(10):
-        await store.append(creation(f"t{n}"))
-        for m in range(3):
-            await store.put_push(f"t{n}", push(f"p{m}", revision=f"{n}.{m}"))
-    await store.save_delivery("t0", replace(push("p0", revision="0.0"), state=PushState.SUSPENDED))
-    await store.remove_push("t0", "p1")
-    whole = await store.active_pushes([SCOPE.agent], 0, 100)
-    assert (whole.has_unclaimed, whole.next, len(whole.claimed)) == (False, 0, 28)
-    assert ("t0", "0.2") in whole.claimed
-    first = await store.active_pushes([SCOPE.agent], 0, 25)
-    second = await store.active_pushes([SCOPE.agent], first.next, 25)
-    assert (len(first.claimed), second.next) == (25, 0)
-    assert {*first.claimed, *second.claimed} == set(whole.claimed)
 
 
 async def test_a_task_has_a_bounded_number_however_they_come(store: TaskStore) -> None:
@@ -211,26 +116,6 @@ async def test_what_is_done_at_once_is_done_in_order(store: TaskStore) -> None:
         store.append(addition("t", 1, chunk("t", "x"))),
     )
     assert ids(await store.pushes("t")) == ["default", "r2"]
-
-
-async def test_an_append_that_fails_keeps_no_configuration(store: TaskStore) -> None:
-    await store.append(creation("t", status("t", TaskState.COMPLETED)))
-    with pytest.raises(TaskEnded):
-        await store.append(replace(addition("t", None, received("a")), pushes=(push(),)))
-    with pytest.raises(StoreError):
-        await store.append(replace(creation("t"), pushes=(push(),)))
-    assert list(await store.pushes("t")) == []
-
-
-async def test_pruning_a_task_removes_its_configurations(store: TaskStore, clock: Clock) -> None:
-    for name in ("old", "new"):
-        await store.append(creation(name))
-        await store.put_push(name, push("a"))
-    await store.append(addition("old", 1, status("old", TaskState.COMPLETED)))
-    clock.now += 1000
-    assert await store.prune(SCOPE.agent, clock.now, 10) == 1
-    assert list(await store.pushes("old")) == []
-    assert ids(await store.pushes("new")) == ["a"]
 
 
 async def test_configurations_survive_the_process(tmp_path: Path) -> None:
@@ -336,26 +221,6 @@ async def test_a_change_of_a_revision_that_is_gone_changes_nothing(store: TaskSt
     with pytest.raises(PushReplaced):
         await store.put_push("t", replace(late, replaces=changed.revision))
     assert list(await store.pushes("t")) == []
-
-
-async def test_a_replacement_keeps_options_and_what_its_receiver_confirmed(
-    store: TaskStore,
-) -> None:
-    await store.append(creation("t", chunk("t", "x")))
-    options = PushOptions(events="significant")
-    first = await store.put_push("t", replace(push("a"), options=options))
-    assert first.options == options
-    await store.save_delivery("t", replace(first, confirmed=True, attempts=3))
-    again = await store.put_push("t", replace(push("a", revision="r2"), version="0.3"))
-    assert (again.options, again.confirmed, again.attempts) == (options, True, 3)
-    assert await store.pushes("t") == [again]
-    other = replace(push("a", token="new", revision="r3"), options=PushOptions(events="all"))
-    other = await store.put_push("t", other)
-    assert (other.options, other.confirmed) == (PushOptions(events="all"), False)
-    assert await store.pushes("t") == [other]
-    await store.save_delivery("t", replace(other, confirmed=True))
-    moved = push("a", url=f"{URL}/other", token="new", revision="r4")
-    assert not (await store.put_push("t", moved)).confirmed
 
 
 async def test_history_is_removed_with_its_task(store: TaskStore) -> None:

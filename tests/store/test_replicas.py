@@ -21,7 +21,7 @@ from parley.store.fold import fold
 from parley.store.memory import MemoryLogs, MemoryTaskStore
 from parley.store.postgres.store import PostgresTaskStore
 from parley.store.protocols.claims import Lease, Replica
-from parley.store.protocols.errors import Conflict, Fenced, LeaseHeld, TaskEnded
+from parley.store.protocols.errors import Fenced, TaskEnded
 from parley.store.protocols.task_log import TaskQuery
 from parley.store.protocols.webhooks import PushRecord, PushState
 from parley.store.sqlite.store import SqliteTaskStore
@@ -32,7 +32,6 @@ from tests.kit.records import (
     all_events,
     chunk,
     creation,
-    left,
     numbers,
     received,
     status,
@@ -116,34 +115,6 @@ async def test_a_rejected_append_leaves_no_replica_with_a_head_of_before(
     assert (record.seq, record.task.status.state) == (2, TaskState.FAILED)
 
 
-async def test_a_turn_is_held_by_who_began_it_until_it_ends(one: TaskStore, two: TaskStore) -> None:
-    await one.append(creation("t"))
-    assert await lease_owner(two, "t") == one.replica
-    assert await left(one) == (["t"], 0)
-    assert await left(two) == ([], 0)
-    with pytest.raises(LeaseHeld, match=one.replica):
-        await two.claim("t")
-    await one.append(addition("t", 1, status("t", TaskState.INPUT_REQUIRED), turn_open=False))
-    assert await lease_owner(one, "t") == ""
-    # Continuing needs no claim: the epoch is the same, and whoever appends first has it.
-    await two.append(addition("t", 2, turn_started(2, "more"), turn=2, turn_open=True))
-    assert await lease_owner(one, "t") == two.replica
-    with pytest.raises(LeaseHeld):
-        await one.claim("t")
-
-
-async def test_one_that_appends_at_an_old_head_is_told_where_it_is(
-    one: TaskStore, two: TaskStore
-) -> None:
-    await one.append(creation("t", turn_open=False))
-    await two.append(addition("t", 1, chunk("t", "two")))
-    with pytest.raises(Conflict) as refusal:
-        await one.append(addition("t", 1, chunk("t", "one")))
-    assert refusal.value.head == 2
-    assert await one.append(addition("t", 2, chunk("t", "one"))) == 3
-    assert await two.append(addition("t", 3, chunk("t", "two"))) == 4
-
-
 async def test_replicas_that_append_to_one_task_at_once_lose_nothing(
     one: TaskStore, two: TaskStore
 ) -> None:
@@ -182,49 +153,6 @@ async def test_of_two_that_continue_at_once_one_does(one: TaskStore, two: TaskSt
             return_exceptions=True,
         )
         assert sorted(type(result).__name__ for result in results) == ["Conflict", "int"]
-
-
-async def test_a_task_that_is_let_go_is_adopted_in_the_order_of_places(
-    one: TaskStore, two: TaskStore
-) -> None:
-    for name, queue_key in (("c", 3), ("a", 1), ("d", 3), ("b", 2)):
-        await one.append(creation(name, release=True, queue_key=queue_key))
-    await one.append(creation("under way"))
-    await one.append(creation("at rest", turn_open=False))
-    await one.append(creation("another's", scope=replace(SCOPE, agent="another"), release=True))
-    assert await two.unclaimed() == {AGENT: 4, "another": 1}
-    assert (await one.first_queued(AGENT), await one.first_queued("nobody")) == (1, 0)
-    claimed = await two.claim_batch(AGENT, 3)
-    assert [(task.task_id, task.epoch, task.queue_key) for task in claimed] == [
-        ("a", 2, 1), ("b", 2, 2), ("c", 2, 3),
-    ]  # fmt: skip
-    assert set(await two.held_tasks()) == {"a", "b", "c"}
-    assert [task.task_id for task in await one.claim_batch(AGENT, 3)] == ["d"]
-    assert list(await one.claim_batch(AGENT, 3)) == []
-    with pytest.raises(Fenced):
-        await one.append(addition("a", 1, chunk("a", "x")))
-    assert await two.append(addition("a", 1, chunk("a", "x"), epoch=2)) == 2
-
-
-async def test_work_under_way_comes_before_what_stands_in_line(
-    one: TaskStore, two: TaskStore
-) -> None:
-    await one.append(creation("queued", release=True, queue_key=1))
-    await one.append(creation("begun"))
-    await one.append(addition("begun", 1, chunk("begun", "x"), release=True))
-    assert await one.first_queued(AGENT) == 1
-    assert [task.task_id for task in await two.claim_batch(AGENT, 10)] == ["begun", "queued"]
-
-
-async def test_a_message_for_a_task_at_rest_is_work_for_anybody(
-    one: TaskStore, two: TaskStore
-) -> None:
-    await one.append(creation("t", turn_open=False))
-    await two.append(addition("t", None, received("a"), queue_key=7))
-    await two.append(addition("t", None, received("b"), queue_key=9))
-    assert await one.first_queued(AGENT) == 7
-    [claimed] = await one.claim_batch(AGENT, 10)
-    assert (claimed.task_id, claimed.queue_key) == ("t", 7)
 
 
 @pytest.mark.E1
@@ -314,18 +242,6 @@ async def test_a_replica_that_is_alive_keeps_what_it_holds(one: TaskStore, two: 
     await until(has_beaten)
     assert await lease_owner(two, "t") == one.replica
     assert await one.append(addition("t", 1, chunk("t", "x"))) == 2
-
-
-async def test_places_say_what_another_did(one: TaskStore, two: TaskStore) -> None:
-    await one.append(creation("t", received("a")))
-    await one.append(creation("u"))
-    before = {position.task_id: position for position in await two.positions(["t", "u", "nobody"])}
-    assert (before["t"].seq, before["t"].sub, before["t"].waiting) == (1, 1, 1)
-    await one.append(addition("t", None, CancelRequested()))
-    await one.append(addition("u", 1, status("u", TaskState.COMPLETED)))
-    after = {position.task_id: position for position in await two.positions(["t", "u"])}
-    assert (after["t"].sub, after["t"].cancel_requested) == (2, True)
-    assert (after["u"].ended, after["u"].lease_owner) == (True, "")
 
 
 @pytest.mark.slow

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import io
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,36 +14,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from parley.model.parts import Artifact, Message, Part, Role
-from parley.model.struct import Timestamp, encode
-from parley.model.tasks import (
-    Task,
-    TaskArtifactUpdateEvent,
-    TaskState,
-    TaskStatus,
-    TaskStatusUpdateEvent,
-)
-from parley.store.admin.sqlite import SqliteAdmin
-from parley.store.admin.transfer import export_to, import_into, lines_in
+from parley.model.parts import Artifact, Message, Part
+from parley.model.struct import encode
+from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 from parley.store.events import Scope, TurnStarted
-from parley.store.fold import CONTINUES, Fold, IllegalEvent, fold
+from parley.store.fold import CONTINUES, Fold, fold
 from parley.store.memory import MemoryTaskStore
 from parley.store.postgres.store import PostgresTaskStore
 from parley.store.protocols.task_log import TaskPage, TaskQuery, TaskRecord
 from parley.store.snapshot import StoredTask
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
-from tests.kit.records import (
-    SCOPE,
-    addition,
-    chunk,
-    creation,
-    pieces,
-    status,
-    status_of,
-    task,
-    turn_started,
-)
+from tests.kit.records import SCOPE, addition, chunk, creation, status, status_of, task
 from tests.kit.strategies import json_objects, texts, value_of
 
 pytestmark = pytest.mark.anyio
@@ -230,29 +210,6 @@ def nested(depth: int) -> Any:
     return value
 
 
-@pytest.mark.slow
-def test_deep_large_and_empty_tasks_are_what_was_written(opened: Opened) -> None:
-    bare = replace(task("-"), history=(), context_id="")
-    deep = Part(data=nested(60))
-    said = Message(message_id="m", role=Role.USER, parts=(deep, Part(raw=bytes(range(256)))))
-    large = replace(bare, context_id="listed", history=(said,) * 50, metadata={"": nested(60)})
-    tail = [([chunk("-", "x\x1c\x1d\x1e\x1f\u2028 ☃"), chunk("-", "")], False)] * 3
-    closing = TaskArtifactUpdateEvent(
-        task_id="-", context_id="", artifact=Artifact(artifact_id="empty", parts=()),
-        last_chunk=True,
-    )  # fmt: skip
-    for first in (bare, replace(bare, metadata={}), large):
-        for more in ([], tail, [([closing], False)], [([closing], True), *tail]):
-            check(opened, opened.write(first, more))
-
-
-def test_times_are_written_as_the_encoder_writes_them() -> None:
-    for at in (-62135596800000, -1, 0, 999, 1_700_000_000_123, 253402300799999):
-        stored = StoredTask(task_id="t", context_id="", state=TaskState.WORKING, status_at=at)
-        timestamp = json.loads(stored.json())["status"]["timestamp"]
-        assert timestamp == json.loads(encode(Timestamp.from_milliseconds(at)))
-
-
 def test_what_a_tail_changes_is_the_fold_of_all_chunks(opened: Opened) -> None:
     """A chunk may add to an artifact, change its head, replace it, or begin one (FIELD rule 6)."""
     saved = chunk("-", "a", append=False, artifact_id="kept", metadata={"x": 1, "y": 1})
@@ -271,42 +228,6 @@ def test_what_a_tail_changes_is_the_fold_of_all_chunks(opened: Opened) -> None:
         assert opened.load(whole.id).unsaved == (changed or {"kept"})
 
 
-@pytest.mark.anyio
-async def test_what_is_imported_is_answered_as_our_encoder_writes_it(tmp_path: Path) -> None:
-    """An export that somebody wrote by hand: spaces, escapes, a member that is there twice."""
-    source = SqliteTaskStore(tmp_path / "source.db")
-    await source.open(lambda _: None)
-    first = replace(task("t"), metadata={"key": "value"})
-    late = chunk("t", "hello", append=False)
-    await source.append(creation("t", first=first))
-    await source.append(addition("t", 1, late, turn_open=False))
-    await source.close()
-    file = io.BytesIO()
-    with SqliteAdmin(tmp_path / "source.db").reading() as reading:
-        export_to(reading, file.write, by="a test")
-    *lines, trailer = file.getvalue().splitlines(keepends=True)
-    oddly = {
-        b'"hello"': b'\t "h\\u0065llo" ',
-        b'"artifactId":': b'"artifactId":"other" , "artifactId" : ',
-    }
-    for usual, odd in oddly.items():
-        lines = [line.replace(usual, odd) if b'"payload"' in line else line for line in lines]
-    assert b"\\u0065" in b"".join(lines)
-    ending = json.loads(trailer)
-    ending["sha256"] = hashlib.sha256(b"".join(lines)).hexdigest()
-    store = SqliteTaskStore(tmp_path / "target.db")
-    await store.open(lambda _: None)
-    edited = b"".join([*lines, json.dumps(ending, separators=(",", ":")).encode() + b"\n"])
-    await import_into(store, lines_in(io.BytesIO(edited)))
-    record = await store.load("t")
-    await store.close()
-    assert record is not None
-    assert not record.stored.tail
-    assert pieces(first, late)[0].parts == record.stored.artifacts[0][2]
-    assert record.stored.history == encode(first.history[0])
-    assert_is(record.stored, fold([first, late]))
-
-
 # -- which tasks are listed, and in what order -----------------------------------------------------
 
 
@@ -316,27 +237,6 @@ def ids(page: TaskPage) -> list[str]:
 
 async def listed(store: TaskStore, **query: Any) -> TaskPage:
     return await store.list(TaskQuery(**{"scope": SCOPE, **query}))
-
-
-async def test_the_last_updated_comes_first_and_then_the_larger_id(store: TaskStore) -> None:
-    for name, at in (("a", 5), ("c", 7), ("b", 7), ("d", 6)):
-        await store.append(creation(name, at=at))
-    page = await listed(store)
-    assert (ids(page), page.total, page.more) == (["c", "b", "d", "a"], 4, False)
-    await store.append(addition("a", 1, status("a", TaskState.WORKING, at=8)))
-    await store.append(addition("c", 1, chunk("c", "x")))
-    assert ids(await listed(store)) == ["a", "c", "b", "d"]
-
-
-async def test_a_status_without_a_moment_is_refused(store: TaskStore) -> None:
-    without = TaskStatus(state=TaskState.WORKING)
-    with pytest.raises(IllegalEvent, match="timestamp is missing"):
-        await store.append(creation("a", first=Task(id="a", context_id="c", status=without)))
-    await store.append(creation("b"))
-    update = TaskStatusUpdateEvent(task_id="b", context_id="context-b", status=without)
-    with pytest.raises(IllegalEvent, match="timestamp is missing"):
-        await store.append(addition("b", 1, update))
-    assert ids(await listed(store)) == ["b"]
 
 
 async def test_pages_follow_one_another_without_gap_or_repetition(store: TaskStore) -> None:
@@ -397,49 +297,3 @@ async def test_nothing_is_found_outside_its_scope(store: TaskStore, field: str) 
         page = await listed(store, scope=other, **query)
         assert (ids(page), page.total) == (["theirs"], 1)
     assert (await listed(store, scope=Scope("nobody"))).total == 0
-
-
-@pytest.mark.parametrize("with_snapshot", [False, True])
-async def test_artifacts_are_listed_when_asked_for(store: TaskStore, with_snapshot: bool) -> None:
-    first = [task("t"), chunk("t", "a"), status("t", TaskState.INPUT_REQUIRED, "which?")]
-    then = [turn_started(2, "this"), chunk("t", "b"), status("t", TaskState.WORKING, "on it")]
-    kept = pieces(*first) if with_snapshot else None
-    await store.append(creation("t", *first[1:], artifacts=kept, first=first[0]))
-    await store.append(addition("t", 3, *then, turn=2))
-    whole = fold([*first, *then])
-    [full] = (await listed(store, artifacts=True)).tasks
-    [bare] = (await listed(store)).tasks
-    assert full == whole
-    assert bare == msgspec.structs.replace(whole, artifacts=())
-    assert [m.text for m in bare.history] == ["hello", "which?", "this"]
-
-
-async def test_a_list_and_a_single_task_agree_while_others_write(store: TaskStore) -> None:
-    names = [f"t{n}" for n in range(5)]
-    await asyncio.gather(*[store.append(creation(name, at=1)) for name in names])
-
-    async def write(name: str) -> None:
-        for seq in range(1, 40):
-            state = TaskState.WORKING if seq % 2 else TaskState.INPUT_REQUIRED
-            await store.append(addition(name, seq, status(name, state, str(seq), at=seq)))
-
-    async with asyncio.TaskGroup() as group:
-        writers = [group.create_task(write(name)) for name in names]
-        while not all(writer.done() for writer in writers):
-            page = await listed(store)
-            assert (len(page.tasks), page.total) == (5, 5)
-            for listed_task in page.tasks:
-                _is_consistent(listed_task)
-                record = await store.load(listed_task.id)
-                assert record is not None
-                _is_consistent(record.task)
-            await asyncio.sleep(0)
-
-
-def _is_consistent(found: Task) -> None:
-    """The history holds exactly the messages before the present one."""
-    assert found.status.timestamp is not None
-    said = [m.text for m in found.history[1:]]
-    if found.status.message is not None:
-        said.append(found.status.message.text)
-    assert said == [str(n + 1) for n in range(len(said))]

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from pathlib import Path
+from collections.abc import Awaitable
 
 import pytest
 from msgspec.structs import replace
 
-from parley.security.limits.declaration import DAY_MS
-from parley.security.limits.usage import USAGE_KEPT_DAYS, QuotaAsk, UsageQuery, UsageRow
+from parley.security.limits.usage import QuotaAsk, UsageQuery, UsageRow
 from parley.store.memory import MemoryLogs, MemoryTaskStore
 from parley.store.postgres.store import PostgresTaskStore
 from parley.store.protocols.tables import TooManyApiKeys
 from parley.store.sqlite.store import SqliteTaskStore
-from parley.store.tables import EXPIRED_PER_PUT, MAX_ROW_BYTES, PAGE, QUOTA_SLACK_MS, TableRows
+from parley.store.tables import EXPIRED_PER_PUT, TableRows
 from parley.store.task_store import TaskStore
 from tests.kit.records import SCOPE, creation
 from tests.kit.services.postgres import PostgresServer
@@ -50,28 +48,6 @@ async def test_a_row_is_put_only_in_place_of_the_expected_one(store: TaskStore) 
     assert await tables.get("visits", "ada") == b"2"
     assert not await tables.remove("visits", "bob", expected=None)
     assert await tables.remove("visits", "ada", expected=b"2")
-
-
-async def test_of_many_that_expect_the_same_one_succeeds(store: TaskStore) -> None:
-    tables = store.tables(NAME)
-    putting = [tables.put("t", "k", str(n).encode(), expected=None) for n in range(9)]
-    assert sum(await asyncio.gather(*putting)) == 1
-
-
-async def test_rows_are_found_by_prefix_in_the_order_of_their_keys(store: TaskStore) -> None:
-    tables = store.tables(NAME)
-    keys = ["a", "a/1", "a/10", "a/2", "a/é", "a/\U0001f600", "a0", "b"]
-    for key in reversed(keys):
-        await tables.put("t", key, key.encode())
-        await tables.put("other", key, b"")
-    await store.tables("other").put("t", "a/3", b"")
-    assert [key for key, _ in await tables.scan("t")] == keys
-    found = await tables.scan("t", "a/")
-    assert found == [(key, key.encode()) for key in keys[1:6]]
-    assert await tables.scan("t", "a/", limit=2) == found[:2]
-    assert await tables.scan("t", "a/", after=found[1][0], limit=2) == found[2:4]
-    assert await tables.scan("t", "a/", after=found[-1][0]) == []
-    assert await tables.scan("none") == []
 
 
 async def test_a_row_is_gone_when_it_expires(store: TaskStore, clock: Clock) -> None:
@@ -112,18 +88,6 @@ async def test_a_namespace_is_the_name_of_a_package(store: TaskStore, name: str)
             await store.tables(NAME).get(name, "key")
 
 
-async def test_what_cannot_be_a_row_is_refused(store: TaskStore) -> None:
-    tables = store.tables(NAME)
-    for key in ("", "a\0b", "\ud800", "x" * 10_000):
-        for asked in (tables.put("t", key, b""), tables.get("t", key), tables.remove("t", key)):
-            with pytest.raises(ValueError, match="the key of a row"):
-                await asked
-    with pytest.raises(ValueError, match=f"up to {MAX_ROW_BYTES} bytes"):
-        await tables.put("t", "k", bytes(MAX_ROW_BYTES + 1))
-    assert await tables.put("t", "k", bytes(MAX_ROW_BYTES))
-    assert len(await tables.scan("t", limit=10 * PAGE)) == 1
-
-
 async def test_a_change_that_is_refused_leaves_nothing_and_others_continue(
     store: TaskStore,
 ) -> None:
@@ -145,27 +109,6 @@ async def test_a_change_that_is_refused_leaves_nothing_and_others_continue(
     assert [row for _, row in await tables.scan("t")] == [b"1", b"2"]
     assert await store.load("t") is not None
     assert await store.get_value(SCOPE, "c", "k") == b"3"
-
-
-@pytest.mark.parametrize(
-    "kind", ["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.service)]
-)
-async def test_rows_are_there_when_the_store_is_opened_again(
-    kind: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    memory, make = (
-        MemoryTaskStore(),
-        {
-            "sqlite": lambda: SqliteTaskStore(tmp_path / "tasks.db"),
-            "postgres": lambda: PostgresTaskStore(request.getfixturevalue("postgres_url")),
-        },
-    )
-    start: Callable[[], TaskStore] = make.get(kind, lambda: memory)
-    for n in range(2):
-        store = start()
-        await store.open(lambda records: None)
-        assert await store.tables(NAME).put("t", "k", b"1", expected=b"1" if n else None)
-        await store.close()
 
 
 @pytest.mark.parametrize("kind", ["memory", pytest.param("postgres", marks=pytest.mark.service)])
@@ -239,25 +182,6 @@ async def test_one_call_takes_of_one_amount_twice(store: TaskStore) -> None:
     assert [grant.given for grant in grants] == [4, 4, 6]
 
 
-async def test_slots_that_are_too_old_do_not_count(store: TaskStore) -> None:
-    await store.take_quotas([replace(ASK, slot=5, wanted=10)])
-    assert (await store.take_quotas([ASK]))[0].given == 0
-    assert (await store.take_quotas([replace(ASK, slot=8, oldest=6)]))[0].given == 4
-
-
-async def test_what_is_given_back_is_there_again(store: TaskStore) -> None:
-    await store.take_quotas([replace(ASK, wanted=10)])
-    [back] = await store.take_quotas([replace(ASK, wanted=-3)])
-    assert back.taken == 7
-    assert (await store.take_quotas([replace(ASK, wanted=9)]))[0].given == 3
-
-
-async def test_no_more_is_given_back_than_was_taken(store: TaskStore) -> None:
-    await store.take_quotas([ASK])
-    await store.take_quotas([replace(ASK, wanted=-50)])
-    assert (await store.take_quotas([replace(ASK, wanted=50)]))[0].given == 10
-
-
 async def test_usage_adds_up(store: TaskStore) -> None:
     await store.add_usage([ROW, replace(ROW, skill="")])
     await store.add_usage([replace(ROW, requests=2, output_bytes=10**12)])
@@ -268,17 +192,6 @@ async def test_usage_adds_up(store: TaskStore) -> None:
     ]
 
 
-async def test_usage_is_selected(store: TaskStore) -> None:
-    other = replace(ROW, day=20_001, agent="b", caller="")
-    await store.add_usage([ROW, other])
-    assert await store.usage(UsageQuery(since=20_001)) == [other]
-    assert await store.usage(UsageQuery(until=20_000)) == [ROW]
-    assert await store.usage(UsageQuery(agent="a")) == [ROW]
-    assert await store.usage(UsageQuery(caller="")) == [other]
-    assert await store.usage(UsageQuery(tenant="x")) == []
-    assert await store.usage(UsageQuery(limit=1)) == [other]
-
-
 async def test_a_sum_is_of_all_rows_that_are_selected(store: TaskStore) -> None:
     rows = [replace(ROW, tenant=f"t{n}") for n in range(30)]
     await store.add_usage(rows)
@@ -286,14 +199,3 @@ async def test_a_sum_is_of_all_rows_that_are_selected(store: TaskStore) -> None:
     total = await store.sum_usage(UsageQuery(since=ROW.day, until=ROW.day, limit=3))
     assert (total.requests, total.output_bytes) == (30 * ROW.requests, 30 * ROW.output_bytes)
     assert (await store.sum_usage(UsageQuery(caller="nobody"))).requests == 0
-
-
-async def test_old_usage_and_slots_are_removed(store: TaskStore, clock: Clock) -> None:
-    await store.add_usage([ROW, replace(ROW, day=20_001)])
-    await store.take_quotas([replace(ASK, wanted=10)])
-    clock.now = ASK.ends_at + QUOTA_SLACK_MS - 1  # the clock of another replica may be late
-    assert (await store.take_quotas([ASK]))[0].given == 0
-    clock.now += 1
-    assert (await store.take_quotas([ASK]))[0].given == 4
-    clock.now = (ROW.day + 1 + USAGE_KEPT_DAYS) * DAY_MS
-    assert [row.day for row in await store.usage(UsageQuery())] == [20_001]

@@ -16,15 +16,7 @@ from parley.store.memory import MemoryLogs, MemoryTaskStore
 from parley.store.postgres.store import PostgresTaskStore
 from parley.store.protocols.claims import Lease
 from parley.store.protocols.errors import Fenced, LeaseHeld
-from parley.store.protocols.tables import (
-    MAX_EVENT_BYTES,
-    MAX_WAITS,
-    NEVER,
-    SECRET_BYTES,
-    DueTask,
-    EventCompleted,
-    event_value,
-)
+from parley.store.protocols.tables import MAX_WAITS, NEVER, SECRET_BYTES, DueTask, EventCompleted
 from parley.store.sqlite.file import SQL
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
@@ -96,17 +88,6 @@ async def test_a_task_wakes_up_when_its_time_has_come_and_not_before(
     await store.append(addition("t", 1, end, epoch=claimed.epoch, turn_open=False))
 
 
-async def test_the_earliest_are_due_first_and_as_many_as_were_asked_for(
-    store: TaskStore, clock: Clock
-) -> None:
-    for n in (3, 1, 2):
-        await sleeps(store, f"t{n}", until_ms=clock.now + n)
-    await sleeps(store, "late", until_ms=clock.now + 1000)
-    due = await store.due_tasks(AGENT, clock.now + 10, 2)
-    assert [each.task_id for each in due] == ["t1", "t2"]
-    assert await store.next_wake([AGENT, "another"]) == clock.now + 1
-
-
 async def test_who_put_a_task_to_sleep_can_write_to_it_no_more_once_it_is_claimed(
     store: TaskStore, clock: Clock
 ) -> None:
@@ -164,15 +145,6 @@ async def test_an_event_wakes_the_tasks_that_wait_for_it(store: TaskStore, clock
     assert await store.next_wake([AGENT]) == clock.now + 5
 
 
-async def test_an_event_may_be_complete_before_a_task_waits_for_it(
-    store: TaskStore, clock: Clock
-) -> None:
-    assert await store.complete_event(AGENT, "k", b'{"a":1}') is True
-    await sleeps(store, events=("other", "k"))
-    assert await woken(store, clock.now) == ["t"]
-    assert await store.event(AGENT, "k") == b'{"a":1}'
-
-
 async def test_an_event_is_completed_once_and_the_first_value_counts(store: TaskStore) -> None:
     assert await store.complete_event(AGENT, "k", b"1") is True
     assert await store.complete_event(AGENT, "k", b" 1\n") is False
@@ -209,20 +181,6 @@ async def test_a_task_waits_only_for_the_events_of_its_last_sleep(
     assert await store.next_wake([AGENT]) == clock.now + 9, "it waits for no event now"
 
 
-async def test_keys_and_values_that_cannot_be_stored_are_refused(store: TaskStore) -> None:
-    for key in ("", "\0", "k" * 600):
-        with pytest.raises(ValueError, match="key of an event"):
-            await store.complete_event(AGENT, key, b"1")
-    with pytest.raises(ValueError, match="262144 bytes at most"):
-        await store.complete_event(AGENT, "k", b" " * (MAX_EVENT_BYTES + 1))
-    with pytest.raises(ValueError, match="is no JSON"):
-        await store.complete_event(AGENT, "k", b"{")
-    assert await store.event(AGENT, "k") is None
-    largest = event_value("v" * (MAX_EVENT_BYTES - 2))
-    assert await store.complete_event(AGENT, "k" * 512, largest) is True
-    assert await store.event(AGENT, "k" * 512) == largest
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -242,14 +200,6 @@ async def test_a_sleep_that_makes_no_sense_is_refused(
     expected = options.pop("expected_seq", 1)
     with pytest.raises(ValueError, match=message):
         await store.append(addition("t", expected, turn_started(1), **options))
-
-
-def test_equal_values_of_events_are_equal_bytes() -> None:
-    assert event_value({"b": 1, "a": [None]}) == event_value({"a": [None], "b": 1})
-    with pytest.raises(TypeError):
-        event_value(object())
-    with pytest.raises(ValueError, match="complete the event with its address"):
-        event_value("v" * MAX_EVENT_BYTES)
 
 
 async def test_who_listens_hears_of_sleeps_and_events_of_this_process(

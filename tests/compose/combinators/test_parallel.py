@@ -18,16 +18,6 @@ def summed(outcomes: Sequence[Outcome]) -> str:
     return " + ".join(each.text if each.ok else f"[{each.failure}]" for each in outcomes)
 
 
-async def test_the_answers_are_combined_in_the_order_of_the_parts() -> None:
-    one, two = Worker("One", does="wait"), Worker("Two")
-    async with client(parallel(one.agent, two.agent, combine=summed)) as remote:
-        task = await remote.send("go", return_immediately=True)
-        await remote.settle()
-        assert two.began == ["go"]  # while the first waits
-        one.go.set()
-        assert (await remote.wait(task.id)).text == "One(go) + Two(go)"
-
-
 async def test_an_agent_combines_with_every_answer_under_its_name() -> None:
     one, two, writer = Worker("One"), Worker("Two"), Worker("Writer")
     async with client(parallel(one.agent, two.agent, combine=writer.agent)) as remote:
@@ -44,33 +34,6 @@ async def test_the_first_failure_ends_it_and_cancels_the_others() -> None:
         assert (done.state, done.text) == (TaskState.FAILED, "Broken: no luck")
         await remote.settle()
     assert slow.ended == ["cancelled"]
-
-
-async def test_partial_failures_are_combined_as_long_as_enough_answer() -> None:
-    one, broken = Worker("One"), Worker("Broken", does="reject")
-    agent = parallel(one.agent, broken.agent, combine=summed, failures="partial")
-    async with client(agent) as remote:
-        assert (await remote.send("go")).text == "One(go) + [Broken: not me]"
-    all_needed = parallel(
-        one.agent, broken.agent, combine=summed, failures="partial", at_least=2, name="All"
-    )
-    async with client(all_needed) as remote:
-        assert (await remote.send("go")).state is TaskState.FAILED
-
-
-async def test_several_parts_ask_one_after_another_and_say_who_asks() -> None:
-    workers = [Worker(name, does="ask") for name in ("One", "Two", "Three")]
-    agent = parallel(*[each.agent for each in workers], combine=summed)
-    async with client(agent) as remote:
-        task = await remote.send("go")
-        asked = []
-        while task.state.is_interrupted:
-            asked.append(task.text)
-            await remote.crash()
-            task = await remote.send(task.text.split(":")[0].lower(), task=task)
-        assert sorted(asked) == [f"{name}: Which day?" for name in ("One", "Three", "Two")]
-        assert task.text == "One(go one) + Two(go two) + Three(go three)"
-    assert [each.began for each in workers] == [["go"]] * 3
 
 
 async def test_at_most_limit_parts_work_at_a_time() -> None:

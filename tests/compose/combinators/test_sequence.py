@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 import parley
-from parley import Agent, Part, Task, TaskState, Turn
+from parley import Agent, Task, TaskState, Turn
 from parley.compose import Composition, part, sequence
 from parley.extensions.questions import InTaskAuthorization
 from parley.testing import client
@@ -29,32 +29,6 @@ async def test_each_part_gets_the_answer_of_the_one_before_it() -> None:
         assert [artifact.name for artifact in done.artifacts] == ["Do two"] or done.artifacts
         said = [message.text for message in done.history]
     assert "One: One(go)" in said  # what a part answered is progress, with its name
-
-
-async def test_data_and_files_go_from_part_to_part() -> None:
-    first, second = Agent("First"), Agent("Second")
-
-    @first.skill
-    async def split(turn: Turn) -> list[Part]:
-        """Answers with a text, data and a file."""
-        return [Part(text="see"), Part(data={"n": 1}), Part(raw=b"bytes", filename="a.bin")]
-
-    @second.skill
-    async def count(turn: Turn) -> str:
-        """Says what came."""
-        data = [part.data for part in turn.message.parts if isinstance(part.data, dict)]
-        return f"{turn.text} {data} {await turn.files[0].read()!r} {turn.files[0].filename}"
-
-    async with client(sequence(first, second)) as remote:
-        assert (await remote.send("go")).text == "see [{'n': 1}] b'bytes' a.bin"
-
-
-async def test_a_part_that_fails_ends_it_and_is_named() -> None:
-    one, two = Worker("One", does="fail"), Worker("Two")
-    async with client(sequence(one.agent, two.agent)) as remote:
-        done = await remote.send("go")
-        assert (done.state, done.text) == (TaskState.FAILED, "One: no luck")
-    assert two.began == []
 
 
 async def test_a_function_that_fails_ends_it_without_its_words() -> None:
@@ -106,20 +80,6 @@ async def test_cancellation_reaches_the_part_at_work_through_a_nested_one() -> N
         assert (await remote.cancel(task.id)).state is TaskState.CANCELED
         await remote.settle()
     assert slow.ended == ["cancelled"]
-
-
-async def test_a_question_comes_up_with_the_names_and_its_answer_goes_down() -> None:
-    asks = Worker("Asks", does="ask")
-    agent = sequence(shout, sequence(asks.agent, name="Inner"), name="Outer")
-    async with client(agent) as remote:
-        asked = await remote.send("go")
-        assert asked.state is TaskState.INPUT_REQUIRED
-        assert asked.text == "Inner: Asks: Which day?"
-        assert asked.status.message.metadata == {"urn:parley:part": ["Inner", "Asks"]}
-        await remote.crash()
-        done = await remote.send("Monday", task=asked)
-        assert done.text == "Asks(GO Monday)"
-    assert asks.began == ["GO"]
 
 
 async def test_a_part_that_may_not_ask_fails_and_is_canceled() -> None:

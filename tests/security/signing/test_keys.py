@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import pickle
 import warnings
 
 import pytest
@@ -14,7 +13,7 @@ from joserfc.errors import SecurityWarning
 from joserfc.jwk import import_key
 
 from parley.security.signing import keys as module
-from parley.security.signing.keys import SigningKeys, SigningKeysInvalid, missing_keys, read_key
+from parley.security.signing.keys import SigningKeys, SigningKeysInvalid, missing_keys
 from tests.security.signing.key_sets import key_file, key_set, private_jwk
 
 NOW = 1_800_000_000.0
@@ -49,34 +48,6 @@ def test_a_header_cannot_name_another_key_or_algorithm():
             key.jws(header, b"")
 
 
-def test_a_key_without_an_id_has_its_thumbprint():
-    """RFC 7638 §3.1, with the key of RFC 8037 appendix A."""
-    key = read_key(
-        {
-            "kty": "OKP",
-            "crv": "Ed25519",
-            "d": "nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A",
-            "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo",
-        }
-    )
-    assert key.kid == "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k"
-    assert key.alg == "EdDSA"
-
-
-def test_current_keys_sign_and_next_and_previous_ones_are_published_too():
-    text = key_set(
-        private_jwk(kid="old", state="previous", until=NOW + 60),
-        private_jwk(kid="gone", state="previous", until=NOW),
-        private_jwk(kid="now", state="current"),
-        private_jwk("EdDSA", kid="also now"),
-        private_jwk(kid="soon", state="next"),
-    )
-    keys = SigningKeys.parse(text, clock=lambda: NOW)
-    assert [key.kid for key in keys.signers] == ["now", "also now"]
-    published = [key["kid"] for key in keys.published["keys"]]
-    assert published == ["now", "also now", "soon", "old"]
-
-
 def test_nothing_private_is_published_shown_or_logged(tmp_path, caplog):
     caplog.set_level(logging.DEBUG)
     jwks = [private_jwk(alg, state=s) for alg, s in [("ES256", "current"), ("RS256", "next")]]
@@ -91,11 +62,6 @@ def test_nothing_private_is_published_shown_or_logged(tmp_path, caplog):
     assert not [secret for secret in secrets if secret in shown]
     for key in keys.published["keys"]:
         assert set(key) <= {"kty", "crv", "x", "y", "n", "e", "kid", "alg", "use"}
-
-
-def test_a_key_cannot_be_pickled():
-    with pytest.raises(TypeError, match="SigningKey"):
-        pickle.dumps(SigningKeys.parse(key_set()).signers[0])
 
 
 REFUSED = {

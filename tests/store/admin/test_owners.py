@@ -116,18 +116,6 @@ async def test_what_belongs_to_plain_ids_belongs_to_those_of_the_issuer(kept: Ke
     assert [await kept.look(scope) for scope in (*moved, *others)] == before
 
 
-async def test_one_agent_or_tenant_is_assigned_alone(kept: Kept) -> None:
-    scopes = [Scope(agent, tenant, "bob") for agent in ("a", "b") for tenant in ("", "t")]
-    await kept.fill(*scopes)
-    only = OwnerAssignment(issuer=ISSUER, agent="a", tenant="t")
-    assert kept.admin.assign(only) == Owned(tasks=2, contexts=1, receipts=2)
-    assert (await kept.look(Scope("a", "t", BOB)))["total"] == 2
-    agent = OwnerAssignment(issuer=ISSUER, agent="b")
-    assert kept.admin.assign(agent) == Owned(tasks=4, contexts=2, receipts=4)
-    assert (await kept.look(Scope("a", "", "bob")))["total"] == 2
-    assert kept.admin.assign(TO) == Owned(tasks=2, contexts=1, receipts=2)
-
-
 async def test_what_there_is_under_the_issuer_already_is_put_together(kept: Kept) -> None:
     """For as often as it comes to that."""
     plain, theirs = Scope("a", "", "bob"), Scope("a", "", BOB)
@@ -188,21 +176,6 @@ async def test_no_more_of_a_conversation_is_kept_than_of_others(kept: Kept) -> N
     file.seek(0)
     [context] = checked(lines_in(file))
     assert len(context.parts) == counts.messages == HISTORY_KEPT
-
-
-@pytest.mark.slow
-async def test_a_store_in_use_is_left_alone(kept: Kept) -> None:
-    await kept.fill(Scope("a", "", "bob"))
-    store = kept.store()
-    await store.open(ignore)
-    try:
-        with pytest.raises(StoreUnavailable, match="in use by"):
-            kept.admin.assign(TO)
-        assert kept.admin.unassigned(TO).tasks == 2
-        assert (await store.list(TaskQuery(scope=Scope("a", "", "bob"), limit=9))).total == 2
-    finally:
-        await store.close()
-    assert kept.admin.assign(TO).tasks == 2
 
 
 @pytest.mark.service

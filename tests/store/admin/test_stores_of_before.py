@@ -29,7 +29,7 @@ from parley.model.tasks import TaskState
 from parley.security.api_keys import ApiKeyRecord
 from parley.security.limits.usage import QuotaAsk, QuotaGrant, UsageQuery, UsageRow, usage_key
 from parley.store.admin.sqlite import SqliteAdmin
-from parley.store.admin.transfer import export_to, import_into
+from parley.store.admin.transfer import export_to
 from parley.store.audit.trail import AuditEntry, AuditFilter, line_columns, lines_after
 from parley.store.events import RecordKind, Scope
 from parley.store.fold import fold
@@ -193,24 +193,6 @@ async def test_an_old_replica_neither_writes_nor_reads_what_it_does_not_know(
         with pytest.raises(Exception, match="does not exist"):
             postgres.execute(f"SELECT {column_or_table}", name)
     assert postgres.execute("SELECT max(oldest) FROM kept.schema_versions", name) == [(9,)]
-
-
-@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.service)])
-async def test_an_export_of_before_is_imported(
-    kind: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    expected = json.loads(unpacked("sqlite-3.json.gz"))
-    lines = unpacked("export-1.jsonl.gz").splitlines(keepends=True)
-    store: TaskStore
-    if kind == "sqlite":
-        store = SqliteTaskStore(tmp_path / "new.db")
-    else:
-        store = PostgresTaskStore(request.getfixturevalue("postgres_url"))
-    async with opened(store):
-        done = await import_into(store, lines)
-        assert done.added.tasks == len(expected)
-        await holds(store, expected)
-        await goes_on(store, expected)
 
 
 @pytest.mark.slow

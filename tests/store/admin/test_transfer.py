@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +14,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from parley.host.store_urls import open_admin
 from parley.model.operations import TaskPushNotificationConfig
 from parley.model.service import TraceContext
 from parley.model.tasks import TaskState
@@ -344,14 +342,6 @@ def test_what_breaks_the_rules_of_a_log_is_refused(
         list(checked([json.dumps(line).encode() + b"\n" for line in lines]))
 
 
-def test_what_an_append_would_refuse_is_refused(file: bytes) -> None:
-    lines = [json.loads(line) for line in file.splitlines()]
-    [*_, last] = [line for line in lines if line["is"] == "record"]
-    del last["payload"]["status"]["timestamp"]
-    with pytest.raises(TransferError, match=r"line \d+: .* its timestamp is missing"):
-        list(checked([json.dumps(line).encode() + b"\n" for line in lines]))
-
-
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
@@ -372,51 +362,6 @@ def test_what_is_in_the_file_twice_is_refused(file: bytes, kind: str, words: str
     twice = [line for part in (*parts[: n + 1], *parts[n:]) for line in part]
     with pytest.raises(TransferError, match=words):
         list(checked(twice))
-
-
-@pytest.mark.slow
-def test_an_import_that_was_broken_off_goes_on(
-    file: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transfer, "BATCH_LINES", 2)
-    path = tmp_path / "target.db"
-    admin = SqliteAdmin(path)
-    lines = file.splitlines(keepends=True)
-    previous = 0
-    for end in range(1, len(lines)):
-        with pytest.raises(TransferError, match="it was cut"):
-            asyncio.run(brought(SqliteTaskStore(path), lines[:end]))
-        with sqlite3.connect(path) as connection:
-            # A task is there with all its records, or not at all.
-            wrong = connection.execute(
-                "SELECT count(*) FROM tasks t WHERE seq <> (SELECT max(seq) FROM log "
-                "WHERE task = t.key)"
-            ).fetchone()[0]
-            count = connection.execute("SELECT count(*) FROM tasks").fetchone()[0]
-        connection.close()
-        assert wrong == 0
-        assert count >= previous
-        previous = count
-    done = imported(SqliteTaskStore(path), file)
-    assert done.added.tasks + done.skipped.tasks == 2
-    assert exported(admin) == file
-    again = imported(SqliteTaskStore(path), file)
-    assert (again.added, again.skipped.records) == (transfer.Counts(), 14)
-
-
-def test_what_a_store_has_already_stays_as_it_is(file: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "target.db"
-    plan = {"scope": 2, "released": False, "webhooks": 0, "receipt": False, "queue_key": 0}
-    tasks = [{**plan, "steps": [("chunk", "mine")], "ends": "failed"}]
-    asyncio.run(fill(SqliteTaskStore(path), tasks, [(0, 1, "mine", b"mine")]))
-    before = asyncio.run(seen(SqliteTaskStore(path)))
-    done = imported(SqliteTaskStore(path), file)
-    assert (done.added.tasks, done.skipped.tasks) == (1, 1)
-    assert (done.added.contexts, done.skipped.contexts) == (1, 1)
-    after = asyncio.run(seen(SqliteTaskStore(path)))
-    assert after["task-0"] == before["task-0"]
-    assert after[f"{SCOPES[0]} context-1"] == before[f"{SCOPES[0]} context-1"]
-    assert after["task-1"][2] == 5
 
 
 @pytest.mark.slow
@@ -576,8 +521,3 @@ def test_a_database_that_dies_spoils_nothing(file: bytes, monkeypatch: pytest.Mo
 
         with pytest.raises(StoreUnavailable, match="the database cannot be reached"):
             export_until_killed()
-
-
-def test_a_store_in_memory_cannot_be_moved() -> None:
-    with pytest.raises(ValueError, match="only the process of a memory: store"):
-        open_admin("memory:")

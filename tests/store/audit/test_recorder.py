@@ -24,33 +24,6 @@ async def kinds(store: TaskStore) -> list[str]:
     return [line.kind for line in await store.read_audit(EVERYTHING, limit=100_000)]
 
 
-async def test_what_is_recorded_is_appended_in_groups(
-    store: TaskStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recording, "FLUSH_SECONDS", 0.02)
-    recorder = AuditRecorder(store.append_audit, store.now)
-    recorder.record(AuditEntry(kind="before.start"))
-    await recorder.start()
-    for n in range(500):
-        recorder.record(AuditEntry(kind=f"k{n}"))
-
-    async def is_there() -> bool:
-        return len(await kinds(store)) == 501
-
-    await until(is_there)
-    assert await kinds(store) == ["before.start", *(f"k{n}" for n in range(500))]
-    await recorder.stop()
-
-
-async def test_a_stop_appends_what_waits(store: TaskStore) -> None:
-    recorder = AuditRecorder(store.append_audit, store.now)
-    await recorder.start()
-    recorder.record(AuditEntry(kind="a"))
-    recorder.failures.note("198.51.100.7", "bearer", "wrong")
-    await recorder.stop()
-    assert await kinds(store) == ["a", "auth.failed"]
-
-
 async def test_what_does_not_fit_is_counted(store: TaskStore) -> None:
     recorder = AuditRecorder(store.append_audit, store.now)
     for n in range(recording.MAX_QUEUED + 7):
@@ -97,33 +70,6 @@ async def test_a_store_that_fails_is_tried_again(
     assert caplog.text.count("cannot be written") == 1
     await recorder.stop()
     await store.close()
-
-
-async def test_a_failure_of_another_kind_is_logged_and_tried_again(
-    store: TaskStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(recording, "FLUSH_SECONDS", 0.01)
-    monkeypatch.setattr(recording, "_BACKOFF", recording.Backoff(0.01, 0.01))
-    failures = [False, True, True]
-
-    append = store.append_audit
-
-    async def broken(entries: Sequence[AuditEntry]) -> Sequence[AuditLine]:
-        lines = await append(entries)
-        if failures.pop():
-            raise RuntimeError("a bug")
-        return lines
-
-    monkeypatch.setattr(store, "append_audit", broken)
-    recorder = AuditRecorder(store.append_audit, store.now)
-    await recorder.start()
-    for kind in ("a", "b", "c"):
-        left = len(failures)
-        recorder.record(AuditEntry(kind=kind))
-        await until(lambda before=left: len(failures) < before)
-    await recorder.stop()
-    assert await kinds(store) == ["a", "b", "c"]
-    assert caplog.text.count("RuntimeError: a bug") == 2
 
 
 async def test_a_stop_beside_a_flush_appends_each_entry_once(

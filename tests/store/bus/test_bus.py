@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any
 
@@ -16,7 +15,7 @@ from msgspec.structs import replace
 
 from parley.model.tasks import TaskState
 from parley.store.bus.poller import BusPoller
-from parley.store.bus.subscriptions import Bus, LocalHints, Subscription
+from parley.store.bus.subscriptions import Bus, LocalHints
 from parley.store.follow import follow
 from parley.store.memory import MemoryLogs, MemoryTaskStore
 from tests.kit.records import addition, chunk, creation, numbers, status
@@ -26,7 +25,7 @@ from tests.kit.services.postgres import PostgresServer
 from tests.kit.services.proxy import line
 from tests.kit.services.redis import RedisServer
 from tests.kit.waiting import let_time_pass, until
-from tests.store.bus.hinting import WAIT, Ear, event, private
+from tests.store.bus.hinting import WAIT, event
 
 pytestmark = [pytest.mark.anyio, pytest.mark.service]
 
@@ -133,73 +132,6 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         yield started
 
 
-async def test_what_one_tells_the_other_hears(url: str) -> None:
-    async with ends(url, url) as (a, b):
-        ear, own = Ear(), Ear()
-        agents: list[str] = []
-        with (
-            b.hints.listen("t", ear),
-            a.hints.listen("t", own),
-            a.hints.subscribe("t") as mine,
-            b.hints.listen_work(agents.append),
-        ):
-            await arrives(a, b)
-            ear.records.clear()
-            with b.hints.subscribe("t") as live:
-                live.seen = 1000
-                told = [event(1001), private(1001, 1), event(1002, "\u00fc\u4e2d\U0001f600")]
-                a.bus.publish(told)
-                a.bus.publish([])
-                a.bus.publish_work('an "agent"')
-                await until(lambda: live.held == 2 and bool(agents))
-                events, behind = live.take()
-                assert (list(events), behind) == ([told[0], told[2]], False)
-                await ear.until(lambda: ear.records == [(1001, 1)])
-            assert agents == ['an "agent"']
-            # What it told itself does not come back.
-            b.bus.publish([private(1002, 1)])
-            await own.until(lambda: own.records == [(1002, 1)])
-            assert mine.held == 0
-
-
-async def test_what_is_too_large_is_said_to_be_there(url: str) -> None:
-    async with ends(url, url) as (a, b):
-        await arrives(a, b)
-        with b.hints.subscribe("t") as live:
-            await asyncio.sleep(0)
-            live.seen = 1000
-            await told_until(lambda: a.bus.publish([event(1001, "x" * 100_000)]), live)
-            assert live.take() == ([], True)
-
-
-async def told_until(tell: Callable[[], None], live: Subscription) -> None:
-    async with asyncio.timeout(WAIT):
-        tell()
-        while not await live.wait(0.1):
-            tell()
-
-
-async def test_a_burst_comes_through_in_order(url: str) -> None:
-    async with ends(url, url) as (a, b):
-        with b.hints.subscribe("t") as live:
-            live.seen = 1
-            # From the event before on, until the subscription is there.
-            await told_until(lambda: a.bus.publish([event(2)]), live)
-            live.take()
-            found: list[int] = []
-            for begin in range(3, 2003, 100):
-                for seq in range(begin, begin + 100):
-                    a.bus.publish([event(seq)])
-                async with asyncio.timeout(WAIT):
-                    while not found or found[-1] < begin + 99:
-                        await live.wait()
-                        events, behind = live.take()
-                        assert not behind
-                        found += numbers(events)
-                        live.seen = found[-1]
-            assert found == list(range(3, 2003))
-
-
 async def test_what_was_told_last_is_sent_before_it_closes(url: str) -> None:
     async with ends(url, url) as (a, b):
         agents: list[str] = []
@@ -246,34 +178,6 @@ async def main():
     await end.bus.close()
 asyncio.run(main())
 """
-
-
-async def test_another_process_is_heard(url: str, request: pytest.FixtureRequest) -> None:
-    async with ends(url) as [here]:
-        script = TELL.format(root=str(request.config.rootpath), url=url)
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", script, stdin=-1, stdout=-1
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            async with asyncio.timeout(WAIT):
-                assert await process.stdout.readline() == b"up\n"
-                with here.hints.subscribe("t") as live:
-                    live.seen = 1
-                    asking = process.stdin
-                    await told_until(lambda: asking.write(b"2\n"), live)
-                    assert numbers(live.take()[0]) == [2]
-                    for seq in range(3, 50):
-                        process.stdin.write(b"%d\n" % seq)
-                        await live.wait()
-                        assert numbers(live.take()[0]) == [seq]
-                process.stdin.close()
-                assert await process.wait() == 0
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
 
 
 class Replica:
@@ -426,21 +330,6 @@ async def test_a_listener_that_is_lost_leaves_alone_who_gets_its_descriptor(
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-async def test_it_comes_up_when_the_server_does(
-    server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    impatient(monkeypatch)
-    server.kill()
-    async with ends(url_of(server), url_of(server), up=False) as (a, b):
-        assert not a.bus.is_up
-        assert "does not work" in caplog.text
-        with b.hints.subscribe("t"):
-            await asyncio.to_thread(server.start)
-            await a.until_up()
-            await b.until_up()
-            await arrives(a, b)
-
-
 @pytest.mark.slow
 async def test_one_that_does_not_answer_is_noticed_and_costs_little(
     server: Server, monkeypatch: pytest.MonkeyPatch
@@ -493,23 +382,6 @@ async def test_it_can_be_closed_while_it_connects() -> None:
             async with asyncio.timeout(WAIT):
                 await end.bus.close()
             assert "secret" not in repr(end.bus)
-
-
-async def test_passwords_are_not_told(
-    server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    impatient(monkeypatch)
-    url = url_of(server).replace("//", "//parley:hidden@").replace("hidden@parley@", "hidden@")
-    if isinstance(server, RedisServer):
-        server.ask("CONFIG", "SET", "requirepass", "another")
-    else:
-        url = url.replace("/postgres", "/nothing-here")
-    caplog.set_level(logging.DEBUG, "parley")
-    async with ends(url, up=False) as [end]:
-        await until(lambda: "does not work" in caplog.text)
-        assert not end.bus.is_up
-    assert "hidden" not in caplog.text
-    assert "hidden" not in repr(end.bus)
 
 
 async def test_behind_a_pooler_nothing_is_heard_and_that_is_said(

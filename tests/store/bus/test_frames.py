@@ -121,15 +121,6 @@ def test_private_records_travel_too() -> None:
     assert ear.records == [(1, 1)]
 
 
-def test_what_nobody_cares_about_is_not_looked_into() -> None:
-    buffer = FrameBuffer("here")
-    buffer.add([event(1, task_id="unwatched")])
-    buffer.add([event(1)])
-    [frame] = buffer.frames(FRAME)
-    broken = frame.replace(b'"parts"', b'"qarts"', 1)  # of the first of them
-    assert [record.task_id for record in read(broken).records] == ["t"]
-
-
 def test_a_bus_that_takes_nothing_costs_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bus_frames, "MAX_BYTES", 10_000)
     monkeypatch.setattr(bus_frames, "MAX_TASKS", 5)
@@ -151,20 +142,6 @@ def test_a_bus_that_takes_nothing_costs_bounded_memory(monkeypatch: pytest.Monke
     buffer.add([event(1)])
     buffer.clear()
     assert buffer.frames(FRAME) == []
-
-
-def test_a_frame_of_another_version_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
-    buffer = FrameBuffer("here")
-    buffer.add([event(1)])
-    buffer.add_work("x")
-    [frame] = buffer.frames(FRAME)
-    other = bytes([VERSION[0] + 1]) + frame[1:]
-    assert not FrameBuffer("elsewhere").is_own(frame)
-    with caplog.at_level(logging.WARNING):
-        found = read(other, other, frame)
-    assert [record.seq for record in found.records] == [1]
-    assert found.agents == ["x"]
-    assert len(caplog.records) == 1
 
 
 def written(told: object, agents: object = ()) -> bytes:

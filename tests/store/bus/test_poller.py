@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from parley.model.tasks import TaskState
 from parley.store.bus import poller
 from parley.store.bus.frames import FrameBuffer, FrameReader
-from parley.store.bus.poller import FASTER, BusPoller
+from parley.store.bus.poller import BusPoller
 from parley.store.bus.subscriptions import Bus, LocalHints
 from parley.store.events import LoggedEvent
 from parley.store.follow import TaskGone, follow
@@ -108,71 +108,6 @@ async def test_who_cared_before_it_started_is_not_forgotten(logs: MemoryLogs) ->
         await replica.start()
         assert bus.watched == {"t"}
     await replica.stop()
-
-
-async def test_a_store_of_one_process_needs_no_bus_and_is_asked_nothing() -> None:
-    bus, store, hints = PaperBus(), MemoryTaskStore(), LocalHints()
-    relay = BusPoller(store, hints, bus)
-    await store.open(relay.publish)
-    await relay.start()
-    with hints.subscribe("t") as live:
-        await store.append(creation("t"))
-        assert numbers(live.take()[0]) == [1]
-        hints.notify_lost()
-    assert (bus.hints, bus.told, bus.watched) == (None, [], set())
-    await relay.stop()
-    await store.close()
-
-
-def test_a_poll_takes_time() -> None:
-    for poll in (0.0, -1.0):
-        with pytest.raises(ValueError, match="above 0"):
-            BusPoller(MemoryTaskStore(), LocalHints(), None, poll=poll)
-
-
-async def test_what_no_hint_brought_is_found(logs: MemoryLogs, writer: Replica) -> None:
-    reader = Replica(logs, poll=0.02)
-    await reader.start()
-    await writer.store.append(creation("t"))
-    found: list[int] = []
-
-    async def read() -> None:
-        async with aclosing(follow(reader.store, reader.hints, "t", 0)) as batches:
-            async for events in batches:
-                found.extend(numbers(events))
-
-    async with asyncio.timeout(WAIT):
-        reading = asyncio.ensure_future(read())
-        ear = Ear()
-        with reader.hints.listen("t", ear):
-            await writer.store.append(addition("t", 1, chunk("t", "a")))
-            await writer.store.append(addition("t", None, received("b")))
-            await ear.until(lambda: bool(ear.places) and ear.places[-1].waiting == 1)
-        await writer.store.append(addition("t", 2, status("t", TaskState.COMPLETED)))
-        await reading
-    assert found == [1, 2, 3]
-    await reader.stop()
-
-
-async def test_only_news_is_passed_on(logs: MemoryLogs, writer: Replica) -> None:
-    reader = Replica(logs)
-    await reader.start()
-    await writer.store.append(creation("t"))
-    ear = Ear()
-    with reader.hints.listen("t", ear), reader.hints.subscribe("t") as live:
-        live.seen = 1
-        for _ in range(5):
-            reader.hints.notify_lost()
-            await reader.settled()
-        assert len(reader.store.asked) >= 5
-        assert [place.seq for place in ear.places] == [1]
-        assert not await live.wait(0)
-        await writer.store.append(addition("t", 1, chunk("t", "a")))
-        reader.hints.notify_lost()
-        assert await live.wait(WAIT)
-        assert live.take() == ([], True)
-        assert [place.seq for place in ear.places] == [1, 2]
-    await reader.stop()
 
 
 async def test_nobody_who_cares_costs_no_question(logs: MemoryLogs) -> None:
@@ -273,31 +208,6 @@ async def test_a_task_that_is_removed_is_gone_for_its_readers(
     await reader.stop()
 
 
-@pytest.mark.parametrize(("is_up", "share"), [(True, 1), (False, FASTER), (None, FASTER)])
-async def test_without_a_bus_that_works_it_looks_more_often(
-    logs: MemoryLogs, is_up: bool | None, share: int
-) -> None:
-    pauses: list[float] = []
-
-    class Watched(BusPoller):
-        async def _wait(self, until: float) -> None:
-            pauses.append(until - asyncio.get_running_loop().time())
-            await asyncio.sleep(0)
-
-    bus = PaperBus()
-    store, hints = Store(logs), LocalHints()
-    relay = Watched(store, hints, None if is_up is None else bus, poll=NEVER)
-    bus.is_up = bool(is_up)
-    await store.open(relay.publish)
-    with hints.subscribe("t"):
-        await relay.start()
-        while not pauses:
-            await asyncio.sleep(0)
-        await relay.stop()
-    assert NEVER / share - 60 < pauses[0] <= NEVER / share
-    await store.close()
-
-
 class Lossy:
     """A bus between two replicas that does to frames what it is told to.
 
@@ -384,22 +294,3 @@ def test_a_reader_elsewhere_gets_every_event_once_and_in_order(
 
     found, last = asyncio.run(run())
     assert found == list(range(1, last + 1))
-
-
-async def test_a_listener_elsewhere_hears_of_every_message_in_time(logs: MemoryLogs) -> None:
-    """With a bus that loses nothing, no poll is needed."""
-    here, there = Lossy([], 500), Lossy([], 500)
-    here.other, there.other = there, here
-    writer, reader = Replica(logs, here), Replica(logs, there)
-    await writer.start()
-    await reader.start()
-    await writer.store.append(creation("t"))
-    ear = Ear()
-    with reader.hints.listen("t", ear):
-        await writer.store.append(addition("t", None, received("a")))
-        assert ear.records == [(1, 1)]
-        await writer.store.append(addition("t", None, received("b" * 1000)))
-        await ear.until(lambda: bool(ear.places) and ear.places[-1].waiting == 2)
-        assert ear.records == [(1, 1)]
-    await writer.stop()
-    await reader.stop()

@@ -80,29 +80,6 @@ async def test_what_moves_to_another_node_is_followed(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
-async def test_where_sentinels_find_another_master_the_bus_goes_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    impatient(monkeypatch)
-    with redis_service.watched(sentinels=3) as ((master, replica), guards):
-        hosts = ",".join(f"127.0.0.1:{guard.port}" for guard in guards)
-        url = f"redis+sentinel://{hosts}/hints"
-        async with ends(url, url) as (a, b):
-            assert list(_connections(a)) == [("127.0.0.1", master.port)]
-            await arrives(a, b)
-            missed = b.missed
-            master.kill()
-            guards[0].kill()
-            await until(lambda: not a.bus.is_up)
-            await until(lambda: list(_connections(a)) == [("127.0.0.1", replica.port)])
-            await until(lambda: list(_connections(b)) == [("127.0.0.1", replica.port)])
-            await a.until_up()
-            await b.until_up()
-            assert b.missed > missed
-            await arrives(a, b)
-
-
-@pytest.mark.slow
 async def test_a_service_that_sentinels_do_not_know_is_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -121,13 +98,6 @@ async def test_what_is_no_cluster_is_told(
         assert not end.bus.is_up
 
 
-async def test_a_socket_will_do(redis: RedisServer) -> None:
-    url = f"redis+unix://{redis.socket}"
-    async with ends(url, redis.url) as (a, b):
-        await arrives(a, b)
-        assert repr(a.bus) == f"<RedisBus redis+unix://{redis.socket}>"
-
-
 async def test_what_is_over_at_once_costs_the_server_nothing(redis: RedisServer) -> None:
     async with ends(redis.url) as [end]:
         for n in range(1000):
@@ -136,16 +106,6 @@ async def test_what_is_over_at_once_costs_the_server_nothing(redis: RedisServer)
         with end.hints.subscribe("last"):
             await until(lambda: "task:last" in redis.ask("PUBSUB", "CHANNELS", "*:last"))
             assert "task" not in redis.ask("PUBSUB", "CHANNELS", "*:task *")
-
-
-async def test_the_store_is_asked_about_what_was_told_before_a_task_was_heard(
-    redis: RedisServer,
-) -> None:
-    asked: list[str | None] = []
-    async with ends(redis.url) as [end]:
-        end.hints.on_lookup = asked.append
-        with end.hints.subscribe("followed"), end.hints.listen("worked on", Ear()):
-            await until(lambda: {"followed", "worked on"} <= {*asked})
 
 
 async def lose_at_once() -> None:
@@ -171,22 +131,6 @@ def test_a_connection_that_is_lost_at_once_is_trouble_of_the_line(
     monkeypatch.setattr(Connection, "_connect", connect_and_lose)
     with pytest.raises(ConnectionError):
         uvloop.run(lose_at_once())
-
-
-async def test_a_user_needs_no_more_than_the_channels(caplog: pytest.LogCaptureFixture) -> None:
-    with redis_service.running() as server:
-        commands = ("+subscribe", "+unsubscribe", "+publish", "+ping")
-        server.ask(
-            "ACL", "SETUSER", "me", "on", ">it's @ me", "resetchannels", "&mine:*", *commands
-        )
-        server.ask("ACL", "SETUSER", "default", "off")
-        url = f"redis://me:it's%20%40%20me@127.0.0.1:{server.port}?prefix="
-        async with ends(f"{url}mine:", f"{url}mine:") as (a, b):
-            await arrives(a, b)
-        async with ends(f"{url}another:", up=False) as [end]:
-            await until(lambda: "does not work" in caplog.text)
-            assert not end.bus.is_up
-        assert "it's" not in caplog.text
 
 
 async def test_tls_is_checked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

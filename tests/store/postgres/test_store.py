@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import random
@@ -12,19 +11,17 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
 
 import psycopg
 import pytest
 
 from parley.database.postgres.connection import Address, explain
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState
-from parley.store.events import LoggedEvent, RecordKind, Scope, now_ms
+from parley.store.events import LoggedEvent, RecordKind, now_ms
 from parley.store.postgres.schema import SCHEMA
 from parley.store.postgres.store import PostgresTaskStore
-from parley.store.postgres.writer import PostgresBatchWriter
 from parley.store.protocols.claims import Lease, LivenessGate
-from parley.store.protocols.errors import Conflict, PrunedElsewhere, StoreUnavailable
+from parley.store.protocols.errors import PrunedElsewhere, StoreUnavailable
 from parley.store.protocols.task_log import TaskQuery
 from parley.store.sql import migrations
 from tests.kit.records import (
@@ -241,89 +238,6 @@ async def test_claims_whose_answer_is_lost_are_recovered(postgres: PostgresServe
                 assert f"t{n}" in await store.held_tasks()
 
 
-async def test_a_server_that_does_not_answer_is_waited_for_until_the_timeout(
-    postgres: PostgresServer,
-) -> None:
-    published: list[LoggedEvent] = []
-    async with line(postgres.port) as between:
-        url = postgres.new_url().replace(f":{postgres.port}/", f":{between.port}/")
-        async with opened(url, published, timeout=0.5) as store:
-            await store.append(creation("t"))
-            between.freeze()
-            writing = store.append(addition("t", 1, chunk("t", "x")))
-            reading = store.load("t")
-            failures = await asyncio.gather(writing, reading, return_exceptions=True)
-            assert [type(failure) for failure in failures] == [StoreUnavailable] * 2
-            assert "cannot be reached" in str(failures[0])
-            assert "unknown whether it was written" in str(failures[0])
-            between.thaw()
-            record = None
-            while record is None:
-                try:
-                    record = await store.load("t")
-                except StoreUnavailable:
-                    continue
-            seq = await _append_at_the_head(store, "t")
-            assert numbers(await all_events(store, "t")) == list(range(1, seq + 1))
-            # What was written without its writer knowing was published to readers all the same.
-            assert numbers([r for r in published if r.sub == 0]) == list(range(1, seq + 1))
-
-
-async def _append_at_the_head(store: PostgresTaskStore, task_id: str) -> int:
-    """Append when the store works again, wherever the head is by then."""
-    async with asyncio.timeout(30):
-        while True:
-            try:
-                record = await store.load(task_id)
-                assert record is not None
-                return await store.append(addition(task_id, record.seq, chunk(task_id, "again")))
-            except (StoreUnavailable, Conflict):
-                await let_time_pass(0.05)
-
-
-async def test_a_server_that_is_away_fails_what_timed_out(mortal: PostgresServer) -> None:
-    async with opened(mortal.new_url(), timeout=0.5) as store:
-        await store.append(creation("t"))
-        await asyncio.to_thread(mortal.stop)
-        results = await asyncio.gather(
-            *[store.append(addition("t", n, chunk("t", "x"))) for n in (1, 2, 3)],
-            store.load("t"),
-            return_exceptions=True,
-        )
-        assert {type(result) for result in results} <= {StoreUnavailable, Conflict}
-        assert isinstance(results[0], StoreUnavailable)
-        assert "cannot be reached" in str(results[0])
-        await asyncio.to_thread(mortal.start)
-        assert await _append_at_the_head(store, "t") == 2
-
-
-async def test_writers_that_failed_may_write_again_though_the_server_stays_away(
-    mortal: PostgresServer,
-) -> None:
-    unseen: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda loop, context: unseen.append(context))
-    async with opened(mortal.new_url(), timeout=0.3) as store:
-        assert store._writing is not None
-        batch_writer = store._writing.batch_writer
-        assert isinstance(batch_writer, PostgresBatchWriter)
-        for name in "abc":
-            await store.append(creation(name))
-        await asyncio.to_thread(mortal.stop)
-        for name in "ab":  # the second waits behind the clearing of the first, which fails
-            with pytest.raises(StoreUnavailable):
-                await store.append(addition(name, 1, chunk(name, "x")))
-        await asyncio.to_thread(mortal.start)
-        async with asyncio.timeout(60):
-            for name in "abc":
-                assert await _append_at_the_head(store, name) == 2
-            # The next failure clears all.
-            with pytest.raises(Conflict):
-                await store.append(addition("c", 1, chunk("c", "y")))
-            await until(lambda: not batch_writer._failed_writers)
-    gc.collect()
-    assert unseen == []
-
-
 async def test_no_reader_waits_longer_than_the_timeout(postgres: PostgresServer) -> None:
     """Those behind others that wait in vain do not wait again when it is their turn."""
     async with line(postgres.port) as between:
@@ -381,21 +295,6 @@ async def test_only_what_the_database_refuses_fails(postgres_url: str) -> None:
         )
         assert [type(result).__name__ for result in results] == ["int", "StoreUnavailable", "int"]
         assert (await store.list(TaskQuery(scope=SCOPE))).total == 2
-
-
-async def test_a_pooler_in_transaction_mode_is_no_hindrance(postgres: PostgresServer) -> None:
-    published: list[LoggedEvent] = []
-    with pooled(postgres) as pooler:
-        url = pooler.new_url()
-        async with opened(url, published) as store, opened(url) as other:
-            load = Load(store, published)
-            async with load.running():
-                await load.go_on(500)
-                for n in range(20):
-                    await other.append(addition(f"t{n % TASKS}", None, received("m")))
-                    assert len(await other.positions([f"t{k}" for k in range(TASKS)])) == TASKS
-            await store.append(creation("u", release=True))
-            assert [task.task_id for task in await other.claim_batch(SCOPE.agent, 5)] == ["u"]
 
 
 async def test_replicas_behind_a_pooler_never_run_what_another_prepared(
@@ -536,14 +435,6 @@ async def test_a_schema_is_left_alone_without_migrates(postgres_url: str) -> Non
         await store.append(creation("t"))
 
 
-async def test_a_database_that_keeps_other_texts_is_refused(postgres: PostgresServer) -> None:
-    postgres.execute("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0")
-    try:
-        assert "UTF8" in await refusal(postgres.url("latin"))
-    finally:
-        postgres.execute("DROP DATABASE latin")
-
-
 @pytest.mark.parametrize(
     ("url", "said"),
     [
@@ -609,41 +500,6 @@ def test_an_address_is_libpqs_with_a_schema() -> None:
     assert "schema" not in address.conninfo
     assert address.name == "postgresql://db:6000/tasks?schema=mine"
     assert Address.of("postgresql:///tasks").schema == "parley"
-
-
-async def test_totals_are_right_whatever_happened(postgres: PostgresServer) -> None:
-    """Nobody counts tasks: the sums that two replicas keep are held to a count."""
-    chance = random.Random(1)
-    url = postgres.new_url()
-    scopes = [Scope("a"), Scope("a", "", "someone"), Scope("b")]
-    async with opened(url) as one, opened(url) as two:
-        stores = [one, two]
-
-        async def live(n: int) -> None:
-            name, scope = f"t{n}", scopes[n % 3]
-            await stores[n % 2].append(creation(name, scope=scope, turn_open=False))
-            for seq in range(1, chance.randint(1, 5)):
-                state = chance.choice([TaskState.WORKING, TaskState.INPUT_REQUIRED])
-                store = stores[chance.randint(0, 1)]
-                await store.append(addition(name, seq, status(name, state)))
-            if n % 4 == 0:
-                place = (await one.positions([name]))[0]
-                await one.append(addition(name, place.seq, status(name, TaskState.COMPLETED)))
-
-        await asyncio.gather(*[live(n) for n in range(60)])
-        await two.prune("a", two.now() + 1, 5)
-        schema = Address.of(url).schema
-        counted = postgres.execute(
-            f"SELECT agent, owner, state, count(*) FROM {schema}.tasks GROUP BY 1, 2, 3"
-        )
-        kept = postgres.execute(
-            f"SELECT agent, owner, state, sum(n)::bigint FROM {schema}.task_counts "
-            "GROUP BY 1, 2, 3 HAVING sum(n) <> 0"
-        )
-        assert sorted(counted) == sorted(kept)
-        for scope in scopes:
-            page = await one.list(TaskQuery(scope=scope, limit=100))
-            assert page.total == len(page.tasks)
 
 
 async def test_every_query_of_a_running_server_uses_an_index(
@@ -759,11 +615,3 @@ async def test_a_store_that_is_closed_does_not_wait_for_pruning(
             with contextlib.suppress(PrunedElsewhere):
                 removed += await store.prune(SCOPE.agent, store.now() + 100_000, 100)
             await let_time_pass(0.02)
-
-
-async def test_pruning_leaves_no_connection_behind(postgres: PostgresServer) -> None:
-    url, others = postgres.new_url(), _connections(postgres)
-    async with opened(url) as store, asyncio.timeout(20):
-        before = _connections(postgres) - others
-        assert await store.prune(SCOPE.agent, store.now() + 100_000, 100) == 0
-        await until(lambda: _connections(postgres) - others <= before)

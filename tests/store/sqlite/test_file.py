@@ -24,7 +24,7 @@ from parley.store.protocols.task_log import TaskQuery
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.kit.records import SCOPE, addition, chunk, creation, message, status
 from tests.kit.waiting import until
-from tests.store.sqlite.test_store import HOLD, ignore, opened, refusal
+from tests.store.sqlite.test_store import HOLD, opened, refusal
 
 pytestmark = pytest.mark.anyio
 
@@ -74,21 +74,6 @@ async def test_a_link_to_nothing_makes_nothing(tmp_path: Path, ending: str) -> N
     assert not (tmp_path / "made").exists()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other links and permissions")
-async def test_a_lock_file_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "tasks.db.lock").write_text(NOTES)
-    assert "tasks.db.lock is not a lock file" in await refusal(tmp_path / "tasks.db")
-    assert (tmp_path / "tasks.db.lock").read_text() == NOTES
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other links and permissions")
-@pytest.mark.parametrize("name", ["tasks.db", "tasks.db.lock", "tasks.db-wal"])
-async def test_what_is_no_regular_file_is_refused(tmp_path: Path, name: str) -> None:
-    os.mkfifo(tmp_path / name)
-    async with asyncio.timeout(10):
-        assert f"{name} is not a regular file" in await refusal(tmp_path / "tasks.db")
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other links and permissions")
 async def test_a_database_that_is_named_by_a_symbolic_link_is_the_one_it_names(
@@ -103,49 +88,6 @@ async def test_a_database_that_is_named_by_a_symbolic_link_is_the_one_it_names(
         names = sorted(p.name for p in (tmp_path / "disk").iterdir())
     assert names == ["real.db", "real.db-shm", "real.db-wal", "real.db.lock", "real.db.sock"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["disk", "tasks.db"]
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other links and permissions")
-async def test_a_database_with_two_names_is_refused(tmp_path: Path) -> None:
-    """What is open by one name is not locked for who opens it by the other."""
-    async with opened(tmp_path / "tasks.db"):
-        pass
-    os.link(tmp_path / "tasks.db", tmp_path / "copy.db")
-    assert "has 2 names" in await refusal(tmp_path / "tasks.db")
-    assert "has 2 names" in await refusal(tmp_path / "copy.db")
-    (tmp_path / "copy.db").unlink()
-    async with opened(tmp_path / "tasks.db"):
-        pass
-
-
-def tidy_up(lock: Path) -> None:
-    """Remove a lock file that nobody holds at this moment."""
-    fcntl = pytest.importorskip("fcntl")
-    with contextlib.suppress(FileNotFoundError):
-        descriptor = os.open(lock, os.O_RDWR)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            lock.unlink()
-        except BlockingIOError:
-            pass  # it is in use
-        finally:
-            os.close(descriptor)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other links and permissions")
-async def test_a_lock_file_that_was_removed_is_no_lock(tmp_path: Path) -> None:
-    """Two that open at once, with an operator who tidies up in between, do not both get it."""
-    path = tmp_path / "tasks.db"
-    stores = [SqliteTaskStore(path) for _ in range(8)]
-    for _ in range(5):
-        opening = [asyncio.ensure_future(store.open(ignore)) for store in stores]
-        while not all([each.done() for each in opening]):
-            tidy_up(path.with_name("tasks.db.lock"))
-            await asyncio.sleep(0)
-        assert len([each for each in opening if each.exception() is None]) <= 1
-        for store in stores:
-            await store.close()
 
 
 # -- privacy ---------------------------------------------------------------------------------------
@@ -199,26 +141,6 @@ async def test_files_that_were_open_to_others_are_made_private(
     assert said == [
         f"{tmp_path / name} was open to others (mode 664); it is private now" for name in FILES
     ]
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other links and permissions")
-async def test_a_file_of_another_user_is_said_to_be_open_to_others(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root can give a file to another user")
-    path = tmp_path / "tasks.db"
-    async with opened(path):
-        pass
-    path.chmod(0o644)
-    os.chown(path, 65534, 65534)
-    with caplog.at_level(logging.WARNING):
-        async with opened(path) as store:
-            await store.append(creation("t"))
-    [said] = [r.getMessage() for r in caplog.records]
-    assert said.startswith(f"{path} is open to others (mode 644) and cannot be made private")
-    assert "user 65534" in said
-    assert "chmod 600" in said
 
 
 # -- a file that is lost while it is in use --------------------------------------------------------
@@ -355,20 +277,6 @@ async def test_what_took_the_place_of_a_database_stays_whole(tmp_path: Path) -> 
     assert {n: (tmp_path / n).read_bytes() for n in kept} == kept
     async with opened(path) as store:
         assert await store.load("t") is None
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other links and permissions")
-async def test_a_second_name_that_comes_later_is_warned_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A backup may make one for a moment: that is no reason to stop."""
-    async with opened(tmp_path / "tasks.db") as store:
-        os.link(tmp_path / "tasks.db", tmp_path / "backup.db")
-        for seq in range(3):
-            await store.append(creation(f"t{seq}"))
-        assert store.unavailable_reason == ""
-    said = [r.getMessage() for r in caplog.records if "second name" in r.getMessage()]
-    assert len(said) == 1
 
 
 # -- removing what is old from a SQLite store: piece by piece, however large it is -----------------

@@ -19,7 +19,7 @@ import pytest
 from parley.database.sql import SqlFiles
 from parley.model.tasks import TaskState
 from parley.store.events import LoggedEvent, Scope
-from parley.store.protocols.errors import Conflict, StoreUnavailable
+from parley.store.protocols.errors import StoreUnavailable
 from parley.store.protocols.tables import Receipt
 from parley.store.protocols.task_log import TaskQuery
 from parley.store.sql import migrations, queries
@@ -131,20 +131,6 @@ async def test_its_files_are_for_their_owner_only(tmp_path: Path) -> None:
     assert set(modes.values()) == {0o600}
 
 
-async def test_a_head_that_is_not_cached_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("parley.store.sqlite.batch.HEADS_KEPT", 2)
-    async with opened(tmp_path / "tasks.db") as store:
-        names = [f"t{n}" for n in range(9)]
-        await asyncio.gather(*[store.append(creation(name)) for name in names])
-        for seq in (1, 2):
-            await asyncio.gather(
-                *[store.append(addition(name, seq, chunk(name, "x"))) for name in names]
-            )
-        assert await asyncio.gather(*[store.claim(name) for name in names]) == [2] * 9
-
-
 @pytest.mark.L5
 async def test_reading_goes_on_while_a_write_waits(sqlite: SqliteTaskStore, tmp_path: Path) -> None:
     await sqlite.append(creation("t"))
@@ -157,23 +143,6 @@ async def test_reading_goes_on_while_a_write_waits(sqlite: SqliteTaskStore, tmp_
     other.execute("ROLLBACK")
     other.close()
     await asyncio.gather(writing, return_exceptions=True)
-
-
-async def test_a_lock_of_another_program_fails_writes_until_it_is_gone(
-    sqlite: SqliteTaskStore, tmp_path: Path
-) -> None:
-    await sqlite.append(creation("t"))
-    other = sqlite3.connect(tmp_path / "tasks.db", isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    results = await asyncio.gather(
-        *[sqlite.append(addition("t", n, chunk("t", "x"))) for n in range(1, 4)],
-        return_exceptions=True,
-    )
-    assert [type(result) for result in results] == [StoreUnavailable] * 3
-    assert "another program has locked the database" in str(results[0])
-    other.execute("ROLLBACK")
-    other.close()
-    assert await sqlite.append(addition("t", 1, chunk("t", "x"))) == 2
 
 
 READ = """
@@ -217,45 +186,6 @@ async def test_a_reader_that_takes_its_time_holds_up_no_append(
     patience = "PRAGMA busy_timeout = 0", "PRAGMA busy_timeout = 5000"
     assert (set(asked[::3]), set(asked[2::3])) == ({patience[0]}, {patience[1]})
     assert len(asked) % 3 == 0
-
-
-async def test_a_locked_file_cannot_be_opened(tmp_path: Path) -> None:
-    async with opened(tmp_path / "tasks.db"):
-        pass
-    other = sqlite3.connect(tmp_path / "tasks.db", isolation_level=None)
-    other.execute("PRAGMA locking_mode = EXCLUSIVE")
-    other.execute("BEGIN EXCLUSIVE")
-    assert "locked" in await refusal(tmp_path / "tasks.db", busy_timeout=0.01)
-    other.close()
-    async with opened(tmp_path / "tasks.db"):
-        pass
-
-
-async def test_only_the_append_that_does_not_fit_fails(sqlite: SqliteTaskStore) -> None:
-    """A full disk refuses what is too large for it, and takes what is small."""
-    await asyncio.gather(*[sqlite.append(creation(name)) for name in ("t", "u", "v")])
-    connection = sqlite._writing.batch_writer.connection  # type: ignore[union-attr]
-    pages = connection.execute("PRAGMA page_count").fetchone()[0]
-    connection.execute(f"PRAGMA max_page_count = {pages + 30}")
-    results = await asyncio.gather(
-        sqlite.append(addition("t", 1, chunk("t", "small"))),
-        sqlite.append(addition("u", 1, chunk("u", "x" * 500_000))),
-        sqlite.append(addition("v", 1, chunk("v", "small"))),
-        sqlite.append(addition("u", 2, chunk("u", "builds on it"))),
-        sqlite.append(addition("u", 1, received("waits for it"))),
-        sqlite.append(addition("u", None, received("from outside"))),
-        return_exceptions=True,
-    )
-    assert [results[0], results[2], results[5]] == [2, 2, 1]
-    assert isinstance(results[1], StoreUnavailable)
-    assert "full" in str(results[1])
-    assert isinstance(results[3], Conflict)
-    assert isinstance(results[4], Conflict)
-    connection.execute("PRAGMA max_page_count = 1000000")
-    assert await sqlite.append(addition("u", 1, chunk("u", "x" * 500_000))) == 2
-    record = await sqlite.load("u")
-    assert record is not None
-    assert record.waiting == 1
 
 
 FILL = """
@@ -309,14 +239,6 @@ async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     assert path.read_text().startswith("These are my notes.")
 
 
-async def test_a_database_of_another_program_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "tasks.db"
-    other = sqlite3.connect(path)
-    other.execute("CREATE TABLE bookmarks (url)")
-    other.close()
-    assert "another program" in await refusal(path)
-
-
 async def test_a_damaged_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "tasks.db"
     async with opened(path) as store:
@@ -355,14 +277,6 @@ async def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     reason = await refusal(path)
     assert "version 99" in reason
     assert "later version of Parley" in reason
-
-
-async def test_a_place_that_cannot_hold_a_database_is_refused(tmp_path: Path) -> None:
-    assert "no directory" in await refusal(tmp_path / "missing" / "tasks.db")
-    assert "is a directory" in await refusal(tmp_path)
-    file = tmp_path / "file"
-    file.write_text("")
-    assert "no directory" in await refusal(file / "tasks.db")
 
 
 @pytest.mark.skipif(

@@ -10,7 +10,6 @@ from typing import Any
 import jsonschema
 import pytest
 from hypothesis import given, settings
-from msgspec.structs import replace
 
 from parley.envelope.cards import (
     EnvelopeCard,
@@ -24,15 +23,7 @@ from parley.envelope.declared import MaintenanceWindow
 from parley.envelope.messages import BINDING
 from parley.envelope.server.card import schema
 from parley.extensions.declared import schemas_on
-from parley.model.cards import (
-    AgentCard,
-    AgentInterface,
-    HTTPAuthSecurityScheme,
-    MutualTlsSecurityScheme,
-    SecurityRequirement,
-    SecurityScheme,
-    StringList,
-)
+from parley.model.cards import AgentCard
 from parley.model.errors import A2AError
 from parley.model.struct import encode
 from parley.wire import versions
@@ -150,12 +141,6 @@ def test_a_maintenance_window_that_cannot_be_enforced_is_named(wrong: Any, reaso
     assert "constraints.availability.maintenanceWindows[1]" in str(refused.value)
 
 
-def test_the_card_that_users_print_keeps_all_its_members() -> None:
-    assert json.loads(write_card(read_card(json.dumps(CARD)))) == CARD
-    assert read_card(CARD) == read_card(json.dumps(CARD).encode())
-    SCHEMA.validate(CARD)
-
-
 def test_members_that_are_unknown_or_wrong_are_left_out_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -222,64 +207,6 @@ def test_a_card_becomes_an_a2a_card_and_comes_back_whole() -> None:
     assert schemas_on(made)["search"].input == CARD["capabilities"][0]["inputSchema"]
     assert set(made.security_schemes) == {"bearer-token", "mutual-tls"}
     assert made.security_requirements[0].schemes["bearer-token"].list == ("kb.read",)
-
-
-def test_an_address_has_the_scheme_of_http_on_a2a_cards_and_both_on_envelope_cards() -> None:
-    for primary, backup, listed in (
-        ("wss://a.example/e", "https://a.example/e", ["https://a.example/e"]),
-        ("https://a.example/e", "", ["https://a.example/e"]),
-        ("", "wss://a.example/e", ["https://a.example/e"]),
-        ("ws://a.example/e", "https://b.example/e", ["http://a.example/e", "https://b.example/e"]),
-    ):
-        endpoints = {"primary": primary, "backup": backup}
-        made = agent_card_of(read_card({"agentInfo": {"id": "a"}, "endpoints": endpoints}))
-
-        assert [each.url for each in made.supported_interfaces] == listed
-        found = envelope_card_of(made).endpoints
-        assert found.primary == "ws" + listed[0].removeprefix("http")
-        assert found.backup == listed[-1]
-
-
-def test_the_smallest_card_becomes_an_a2a_card_too() -> None:
-    card = read_card({"agentInfo": {"id": "a"}})
-
-    made = agent_card_of(card)
-
-    assert (made.name, made.supported_interfaces, made.skills) == ("a", (), ())
-    assert envelope_card_of(made).agent_info.id == "a"
-
-
-def test_the_card_of_any_a2a_agent_becomes_an_envelope_card() -> None:
-    plain = agent_card_of(read_card(CARD))
-    card = replace(
-        plain,
-        capabilities=replace(plain.capabilities, extensions=()),
-        supported_interfaces=(
-            AgentInterface(
-                url="ws://127.0.0.1:9999/envelope", protocol_binding=BINDING, protocol_version="1.0"
-            ),
-        ),
-        security_schemes={
-            "token": SecurityScheme(
-                http_auth_security_scheme=HTTPAuthSecurityScheme(scheme="bearer")
-            ),
-            "certificate": SecurityScheme(mtls_security_scheme=MutualTlsSecurityScheme()),
-        },
-        security_requirements=(
-            SecurityRequirement(schemes={"token": StringList(list=("read", "write"))}),
-            SecurityRequirement(schemes={"certificate": StringList(list=("read",))}),
-        ),
-    )
-
-    made = envelope_card_of(card)
-
-    assert made.agent_info.id == "Knowledge base"
-    assert envelope_card_of(card, agent_id="kb").agent_info.id == "kb"
-    assert made.endpoints.primary == "ws://127.0.0.1:9999/envelope"
-    assert made.endpoints.backup == "http://127.0.0.1:9999/envelope"
-    assert made.security.auth_methods == ("bearer-token", "mutual-tls")
-    assert made.security.required_permissions == ("read",)
-    assert [each.name for each in made.capabilities] == ["search"]
 
 
 @pytest.mark.slow

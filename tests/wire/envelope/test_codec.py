@@ -15,18 +15,10 @@ from msgspec.structs import replace
 from parley.envelope import cards, codec, messages
 from parley.envelope.codec import UnreadableEnvelope, members_of, read_message, write_message
 from parley.envelope.declared import MaintenanceWindow
-from parley.envelope.messages import (
-    ENVELOPE_ERRORS,
-    TASK_ERRORS,
-    Envelope,
-    RequestPayload,
-    ResponsePayload,
-)
+from parley.envelope.messages import ENVELOPE_ERRORS, Envelope
 from parley.envelope.server.card import schema, vectors
-from parley.model.errors import ERRORS, PeerError
+from parley.model.errors import ERRORS
 from parley.model.ids import LONGEST_ID
-from parley.model.operations import OPERATIONS
-from parley.model.struct import Timestamp
 from parley.wire.json.problems import collecting_problems
 from tests.house.documents import ROOT, blocks
 from tests.wire.envelope.messages import REQUEST, envelopes, request
@@ -58,85 +50,6 @@ def test_a_message_that_is_written_is_the_one_that_is_read(message: Envelope) ->
     VALIDATOR.validate(json.loads(written))
 
 
-def test_the_message_that_users_print_is_read_with_all_its_members() -> None:
-    message = read_message(json.dumps(REQUEST))
-
-    assert isinstance(message.payload, RequestPayload)
-    assert message.payload.parameters["category"] == "customer-service"
-    assert message.payload.metadata.timeout == 5000
-    assert message.source.instance_id == "instance-7"
-    assert message.message.correlation_id == "conversation-1"
-    assert message.timestamp == Timestamp.parse("2026-01-15T10:30:00Z")
-    assert message.security is not None
-    assert message.security.nonce == "5f2b1c0a"
-    assert message.received == REQUEST
-
-
-def test_only_six_members_are_required() -> None:
-    message = read_message(
-        '{"version":"1.0","messageId":"m","timestamp":"2026-01-15T10:30:00+01:00",'
-        '"source":{"agentId":"a"},"message":{"type":"REQUEST"},"payload":{"action":"search"}}'
-    )
-
-    assert isinstance(message.payload, RequestPayload)
-    assert message.payload.parameters == {}
-    assert message.payload.metadata.encoding == "utf-8"
-    assert (message.message.sub_type, message.message.priority) == ("query", "normal")
-    assert message.target.routing_strategy == "direct"
-    assert message.security is None
-    assert message.received is None
-    for name in ("version", "messageId", "timestamp", "source", "message", "payload"):
-        assert name in fields(refusal(request(**{name: ...})))
-
-
-def test_null_leaves_a_member_out_if_it_has_a_default() -> None:
-    message = read_message(
-        json.dumps(
-            request(
-                security=None,
-                target=None,
-                payload__metadata=None,
-                payload__parameters=None,
-                source__agentType=None,
-            )
-        )
-    )
-
-    assert isinstance(message.payload, RequestPayload)
-    assert message.payload.parameters == {}
-    assert message.security is None
-    assert fields(refusal(request(source__agentId=None))) == ["source.agentId"]
-
-
-def test_every_wrong_member_is_named_with_what_would_be_right() -> None:
-    refused = refusal(
-        request(
-            timestamp="yesterday",
-            source__agentId="",
-            message__priority="shouting",
-            target__routingStrategy="anycast",
-            payload__action=7,
-            payload__metadata={"timeout": "5000", "stream": 1, "retryCount": -1},
-            security__timestamp=1768473000,
-        )
-    )
-
-    assert refused.error.reason == "INVALID_REQUEST"
-    assert refused.message_id == REQUEST["messageId"]
-    assert dict(refused.error.violations) == {
-        "timestamp": "'yesterday' is not a timestamp such as 2026-01-31T12:00:00.000Z",
-        "source.agentId": "must not be empty",
-        "message.priority": "expected one of low, normal, high, urgent; got 'shouting'",
-        "target.routingStrategy": "expected one of direct, broadcast, load-balance; got 'anycast'",
-        "payload.action": "expected a string, got a number",
-        "payload.metadata.timeout": "expected an integer from 0 to 9007199254740991, got 5000",
-        "payload.metadata.stream": "expected true or false, got a number",
-        "payload.metadata.retryCount": "expected an integer from 0 to 9007199254740991, got -1",
-        "security.timestamp": "expected a string, got a number",
-    }
-    assert not VALIDATOR.is_valid(request(message__priority="shouting"))
-
-
 @pytest.mark.parametrize(
     ("change", "field"),
     [
@@ -166,24 +79,6 @@ def test_a_member_that_is_wrong_is_refused_by_its_path(change: dict[str, Any], f
     assert fields(refusal(request(**change))) == [field]
 
 
-def test_every_1_x_is_read_and_members_of_later_versions_are_kept_or_ignored() -> None:
-    message = read_message(
-        json.dumps(
-            request(
-                version="1.12",
-                trace={"id": "t"},
-                source__region="eu",
-                payload__metadata={"cache": "no", "timeout": 1e3},
-            )
-        )
-    )
-
-    assert message.further == {"trace": {"id": "t"}}
-    assert isinstance(message.payload, RequestPayload)
-    assert message.payload.metadata.timeout == 1000
-    assert json.loads(write_message(message))["trace"] == {"id": "t"}
-
-
 @pytest.mark.parametrize("version", ["2.0", "0.9", "10.0", "1.", "v1", "1.0-beta"])
 def test_another_major_version_is_refused_with_those_that_are_known(version: str) -> None:
     refused = refusal(request(version=version))
@@ -191,23 +86,6 @@ def test_another_major_version_is_refused_with_those_that_are_known(version: str
     assert refused.error.reason == "UNSUPPORTED_VERSION"
     assert refused.error.metadata["supportedVersions"] == "1.0"
     assert refused.message_id == REQUEST["messageId"]
-
-
-def test_payloads_of_other_types_stay_as_they_are() -> None:
-    beat = read_message(json.dumps(request(message={"type": "HEARTBEAT"}, payload={"load": 0.5})))
-    assert isinstance(beat.payload, msgspec.Raw)
-    assert json.loads(bytes(beat.payload)) == {"load": 0.5}
-
-    unknown = request(message={"type": "INVENTORY", "priority": "whatever"}, payload={"n": None})
-    assert members_of(read_message(json.dumps(unknown)))["payload"] == {"n": None}
-
-    for payload, kind in (
-        ({"status": "partial", "action": "a"}, ResponsePayload),
-        ({"action": "a"}, RequestPayload),
-        ({"temperature": 21}, msgspec.Raw),
-    ):
-        event = request(message={"type": "EVENT"}, payload=payload)
-        assert isinstance(read_message(json.dumps(event)).payload, kind)
 
 
 @pytest.mark.parametrize(
@@ -247,36 +125,12 @@ def test_a_member_that_stands_twice_is_refused_wherever_it_is(twice: str) -> Non
     assert "stands twice in one object" in str(refusal(twice))
 
 
-def test_colons_and_quotes_in_strings_are_no_members() -> None:
-    odd = {'a":"b': '\\":{"\\', "c\\": ":", ":": [':"', "\\\\"]}
-
-    message = read_message(json.dumps(request(payload__parameters=odd)))
-
-    assert isinstance(message.payload, RequestPayload)
-    assert message.payload.parameters == odd
-
-
-def test_a_message_that_is_too_long_is_refused_before_it_is_read() -> None:
-    refused = refusal(b'{"a":"' + b"x" * 1000, max_bytes=500)
-
-    assert refused.error.message == "the message has 1,006 bytes; at most 500 are read"
-
-
 @pytest.mark.parametrize("encoding", ["latin-1", "gzip+base64"])
 def test_another_encoding_is_refused_with_the_name_of_the_right_one(encoding: str) -> None:
     refused = refusal(request(payload__metadata={"encoding": encoding}))
 
     words = f"expected utf-8; got {encoding!r}: send the parameters as JSON"
     assert refused.error.violations == (("payload.metadata.encoding", words),)
-
-
-def test_a_number_that_json_does_not_have_is_not_written() -> None:
-    message = read_message(json.dumps(request()))
-    assert isinstance(message.payload, RequestPayload)
-    wrong = replace(message, payload=replace(message.payload, parameters={"a": [float("nan")]}))
-
-    with pytest.raises(ValueError, match=r"payload\.parameters\.a\.0 is nan"):
-        write_message(wrong)
 
 
 # -- the published JSON Schema says what the model says --------------------------------------------
@@ -362,42 +216,6 @@ def test_an_example_is_one(block: Any) -> None:
 )
 def test_an_error_is_in_the_table_with_its_status(error: Any) -> None:
     assert re.search(rf"\| {error.http_status}[ ;]", ROWS[error.reason])
-
-
-def test_the_page_names_every_member_and_choice() -> None:
-    codes = {*TASK_ERRORS.values(), PeerError.reason}
-    choices = [*messages.MessageType, *messages.SubType, *messages.Priority, *messages.Status]
-    named = {*codes, *choices, *messages.RoutingStrategy, codec.UTF_8}
-    kinds = [
-        value
-        for module in (messages, cards)
-        for value in vars(module).values()
-        if isinstance(value, type)
-        and issubclass(value, msgspec.Struct)
-        and value.__module__.startswith("parley.envelope")
-    ]
-    members = {field.encode_name for kind in kinds for field in msgspec.structs.fields(kind)} - {
-        "further",
-        "received",
-    }
-    assert len(members) > 70
-
-    missing = {
-        name
-        for name in named | members
-        if not re.search(rf"[`.\[\"]{re.escape(name)}[`.\"\[]", PAGE)
-    }
-    assert missing == set()
-    for name in (messages.SUBPROTOCOL, messages.BINDING):
-        assert f"`{name}`" in PAGE
-
-
-def test_the_page_has_a_row_for_each_operation() -> None:
-    for operation in OPERATIONS:
-        row = ROWS[f"{messages.OPERATION_PREFIX}{operation.name}"]
-        assert operation.request.__name__ in row
-        if operation.streaming:
-            assert "EVENTs with a `StreamResponse` each" in row
 
 
 def test_the_worked_example_is_one_of_the_vectors() -> None:

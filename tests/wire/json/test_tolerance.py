@@ -237,11 +237,6 @@ def test_what_is_left_out_is_logged_once_and_within_bounds(caplog: Any) -> None:
     assert len(record.getMessage()) < 3000
 
 
-def test_what_is_right_is_logged_nowhere(caplog: Any) -> None:
-    got({**DONE, "history": [SAID]})
-    assert not caplog.records
-
-
 @pytest.mark.parametrize("members", [None, 5, "text", [], {}, {"nothing": 1}])
 def test_what_does_not_show_what_it_is_is_no_answer(members: Any) -> None:
     for codec in CODECS:

@@ -15,19 +15,17 @@ from parley.model.errors import (
     InternalError,
     InvalidAgentResponseError,
     InvalidParamsError,
-    InvalidRequestError,
 )
 from parley.model.operations import (
     BY_NAME,
     Empty,
     ListTaskPushNotificationConfigsResponse,
     Operation,
-    SendMessageConfiguration,
     SendMessageRequest,
     StreamResponse,
     TaskPushNotificationConfig,
 )
-from parley.model.parts import Message, Part, Role
+from parley.model.parts import Part, Role
 from parley.model.service import StreamItem
 from parley.model.tasks import Task, TaskState, TaskStatus, TaskStatusUpdateEvent
 from parley.wire import versions
@@ -172,23 +170,6 @@ def test_a_file_is_read_whichever_way_its_peer_writes_bytes(text):
     assert request.message.parts == (Part(raw=content, media_type="image/png"),)
 
 
-def test_a_file_is_written_as_the_bytes_that_it_is():
-    message = Message(message_id="m", role=Role.USER, parts=(Part(raw=b"\xff\x00", filename="f"),))
-    data = CODEC.write_request(SEND, SendMessageRequest(message=message))
-    file = MADE.parse("SendMessageRequest", data).request.content[0].file
-    assert (file.file_with_bytes, file.name) == (b"\xff\x00", "f")
-
-
-def test_waiting_is_said_the_other_way_round():
-    message = Message(message_id="m", role=Role.USER, parts=(Part(text="hi"),))
-    for returns, blocking in ((True, False), (False, True)):
-        configuration = SendMessageConfiguration(return_immediately=returns)
-        request = SendMessageRequest(message=message, configuration=configuration)
-        data = CODEC.write_request(SEND, request)
-        assert MADE.parse("SendMessageRequest", data).configuration.blocking is blocking
-        assert CODEC.read_request(SEND, data).configuration.return_immediately is returns
-
-
 def test_a_message_with_too_many_parts_is_refused_before_it_is_decoded():
     message = MADE["SendMessageRequest"]()
     for _ in range(6):
@@ -227,15 +208,6 @@ def test_a_number_that_no_double_holds_cannot_be_told():
     task = Task(id="t", status=TaskStatus(state=TaskState.WORKING), metadata={"n": 10**400})
     with pytest.raises(InternalError, match=r"cannot be sent over gRPC: metadata\.n: "):
         CODEC.write_result(BY_NAME["GetTask"], task)
-
-
-def test_bytes_that_are_no_message_are_refused():
-    with pytest.raises(InvalidRequestError, match=r"no a2a\.v1\.GetTaskRequest"):
-        CODEC.read_request(BY_NAME["GetTask"], b"\xff")
-    with pytest.raises(InvalidAgentResponseError, match="the answer to GetTask is not a Task"):
-        CODEC.read_result(BY_NAME["GetTask"], b"\xff")
-    with pytest.raises(InvalidAgentResponseError):
-        CODEC.read_event(b"")
 
 
 @pytest.mark.slow

@@ -23,8 +23,6 @@ from tests.kit.strategies import names, value_of
 
 CALLED = [operation for operation in OPERATIONS if not operation.streaming]
 
-_INTERFACE = value_of(AgentInterface)
-
 
 def _offered(card: AgentCard, versions: list[str]) -> AgentCard:
     offered = [

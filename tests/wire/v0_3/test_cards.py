@@ -16,7 +16,6 @@ from parley.model.cards import (
     AgentSkill,
     APIKeySecurityScheme,
     AuthorizationCodeOAuthFlow,
-    DeviceCodeOAuthFlow,
     HTTPAuthSecurityScheme,
     MutualTlsSecurityScheme,
     OAuth2SecurityScheme,
@@ -134,13 +133,6 @@ def test_a_card_is_read_without_what_is_wrong_in_it(wrong, caplog):
     assert "the agent card has problems" in caplog.text
 
 
-def test_a_minimal_card_is_read():
-    card = versions.read_card(MINIMAL)
-    assert offered(card) == [("JSONRPC", "0.3.0", "https://a.example")]
-    assert card.capabilities == AgentCapabilities()
-    assert card.skills == ()
-
-
 def test_a_card_in_the_form_of_the_proto_is_read():
     card = versions.read_card(FULL)
     assert versions.read_card(proto_members_of(card)) == card
@@ -153,13 +145,6 @@ def test_a_card_in_the_form_of_the_proto_is_read():
 def test_a_card_that_is_none_is_refused(members):
     with pytest.raises(A2AError):
         versions.read_card(members)
-
-
-def test_what_cannot_be_read_around_it_does_not_spoil_a_card():
-    strange = {"additionalInterfaces": [5, {"url": None}, {"transport": "GRPC"}], "security": "x"}
-    card = versions.read_card({**MINIMAL, **strange, "securitySchemes": {"a": 5, "b": {}}})
-    assert offered(card) == [("JSONRPC", "0.3.0", "https://a.example")]
-    assert card.security_schemes == {}
 
 
 def test_a_missing_address_is_named():
@@ -243,42 +228,9 @@ def test_a_merged_card_is_read_as_that_of_1_0(card):
     assert versions.read_card(merged(card)) == card
 
 
-def test_callers_of_0_3_find_theirs_in_a_merged_card():
-    members = merged(CARD)
-    for name in ("supportedInterfaces", "securityRequirements"):
-        del members[name]
-    alone = versions.read_card(json.loads(versions.write_card(CARD, "0.3")))
-    assert versions.read_card(members) == alone
-    assert offered(alone) == [
-        ("JSONRPC", "0.3.0", "https://a.example/"),
-        ("HTTP+JSON", "0.3.0", "https://b.example"),
-    ]
-    assert alone.security_schemes == SCHEMES
-
-
 def test_an_agent_that_does_not_speak_0_3_has_no_members_of_0_3():
     card = replace(CARD, supported_interfaces=INTERFACES[:1])
     assert versions.write_card(card) == versions.write_card(card, "1.0")
-
-
-def test_a_card_of_0_3_holds_nothing_of_1_0():
-    members = json.loads(versions.write_card(CARD, "0.3"))
-    assert not {"supportedInterfaces", "securityRequirements"} & members.keys()
-    assert members["capabilities"] == {"streaming": True}
-    assert members["securitySchemes"]["mtls"] == {"type": "mutualTLS"}
-    assert "securityRequirements" not in members["skills"][0]
-
-
-def test_a_flow_that_0_3_does_not_have_is_kept_for_those_who_know_it():
-    flow = DeviceCodeOAuthFlow(
-        device_authorization_url="https://o.example/d", token_url="https://o.example/t", scopes={}
-    )
-    scheme = SecurityScheme(
-        oauth2_security_scheme=OAuth2SecurityScheme(flows=OAuthFlows(device_code=flow))
-    )
-    card = replace(CARD, security_schemes={"tv": scheme})
-    again = versions.read_card(json.loads(versions.write_card(card, "0.3")))
-    assert again.security_schemes == {"tv": scheme}
 
 
 def test_scopes_of_a_card_may_be_a_plain_list():

@@ -8,13 +8,6 @@ from typing import Any
 
 import pytest
 
-from parley.model.cards import (
-    AgentCapabilities,
-    AgentCard,
-    AgentInterface,
-    APIKeySecurityScheme,
-    SecurityScheme,
-)
 from parley.model.errors import (
     InvalidAgentResponseError,
     InvalidParamsError,
@@ -25,7 +18,6 @@ from parley.model.errors import (
 from parley.model.operations import (
     BY_NAME,
     CancelTaskRequest,
-    Empty,
     GetTaskRequest,
     ListTasksRequest,
     ListTasksResponse,
@@ -89,33 +81,6 @@ def test_older_paths_take_messages_of_older_texts():
         sent({"message": older})
 
 
-def test_a_configuration_of_the_proto_that_leaves_blocking_out_says_false():
-    def immediately(body: dict[str, Any]) -> bool:
-        configuration = sent(body).configuration
-        assert configuration is not None
-        return configuration.return_immediately
-
-    assert immediately({"message": CONTENT, "configuration": {}}) is True
-    assert immediately({"message": CONTENT, "configuration": {"blocking": True}}) is False
-    assert immediately({"message": PARTS, "configuration": {}}) is False
-    assert sent({"message": CONTENT}).configuration is None
-
-
-def test_parts_of_the_proto_are_read():
-    content = [
-        {"text": "", "metadata": {"a": 1}},
-        {"data": {"data": {"data": {"n": 2**60}}}},
-        {"file": {"file_with_uri": "https://a.example", "mime_type": "a/b"}},
-        {"file": {"fileWithBytes": "AAH/", "mimeType": "image/png", "name": "a.png"}},
-    ]
-    assert sent({"message": {**CONTENT, "content": content}}).message.parts == (
-        Part(text="", metadata={"a": 1}),
-        Part(data={"data": {"n": 2**60}}),
-        Part(url="https://a.example", media_type="a/b"),
-        Part(raw=b"\x00\x01\xff", media_type="image/png", filename="a.png"),
-    )
-
-
 @pytest.mark.parametrize("raw", [b"\x89PNG\r\n\x1a\n\x00", b"hello, world", b"", b"\x00"])
 def test_bytes_are_read_whichever_way_a_peer_puts_them_there(raw):
     for given in (raw, base64.b64encode(raw)):
@@ -127,12 +92,6 @@ def test_bytes_are_read_whichever_way_a_peer_puts_them_there(raw):
 @pytest.mark.parametrize("raw", [b"test", b"deadbeefdeadbeef", b"abc", b"Zm9v\n"])
 def test_text_that_only_looks_like_base64_stays_what_it_is(raw):
     assert decode_content(raw, "text/plain") == raw
-
-
-def test_files_are_written_as_the_proto_says():
-    message = Message(message_id="m", role=Role.AGENT, parts=(Part(raw=b"\x00\x01\xff"),))
-    event = json.loads(CODEC.write_event(StreamItem(message)))
-    assert event["message"]["content"] == [{"file": {"fileWithBytes": "AAH/"}}]
 
 
 @pytest.mark.parametrize(
@@ -226,23 +185,10 @@ def test_a_webhook_is_read_in_every_form_that_clients_send(body):
     assert read == TaskPushNotificationConfig(id="7", task_id="t", url="https://a.example")
 
 
-def test_a_webhook_without_an_id_is_the_default_one():
-    body = {"config": {"pushNotificationConfig": {"url": "https://a.example"}}}
-    assert asked("POST", CONFIGS, body, id="t").id == "default"
-
-
 def test_a_webhook_for_another_task_than_the_path_is_refused():
     body = {"parent": "tasks/other", "config": {"pushNotificationConfig": WEBHOOK}}
     with pytest.raises(InvalidParamsError, match="parent"):
         asked("POST", CONFIGS, body, id="t")
-
-
-def test_requests_about_webhooks_are_in_the_path():
-    for verb in ("GET", "DELETE"):
-        read = asked(verb, CONFIGS + "/{config_id}", id="t", config_id="7")
-        assert (read.task_id, read.id) == ("t", "7")
-    assert asked("GET", CONFIGS, id="t").task_id == "t"
-    assert CODEC.write_result(BY_NAME["DeleteTaskPushNotificationConfig"], Empty()) == b"{}"
 
 
 def test_answers_and_events_are_in_the_form_of_the_proto():
@@ -255,33 +201,6 @@ def test_answers_and_events_are_in_the_form_of_the_proto():
     update = json.loads(CODEC.write_event(StreamItem(event)))["statusUpdate"]
     assert update["final"] is True
     assert CODEC.ends_stream(event)
-
-
-def test_an_answer_may_call_a_message_by_its_name_in_the_proto():
-    read = CODEC.read_result(BY_NAME["SendMessage"], json.dumps({"msg": CONTENT}).encode())
-    assert read.text == "hello"
-
-
-def test_a_card_is_understood_in_the_text_of_0_3_and_in_its_proto():
-    key = SecurityScheme(api_key_security_scheme=APIKeySecurityScheme(location="header", name="X"))
-    card = AgentCard(
-        name="a",
-        description="",
-        version="1",
-        supported_interfaces=(
-            AgentInterface(url="https://a", protocol_binding="HTTP+JSON", protocol_version="0.3"),
-        ),
-        capabilities=AgentCapabilities(),
-        security_schemes={"key": key},
-        default_input_modes=(),
-        default_output_modes=(),
-        skills=(),
-    )
-    scheme = json.loads(CODEC.write_result(BY_NAME["GetExtendedAgentCard"], card))
-    scheme = scheme["securitySchemes"]["key"]
-    assert scheme["type"] == "apiKey"
-    assert scheme["in"] == "header"
-    assert scheme["apiKeySecurityScheme"] == {"location": "header", "name": "X"}
 
 
 # -- errors ----------------------------------------------------------------------------------

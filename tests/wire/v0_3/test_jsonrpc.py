@@ -8,37 +8,17 @@ from typing import Any
 import pytest
 
 from parley.model.errors import (
-    A2AError,
     FieldViolation,
     InvalidAgentResponseError,
     InvalidParamsError,
-    JSONParseError,
     PeerError,
     TaskNotFoundError,
 )
-from parley.model.operations import (
-    BY_NAME,
-    AuthenticationInfo,
-    DeleteTaskPushNotificationConfigRequest,
-    Empty,
-    GetExtendedAgentCardRequest,
-    GetTaskPushNotificationConfigRequest,
-    GetTaskRequest,
-    ListTasksRequest,
-    SendMessageConfiguration,
-    SubscribeToTaskRequest,
-    TaskPushNotificationConfig,
-)
-from parley.model.parts import Artifact, Message, Part, Role
+from parley.model.operations import BY_NAME, ListTasksRequest, SubscribeToTaskRequest
+from parley.model.parts import Message, Part
 from parley.model.service import StreamItem
 from parley.model.struct import Timestamp
-from parley.model.tasks import (
-    Task,
-    TaskArtifactUpdateEvent,
-    TaskState,
-    TaskStatus,
-    TaskStatusUpdateEvent,
-)
+from parley.model.tasks import Task, TaskState, TaskStatus, TaskStatusUpdateEvent
 from parley.wire.v0_3.http_json import HttpJson
 from parley.wire.v0_3.json import JsonRpc
 
@@ -72,24 +52,6 @@ def told(event: Any) -> Any:
 # -- requests --------------------------------------------------------------------------------
 
 
-def test_each_kind_of_part_is_read():
-    parts = [
-        {"kind": "text", "text": "a", "metadata": {"x": None}},
-        {"kind": "file", "file": {"bytes": "AAH/", "mimeType": "image/png", "name": "a.png"}},
-        {"kind": "file", "file": {"uri": "https://a.example/b", "mimeType": "text/plain"}},
-        {"kind": "data", "data": {"n": 2**60, "none": None, "f": 1.0}},
-    ]
-    read = said({**MESSAGE, "parts": parts}).parts
-    assert read == (
-        Part(text="a", metadata={"x": None}),
-        Part(raw=b"\x00\x01\xff", media_type="image/png", filename="a.png"),
-        Part(url="https://a.example/b", media_type="text/plain"),
-        Part(data={"n": 2**60, "none": None, "f": 1.0}),
-    )
-    assert type(read[3].data["n"]) is int
-    assert type(read[3].data["f"]) is float
-
-
 @pytest.mark.parametrize(
     ("part", "read"),
     [
@@ -104,58 +66,6 @@ def test_each_kind_of_part_is_read():
 )
 def test_a_part_whose_content_is_plain_is_understood(part, read):
     assert said({**MESSAGE, "parts": [part]}).parts == (read,)
-
-
-def test_names_may_be_spelled_as_in_the_proto_and_unknown_ones_are_passed_over():
-    read = said(
-        {
-            "message_id": "m-1",
-            "role": "user",
-            "parts": [{"text": "a"}],
-            "context_id": "c",
-            "taskId": None,
-            "reference_task_ids": ["t"],
-            "new": 1,
-        }
-    )
-    assert read.context_id == "c"
-    assert read.reference_task_ids == ("t",)
-
-
-def test_blocking_is_the_opposite_of_returning_immediately():
-    def immediately(**configuration: Any) -> bool:
-        params = {"message": MESSAGE, "configuration": configuration}
-        answer: bool = asked("message/send", params).configuration.return_immediately
-        return answer
-
-    assert immediately(blocking=False) is True
-    assert immediately(blocking=True) is False
-    assert immediately() is False
-    assert asked("message/send", {"message": MESSAGE}).configuration is None
-
-
-def test_a_configuration_is_read():
-    webhook = {
-        "url": "https://a.example",
-        "token": "t",
-        "authentication": {"schemes": ["Bearer", "Basic"], "credentials": "s"},
-    }
-    configuration = {
-        "acceptedOutputModes": ["text/plain"],
-        "historyLength": 0,
-        "pushNotificationConfig": webhook,
-    }
-    read = asked("message/stream", {"message": MESSAGE, "configuration": configuration})
-    assert read.configuration == SendMessageConfiguration(
-        accepted_output_modes=("text/plain",),
-        history_length=0,
-        task_push_notification_config=TaskPushNotificationConfig(
-            id="default",
-            url="https://a.example",
-            token="t",
-            authentication=AuthenticationInfo(scheme="Bearer", credentials="s"),
-        ),
-    )
 
 
 REFUSED = {
@@ -211,47 +121,6 @@ def test_numbers_that_cannot_be_kept_are_refused(number):
     with pytest.raises(InvalidParamsError) as refusal:
         asked("message/send", params.replace(b": 0", b": " + number))
     assert [violation.field for violation in refusal.value.violations] == ["message.metadata.n"]
-
-
-def test_what_is_not_json_is_refused_as_such():
-    with pytest.raises(JSONParseError):
-        asked("message/send", b'{"message": NaN}')
-
-
-def test_deep_nesting_is_refused_and_breaks_nothing():
-    deep = b'{"message":{"metadata":' + b'{"a":' * 5000 + b"1" + b"}" * 5000 + b"}}"
-    with pytest.raises(A2AError):
-        asked("message/send", deep)
-
-
-def test_requests_about_tasks_are_read_and_have_no_tenant():
-    read = asked("tasks/get", {"id": "t", "historyLength": 2, "tenant": "x", "metadata": {}})
-    assert read == GetTaskRequest(id="t", history_length=2)
-    assert asked("tasks/cancel", {"id": "t", "metadata": {"a": 1}}).metadata == {"a": 1}
-    assert asked("tasks/resubscribe", {"id": "t"}) == SubscribeToTaskRequest(id="t")
-    for method in ("tasks/get", "tasks/cancel", "tasks/resubscribe"):
-        with pytest.raises(InvalidParamsError, match="id"):
-            asked(method, {})
-    card = asked("agent/getAuthenticatedExtendedCard", {})
-    assert card == GetExtendedAgentCardRequest()
-
-
-def test_webhooks_without_an_id_are_the_default_one():
-    params = {"taskId": "t", "pushNotificationConfig": {"url": "https://a.example"}}
-    read = asked("tasks/pushNotificationConfig/set", params)
-    assert read == TaskPushNotificationConfig(id="default", task_id="t", url="https://a.example")
-    named = {**params, "pushNotificationConfig": {"url": "https://a.example", "id": "7"}}
-    assert asked("tasks/pushNotificationConfig/set", named).id == "7"
-    get = GetTaskPushNotificationConfigRequest(task_id="t", id="default")
-    assert asked("tasks/pushNotificationConfig/get", {"id": "t"}) == get
-    named = {"id": "t", "pushNotificationConfigId": "7"}
-    assert asked("tasks/pushNotificationConfig/get", named).id == "7"
-    delete = DeleteTaskPushNotificationConfigRequest(task_id="t", id="7")
-    assert asked("tasks/pushNotificationConfig/delete", named) == delete
-    with pytest.raises(InvalidParamsError, match="pushNotificationConfigId"):
-        asked("tasks/pushNotificationConfig/delete", {"id": "t"})
-    with pytest.raises(InvalidParamsError, match="taskId"):
-        asked("tasks/pushNotificationConfig/set", {"pushNotificationConfig": {"url": "x:y"}})
 
 
 # -- older names -----------------------------------------------------------------------------
@@ -335,38 +204,6 @@ def written(name: str, answer: Any) -> Any:
     return json.loads(CODEC.write_result(BY_NAME[name], answer))
 
 
-def test_answers_are_written_as_0_3_has_them():
-    message = Message(message_id="r", role=Role.AGENT, parts=(Part(text="hi"),))
-    assert written("SendMessage", message) == {
-        "kind": "message",
-        "messageId": "r",
-        "role": "agent",
-        "parts": [{"kind": "text", "text": "hi"}],
-    }
-    assert written("SendMessage", TASK) == {
-        "kind": "task",
-        "id": "t",
-        "contextId": "c",
-        "status": {"state": "input-required", "timestamp": "2026-01-31T12:00:00.000Z"},
-        "history": [],
-    }
-    assert CODEC.write_result(BY_NAME["DeleteTaskPushNotificationConfig"], Empty()) == b"null"
-    webhook = TaskPushNotificationConfig(
-        id="7",
-        task_id="t",
-        url="https://a.example",
-        authentication=AuthenticationInfo(scheme="Bearer", credentials="s"),
-    )
-    assert written("CreateTaskPushNotificationConfig", webhook) == {
-        "taskId": "t",
-        "pushNotificationConfig": {
-            "id": "7",
-            "url": "https://a.example",
-            "authentication": {"schemes": ["Bearer"], "credentials": "s"},
-        },
-    }
-
-
 @pytest.mark.parametrize(
     ("state", "final"),
     [
@@ -390,51 +227,6 @@ def test_the_last_update_is_final_and_ends_the_stream(state, final):
     assert CODEC.ends_stream(event) is final
 
 
-def test_a_task_or_an_artifact_does_not_end_a_stream():
-    artifact = Artifact(artifact_id="a", parts=())
-    event = TaskArtifactUpdateEvent(task_id="t", context_id="c", artifact=artifact, append=True)
-    assert not CODEC.ends_stream(event)
-    assert not CODEC.ends_stream(TASK)
-    assert json.loads(CODEC.write_event(StreamItem(event))) == {
-        "kind": "artifact-update",
-        "taskId": "t",
-        "contextId": "c",
-        "artifact": {"artifactId": "a", "parts": []},
-        "append": True,
-    }
-
-
-def test_answers_without_kinds_and_ids_are_understood():
-    task = {
-        "id": "t",
-        "contextId": "c",
-        "status": {
-            "state": "completed",
-            "timestamp": "2025-04-02T16:59:25.331844",
-            "message": {"role": "agent", "parts": [{"kind": "text", "text": "done"}]},
-        },
-        "history": [{"role": "user", "parts": []}],
-        "artifacts": None,
-    }
-    read = answered("SendMessage", task)
-    assert read.text == "done"
-    assert read.status.message.message_id
-    assert str(read.status.timestamp) == "2025-04-02T16:59:25.331Z"
-    assert read.history == ()
-    assert answered("GetTask", {**task, "kind": "task"}).id == "t"
-    message = answered("SendMessage", {"parts": [{"text": "hi"}], "messageId": "m"})
-    assert (message.text, message.role) == ("hi", Role.AGENT)
-
-
-def test_events_without_kinds_are_told_apart():
-    status = {"taskId": "t", "contextId": "c", "status": {"state": "working"}}
-    assert isinstance(told(status), TaskStatusUpdateEvent)
-    artifact = {"taskId": "t", "contextId": "c", "artifact": {"artifactId": "a", "parts": []}}
-    assert isinstance(told(artifact), TaskArtifactUpdateEvent)
-    assert isinstance(told({"id": "t", "status": {"state": "working"}}), Task)
-    assert isinstance(told(MESSAGE), Message)
-
-
 @pytest.mark.parametrize(
     "answer", [None, 5, "text", [], {}, {"kind": "task"}, {"kind": "nonsense"}, {"kind": 5}]
 )
@@ -443,14 +235,6 @@ def test_answers_that_are_none_are_the_agents_fault(answer):
         answered("SendMessage", answer)
     with pytest.raises(InvalidAgentResponseError):
         told(answer)
-
-
-def test_answers_about_webhooks_are_read():
-    webhook = {"taskId": "t", "pushNotificationConfig": {"url": "https://a.example", "id": "7"}}
-    assert answered("CreateTaskPushNotificationConfig", webhook).id == "7"
-    page = answered("ListTaskPushNotificationConfigs", [webhook])
-    assert [config.task_id for config in page.configs] == ["t"]
-    assert answered("DeleteTaskPushNotificationConfig", None) == Empty()
 
 
 def test_errors_are_read_by_their_code_whatever_comes_with_them():
