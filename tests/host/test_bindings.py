@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 import parley
-from parley import Agent, CardDetails, EnvelopeSettings, MaintenanceWindow
+from parley import Agent, CardDetails
 from parley.envelope.binding import EnvelopeBinding
 from parley.host.in_process import AppNotStarted
 from parley.model.errors import A2AError, InternalError
-from parley.model.service import Caller
 
 pytestmark = pytest.mark.anyio
 
@@ -129,45 +126,3 @@ async def test_a_binding_that_fails_to_close_leaves_nothing_else_open() -> None:
         async with app.lifespan(app):
             pass
     assert (first.closed, second.closed, left) == (1, 1, ["Hello"])
-
-
-async def test_refusals_of_one_agent_share_nothing() -> None:
-    """An error that is raised again keeps the traceback of each request before."""
-    settings = EnvelopeSettings(data_classification="restricted", required_permissions=("say",))
-    binding = EnvelopeBinding(keys=[{"owner": "shop", "kid": "k", "kty": "oct", "k": "A" * 43}])
-    agent = hello(card=CardDetails(envelope=settings))
-    app = parley.asgi(agent, bindings=[binding], caller=lambda scope: Caller(id="ada"))
-    [served] = app.agents.values()
-    checked = served.dispatcher._agent
-    assert checked is not None
-    assert checked.refuses_unsigned is not None
-    sizes = []
-    for _ in range(3):
-        try:
-            raise checked.refuses_unsigned()
-        except A2AError as error:
-            sizes.append(len(traceback.extract_tb(error.__traceback__)))
-    assert sizes == [1, 1, 1]
-
-
-async def test_no_router_is_asked_while_an_agent_is_under_maintenance() -> None:
-    now = datetime.now(UTC)
-    window = MaintenanceWindow(
-        start=(now - timedelta(hours=1)).isoformat(), end=(now + timedelta(hours=1)).isoformat()
-    )
-    agent = hello(card=CardDetails(envelope=EnvelopeSettings(maintenance_windows=(window,))))
-    asked: list[str] = []
-
-    @agent.skill
-    def leave(name: str) -> str:
-        return f"Goodbye, {name}"
-
-    @agent.router
-    def choose(text: str) -> str:
-        asked.append(text)
-        return "greet"
-
-    async with parley.connect(parley.asgi(agent)) as remote:
-        with pytest.raises(Exception, match="under maintenance"):
-            await remote.send("Ada")
-    assert asked == []

@@ -13,15 +13,10 @@ import pytest
 
 import parley
 from parley import Agent, EventCompleted, StoreError, Turn
-from parley.database.sqlite.private_file import LockFile
 from parley.host.store_urls import open_admin, open_store
-from parley.server.run import serving
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.tables import MAX_EVENT_BYTES
-from parley.store.sqlite.operator import OperatorSocket
-from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
-from tests.kit.waiting import let_time_pass
 
 pytestmark = pytest.mark.anyio
 
@@ -69,65 +64,6 @@ async def elsewhere(url: str) -> list[str]:
     out, _ = await process.communicate()
     assert process.returncode == 0
     return out.decode().split()
-
-
-@pytest.mark.slow
-@posix
-async def test_another_process_completes_it_while_a_server_has_the_store(url: str) -> None:
-    async with serving(parley.asgi(shop(), store=url)):
-        assert await elsewhere(url) == ["True", "False"]
-        # The server's own process may name the store by its address, too.
-        assert await parley.complete("payment:42", {"paid": True}, agent=shop(), store=url) is False
-        with pytest.raises(EventCompleted, match="with another value"):
-            await parley.complete("payment:42", {"paid": False}, agent="shop", store=url)
-    assert await value_in(url, "shop", "payment:42") == b'{"paid":true}'
-
-
-@pytest.mark.slow
-async def test_another_process_completes_it_while_no_server_runs(url: str) -> None:
-    open_admin(url).migrate()
-    assert await elsewhere(url) == ["True", "False"]
-    assert await value_in(url, "shop", "payment:42") == b'{"paid":true}'
-
-
-@pytest.mark.slow
-async def test_a_server_starts_while_another_process_completes_an_event(tmp_path: Path) -> None:
-    """Who completes has the file for a moment, which a server waits for."""
-    path = tmp_path / "tasks.db"
-    open_admin(f"sqlite:///{path}").migrate()
-    completing = LockFile(tmp_path / "tasks.db.lock")
-    store = SqliteTaskStore(path)
-    opening = asyncio.create_task(store.open(lambda records: None))
-    await let_time_pass(0.2)
-    assert not opening.done()
-    completing.release()
-    await opening
-    await store.close()
-
-
-@pytest.mark.slow
-@posix
-async def test_it_is_completed_while_a_server_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A server that has the file and cannot be asked yet is asked when it can."""
-    path, is_asked = tmp_path / "tasks.db", asyncio.Event()
-    open_admin(f"sqlite:///{path}").migrate()
-    listen = OperatorSocket.open
-
-    async def listen_late(socket: OperatorSocket) -> None:
-        is_asked.set()
-        await let_time_pass(0.3)
-        await listen(socket)
-
-    monkeypatch.setattr(OperatorSocket, "open", listen_late)
-    store = SqliteTaskStore(path)
-    opening = asyncio.create_task(store.open(lambda records: None))
-    await is_asked.wait()
-    assert await parley.complete("k", 1, agent="shop", store=f"sqlite:///{path}") is True
-    await opening
-    assert await store.event("shop", "k") == b"1"
-    await store.close()
 
 
 @pytest.mark.slow

@@ -18,7 +18,6 @@ from parley.files.turn_files import TurnFiles, address
 from parley.host.files import open_files
 from parley.host.host import Host, placed
 from parley.host.options import ServerOptions
-from parley.model.errors import OverloadedError
 from parley.model.operations import SendMessageRequest
 from parley.model.parts import Role
 from parley.model.service import CallContext, Caller
@@ -27,7 +26,7 @@ from parley.server.settings import Settings
 from parley.store.memory import MemoryTaskStore
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
-from tests.files.conftest import content, uploaded
+from tests.files.conftest import uploaded
 from tests.kit.waiting import Clock, until
 from tests.store.conftest import PostgresAtOurTime
 
@@ -36,23 +35,6 @@ URL = "https://example.com/clerk"
 
 
 # -- places ----------------------------------------------------------------------------------------
-
-
-def test_files_are_beside_a_sqlite_store() -> None:
-    for url, root in (
-        ("sqlite:///tasks.db", Path("tasks.db.files")),
-        ("sqlite:////srv/tasks.db", Path("/srv/tasks.db.files")),
-    ):
-        objects = open_files(None, url)
-        assert isinstance(objects, DiskObjects)
-        assert (objects.root, objects.is_lazy) == (root, True)
-
-
-def test_files_of_a_store_in_memory_are_temporary() -> None:
-    for store in ("memory:", MemoryTaskStore()):
-        objects = open_files(None, store)
-        assert isinstance(objects, DiskObjects)
-        assert objects.is_lazy
 
 
 def test_replicas_have_no_files_by_default() -> None:
@@ -188,17 +170,6 @@ SCOPE = FileScope("clerk", "", "bob")
 
 
 @pytest.mark.anyio
-async def test_a_file_that_a_message_names_is_kept_as_long_as_its_task(hosted: Hosted) -> None:
-    record = await uploaded(hosted.files, b"hello", SCOPE)
-    await hosted.send(record, "keep")
-    assert await hosted.passes(days=6) == 0
-    assert await content(hosted.files, await hosted.files.find(record.id, SCOPE)) == b"hello"
-    await hosted.passes(days=2)
-    await hosted.passes(days=2)
-    assert not await hosted.is_there(record)
-
-
-@pytest.mark.anyio
 async def test_a_file_that_a_later_message_names_is_kept_too(hosted: Hosted) -> None:
     record = await uploaded(hosted.files, b"first", SCOPE)
     task = await hosted.send(record, "ask")
@@ -208,40 +179,6 @@ async def test_a_file_that_a_later_message_names_is_kept_too(hosted: Hosted) -> 
     await hosted.send(later, "ask", task.id)
     await hosted.passes(days=5)
     assert await hosted.is_there(later)
-
-
-@pytest.mark.slow
-@pytest.mark.anyio
-async def test_a_file_of_a_direct_reply_goes_soon(hosted: Hosted) -> None:
-    record = await uploaded(hosted.files, b"hello", SCOPE)
-    assert isinstance(await hosted.send(record, "answer"), Message)
-    await hosted.passes(days=8)
-    assert not await hosted.is_there(record)
-
-
-@pytest.mark.slow
-@pytest.mark.anyio
-async def test_a_message_does_not_keep_what_is_not_its_callers(hosted: Hosted) -> None:
-    record = await uploaded(hosted.files, b"hello", SCOPE)
-    await hosted.send(record, "keep", caller=Caller("eve", authenticated=True))
-    assert await hosted.passes(hours=2) == 1
-    assert not await hosted.is_there(record)
-
-
-@pytest.mark.anyio
-async def test_a_file_store_that_fails_refuses_the_message(
-    hosted: Hosted, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record = await uploaded(hosted.files, b"hello", SCOPE)
-
-    async def fails(*given: object) -> None:
-        raise FilesUnavailable("files cannot be kept or read now: the disk fails")
-
-    monkeypatch.setattr(hosted.files.objects, "put", fails)
-    with pytest.raises(OverloadedError, match="files cannot be kept"):
-        await hosted.send(record, "keep")
-    monkeypatch.undo()
-    await hosted.send(record, "keep")
 
 
 # -- turns -----------------------------------------------------------------------------------------

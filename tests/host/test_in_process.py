@@ -29,30 +29,6 @@ async def start(send, status: int = 200, *headers: tuple[bytes, bytes]) -> None:
     await send({"type": "http.response.start", "status": status, "headers": list(headers)})
 
 
-async def test_a_request_and_its_answer_arrive_as_they_are() -> None:
-    seen = {}
-
-    async def app(scope, receive, send) -> None:
-        seen.update(scope, body=await receive())
-        await start(send, 201, (b"X-A", b"1"), (b"x-a", b"2"))
-        await send({"type": "http.response.body", "body": b"answer"})
-
-    async with transport(app) as http:
-        reply = await http.send(
-            "POST", f"{URL}:443/a%20b/c?q=%20x", {"X-Given": "yes"}, b"question"
-        )
-    assert (reply.status, reply.body, reply.headers["x-a"]) == (201, b"answer", "1, 2")
-    assert seen["body"] == {"type": "http.request", "body": b"question", "more_body": False}
-    assert (seen["method"], seen["scheme"]) == ("POST", "https")
-    assert (seen["path"], seen["raw_path"]) == ("/a b/c", b"/a%20b/c")
-    assert seen["query_string"] == b"q=%20x"
-    headers = dict(seen["headers"])
-    assert headers[b"host"] == b"agent.test:443"
-    assert headers[b"x-given"] == b"yes"
-    assert headers[b"content-length"] == b"8"
-    assert headers[b"user-agent"].startswith(b"parley/")
-
-
 async def test_the_longest_address_counts_and_its_path_is_the_mount() -> None:
     async def named(scope, receive, send) -> None:
         await start(send)
@@ -142,41 +118,6 @@ async def test_headers_come_before_the_body() -> None:
         assert answer.status == 200
         go_on.set()
         assert await answer.read() == b"late"
-
-
-async def test_a_reader_that_leaves_disconnects() -> None:
-    noticed: list[str] = []
-    done = asyncio.Event()
-
-    async def app(scope, receive, send) -> None:
-        await start(send)
-        await send({"type": "http.response.body", "body": b"x", "more_body": True})
-        await receive()
-        noticed.append((await receive())["type"])
-        try:
-            await send({"type": "http.response.body", "body": b"y", "more_body": True})
-        except OSError as error:
-            noticed.append(type(error).__name__)
-        done.set()
-
-    async with transport(app) as http:
-        async with http.open("GET", URL, {}, None):
-            pass
-        await done.wait()
-    assert noticed == ["http.disconnect", "OSError"]
-
-
-async def test_an_answer_that_breaks_off_is_no_end() -> None:
-    async def app(scope, receive, send) -> None:
-        await start(send)
-        await send({"type": "http.response.body", "body": b"half", "more_body": True})
-        raise ZeroDivisionError
-
-    async with transport(app) as http, http.open("GET", URL, {}, None) as answer:
-        chunks = answer.chunks()
-        assert await anext(chunks) == b"half"
-        with pytest.raises(Disconnected, match="broke off"):
-            await anext(chunks)
 
 
 async def test_silence_and_slowness_are_bounded() -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,8 @@ import pytest
 
 import parley
 from parley import Agent, Retention, Settings, Turn
-from parley.cli.settings.server import FLAGS, server_settings
 from parley.host import store_urls
-from parley.host.host import Host, placed, removed_after, several_workers
+from parley.host.host import removed_after, several_workers
 from parley.host.options import AppKeywords, ServeKeywords, ServerOptions, options_of, shown
 from parley.host.store_urls import open_admin, open_bus, open_store
 from parley.security import ApiKey
@@ -27,8 +25,6 @@ from parley.security.egress import Egress
 from parley.store.bus.postgres_bus import PostgresBus
 from parley.store.bus.redis_bus import RedisBus
 from parley.store.memory import MemoryLogs, MemoryTaskStore
-from parley.store.postgres.store import PostgresTaskStore
-from parley.store.sqlite.store import SqliteTaskStore
 from tests.house.sizes import ROOT
 
 
@@ -37,37 +33,6 @@ def test_keywords_are_the_options_and_each_is_documented() -> None:
     assert fields == set(ServeKeywords.__annotations__) | set(AppKeywords.__annotations__)
     assert fields == set(options_of(ServerOptions))
     assert all(option.help for option in options_of(ServerOptions).values())
-
-
-def test_flags_and_variables_have_one_meaning() -> None:
-    flags = [flag for _, flag in FLAGS.values()]
-    for names in ([flag.flag for flag in flags], [f.variable for f in flags if f.variable]):
-        assert len(names) == len(set(names))
-    # Kubernetes sets PARLEY_PORT and PARLEY_SERVICE_HOST for a service of that name.
-    taken = {"PARLEY_PORT", "PARLEY_SERVICE_HOST", "PARLEY_SERVICE_PORT", "PARLEY_REGISTRY"}
-    assert not taken & {flag.variable for flag in flags}
-
-
-@pytest.mark.parametrize(
-    ("name", "given", "read"),
-    [
-        ("drain", "1m", 60.0),
-        ("lease", "500ms", 0.5),
-        ("audit_retention", "400d", timedelta(days=400)),
-        ("migrate", True, False),
-        ("hsts_max_age", True, 0),
-        ("allow_private_agents", True, True),
-        ("limits", ["60/minute"], ("60/minute",)),
-        ("restrict", ["docs=authenticated"], {"docs": "authenticated"}),
-        ("role", "api", "api"),
-        ("grpc_port", 0, 0),
-        ("usage", False, None),
-        ("url", "", None),
-    ],
-)
-def test_a_flag_is_read_as_the_type_of_its_option(name: str, given: Any, read: Any) -> None:
-    value = FLAGS[name][1].read(given)
-    assert (value, type(value)) == (read, type(read))
 
 
 def test_an_iterator_is_read_once() -> None:
@@ -109,32 +74,11 @@ def test_the_record_for_the_audit_has_no_secret() -> None:
     assert set(record) == set(AppKeywords.__annotations__)
 
 
-def test_settings_in_force_are_shown_with_their_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PARLEY_STORE", "postgresql://ada:hunter2@db/tasks")
-    monkeypatch.setenv("PARLEY_EGRESS_DENY", "*.example.net")
-    monkeypatch.setenv("PARLEY_SIGNING_KEYS_FILE", "keys.json")
-    shown = {name: (value, source) for name, value, source in server_settings()}
-    assert shown["--store"] == ("postgresql://ada@db/tasks", "PARLEY_STORE")
-    assert shown["--egress-deny"] == ("*.example.net", "PARLEY_EGRESS_DENY")
-    assert shown["--signing-keys"] == ("keys.json", "PARLEY_SIGNING_KEYS_FILE")
-    assert shown["--usage"] == ("no", "default")
-    assert shown["--drain"] == ("10s", "default")
-
-
 # -- from URLs to stores and buses, and what is said of those that are none ------------------------
 
 
 POSTGRES = "postgresql://ada:secret@db.example/tasks"
 REDIS = "redis://:secret@cache.example:6379/0"
-
-
-def test_a_url_names_a_store():
-    assert isinstance(open_store("memory:"), MemoryTaskStore)
-    assert isinstance(open_store("sqlite:///tasks.db"), SqliteTaskStore)
-    assert isinstance(open_store(POSTGRES), PostgresTaskStore)
-    assert isinstance(open_store(POSTGRES.replace("postgresql", "postgres"), 5), PostgresTaskStore)
-    store = MemoryTaskStore()
-    assert open_store(store) is store
 
 
 @pytest.mark.parametrize(
@@ -314,31 +258,6 @@ def said(lines: Sequence[str], what: str) -> list[str]:
     return [line for line in lines if what in line]
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="signals end no server there")
-@pytest.mark.parametrize(
-    ("options", "environ"), [(["--workers", "2"], {}), ([], {"WEB_CONCURRENCY": "2"})]
-)
-def test_several_workers_that_keep_tasks_in_memory_say_so_in_a_line_each(
-    served: Callable[..., list[str]], options: list[str], environ: Mapping[str, str]
-) -> None:
-    lines = served(*options, workers=2, **environ)
-    told = said(lines, "a worker process among several (uvicorn has 2)")
-    assert len(told) == 2, lines
-    assert "postgresql://host/database" in told[0]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="signals end no server there")
-@pytest.mark.parametrize("options", [[], ["--reload"], ["--workers", "1"]])
-def test_one_worker_is_told_nothing_of_several(
-    served: Callable[..., list[str]], options: list[str]
-) -> None:
-    lines = served(*options)
-    assert said(lines, "worker processes") == []
-    assert len(said(lines, "are removed when")) == 1
-
-
 @pytest.mark.parametrize(
     ("argv", "environ", "expected"),
     [
@@ -357,21 +276,6 @@ def test_gunicorns_workers_are_counted_as_it_was_told(
     monkeypatch.setattr(sys, "argv", ["gunicorn", *argv])
     assert several_workers({"SERVER_SOFTWARE": "gunicorn/23.0.0", **environ}) == expected
     assert several_workers(environ) == ""  # alone, whatever a platform sets for others
-
-
-@pytest.mark.anyio
-async def test_how_long_ended_tasks_are_kept_is_said_in_one_line_when_a_server_starts(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.INFO, "parley.host")
-    host = Host(placed([echo(), echo(name="Time")]), MemoryTaskStore(), ServerOptions(drain=0.0))
-    await host.start()
-    await host.stop()
-    told = [r.getMessage() for r in caplog.records if "removed" in r.getMessage()]
-    assert told == [
-        "tasks and their files and webhooks are removed when they have ended for 7 days; "
-        "Retention(tasks=...) says how long they are kept, None for ever"
-    ]
 
 
 def test_agents_that_keep_their_tasks_for_other_times_are_named() -> None:

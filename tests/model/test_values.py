@@ -30,15 +30,6 @@ def test_what_is_written_reads_back_equal(value):
     assert decode(encode(value), type(value)) == value
 
 
-def test_a_list_may_be_given_for_a_tuple():
-    given_lists = Message(
-        message_id="m-1", role=Role.USER, parts=[Part(text="hello")], extensions=[]
-    )
-    assert given_lists == HELLO
-    assert hash(given_lists) == hash(HELLO)
-    assert encode(given_lists) == encode(HELLO)
-
-
 @pytest.mark.parametrize("name", MESSAGES)
 def test_every_message_takes_lists_for_its_tuples(name):
     kind = MESSAGES[name]
@@ -103,22 +94,11 @@ def test_a_value_without_json_objects_can_be_hashed():
     assert hash(Task(id="t", status=WORKING, history=[HELLO]))
 
 
-def test_a_value_with_a_json_object_says_that_it_cannot_be_hashed():
-    with pytest.raises(TypeError, match="unhashable type: 'dict'"):
-        hash(Part(data={"a": 1}))
-
-
 def test_values_cannot_be_changed():
     with pytest.raises(AttributeError):
         HELLO.message_id = "other"
     changed = msgspec.structs.replace(HELLO, message_id="m-2")
     assert (changed.message_id, HELLO.message_id) == ("m-2", "m-1")
-
-
-def test_values_can_be_copied_and_pickled():
-    task = Task(id="t", status=WORKING, history=(HELLO,), metadata={"a": [1]})
-    assert copy.deepcopy(task) == task
-    assert pickle.loads(pickle.dumps(task)) == task
 
 
 @pytest.mark.parametrize(
@@ -133,12 +113,6 @@ def test_values_can_be_copied_and_pickled():
 def test_a_part_has_exactly_one_content(fields, message):
     with pytest.raises(ValueError, match=message):
         Part(**fields)
-
-
-@pytest.mark.parametrize("fields", [{"text": ""}, {"raw": b""}, {"url": ""}, {"data": None}])
-def test_content_that_is_empty_is_content(fields):
-    part = Part(**fields)
-    assert decode(encode(part), Part) == part
 
 
 @pytest.mark.parametrize(

@@ -195,12 +195,6 @@ async def test_no_scheme_and_no_feature_is_left_out() -> None:
     assert members == set(" ".join(FEATURES).split())
 
 
-@pytest.mark.parametrize("requirement", REQUIREMENTS)
-async def test_a_caller_is_who_the_test_says(requirement: str) -> None:
-    async with client(REQUIREMENTS[requirement](), caller="customer-1") as remote:
-        assert (await remote.send("who")).text.startswith("customer-1 ")
-
-
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON", "envelope"])
 @pytest.mark.parametrize("scheme", SCHEMES)
 async def test_an_anonymous_caller_is_refused_as_in_production(scheme: str, binding: str) -> None:
@@ -242,22 +236,6 @@ async def test_credentials_of_the_test_are_verified_as_in_production() -> None:
     async with client(agent, headers={"X-API-Key": "another"}) as remote:
         with pytest.raises(UnauthenticatedError):
             await remote.send("who")
-
-
-async def test_a_remote_agent_verifies_what_the_agent_under_test_sends() -> None:
-    key = hashlib.sha256(b"ann-key").hexdigest()
-    bank = _agent(security=ApiKey(keys={key: Caller("travel")}))
-    travel = Agent("Travel", security=MutualTls())
-
-    @travel.skill
-    async def ask(turn: Turn) -> str:
-        headers = {"X-API-Key": turn.text}
-        async with turn.connect("https://bank.example", headers=headers) as bank:
-            return (await bank.send("who")).text
-
-    async with client(travel, remotes={"https://bank.example": bank}) as remote:
-        assert (await remote.send("ann-key")).text == "travel []"
-        assert (await remote.send("wrong")).text != "travel []"
 
 
 async def test_arguments_that_contradict_each_other_are_refused() -> None:

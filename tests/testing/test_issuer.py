@@ -25,7 +25,6 @@ def basic(name: str, secret: str) -> str:
 
 
 SERVICE = basic("service", "secret")
-DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
 EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
 
@@ -81,17 +80,6 @@ async def claims(http: aiohttp.ClientSession, issuer: Issuer, token: str) -> dic
     return jwt.decode(token, keys, algorithms=["ES256"]).claims
 
 
-async def test_the_documents_name_the_endpoints(
-    issuer: Issuer, http: aiohttp.ClientSession
-) -> None:
-    for path in ("openid-configuration", "oauth-authorization-server"):
-        about = await get(http, f"{issuer.url}/.well-known/{path}")
-        assert about["issuer"] == issuer.url
-        assert about["token_endpoint"] == f"{issuer.url}/token"
-        assert about["code_challenge_methods_supported"] == ["S256"]
-    assert issuer.requests == {"discovery": 1, "metadata": 1}
-
-
 async def test_a_code_is_granted_at_once_and_used_once(
     issuer: Issuer, http: aiohttp.ClientSession
 ) -> None:
@@ -119,37 +107,6 @@ async def test_a_code_is_granted_at_once_and_used_once(
     assert (status, again["error"]) == (400, "invalid_grant")
     _, read = await post(http, f"{issuer.url}/introspect", SERVICE, token=tokens["access_token"])
     assert read == {"active": False}  # what came of a code that is used twice is revoked
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"code_verifier": "w" * 43},
-        {"redirect_uri": "http://127.0.0.1:5001/callback"},
-        {"code": "unknown"},
-    ],
-)
-async def test_a_code_is_bound_to_its_request(
-    issuer: Issuer, http: aiohttp.ClientSession, wrong: dict[str, str]
-) -> None:
-    answer = await code(http, issuer)
-    form = {
-        "grant_type": "authorization_code",
-        "client_id": "app",
-        "code": answer["code"][0],
-        "redirect_uri": REDIRECT,
-        "code_verifier": "v" * 43,
-    } | wrong
-    status, refused = await post(http, f"{issuer.url}/token", **form)
-    assert (status, refused["error"]) == (400, "invalid_grant")
-
-
-async def test_a_user_may_refuse_and_pkce_is_required(
-    issuer: Issuer, http: aiohttp.ClientSession
-) -> None:
-    assert (await code(http, issuer, code_challenge=""))["error"] == ["invalid_request"]
-    issuer.user = None
-    assert (await code(http, issuer))["error"] == ["access_denied"]
 
 
 async def test_a_refresh_token_is_replaced_and_reuse_revokes_all(
@@ -188,28 +145,6 @@ async def test_a_client_is_granted_a_token_by_its_secret(
     for auth in (basic("service", "wrong"), basic("nobody", "")):
         status, refused = await post(http, url, auth, **form)
         assert (status, refused["error"]) == (401, "invalid_client")
-
-
-async def test_a_device_waits_for_approval(issuer: Issuer, http: aiohttp.ClientSession) -> None:
-    url = f"{issuer.url}/token"
-    _, device = await post(http, f"{issuer.url}/device_authorization", client_id="app", scope="pay")
-    poll = {"grant_type": DEVICE, "client_id": "app", "device_code": device["device_code"]}
-    _, waits = await post(http, url, **poll)
-    assert waits["error"] == "authorization_pending"
-    assert issuer.user_codes == [device["user_code"]]
-    issuer.approve(device["user_code"], user="bob")
-    _, tokens = await post(http, url, **poll)
-    assert (await claims(http, issuer, tokens["access_token"]))["sub"] == "bob"
-
-    _, device = await post(http, f"{issuer.url}/device_authorization", client_id="app")
-    poll["device_code"] = device["device_code"]
-    issuer.device_interval = 5
-    assert (await post(http, url, **poll))[1]["error"] == "authorization_pending"
-    assert (await post(http, url, **poll))[1]["error"] == "slow_down"
-    issuer.deny(device["user_code"])
-    assert (await post(http, url, **poll))[1]["error"] == "access_denied"
-    issuer.advance(3600)
-    assert (await post(http, url, **poll))[1]["error"] == "expired_token"
 
 
 async def test_a_token_is_exchanged_by_one_who_acts_for_its_user(
@@ -259,24 +194,6 @@ async def test_introspection_reads_tokens_until_they_are_revoked(
     assert (await post(http, url, token=expired, client_id="app"))[0] == 401
 
 
-async def test_a_client_can_register(issuer: Issuer, http: aiohttp.ClientSession) -> None:
-    async with http.post(f"{issuer.url}/register", json={"redirect_uris": [REDIRECT]}) as response:
-        made = await response.json()
-    auth = basic(made["client_id"], made["client_secret"])
-    form = {"grant_type": "client_credentials"}
-    assert (await post(http, f"{issuer.url}/token", auth, **form))[0] == 200
-
-
-async def test_a_rotated_key_is_another_one(issuer: Issuer, http: aiohttp.ClientSession) -> None:
-    before = issuer.token()
-    issuer.rotate()
-    assert len((await get(http, f"{issuer.url}/jwks"))["keys"]) == 2
-    assert await claims(http, issuer, before)
-    issuer.rotate(keep=False)
-    assert len((await get(http, f"{issuer.url}/jwks"))["keys"]) == 1
-    assert await claims(http, issuer, issuer.token())
-
-
 @pytest.mark.parametrize("alg", ["RS256", "PS256", "ES256", "ES384", "EdDSA"])
 async def test_tokens_can_be_signed_with_any_algorithm(
     issuer: Issuer, http: aiohttp.ClientSession, alg: str
@@ -284,32 +201,3 @@ async def test_tokens_can_be_signed_with_any_algorithm(
     token = issuer.token(alg=alg)
     _, read = await post(http, f"{issuer.url}/introspect", SERVICE, token=token)
     assert read["active"] is True
-
-
-@pytest.mark.slow
-async def test_an_endpoint_does_what_it_is_told(
-    issuer: Issuer, http: aiohttp.ClientSession
-) -> None:
-    url = f"{issuer.url}/jwks"
-    issuer.fail("jwks", status=500, times=1)
-    async with http.get(url) as response:
-        assert response.status == 500
-    issuer.grow("jwks", keys=1000)
-    assert len((await get(http, url))["keys"]) == 1000
-    issuer.recover("jwks")
-    issuer.lie("discovery", issuer="https://evil.example", jwks_uri=None)
-    about = await get(http, f"{issuer.url}/.well-known/openid-configuration")
-    assert about["issuer"] == "https://evil.example"
-    assert "jwks_uri" not in about
-    issuer.hang("jwks")
-    with pytest.raises(TimeoutError):
-        async with http.get(url, timeout=aiohttp.ClientTimeout(total=0.2)):
-            pass
-    with pytest.raises(ValueError, match="unknown endpoint"):
-        issuer.hang("jkws")
-
-
-def test_it_can_be_used_without_an_event_loop() -> None:
-    with Issuer() as issuer:
-        assert issuer.url.startswith("http://127.0.0.1:")
-        assert issuer.token().count(".") == 2

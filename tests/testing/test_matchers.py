@@ -117,13 +117,6 @@ def test_events_that_are_expected_pass() -> None:
     assert_events(EVENTS, [..., artifact(), artifact(), completed()], join_chunks=False)
 
 
-def test_only_chunks_of_one_artifact_that_follow_each_other_are_joined() -> None:
-    events = [chunk("1"), chunk("2", id="b"), chunk("3", append=True, id="b")]
-    assert_events(events, [artifact("1"), artifact("23")])
-    events = [chunk("1"), update(TaskState.WORKING), chunk("2", append=True)]
-    assert_events(events, [artifact("1"), working(), artifact("2")])
-
-
 def test_the_difference_shows_what_was_expected_and_what_came() -> None:
     expected = [submitted(), working("Looking up rates"), artifact("97.20", name="rate")]
     assert printed([*expected, completed()]) == (
@@ -148,10 +141,6 @@ def test_the_difference_shows_what_is_missing_and_what_is_too_much() -> None:
         "    completed()"
     )
     assert "  - failed('no')" in printed([..., failed("no")])
-
-
-def test_long_texts_are_cut_where_they_are_shown() -> None:
-    assert "(5,002 characters)" in printed([submitted()], [update(TaskState.WORKING, "x" * 5000)])
 
 
 def test_a_matcher_in_place_of_a_list_is_refused() -> None:

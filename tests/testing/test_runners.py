@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -12,20 +11,9 @@ import pytest
 
 import parley
 from parley import Agent, Task, TaskPushNotificationConfig, Turn
-from parley.model.errors import InvalidParamsError
 from parley.model.operations import AuthenticationInfo
-from parley.push.delivery import RetryPolicy
 from parley.store.protocols.tables import EventCompleted
-from parley.testing import (
-    artifact,
-    assert_events,
-    client,
-    completed,
-    failed,
-    message,
-    submitted,
-    working,
-)
+from parley.testing import artifact, assert_events, client, completed, message, submitted, working
 
 pytestmark = pytest.mark.anyio
 
@@ -53,20 +41,6 @@ async def sleeps_and_crashes() -> None:
         await remote.crash()
         await remote.advance(2 * DAY)
         assert await remote.get(task.id) == completed("attempt 2")
-
-
-@pytest.mark.skipif(importlib.util.find_spec("uvloop") is None, reason="uvloop is not here")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_uvloop() -> None:
-    import uvloop
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(sleeps_and_crashes())
-
-
-@pytest.mark.parametrize("debug", [False, True])
-def test_asyncio_run(debug: bool) -> None:
-    asyncio.run(sleeps_and_crashes(), debug=debug)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
@@ -107,47 +81,6 @@ def test_a_test_that_forgets_to_close_leaves_nothing_behind() -> None:
     asyncio.run(sleeps_and_crashes())
 
 
-@pytest.mark.anyio
-async def test_agents_of_several_clients_have_times_of_their_own() -> None:
-    async with client(sleeper()) as one, client(sleeper()) as other:
-        mine = await one.send("?", return_immediately=True)
-        theirs = await other.send("?", return_immediately=True)
-        assert isinstance(mine, Task)
-        assert isinstance(theirs, Task)
-        await one.advance(2 * DAY)
-        assert await one.get(mine.id) == completed()
-        assert not (await other.get(theirs.id)).state.is_terminal
-        await one.crash()
-        assert not (await other.get(theirs.id)).state.is_terminal
-
-
-@pytest.mark.anyio
-async def test_a_client_can_be_made_again_for_the_same_agent() -> None:
-    agent = sleeper()
-    for _ in range(3):
-        async with client(agent) as remote:
-            task = await remote.send("?", return_immediately=True)
-            assert isinstance(task, Task)
-            await remote.advance(2 * DAY)
-            assert await remote.get(task.id) == completed("attempt 1")
-    one = client(agent)
-    async with one:
-        with pytest.raises(RuntimeError, match="open already"):
-            await one
-
-
-@pytest.mark.anyio
-async def test_an_agent_that_does_not_start_says_why_and_leaves_nothing(tmp_path) -> None:
-    before = set(vars(asyncio.get_running_loop()))
-    (tmp_path / "tasks.db").write_text("no database, but long enough to be taken for one" * 10)
-    with pytest.raises(Exception, match="database"):
-        async with client(sleeper(), store=f"sqlite:///{tmp_path}/tasks.db"):
-            pass
-    assert set(vars(asyncio.get_running_loop())) == before
-    async with client(sleeper()) as remote:
-        assert await remote.send("?", timeout=5, return_immediately=True) != failed()
-
-
 # -- turns that wait for something outside: completed by the test, and by an address ---------------
 
 
@@ -181,32 +114,6 @@ async def test_a_test_completes_an_event(store: str) -> None:
         assert not await remote.complete("payment:42", {"amount": 10})
         with pytest.raises(EventCompleted):
             await remote.complete("payment:42", {"amount": 11})
-
-
-async def test_whatever_completes_events_in_production_does_in_a_test(store: str) -> None:
-    agent = shop()
-    async with client(agent, store=store) as remote:
-        task = await remote.send("42", return_immediately=True)
-        assert isinstance(task, Task)
-        await remote.settle()
-        await parley.complete("payment:42", {"amount": 10}, agent=agent, store=remote.store)
-        assert await remote.wait(task.id) == completed("paid 10")
-
-
-async def test_an_address_of_the_agent_is_called_without_a_socket(store: str) -> None:
-    async with client(shop(), store=store) as remote:
-        task = await remote.send("42", return_immediately=True)
-        assert isinstance(task, Task)
-        await remote.settle()
-        status = (await remote.get(task.id)).status
-        assert status.message is not None
-        address = status.message.text
-        assert address.startswith("https://agent.test/")
-        await remote.crash()
-        json = {"Content-Type": "application/json"}
-        reply = await remote.http.send("POST", address, json, b'{"amount": 7}')
-        assert reply.status < 300
-        assert await remote.wait(task.id) == completed("paid 7")
 
 
 async def test_an_address_expires_by_moved_time() -> None:
@@ -262,14 +169,6 @@ async def test_every_event_arrives_in_order_with_its_headers() -> None:
         assert remote.webhooks.to("https://hooks.example/in") == list(remote.webhooks)
 
 
-async def test_webhooks_of_version_0_3_get_tasks() -> None:
-    async with client(worker(), version="0.3") as remote:
-        await remote.send("?", push=remote.webhook)
-        await remote.settle()
-        assert remote.webhooks[-1] == completed("done")
-        assert remote.webhooks[-1].headers["a2a-version"] == "0.3"
-
-
 async def test_a_direct_reply_arrives_too() -> None:
     agent = Agent("Direct")
 
@@ -320,29 +219,6 @@ async def test_one_address_fails_and_another_does_not() -> None:
         remote.webhooks.recover()
         await remote.advance(timedelta(minutes=1))
         assert len(remote.webhooks.to("https://bad.example/")) == 4
-
-
-async def test_the_server_s_rules_for_addresses_hold() -> None:
-    async with client(worker()) as remote:
-        with pytest.raises(InvalidParamsError, match="loopback"):
-            await remote.send("?", push="http://127.0.0.1:9000/")
-    async with client(worker(), allow_private_webhooks=True) as remote:
-        await remote.send("?", push="http://127.0.0.1:9000/")
-        await remote.settle()
-        assert remote.webhooks
-
-
-async def test_a_webhook_that_keeps_failing_is_suspended() -> None:
-    policy = RetryPolicy(gives_up_after=3600.0)
-    async with client(worker(), retry_policy=policy) as remote:
-        remote.webhooks.fail(times=None)
-        await remote.send("?", push=remote.webhook)
-        await remote.advance(timedelta(hours=3))
-        count = len(remote.webhooks)
-        assert count > 3
-        remote.webhooks.recover()
-        await remote.advance(timedelta(hours=3))
-        assert len(remote.webhooks) == count
 
 
 async def test_a_number_of_failures_is_positive() -> None:

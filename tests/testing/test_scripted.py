@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from datetime import timedelta
 
 import pytest
 
 import parley
-from parley import Agent, Message, Task, Turn
+from parley import Message, Task
 from parley.model.errors import InvalidParamsError
 from parley.testing import (
     ScriptedAgent,
@@ -112,57 +111,6 @@ async def test_the_other_ends() -> None:
         assert await remote.get(slow.id) == completed("At last.")
         assert await remote.get(hangs.id) == working()
         await remote.cancel(hangs.id)
-
-
-async def test_it_stands_in_for_remote_agents() -> None:
-    rates = ScriptedAgent("Rates").on("convert", reply="97.20 EUR")
-    hotel = ScriptedAgent("Hotel").on("price").works().takes(60).replies("100 USD")
-    agent = Agent("Traveller")
-
-    @agent.skill
-    async def travel(turn: Turn) -> str:
-        await turn.working("Asking")
-        async with (
-            turn.connect("https://rates.example/agents/rates") as rates_there,
-            turn.connect("https://hotel.example") as hotel_there,
-        ):
-            price = await hotel_there.send("price")
-            return (await rates_there.send(f"convert {price.text}")).text
-
-    remotes = {"https://rates.example/agents/rates": rates, "https://hotel.example/": hotel}
-    async with client(agent, remotes=remotes) as remote:
-        sending = asyncio.create_task(remote.send("Go"))
-        await remote.advance(60)
-        assert await sending == completed("97.20 EUR")
-    assert rates.texts == ["convert 100 USD"]
-
-
-async def test_an_address_without_a_stand_in_is_refused_with_what_to_do() -> None:
-    agent = Agent("Caller")
-
-    @agent.skill
-    async def call(turn: Turn) -> str:
-        try:
-            await turn.connect("https://other.example")
-        except parley.ClientError as error:
-            return str(error)
-        return ""
-
-    remotes = {"https://rates.example": ScriptedAgent()}
-    async with client(agent, remotes=remotes) as remote:
-        told = (await remote.send("?")).text
-    assert 'add remotes={"https://other.example' in told
-    assert "the agents are at https://agent.test, https://rates.example" in told
-    with pytest.raises(ValueError, match="'rates' is not an address of a remote agent"):
-        client(agent, remotes={"rates": ScriptedAgent()})
-
-
-async def test_it_is_an_agent_like_any_other() -> None:
-    rates = ScriptedAgent("Rates", description="Converts").on(reply="97.20")
-    assert rates.description == "Converts"
-    async with parley.connect(rates) as remote:
-        assert remote.card.name == "Rates"
-        assert (await remote.send("?")).text == "97.20"
 
 
 async def test_it_can_be_served_on_a_socket() -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from parley import Agent, Task, Turn
-from parley.model.errors import InvalidParamsError
 from parley.testing import ScriptedAgent, client, completed, containing, input_required
 
 pytestmark = pytest.mark.anyio
@@ -22,20 +21,6 @@ pytestmark = pytest.mark.anyio
 class Conversion:
     amount: float
     currency: str = "EUR"
-
-
-async def test_typed_input_is_refused_with_the_fields() -> None:
-    agent = Agent("Rates")
-
-    @agent.skill
-    async def convert(request: Conversion) -> str:
-        return f"{request.amount} {request.currency}"
-
-    async with client(agent) as remote:
-        assert (await remote.send({"amount": 3})).text == containing("3.0 EUR")
-        with pytest.raises(InvalidParamsError, match="amount") as refused:
-            await remote.send({"amount": "many"})
-        assert refused.value.violations
 
 
 async def test_typed_input_can_be_asked_for() -> None:
@@ -75,27 +60,6 @@ async def test_the_lifespan_of_an_agent_begins_again_after_a_crash() -> None:
         assert (await remote.send("?")).text == "ready"
         assert happened == ["up", "up"]
     assert happened == ["up", "up", "down"]
-
-
-async def test_middleware_is_around_the_app() -> None:
-    paths: list[str] = []
-
-    def noting(app):
-        async def noted(scope, receive, send):
-            paths.append(scope["path"])
-            await app(scope, receive, send)
-
-        return noted
-
-    agent = Agent("Echo")
-
-    @agent.skill
-    async def echo(turn: Turn) -> str:
-        return turn.text
-
-    async with client(agent, middleware=[noting]) as remote:
-        await remote.send("?")
-    assert "/.well-known/agent-card.json" in paths
 
 
 @pytest.mark.slow

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 import parley
 from parley import Agent, Caller, Execution, Rights, Turn
-from parley.host.in_process import AppNotStarted
 from parley.host.server_audit import ServerAudit, flat
 from parley.host.store_urls import open_admin, open_store
 from parley.model.errors import TooManyRequestsError, UnauthenticatedError
@@ -25,7 +21,7 @@ from parley.security.failures import Failures
 from parley.security.signing import keys as key_module
 from parley.security.signing.keys import SigningKeys
 from parley.store.audit.reading import fact_of
-from parley.store.audit.trail import AuditEntry, AuditFilter, AuditLine, text_of, verify
+from parley.store.audit.trail import AuditEntry, AuditFilter, AuditLine, verify
 from parley.store.events import LoggedEvent, RecordKind, logged
 from parley.store.memory import MemoryTaskStore
 from tests.kit.waiting import let_time_pass, until
@@ -146,20 +142,6 @@ async def test_a_stop_that_is_cancelled_closes_everything() -> None:
     assert asyncio.all_tasks() == before
     lines = await store.read_audit(EVERYTHING)
     assert [line.kind for line in lines] == ["server.started", "server.stopped"]
-
-
-async def test_a_start_that_fails_is_recorded_with_its_end(url: str) -> None:
-    @asynccontextmanager
-    async def broken(agent: Agent) -> AsyncIterator[None]:
-        raise RuntimeError("no database")
-        yield
-
-    app = parley.asgi(shop(lifespan=broken), store=url)
-    with pytest.raises(AppNotStarted, match="no database"):
-        async with parley.connect(app) as client:
-            await client.send("tea")
-    kinds = [each.kind for each in entries(url, kind="server")]
-    assert kinds == ["server.started", "server.stopped"]
 
 
 async def test_a_start_names_the_keys_that_sign(url: str) -> None:
@@ -338,18 +320,6 @@ def test_a_change_at_the_end_of_a_long_setting_shows() -> None:
 def test_a_retention_of_nothing_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match="longer than zero"):
         parley.asgi(shop(), audit_retention=timedelta(0))
-
-
-async def test_each_line_is_a_log_record(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="parley.audit.lines")
-    async with parley.connect(parley.asgi(shop(), store=url)):
-        pass
-    logged = [r.getMessage() for r in caplog.records if r.name == "parley.audit.lines"]
-    kept = [text_of(line) for line in entries(url, kind="server")]
-    assert [msgspec.json.decode(each) for each in logged if "server." in each] == [
-        msgspec.json.decode(each) for each in kept
-    ]
-    assert kept
 
 
 async def test_old_lines_go_after_the_retention() -> None:
