@@ -8,12 +8,17 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from parley import Agent, AgentExtension, CardDetails, Turn
+from parley import Agent, AgentExtension, Caller, CardDetails, Turn
 from parley.conformance.error_checks import TABLE
 from parley.conformance.probe import ProbedTexts
 
 TEXTS = ProbedTexts(task="task", ask="ask", slow="slow")
 agent = Agent(name="Tried", description="Does what it is told")
+
+
+@agent.extended_card
+def nothing_more(caller: Caller) -> None:
+    """Have an extended card, but for nobody."""
 
 
 @agent.skill(tags=["test"], input_modes=["text/plain"])
