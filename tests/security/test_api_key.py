@@ -12,7 +12,14 @@ import pytest
 from parley.model.errors import OverloadedError
 from parley.model.service import Caller
 from parley.security import ApiKey
-from parley.security.api_keys import STORE_SECRET, _checksum, digest_of, is_issued, new_key
+from parley.security.api_keys import (
+    MAX_LABEL,
+    STORE_SECRET,
+    _checksum,
+    digest_of,
+    is_issued,
+    new_key,
+)
 from parley.security.evidence import Evidence, SchemeResources
 from parley.security.schemes.api_key import create_key
 from parley.security.schemes.scheme import CredentialsRefused, Proof
@@ -278,6 +285,25 @@ async def test_what_is_not_one_key_is_refused(shown: Evidence) -> None:
     scheme = ApiKey(keys={digest_of("right"): ADA})
     assert scheme.is_presented(shown)
     await refusal(scheme, shown)
+
+
+async def test_a_text_that_is_no_key_claims_no_id_and_costs_no_query(store: CountingStore) -> None:
+    shown = evidence(store, "no key", query="k=")
+    assert ApiKey().claimed(shown) == ""
+    assert await refusal(ApiKey(), shown) == "a malformed API key"
+    assert store.asked == 0
+    assert ApiKey("query", "k").is_presented(shown)
+    assert ApiKey().challenge(error="e", scopes=["a", "b"]) == (
+        'ApiKey in="header", name="X-API-Key", error="e", scope="a b"'
+    )
+
+
+async def test_an_owner_is_known_by_its_keys_and_a_label_has_a_bound(store: CountingStore) -> None:
+    await create_key(store, owner="ada", label="x" * MAX_LABEL)
+    with pytest.raises(ValueError, match="a label has"):
+        await create_key(store, owner="bob", label="x" * (MAX_LABEL + 1))
+    known = [await ApiKey().knows(id, resources_of(store)) for id in ("ada", "bob")]
+    assert known == [True, False]
 
 
 async def test_no_part_of_a_refused_key_is_in_the_reason(store: CountingStore) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import unicodedata
 from typing import Any
 
@@ -116,6 +117,14 @@ async def test_what_is_malformed_is_refused(users: Basic, values: tuple[str, ...
     await refusal(users, shown)
 
 
+async def test_a_user_or_a_password_that_cannot_be_is_not_looked_up(users: Basic) -> None:
+    for user, password in (("", "x"), ("a\nb", "x"), ("ada", "x" * 1025)):
+        refused = await refusal(users, basic(user, password))
+        assert refused.reason == "malformed Basic credentials"
+    assert users.claimed(evidence("Bearer YWRhOng=")) == ""
+    assert [await users.knows(id, SchemeResources()) for id in ("ada", "eve")] == [True, False]
+
+
 async def test_few_passwords_are_verified_at_once_and_a_bounded_number_waits() -> None:
     running = most = 0
     go_on = asyncio.Event()
@@ -142,6 +151,11 @@ async def test_few_passwords_are_verified_at_once_and_a_bounded_number_waits() -
 
 
 # -- hashes ---------------------------------------------------------------------------------------
+
+
+def test_a_hash_of_a_higher_cost_is_verified() -> None:
+    digest = hashlib.scrypt(b"word", salt=b"saltsalt", n=2**15, r=8, p=1, maxmem=2**27, dklen=32)
+    assert PasswordHash(2**15, 8, 1, b"saltsalt", digest).matches("word")
 
 
 @pytest.mark.parametrize("password", ["", "x" * 1025])

@@ -175,3 +175,15 @@ def test_what_could_not_be_verified_is_refused_at_once(
 def test_an_issuer_has_an_https_address(url: str) -> None:
     with pytest.raises(ValueError, match="https address"):
         OpenIdConnect(url, audience="bank")
+
+
+async def test_tokens_are_not_sent_to_a_private_address_that_a_document_names(
+    issuer: Issuer, caplog: pytest.LogCaptureFixture
+) -> None:
+    issuer.lie("metadata", introspection_endpoint="https://10.0.0.1/introspect")
+    asking = Introspection("service", "secret")
+    scheme = OAuth2(FLOW, issuer=issuer.url, audience="bank", introspection=asking)
+    with pytest.raises(OverloadedError):
+        await verified(scheme, issuer.token("ada", opaque=True))
+    assert "private address" in caplog.text
+    await scheme.close()

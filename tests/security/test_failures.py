@@ -204,6 +204,10 @@ async def test_without_a_limit_failures_are_still_counted(clock: Clock) -> None:
         failures.note(scope())
         failures.check(scope())
     assert (failures.refused, failures.throttled) == (100, 0)
+    failures = Failures(1, now=clock)
+    failures.note(scope())
+    with pytest.raises(TooManyRequestsError):
+        failures.check(scope())
 
 
 async def test_each_refusal_is_logged_without_secrets_and_not_more_than_some(
@@ -215,13 +219,19 @@ async def test_each_refusal_is_logged_without_secrets_and_not_more_than_some(
     assert caplog.messages[0] == "credentials rejected from 198.51.100.0: an unknown token (bearer)"
     assert len(caplog.messages) == LINES_PER_MINUTE
     failures.report()
-    assert "within a minute 50 credentials were rejected" in caplog.messages[-1]
+    assert caplog.messages[-1] == (
+        "within a minute 50 credentials were rejected, and 0 requests from addresses that had "
+        "failed too often; if these came through a proxy, set trust_proxy"
+    )
     assert "s3cret" not in caplog.text
     failures.report()
     assert len(caplog.messages) == LINES_PER_MINUTE + 1
     await outcome(authenticator, scope(token="Bearer again"))
     assert len(caplog.messages) == LINES_PER_MINUTE + 2
+    timer = failures._timer
     await failures.close()
+    assert timer is not None
+    assert timer.cancelled()
 
 
 async def test_a_minute_is_reported_at_its_end(

@@ -206,3 +206,8 @@ def test_names_and_secrets_may_have_any_characters() -> None:
 
     header = Introspection("a:b", "c d&é", "https://id.example").authorization
     assert base64.b64decode(header.removeprefix("Basic ")) == b"a%3Ab:c+d%26%C3%A9"
+
+
+async def test_an_active_token_needs_no_expiry(issuer: Issuer, scheme: OAuth2) -> None:
+    token = issuer.token("ada", claims={"exp": None}, opaque=True)
+    assert (await verified(scheme, token)).caller.id == "ada"

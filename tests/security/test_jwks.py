@@ -12,8 +12,8 @@ import pytest
 from parley.conformance.signing_keys import new_key
 from parley.model.errors import OverloadedError
 from parley.security import Jwt, key_sets, outbound
-from parley.security.key_sets import KEY_AGES
-from parley.security.outbound import FetchFailed
+from parley.security.key_sets import KEY_AGES, MAX_KEYS, read_keys
+from parley.security.outbound import REFETCH_SECONDS, Cached, FetchFailed
 from parley.security.schemes.scheme import CredentialsRefused
 from parley.testing import Issuer
 from tests.kit.waiting import until
@@ -180,6 +180,15 @@ def recovered(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
 
 
+async def test_closing_ends_what_is_under_way(issuer: Issuer, scheme: Jwt) -> None:
+    issuer.hang("jwks")
+    waiting = asyncio.create_task(verified(scheme, token(issuer)))
+    await until(lambda: issuer.requests["jwks"] == 1)
+    await scheme.close()
+    with pytest.raises(OverloadedError):
+        await waiting
+
+
 # -- reading a set -------------------------------------------------------------------------------
 
 KEY = new_key("ES256").as_dict(private=False)
@@ -230,3 +239,30 @@ def test_private_members_are_not_kept() -> None:
 def test_what_is_no_set_is_refused(content: dict[str, Any]) -> None:
     with pytest.raises(FetchFailed):
         key_sets.read_keys(content)
+
+
+def test_a_published_set_has_keys_for_signatures_and_at_most_a_hundred() -> None:
+    rsa, ec = (new_key(alg).as_dict(private=False) for alg in ("RS256", "ES256"))
+    changes: list[dict[str, Any]] = [
+        {"kid": "verifies", "key_ops": ["verify"]}, {"key_ops": "verify"}, {"key_ops": ["sign"]},
+        {"use": "enc"}, {"kid": 7},
+    ]  # fmt: skip
+    keys = [{**rsa, "kid": "rsa", "alg": "RS256"}, {**rsa, "e": "AQABAQAB"}]
+    found = read_keys({"keys": [*keys, *({**ec, **change} for change in changes)]})
+    assert [(key.kid, key.algorithms) for key in found] == [
+        ("rsa", {"RS256"}), ("verifies", {"ES256"})
+    ]  # fmt: skip
+    assert read_keys({"keys": [{}] * MAX_KEYS}) == []
+    with pytest.raises(FetchFailed, match="101 keys"):
+        read_keys({"keys": [{}] * (MAX_KEYS + 1)})
+
+
+def test_a_fresh_document_is_fetched_again_five_times_and_then_seldom() -> None:
+    clock = Clock(0.0)
+    cached: Cached[str] = Cached(KEY_AGES, clock)
+    assert [cached.may_refetch() for _ in range(7)] == [True] * 5 + [False] * 2
+    clock.now += REFETCH_SECONDS
+    assert [cached.may_refetch() for _ in range(2)] == [True, False]
+    clock.now += 100
+    cached.next_attempt = clock.now + 1
+    assert not cached.may_refetch()

@@ -100,6 +100,7 @@ async def test_actors_are_who_acts_for_the_user(issuer: Issuer, scheme: OpenIdCo
         ({"scp": ["a", "b"]}, {"a", "b"}),
         ({"scp": "a b"}, {"a", "b"}),
         ({"scope": "a", "scp": ["b"]}, {"a", "b"}),
+        ({"scp": [*map(str, range(500))]}, {*map(str, range(500))}),
         ({}, set()),
     ],
 )
@@ -170,6 +171,8 @@ async def test_every_asymmetric_algorithm_is_accepted(
         ({"claims": {"sub": "a\x1fb"}}, "a malformed sub"),
         ({"claims": {"sub": "a" * 600}}, "a malformed sub"),
         ({"claims": {"scope": 7}}, "malformed scopes"),
+        ({"claims": {"scp": ["a", 7]}}, "malformed scopes"),
+        ({"claims": {"scp": [*map(str, range(501))]}}, "too many scopes"),
         ({"typ": "id_token+jwt"}, "a JWT that is no access token"),
         ({"typ": "logout+jwt"}, "a JWT that is no access token"),
         ({"claims": {"cnf": {"jkt": "x"}}}, "a token that is bound to a key"),
@@ -343,8 +346,9 @@ async def test_a_token_can_be_bound_to_a_certificate() -> None:
     scheme = by_keys()
     assert await verified(scheme, token, certificates=(pem,))
     other = ssl.DER_cert_to_PEM_cert(b"another one")
-    for certificates in ((), (other,), (other, pem), ("broken",)):  # also now that it is cached
-        assert "another certificate" in await refusal(scheme, token, certificates=certificates)
+    for certificates in ((), (other,), (other, pem), ("broken",)):
+        for asked in (scheme, by_keys()):  # with a cached token, and without
+            assert "another certificate" in await refusal(asked, token, certificates=certificates)
 
 
 # -- time and the cache --------------------------------------------------------------------------
@@ -484,11 +488,22 @@ def test_a_small_rsa_key_is_refused() -> None:
 async def test_a_token_that_several_schemes_refuse_is_one_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    authenticator = Authenticator([(by_keys() | by_keys(issuer="https://x.example")).security])
+    own, other = by_keys(), by_keys(issuer="https://x.example")
     noted: list[str] = []
-    monkeypatch.setattr(
-        authenticator.failures, "note", lambda *args, reason, **options: noted.append(reason)
-    )
-    with pytest.raises(UnauthenticatedError, match="expired"):
-        await authenticator(bearing(made(exp=1)).scope)  # type: ignore[misc]
-    assert noted == ["an expired token"]
+    for schemes in (own | other, other | own):
+        authenticator = Authenticator([schemes])
+        monkeypatch.setattr(
+            authenticator.failures, "note", lambda *args, reason, **options: noted.append(reason)
+        )
+        with pytest.raises(UnauthenticatedError, match="expired"):
+            await authenticator(bearing(made(exp=1)).scope)  # type: ignore[misc]
+    assert noted == ["an expired token"] * 2
+
+
+async def test_a_token_for_somebody_else_is_foreign() -> None:
+    found = []
+    for token in ("opaque", made(iss="https://x.example"), made(aud="hotel"), made(exp=1)):
+        with pytest.raises(CredentialsRefused) as caught:
+            await verified(by_keys(), token)
+        found.append(caught.value.is_foreign)
+    assert found == [True, True, True, False]

@@ -79,6 +79,13 @@ def test_a_caller_is_who_the_certificate_names(pair, id):
     assert caller.issuer == "CN=Parley test authority"
     assert caller.authenticated
     assert caller.claims["fingerprint"] == pair.fingerprint
+    if pair is shop:
+        assert caller.claims == {
+            "subject": "CN=shop,O=Example",
+            "fingerprint": shop.fingerprint,
+            "uris": [SHOP],
+            "dns": ["shop.example.org"],
+        }
 
 
 @pytest.mark.parametrize("certificate_first", [True, False])

@@ -17,6 +17,12 @@ from parley.client.errors import ClientError, Disconnected, ResponseTooLarge, Ti
 from parley.model.operations import TaskPushNotificationConfig
 from parley.push.http_sender import DeliveryFailure, HttpSender
 from parley.security.egress import Egress
+from parley.security.response_limits import (
+    MAX_IDLE_BYTES,
+    MAX_INTERIM,
+    ResponseLimitExceeded,
+    bounded_connector,
+)
 from parley.store.protocols.webhooks import PushRecord
 from tests.kit.scripted_server import Exchange, scripted
 from tests.kit.waiting import let_time_pass
@@ -175,6 +181,29 @@ async def test_an_upgrade_that_nobody_asked_for_is_cut() -> None:
                 await answer.read()
         await server.until_idle()
     assert sent < MOST_BYTES
+
+
+@pytest.mark.anyio
+async def test_a_connection_holds_its_limits_for_each_response() -> None:
+    connector = bounded_connector()
+
+    def reader(*pieces: bytes) -> Any:
+        made: Any = connector._factory()
+        for piece in pieces:
+            if piece.startswith(b"HTTP/"):
+                made.set_response_params(timer=None, read_until_eof=True)
+            made.data_received(piece)
+        return made
+
+    empty = b"HTTP/1.1 204 No Content\r\n\r\n"
+    upgrade = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n"
+    interim = b"HTTP/1.1 102 Processing\r\n\r\n" * (MAX_INTERIM + 1)
+    assert reader(empty, empty).exception() is None
+    assert isinstance(reader(empty, interim).exception(), ResponseLimitExceeded)
+    assert reader(empty + empty)._is_aborted
+    assert not reader(upgrade, b"x" * MAX_IDLE_BYTES)._is_aborted
+    assert reader(upgrade, b"x" * MAX_IDLE_BYTES, b"x")._is_aborted
+    await connector.close()
 
 
 @pytest.mark.slow

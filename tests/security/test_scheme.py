@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.model.errors import UnauthenticatedError
+from parley.model.errors import InvalidParamsError, UnauthenticatedError
 from parley.model.service import ANONYMOUS, Caller
 from parley.security import ApiKey, Basic, Bearer, Jwt, MutualTls, anonymous
 from parley.security.api_keys import digest_of
 from parley.security.authentication import Authenticator
 from parley.security.authorization import Authorization
-from parley.security.schemes.scheme import Scheme
+from parley.security.disclosure import listing_of
+from parley.security.schemes.scheme import Proof, Scheme, caller_proved_by
 from parley.security.sealing import MAX_TOKEN_LENGTH, TokenExpired, TokenInvalid, TokenSigner
 
 pytestmark = pytest.mark.anyio
@@ -92,6 +93,21 @@ async def test_an_agent_knows_a_caller_by_its_own_schemes_alone() -> None:
     assert (rules.own_caller(caller).id, rules.own_caller(caller).scopes) == ("ada", frozenset())
     caller = await authenticator(request(b"authorization", b"Bearer other"))  # type: ignore[misc]
     assert rules.own_caller(caller) is ANONYMOUS
+
+
+def test_two_credentials_of_different_people_prove_nobody() -> None:
+    ada, bob = (Proof(Caller(id=id, authenticated=True)) for id in ("ada", "bob"))
+    with pytest.raises(UnauthenticatedError):
+        caller_proved_by({MutualTls(name="a"): ada, MutualTls(name="b"): bob})
+    assert caller_proved_by({key_of("a"): ada, key_of("b"): bob}).id == "ada"  # one credential
+
+
+def test_a_part_of_a_card_is_hidden_when_its_function_fails() -> None:
+    def fails(caller: Caller) -> bool:
+        raise InvalidParamsError("no")
+
+    listings = [listing_of(listed, "it") for listed in (True, "extended", False, fails)]  # type: ignore[arg-type]
+    assert [each.is_shown_to(ANONYMOUS) for each in listings] == [True, True, False, False]
 
 
 # -- A token is read back as it was signed, and nothing else is ------------------------------------

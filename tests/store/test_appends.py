@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,6 +17,7 @@ from parley.model.struct import encode
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState
 from parley.store.events import CancelRequested, LoggedEvent, RecordKind, StepResult
 from parley.store.fold import Fold, IllegalEvent, fold
+from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.errors import Conflict, Fenced, StoreUnavailable, TaskEnded
 from parley.store.protocols.task_log import PAGE_BYTES, Append
 from parley.store.sqlite.store import SqliteTaskStore
@@ -170,6 +172,8 @@ async def test_appends_that_make_no_sense_are_refused_at_once(store: TaskStore) 
         store.append(addition("t", None, chunk("t", "x")))
     with pytest.raises(ValueError, match="scope"):
         store.append(Append(task_id="u", events=[task("u")], expected_seq=0, turn=1))
+    with pytest.raises(ValueError, match="surrogates"):
+        store.append(creation("u", base_url="\ud800"))
     with pytest.raises(TypeError):
         store.append(addition("t", 1, chunk("t", "x", metadata={"a": object()})))
     await store.append(addition("t", 1, chunk("t", "x")))
@@ -310,6 +314,23 @@ async def test_nothing_is_told_of_what_was_refused(
     with pytest.raises(Conflict):
         await store.append(addition("t", 4, chunk("t", "x")))
     assert len(committed) == 1
+
+
+async def test_a_commit_within_a_commit_is_published_after_it() -> None:
+    seen: list[str] = []
+
+    def on_commit(records: Sequence[LoggedEvent]) -> None:
+        if not seen and records[0].task_id == "t":
+            store.append(creation("u"))
+        seen.append(records[0].task_id)
+
+    store = MemoryTaskStore()
+    await store.open(on_commit)
+    await store.append(creation("t"))
+    assert seen == ["t", "u"]
+    await store.close()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await store.scope_of("t")
 
 
 @pytest.mark.L2

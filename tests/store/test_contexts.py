@@ -54,6 +54,11 @@ async def test_of_two_identical_sends_at_once_one_is_received(store: TaskStore) 
     assert await store.load(receipt.task_id) is not None
 
 
+async def test_an_exchange_comes_with_its_append(store: TaskStore) -> None:
+    await store.append(creation("t", context_id="c", exchange=[message("a"), message("b")]))
+    assert await said(store) == ["a", "b"]
+
+
 async def test_a_history_does_not_grow_without_bound(store: TaskStore) -> None:
     for n in range(0, HISTORY_KEPT + 300, 100):
         texts = [str(n + i) for i in range(100)]
@@ -162,5 +167,6 @@ async def test_old_receipts_and_contexts_go_with_the_tasks(store: TaskStore, clo
     await store.append(addition("t", 1, status("t", TaskState.COMPLETED)))
     assert await store.prune("agent", 30, 100) == 1
     assert await store.get_value(SCOPE, "used", "k") is None
+    assert await store.get_value(SCOPE, "touched", "k") is None
     await store.set_value(SCOPE, "c", "k", b"2")
     assert await said(store) == []

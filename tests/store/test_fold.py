@@ -81,6 +81,18 @@ def test_an_artifact_grows_by_appended_parts() -> None:
     )
 
 
+def test_an_artifact_without_append_replaces_the_one_of_its_id_where_it_stands() -> None:
+    made = folded(
+        chunk("t", "a", append=False, artifact_id="one", name="old"),
+        chunk("t", "b", append=False, artifact_id="two"),
+        chunk("t", "c", append=False, artifact_id="one"),
+    )
+    assert [(a.artifact_id, a.name, a.text) for a in made.artifacts] == [
+        ("one", "", "c"),
+        ("two", "", "b"),
+    ]
+
+
 def test_a_finished_artifact_may_be_replaced_and_grow_again() -> None:
     folding = Fold(strict=True)
     for event in (
@@ -149,3 +161,13 @@ def test_looking_at_the_task_in_between_does_not_matter(events: list[Any], looks
         if n in looks:
             _ = folding.task
     assert folding.task == folded(*events)
+
+
+def test_an_empty_chunk_adds_no_piece_to_the_stored_form() -> None:
+    folding = Fold()
+    pieces = []
+    nothing = msgspec.structs.replace(chunk("t", ""), metadata={CONTINUES: True})
+    for event in (task("t"), chunk("t", "x", append=False), nothing):
+        folding.apply(event)
+        pieces.append(len(folding.take_unsaved()))
+    assert pieces == [0, 1, 0]

@@ -71,6 +71,14 @@ async def test_it_goes_on_through_interruptions(store: TaskStore, hints: LocalHi
     assert await following == [1, 2, 3, 4]
 
 
+async def test_an_event_of_a_whole_page_holds_up_no_reader(
+    store: TaskStore, hints: LocalHints
+) -> None:
+    large = chunk("t", "x" * PAGE_BYTES)
+    await store.append(creation("t", large, status("t", COMPLETED)))
+    assert await collect(store, hints, 2) == [3]
+
+
 async def test_a_task_that_is_not_there_is_gone(store: TaskStore, hints: LocalHints) -> None:
     for after in (0, 3):
         with pytest.raises(TaskGone):

@@ -13,7 +13,7 @@ from parley.store.memory import MemoryLogs, MemoryTaskStore
 from parley.store.postgres.store import PostgresTaskStore
 from parley.store.protocols.tables import TooManyApiKeys
 from parley.store.sqlite.store import SqliteTaskStore
-from parley.store.tables import EXPIRED_PER_PUT, TableRows
+from parley.store.tables import EXPIRED_PER_PUT, MAX_ROW_BYTES, PAGE, TableRows
 from parley.store.task_store import TaskStore
 from tests.kit.records import SCOPE, creation
 from tests.kit.services.postgres import PostgresServer
@@ -68,6 +68,14 @@ async def test_a_row_is_gone_when_it_expires(store: TaskStore, clock: Clock) -> 
     assert await tables.put("t", "000", b"", expected=None)
 
 
+async def test_a_put_removes_expired_rows(sqlite: SqliteTaskStore, clock: Clock) -> None:
+    for key in ("a", "b", "c"):
+        clock.now += 1
+        await sqlite.tables(NAME).put("t", key, b"", expires_at=clock.now + 1)
+    rows = await sqlite._read(lambda c: c.execute("SELECT count(*) FROM rows").fetchall())
+    assert rows == [(1,)]
+
+
 async def test_expired_rows_take_no_room(sqlite: SqliteTaskStore, clock: Clock) -> None:
     tables = sqlite.tables(NAME)
     for n in range(250):
@@ -86,6 +94,18 @@ async def test_a_namespace_is_the_name_of_a_package(store: TaskStore, name: str)
     if name != "parley":
         with pytest.raises(ValueError, match="the name of a table"):
             await store.tables(NAME).get(name, "key")
+
+
+async def test_what_cannot_be_a_row_is_refused(store: TaskStore) -> None:
+    tables = store.tables(NAME)
+    for key in ("", "a\0b", "\ud800", "x" * 10_000):
+        for asked in (tables.put("t", key, b""), tables.get("t", key), tables.remove("t", key)):
+            with pytest.raises(ValueError, match="the key of a row"):
+                await asked
+    with pytest.raises(ValueError, match=f"up to {MAX_ROW_BYTES} bytes"):
+        await tables.put("t", "k", bytes(MAX_ROW_BYTES + 1))
+    assert await tables.put("t", "k", bytes(MAX_ROW_BYTES))
+    assert len(await tables.scan("t", limit=10 * PAGE)) == 1
 
 
 async def test_a_change_that_is_refused_leaves_nothing_and_others_continue(
@@ -180,6 +200,12 @@ async def test_an_amount_is_given_once(store: TaskStore) -> None:
 async def test_one_call_takes_of_one_amount_twice(store: TaskStore) -> None:
     grants = await store.take_quotas([ASK, replace(ASK, key="other"), replace(ASK, wanted=9)])
     assert [grant.given for grant in grants] == [4, 4, 6]
+
+
+async def test_a_slot_gives_back_what_was_taken_of_it_and_no_more(store: TaskStore) -> None:
+    grants = await store.take_quotas([replace(ASK, wanted=n) for n in (4, -50, 50, -3, 9)])
+    found = [(grant.given, grant.taken) for grant in grants]
+    assert found == [(4, 4), (-4, 0), (10, 10), (-3, 7), (3, 10)]
 
 
 async def test_usage_adds_up(store: TaskStore) -> None:

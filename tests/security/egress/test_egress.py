@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import socket
+import threading
 from typing import Any
 
 import aiohttp
 import pytest
 
-from parley.security.egress import Egress, ForbiddenAddress, find_forbidden
+from parley.security.egress import (
+    MAX_LOOKUPS,
+    Egress,
+    ForbiddenAddress,
+    ThreadedLookup,
+    find_forbidden,
+    lookup_caller,
+    origin_of,
+)
+from tests.kit.waiting import until
 from tests.kit.webhooks import webhook
 
 pytestmark = pytest.mark.anyio
@@ -176,9 +187,9 @@ class Names:
         ]
 
 
-async def dial(egress: Egress, url: str, names: Names | None = None) -> int:
+async def dial(egress: Egress, url: str, names: Names | None = None, **options: Any) -> int:
     """Return the status of an answer from ``url``, dialled through the guard."""
-    connector = egress.connector(resolver=names)  # type: ignore[arg-type]
+    connector = egress.connector(resolver=names, **options)  # type: ignore[arg-type]
     async with (
         aiohttp.ClientSession(connector=connector) as session,
         session.post(url, data=b"x", timeout=aiohttp.ClientTimeout(total=5)) as response,
@@ -220,3 +231,72 @@ async def test_a_name_that_changes_its_address_is_dialled_where_it_was_checked()
         assert find_forbidden(failure.value) is not None
         assert names.asked == 2
         assert len(hook.told) == 1
+
+
+@pytest.mark.parametrize(
+    ("allowed", "host", "kind"),
+    [
+        ([], "", "port"),
+        (["8.8.0.0/16"], "", "port"),
+        (["8.8.0.0/16:6379"], "", ""),
+        (["a.example", "b.example:6379"], "a.example", "port"),
+        (["a.example", "b.example:6379"], "b.example", ""),
+    ],
+)
+def test_a_port_of_another_protocol_is_open_only_where_it_is_named(
+    allowed: list[str], host: str, kind: str
+) -> None:
+    found = ""
+    try:
+        Egress.allowing(allowed).check_address("8.8.8.8", 6379, host=host)
+    except ForbiddenAddress as refused:
+        found = refused.kind
+    assert found == kind
+
+
+async def test_a_connector_of_trusted_hosts_dials_no_denied_address() -> None:
+    egress = Egress().denying(["127.0.0.0/8"]).within(Egress.allowing(["hooks.internal"]))
+    assert egress.trusts("hooks.internal")
+    with pytest.raises((aiohttp.ClientError, OSError)) as failure:
+        await dial(egress, "http://127.0.0.1:9", trusted=True)
+    forbidden = find_forbidden(failure.value)
+    assert forbidden is not None
+    assert forbidden.kind == "denied"
+
+
+def test_a_name_is_denied_in_every_spelling() -> None:
+    egress = Egress.of(deny=["b\u00fccher.example"])
+    for host in ("B\u00dcCHER.example", "xn--bcher-kva.example."):
+        with pytest.raises(ForbiddenAddress, match="denied"):
+            egress.check_host(host)
+
+
+def test_an_origin_has_the_port_of_its_scheme() -> None:
+    urls = ("https://a.example/x", "http://a.example", "http://a.example:443", "https://a:x")
+    assert [origin_of(url) for url in urls] == [
+        "https://a.example:443", "http://a.example:80", "http://a.example:443", ""
+    ]  # fmt: skip
+
+
+def test_the_causes_of_an_error_may_be_a_circle() -> None:
+    one, other = OSError(), OSError()
+    one.__context__, other.__context__ = other, one
+    assert find_forbidden(one) is None
+
+
+async def test_a_caller_gets_half_of_the_look_ups_and_is_forgotten_afterwards() -> None:
+    lookup, gate = ThreadedLookup(), threading.Event()
+
+    async def ask(caller: str) -> list[Any]:
+        lookup_caller.set(caller)
+        return await lookup._look_up(lambda: [gate.wait(30)])
+
+    asking = [asyncio.create_task(ask("ada")) for _ in range(MAX_LOOKUPS)]
+    await until(lambda: lookup._used)
+    asking.append(asyncio.create_task(ask("eve")))
+    await until(lambda: lookup._used["eve"], seconds=5)
+    assert lookup._used == {"ada": MAX_LOOKUPS // 2, "eve": 1}
+    gate.set()
+    assert await asyncio.gather(*asking) == [[True]] * len(asking)
+    await until(lambda: lookup._free == MAX_LOOKUPS, seconds=5)
+    assert dict(lookup._used) == {}

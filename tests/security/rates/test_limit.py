@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley import Agent
-from parley.security.limits.counters import SLOTS, Window
-from parley.security.limits.declaration import Budget, Rate, SizeLimit, StreamLimit, parse_limits
+from parley import Agent, Caller
+from parley.model.errors import TooManyRequestsError
+from parley.model.operations import SendMessageRequest
+from parley.model.parts import Message, Part, Role
+from parley.model.service import CallContext
+from parley.security.limits import usage
+from parley.security.limits.agent_limits import (
+    QUOTA_FAILURE,
+    AgentLimits,
+    Asking,
+    MessageTooLarge,
+    Standing,
+    exceeded,
+)
+from parley.security.limits.counters import SLOTS, LocalCounters, RedisCounters, Window
+from parley.security.limits.declaration import (
+    DAY_MS,
+    Budget,
+    Limit,
+    Rate,
+    SizeLimit,
+    StreamLimit,
+    parse_limits,
+)
+from parley.security.limits.usage import FLUSH_SECONDS, OTHERS, UsageMeter
+from parley.store.memory import MemoryTaskStore
+from tests.kit.waiting import Clock
 
 
 def one(text: str, **options: Any) -> Any:
@@ -172,7 +197,8 @@ def test_a_window_is_as_large_as_its_slots(steps: list[tuple[int, int]]) -> None
 def test_a_day_begins_anew() -> None:
     day = 86_400_000
     window = Window(day, 0)
-    assert window.take(day - 1, 5, 9) == 5
+    assert window.take(0, 5, 3) == 3
+    assert window.take(day - 1, 5, 9) == 2
     assert window.wait(day - 1) == 1
     assert window.take(day, 5, 9) == 5
 
@@ -181,3 +207,87 @@ def test_a_clock_that_goes_back_gives_nothing_away() -> None:
     window = Window(1000)
     assert window.take(10_000, 3, 3) == 3
     assert window.take(9_000, 3) == 0
+
+
+# -- the limits of an agent ------------------------------------------------------------------------
+
+
+ADA = Caller("ada", authenticated=True)
+
+
+def limits_of(*own: Limit, meter: UsageMeter | None = None) -> AgentLimits:
+    counters = LocalCounters(lambda: 0)
+    return AgentLimits(
+        "shop", server=(), own=own, counters=counters, daily=counters, streams=Counter(),
+        usage=meter, now=lambda: 0,
+    )  # fmt: skip
+
+
+def test_an_exemption_is_for_its_scope() -> None:
+    applies = one("9/minute except scope:ops").applies
+    callers = [Caller("ada", True, scopes=frozenset({name})) for name in ("ops", "read")]
+    asked = [Asking(caller, "", "1.2.3.4", "GetTask") for caller in callers]
+    assert [each.is_exempt(applies) for each in asked] == [True, False]
+
+
+def test_the_error_of_a_limit_has_its_policy() -> None:
+    error = exceeded("5/minute", Standing("all-minute", 5, 60, 0, 2.5))
+    assert (error.metadata, error.retry_after) == (
+        {"limit": "5/minute", "policy": "all-minute", "remaining": "0"}, 3
+    )  # fmt: skip
+    violation = {"subject": "all-minute", "description": "limit: 5/minute"}
+    assert error.details == ({"@type": QUOTA_FAILURE, "violations": [violation]},)
+
+
+def test_an_open_stream_counts_until_its_end() -> None:
+    limits, asking = limits_of(one("2 streams")), Asking(ADA, "", "", "SubscribeToTask")
+    with limits.stream(asking):
+        with limits.stream(asking):
+            pass
+        with limits.stream(asking), pytest.raises(TooManyRequestsError), limits.stream(asking):
+            pass
+    assert limits._open == {}
+
+
+def test_a_skill_has_the_smallest_of_its_sizes() -> None:
+    limits = limits_of(one("message 1 KiB", skill="translate"), one("message 2 KiB"))
+    message = Message(message_id="m", role=Role.USER, parts=(Part(text="x" * 1500),))
+    request, context = SendMessageRequest(message=message), CallContext(caller=ADA)
+    assert limits.admit(request, context, "echo", begins=True) is None
+    with pytest.raises(MessageTooLarge, match="1 KiB") as refused:
+        limits.admit(request, context, "translate", begins=True)
+    assert [each.field for each in refused.value.violations] == ["message"]
+
+
+def test_a_rate_in_redis_has_its_span() -> None:
+    pytest.importorskip("limits")
+    item = RedisCounters("redis://localhost", "p", lambda: 0)._item(one("5/2 minutes"))
+    assert (item.amount, item.get_expiry()) == (5, 120)
+
+
+@pytest.mark.anyio
+async def test_usage_is_summed_over_the_store_and_this_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock(20_000 * DAY_MS)
+    store = MemoryTaskStore(clock=clock)
+    await store.open(lambda records: None)
+    meter, other = UsageMeter(store, clock), UsageMeter(store, clock)
+    meter.count("requests", "shop", "t", "ada", amount=2)
+    meter.count("requests", "shop", "t", "eve")
+    assert meter.totals["requests"] == 3
+    whose = (20_000, None, None, "ada")
+    assert await meter.used("requests", whose) == 2
+    other.count("requests", "shop", "t", "ada", amount=5)
+    await other.flush()
+    assert await meter.used("requests", whose) == 2
+    clock.now += round(FLUSH_SECONDS * 1000) + 1
+    assert await meter.used("requests", whose) == 7
+    few = UsageMeter(MemoryTaskStore(clock=clock), clock)
+    monkeypatch.setattr(usage, "MOST_ROWS", 1)
+    limits_of(meter=few).begin("GetTask", ADA, lambda: "").of_tenant("")
+    few.count("requests", "shop", "t", "eve", "echo")
+    few.count("requests", "shop", "t", "bob", "echo")
+    assert [key[1:] for key in few._pending] == [
+        ("shop", "", ADA.owner, ""), ("shop", "", "eve", ""), ("shop", "", OTHERS, "")
+    ]  # fmt: skip

@@ -13,7 +13,7 @@ from joserfc.errors import SecurityWarning
 from joserfc.jwk import import_key
 
 from parley.security.signing import keys as module
-from parley.security.signing.keys import SigningKeys, SigningKeysInvalid, missing_keys
+from parley.security.signing.keys import SigningKeys, SigningKeysInvalid, missing_keys, read_key
 from tests.security.signing.key_sets import key_file, key_set, private_jwk
 
 NOW = 1_800_000_000.0
@@ -31,6 +31,10 @@ def test_what_a_key_signs_its_published_half_verifies(alg):
     assert found.payload == b'{"a":1}'
     assert found.headers() == {"alg": alg, "kid": public["kid"], "typ": "JOSE"}
     assert public["use"] == "sig"
+
+
+def test_an_id_has_up_to_256_characters():
+    assert read_key(private_jwk(kid="k" * 256)).kid == "k" * 256
 
 
 def test_a_detached_signature_leaves_the_payload_out():
@@ -97,6 +101,7 @@ REFUSED = {
         key_set(private_jwk(created=1)).replace(": 1}", ": 1e999}"),
         '"created"',
     ),
+    "a long id": (key_set(private_jwk(kid="k" * 257)), "at most 256 characters"),
     "one id for two": (key_set(private_jwk(kid="a"), private_jwk(kid="a")), "same kid"),
     "none that signs": (key_set(private_jwk(state="next")), "no key would sign"),
     "too many": (key_set(*[{"kty": "EC"}] * 33), "at most 32"),

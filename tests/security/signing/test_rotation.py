@@ -74,12 +74,15 @@ def test_a_card_stays_trusted_through_rotations_whatever_the_age_of_the_verifier
 
 
 def test_a_set_of_another_maker_can_be_rotated():
-    text = key_set(private_jwk(kid="mine", note="kept"))
-    done = rotated(text, NOW, DAY)
+    jwk = private_jwk(kid="mine", note="kept")
+    done = rotated(key_set(jwk), NOW, DAY)
     assert done.ended == ("mine",)
     assert done.unpublished == done.signs
     (previous,) = [key for key in done.document["keys"] if key["state"] == "previous"]
-    assert previous["note"] == "kept"
+    public = {name: value for name, value in jwk.items() if name != "d"}
+    assert previous == {**public, "state": "previous", "until": int(NOW + DAY)}
+    for now, count in ((NOW + DAY - 1, 3), (NOW + DAY, 2)):
+        assert len(keys_at(done.document, now).published["keys"]) == count
     single = rotated(json.dumps(private_jwk(kid="one")), NOW, DAY)
     assert single.ended == ("one",)
 
@@ -192,3 +195,11 @@ def test_a_process_that_is_killed_leaves_a_whole_file(tmp_path):
         running.stdout.close()
         assert SigningKeys.parse(path.read_bytes()).signers
         (tmp_path / "keys.new").unlink(missing_ok=True)  # as the error says
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="open files are not listed here")
+def test_a_file_that_is_written_stays_open_nowhere(tmp_path):
+    with replacing(tmp_path / "keys.json", creates=True) as write:
+        write(b"{}")
+    opened = [os.path.realpath(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd")]
+    assert not [each for each in opened if each.startswith(str(tmp_path))]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from parley.store.admin.transfer import TransferError, checked, export_to, impor
 from parley.store.protocols.tables import NEVER, EventCompleted
 from parley.store.task_store import TaskStore
 from tests.kit.records import SCOPE, addition, creation, turn_started
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -85,6 +88,34 @@ async def test_sleeping_tasks_and_events_move_to_another_store(new_url: Callable
     await moved.close()
 
 
+async def test_a_task_that_comes_to_where_its_event_is_complete_is_due(
+    new_url: Callable[[], str],
+) -> None:
+    first, second = new_url(), new_url()
+    await (await filled(first)).close()
+    file = await asyncio.to_thread(exported, open_admin(first))
+    there = open_store(second)
+    await there.open(lambda records: None)
+    await there.complete_event(AGENT, "b", b"1")
+    await there.close()
+    await bring(second, file)
+    there = open_store(second)
+    await there.open(lambda records: None)
+    assert [due.task_id for due in await there.due_tasks(AGENT, 0, 9)] == ["event"]
+    await there.close()
+
+
+async def test_events_are_exported_with_their_agent_and_with_no_tenant(
+    new_url: Callable[[], str],
+) -> None:
+    url = new_url()
+    await (await filled(url)).close()
+    admin = open_admin(url)
+    assert exported(admin).count(b'"is":"event"') == 2
+    assert exported(admin, agent=AGENT).count(b'"is":"event"') == 1
+    assert exported(admin, tenant=SCOPE.tenant).count(b'"is":"event"') == 0
+
+
 async def test_the_status_says_what_sleeps(new_url: Callable[[], str]) -> None:
     url = new_url()
     store = await filled(url)
@@ -135,6 +166,26 @@ async def test_an_administrator_completes_an_event_in_a_store_that_nobody_uses(
     await store.close()
 
 
+@pytest.mark.slow
+async def test_another_process_completes_an_event(new_url: Callable[[], str]) -> None:
+    url = new_url()
+    store = await filled(url)
+    program = (
+        "import sys; from parley.host.store_urls import open_admin; "
+        "print(open_admin(sys.argv[1]).complete_event('agent', 'b', b'1'))"
+    )
+    ran = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", program, url], capture_output=True, text=True
+    )
+    assert (ran.stdout, ran.stderr) == ("True\n", "")
+    await until(lambda: _is_due(store))
+    await store.close()
+
+
+async def _is_due(store: TaskStore) -> bool:
+    return bool(await store.due_tasks(AGENT, store.now(), 9))
+
+
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
@@ -153,3 +204,12 @@ async def test_a_file_with_a_sleep_that_makes_no_sense_is_refused(
     with pytest.raises(TransferError, match=words):
         for _ in checked(lines_in(io.BytesIO(file.replace(before, after)))):
             pass
+
+
+@pytest.mark.parametrize("name", ["", "a"])
+async def test_the_events_of_a_sleep_are_named_once(tmp_path: Path, name: str) -> None:
+    url = f"sqlite:///{tmp_path}/tasks.db"
+    await (await filled(url)).close()
+    file = exported(open_admin(url)).replace(b'["a","b"]', f'["a","{name}"]'.encode())
+    with pytest.raises(TransferError, match="waits for events that cannot be"):
+        list(checked(lines_in(io.BytesIO(file))))

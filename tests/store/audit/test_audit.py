@@ -13,12 +13,15 @@ import psycopg
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Raw
 from msgspec.structs import asdict, replace
 
 from parley.database.postgres.connection import Address
 from parley.host.store_urls import open_admin
 from parley.store.audit import trail
+from parley.store.audit.reading import fact_of
 from parley.store.audit.trail import (
+    GENESIS,
     PRUNED,
     Anchor,
     AuditEntry,
@@ -35,6 +38,7 @@ from parley.store.audit.trail import (
     text_of,
     verify,
 )
+from parley.store.events import LoggedEvent, RecordKind, StepResult
 from parley.store.memory import MemoryLogs, MemoryTaskStore
 from parley.store.postgres.store import PostgresTaskStore
 from parley.store.sqlite.store import SqliteTaskStore
@@ -66,6 +70,12 @@ async def test_an_append_that_is_repeated_counts_once(store: TaskStore) -> None:
     await store.append_audit([given, entry()])
     assert len(await store.read_audit(EVERYTHING)) == 2
     assert (await verified(store)).is_intact
+
+
+async def test_a_limit_above_their_number_leaves_out_no_lines(store: TaskStore) -> None:
+    await store.append_audit([entry(), entry()])
+    newest = await store.read_audit(EVERYTHING, limit=9, newest=True)
+    assert [line.seq for line in newest] == [1, 2]
 
 
 async def test_times_may_go_back_and_the_chain_holds(store: TaskStore, clock: Clock) -> None:
@@ -269,20 +279,6 @@ async def test_a_forged_prune_shows_with_an_anchor(attacked: tuple[str, Intruder
     assert (seq, "was pruned" in text) == (3, True)
 
 
-async def test_an_operator_appends_while_a_server_has_the_file_open(tmp_path: Path) -> None:
-    store = SqliteTaskStore(tmp_path / "tasks.db")
-    await store.open(lambda records: None)
-    admin = open_admin(f"sqlite:///{tmp_path / 'tasks.db'}")
-    await store.append_audit([entry()])
-    [line] = await asyncio.to_thread(admin.append_audit, [entry("op")])
-    assert line.seq == 2
-    assert await asyncio.to_thread(admin.prune_audit, pruning(2**60)) == 2
-    assert (await verified(store)).is_intact
-    await store.close()
-    admin.append_audit([entry("alone")])
-    assert problems(f"sqlite:///{tmp_path / 'tasks.db'}") == []
-
-
 async def test_a_store_says_what_it_migrated(tmp_path: Path) -> None:
     store = SqliteTaskStore(tmp_path / "tasks.db")
     await store.open(lambda records: None)
@@ -388,6 +384,30 @@ def test_a_begin_without_a_checkpoint_that_fits_shows(
     forged = replace(lines[at - 1], hash="0" * 64)
     other = lines_after(head, [checkpoint(prune, forged, at)], 1)
     assert not verify([*lines[at:], *other]).is_intact
+
+
+def test_a_decision_in_a_log_is_a_fact_with_its_caller() -> None:
+    decision = b'{"action":"read","resource":"r","allowed":false,"caller":{"id":"bob"}}'
+    step = StepResult(key="authorize:1", value=Raw(decision))
+    fact = fact_of(LoggedEvent("t", 2, 1, RecordKind.REMEMBERED, b"", step, 5, 1), "ada")
+    assert fact == AuditEntry(
+        id="task:t:2.1", kind="policy.decided", at=5, issuer="", actor="bob", subject="t",
+        outcome="denied", details={"turn": 1, "action": "read", "resource": "r"},
+    )  # fmt: skip
+
+
+def test_the_faults_of_a_chain_come_in_the_order_of_its_lines() -> None:
+    lines = lines_after(None, [AuditEntry(kind="a")] * 4, 1)
+    given = [lines[2], replace(lines[3], actor="x")]
+    found = verify(given, [Anchor(9, GENESIS)])
+    assert (found.lines, found.first, found.anchor) == (2, 3, given[1].anchor)
+    assert [(each.seq, each.text.split(":")[0]) for each in found.problems] == [
+        (1, "lines 1 to 2 missing, and no prune accounts for it"),
+        (4, "was changed"),
+        (5, "the end is missing"),
+    ]
+    first = verify([replace(lines[0], previous="1" * 64)])
+    assert [each.seq for each in first.problems] == [1, 1]
 
 
 @pytest.mark.slow

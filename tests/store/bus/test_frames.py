@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -199,3 +201,22 @@ def test_a_damaged_frame_never_harms(where: int, what: bytes, width: int) -> Non
     [frame] = buffer.frames(FRAME)
     for record in read(frame[:where] + what + frame[where + width :]).records:
         assert record.kind.is_public == (record.sub == 0)
+
+
+@pytest.mark.parametrize(("longest", "counts"), [(60, [1, 2, 3]), (-1, [1, 1, 1])])
+def test_a_session_begins_again_after_a_longer_pause_unless_it_lasted(
+    longest: int, counts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[int] = []
+    backoff = SimpleNamespace(longest=longest, delay=lambda n: found.append(n) or 0)
+    monkeypatch.setattr(bus_frames, "RECONNECT", backoff)
+    ends = iter([None, False, False, True])
+
+    async def session() -> bool:
+        end = next(ends)
+        if end is None:
+            raise OSError
+        return end
+
+    asyncio.run(bus_frames.reconnect(session, "x"))
+    assert found == counts

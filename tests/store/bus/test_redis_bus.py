@@ -98,6 +98,12 @@ async def test_what_is_no_cluster_is_told(
         assert not end.bus.is_up
 
 
+async def test_the_first_server_with_an_answer_is_enough(redis: RedisServer) -> None:
+    url = f"redis+cluster://127.0.0.1:{redis.port},127.0.0.1:{free_port()}"
+    address = RedisAddress.of(url)
+    assert (await address._ask(address.nodes, "PING"))[0] == address.nodes[0]
+
+
 async def test_what_is_over_at_once_costs_the_server_nothing(redis: RedisServer) -> None:
     async with ends(redis.url) as [end]:
         for n in range(1000):
@@ -106,6 +112,7 @@ async def test_what_is_over_at_once_costs_the_server_nothing(redis: RedisServer)
         with end.hints.subscribe("last"):
             await until(lambda: "task:last" in redis.ask("PUBSUB", "CHANNELS", "*:last"))
             assert "task" not in redis.ask("PUBSUB", "CHANNELS", "*:task *")
+        await until(lambda: "task:last" not in redis.ask("PUBSUB", "CHANNELS", "*:last"), 20)
 
 
 async def lose_at_once() -> None:
@@ -176,6 +183,12 @@ async def test_tls_is_checked(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
             "rediss://h:6379",
             [("h", 6379)],
             {"username": "u", "password": "p", "ssl_check_hostname": False},
+        ),
+        (
+            "rediss://h?ssl_check_hostname=yes",
+            "rediss://h:6379",
+            [("h", 6379)],
+            {"ssl_check_hostname": True},
         ),
         ("redis+unix:///a/b", "redis+unix:///a/b", [("/a/b", 0)], {}),
         ("redis+cluster://a,b:1", "redis+cluster://a:6379,b:1", [("a", 6379), ("b", 1)], {}),

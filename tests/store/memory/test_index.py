@@ -443,6 +443,15 @@ async def test_few_and_small_tasks_are_kept() -> None:
     await store.close()
 
 
+def test_a_value_that_is_missing_cannot_be_removed() -> None:
+    blocks = index.SortedBlocks()
+    for n in (1, 3):
+        blocks.add((n,))
+    with pytest.raises(KeyError):
+        blocks.remove((2,))
+    assert [*blocks.rising()] == [(1,), (3,)]
+
+
 @pytest.mark.anyio
 async def test_a_task_that_is_pruned_is_kept_no_longer() -> None:
     store = MemoryTaskStore()

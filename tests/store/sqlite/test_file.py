@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from parley.model.tasks import TaskState
 from parley.store.events import LoggedEvent
@@ -387,9 +388,11 @@ async def test_pruning_twice_at_once_counts_once(tmp_path: Path) -> None:
         for n in range(20):
             await store.append(creation(f"t{n}", status(f"t{n}", TaskState.COMPLETED)))
         await store.append(creation("alive"))
-        before = store.now() + 1000
-        removed = await asyncio.gather(*[store.prune(SCOPE.agent, before, 100) for _ in range(3)])
-        assert sum(removed) == 20
+        other = replace(SCOPE, agent="other")
+        await store.append(creation("o", status("o", TaskState.COMPLETED), scope=other))
+        before, agents = store.now() + 1000, [SCOPE.agent, SCOPE.agent, "other"]
+        removed = await asyncio.gather(*[store.prune(agent, before, 100) for agent in agents])
+        assert (sum(removed), removed[2]) == (21, 1)
         assert (await store.list(TaskQuery(scope=SCOPE))).total == 1
 
 
