@@ -10,7 +10,9 @@
 VENV ?= .venv
 ARGS ?=
 JOBS ?= auto
-QUICK_JOBS = $(if $(filter auto,$(JOBS)),$$($(BIN)/python -c 'import os; print(os.cpu_count())'),$(JOBS))
+# Tests wait for the processes that they start, so there is one worker more than there are cores.
+CORES = $(BIN)/python -c 'import os; print(os.cpu_count() + 1)'
+WORKERS = $(if $(filter auto,$(JOBS)),$$($(CORES)),$(JOBS))
 SECONDS ?= 60
 SEEDS ?= 2000
 
@@ -69,10 +71,10 @@ demo: $(VENV)/for-demo
 	@$(BIN)/parley demo $(ARGS)
 
 test: $(VENV)/for-tests
-	@$(BIN)/python -m pytest -rs -n $(JOBS) -p tests.second_run --part=twice $(ARGS)
+	@$(BIN)/python -m pytest -rs -n $(WORKERS) -p tests.second_run --part=twice $(ARGS)
 
 test-quick: $(VENV)/for-tests
-	@$(BIN)/python -m pytest -n $(QUICK_JOBS) -p tests.second_run --part=quick $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) -p tests.second_run --part=quick $(ARGS)
 
 lint: $(VENV)/for-tests
 	@$(BIN)/ruff check

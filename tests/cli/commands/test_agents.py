@@ -66,11 +66,11 @@ def test_a_command_to_copy_has_no_options_of_a_stranger(parley, tmp_path):
 def test_a_found_file_does_not_decide_how_a_registry_is_asked(parley, tmp_path, monkeypatch):
     (tmp_path / ".env").write_text("A2ACLI_INSECURE=true\n")
     asked = ("agents", "search", "currency", "--registry", "https://registry.invalid")
-    for given in (("--bearer", "token-1"), ("--registry-api-key", "key-1")):
-        ran = parley(*asked, *given)
+    for option, secret in (("--bearer", "token-1"), ("--registry-api-key", "key-1")):
+        ran = parley(*asked, option, secret)
         assert ran.status == 2
         assert "controls where credentials go" in ran.stderr
-        assert "-1" not in ran.stderr
+        assert secret not in ran.stderr
     monkeypatch.setenv("PARLEY_REGISTRY_BEARER", "token-1")
     assert parley(*asked).status == 2
     assert parley(*asked, "--no-insecure").status == 3  # said by the user: tried, and not there
