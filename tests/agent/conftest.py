@@ -1,4 +1,4 @@
-"""Agents in process and at addresses, for the tests of this room."""
+"""Fixtures that serve agents in this process and over HTTP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.engine.in_process import talk as talk
 
 @pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.service)])
 def replicas(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Any]:
-    """Serves what is given on each store, on PostgreSQL by two replicas."""
+    """Serves agents on each kind of store; on PostgreSQL two replicas share the store."""
 
     @asynccontextmanager
     async def served(*args: Any, **options: Any) -> AsyncIterator[list[str]]:

@@ -1,4 +1,4 @@
-"""``turn.authorize``: an author's own rules, decided by the policy and kept in the log."""
+"""``turn.authorize``: the policy decides an author's own permissions; the log stores decisions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BOB = Caller(id="bob", authenticated=True, scopes=frozenset({"write"}), claims={
 
 
 class Rules:
-    """A policy that notes what it is asked, and allows writing to whom has the scope."""
+    """A policy that records its requests, and allows writing to callers with the scope."""
 
     def __init__(self) -> None:
         self.asked: list[Access] = []
@@ -102,7 +102,7 @@ async def test_a_refusal_can_be_caught(talk: Any) -> None:
 
 
 async def test_branches_that_ask_at_once_get_one_decision(talk: Any) -> None:
-    """Whichever is made first is logged, and holds for all of them."""
+    """The first decision is logged, and applies to all branches."""
     answers = [True, False, False]
     all_asked = asyncio.Barrier(3)
 
@@ -216,7 +216,7 @@ async def test_a_policy_that_blocks_holds_up_nobody_else(talk: Any) -> None:
 async def test_a_repeated_message_is_asked_about_with_its_skill(
     talk: Any, replies: Any, is_routed: bool
 ) -> None:
-    """After a direct reply nothing says the skill any more, so the message is routed again."""
+    """A direct reply does not record its skill, so the message is routed again."""
     asked: list[str] = []
     routed: list[str] = []
     allowed = [True, True, False]

@@ -1,4 +1,4 @@
-"""A turn knows the public address of its agent, in every attempt and on every replica."""
+"""A turn knows its agent's public address in every attempt and on every replica."""
 
 from __future__ import annotations
 

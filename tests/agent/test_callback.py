@@ -1,4 +1,4 @@
-"""``turn.callback``: somebody else completes an event that a turn waits for."""
+"""``turn.callback``: an external system completes the event that a turn waits for."""
 
 from __future__ import annotations
 

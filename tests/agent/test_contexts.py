@@ -1,4 +1,4 @@
-"""Contexts and tasks: what belongs together, and what refers to what (specification §3.4)."""
+"""Contexts and tasks: which tasks share a context, which references count (specification §3.4)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OTHER = CallContext(caller=Caller(id="somebody else", authenticated=True))
 
 
 def travel(gates: dict[str, asyncio.Event] | None = None) -> Agent:
-    """Books; what depends on an earlier task waits for it."""
+    """Return an agent that books; a message waits for the earlier tasks that it depends on."""
     agent = Agent("Travel")
 
     @agent.skill(replies="task", default=True)
@@ -101,7 +101,7 @@ async def test_a_wait_may_be_bounded_and_is_for_other_tasks_of_the_caller(talk: 
         flight = turn.latest.reference_task_ids[0]
         for what in (flight, "made-up", turn.task_id):
             try:
-                # Only a task that is known, and goes on, is waited for.
+                # A turn can wait only for a known task that is still running.
                 await turn.wait_for(what, timeout=0.5 if what == flight else 60)
             except (TimeoutError, TaskNotFoundError, ValueError) as error:
                 failures.append(type(error).__name__)
@@ -151,7 +151,7 @@ async def test_when_several_could_be_meant_the_caller_is_asked(
         assert task.state is TaskState.INPUT_REQUIRED
         assert said(task) == "Which booking?\n1. hotel\n2. flight"
         assert task.status.message.reference_task_ids == (hotel.id, flight.id)
-        await caller.task("sauna", context_id="c")  # came later, so it is not meant
+        await caller.task("sauna", context_id="c")  # started later, so it is not meant
         task = await caller.task("neither", task_id=task.id)
         assert said(task) == "Which booking?\n1. hotel\n2. flight"
         done = await caller.task(answer.format(flight=flight.id), task_id=task.id)
@@ -197,7 +197,7 @@ async def test_parts_refer_to_artifacts(talk: Any) -> None:
         a, b, c = (task.artifacts[0].artifact_id for task in (flight, hotel, foreign))
         shown = await caller.task(pointing((a, flight.id), (b, hotel.id)))
         assert shown.artifacts[0].text == "flight booked, hotel booked"
-        # Without a task it is one of those around: first of the tasks that are referred to.
+        # Without a task id, an artifact is searched in the context: first in the referenced tasks.
         assert (await caller.task(pointing((b,)))).artifacts[0].text == "hotel booked"
         shown = await caller.task(pointing((a,), references=(flight.id,)))
         assert shown.artifacts[0].text == "flight booked"

@@ -1,4 +1,4 @@
-"""Files in turns: read by their authors from wherever they are, and made references when large."""
+"""Files in turns: authors read them from any source, and large ones become references."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ async def test_a_file_compares_and_serializes_like_its_part() -> None:
 
 
 class RemoteOnly:
-    """Opens parts as a turn does that has no server."""
+    """Opens parts as a turn without a server does."""
 
     def __init__(self, **options: Any) -> None:
         options.setdefault("retry", Retry(calls=2, streams=4, first=0.0, limit=0.0))
@@ -204,7 +204,7 @@ class RemoteOnly:
         return FileAccess(services, Scope(agent="a", owner="ann")).open(part, limit)
 
 
-# -- the guard ---------------------------------------------------------------------------------
+# -- the guard against private addresses -------------------------------------------------------
 
 
 async def test_a_redirect_is_checked_like_the_first_address() -> None:
@@ -308,7 +308,7 @@ async def test_the_servers_option_decides() -> None:
                 assert text_of(task).startswith(said)
 
 
-# -- what a turn makes -------------------------------------------------------------------------
+# -- artifacts that a turn makes ---------------------------------------------------------------
 
 
 def maker(folder: Path) -> Agent:
@@ -439,7 +439,7 @@ async def test_references_go_over_every_binding_and_version(binding: str, versio
         task = await remote.send("Copy", files=[BYTES])
         assert isinstance(task, Task)
         (part,) = task.artifacts[0].parts
-        # Over gRPC nothing shows the server its own address; see the next test.
+        # Over gRPC a server does not learn its own address; see the next test.
         assert (part.url is not None) == (binding != "GRPC")
         assert await remote.read(part) == BYTES
 

@@ -1,4 +1,4 @@
-"""Mistakes of the first hour, and an agent as it is when it is served."""
+"""Common mistakes of beginners, and the state of an agent at the time when it is served."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_options_outside_of_their_group_are_named_with_it() -> None:
     assert len([each for each in parameters if each.kind is each.KEYWORD_ONLY]) <= 15
 
 
-# -- an agent is served as it is when it is handed over --------------------------------------------
+# -- an agent is served in the state that it has when serving begins -------------------------------
 
 
 def test_an_agent_that_is_served_takes_no_more_skills() -> None:

@@ -1,4 +1,4 @@
-"""Credentials that arrive for a task, out of band: who may give them, how often, where they go."""
+"""Credentials for a task that arrive out of band: who may give them, how often, their receivers."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ async def office(**options: Any) -> AsyncIterator[str]:
 
 
 async def asking(remote: Any, skill: str = "read") -> Task:
-    """Return a task that waits for a credential."""
+    """Send a message, and return the task that waits for a credential."""
     task = await remote.send("hi", metadata={"skill": skill})
     assert isinstance(task, Task)
     assert task.state is TaskState.AUTH_REQUIRED, task
@@ -135,7 +135,7 @@ async def ended(remote: Any, task: Task) -> str:
     return str(found.text)
 
 
-# -- what is asked, and that the turn goes on by itself -----------------------------------------
+# -- the request to the user, and the turn that resumes by itself -------------------------------
 
 
 async def test_the_turn_goes_on_by_itself(replicas: Callable[..., Any]) -> None:
@@ -146,7 +146,7 @@ async def test_the_turn_goes_on_by_itself(replicas: Callable[..., Any]) -> None:
         assert request.scheme is not None
         assert request.scheme.http_auth_security_scheme is not None
         assert request.expires_at is not None
-        callback = request.callback.replace(urls[0], urls[-1])  # any replica takes it
+        callback = request.callback.replace(urls[0], urls[-1])  # any replica accepts the callback
         assert await post(callback, {"access_token": TOKEN}) == 204
         said = await ended(remote, task)
         assert said.startswith("True TaskCredential(")
@@ -203,7 +203,7 @@ async def test_nothing_comes_in_time() -> None:
         assert await post(callback, {"access_token": TOKEN}) == 410
 
 
-# -- binding ------------------------------------------------------------------------------------
+# -- binding to the request and the caller ------------------------------------------------------
 
 
 async def test_a_later_message_asks_again() -> None:
@@ -418,7 +418,7 @@ async def test_an_issuer_that_cannot_be_reached_is_called_again(
         assert (await ended(remote, task)).startswith("True ('mail.read',)")
 
 
-# -- a chain of agents, and calls on behalf of the user -----------------------------------------
+# -- chains of agents, and calls on behalf of the user ------------------------------------------
 
 
 async def test_a_connection_with_a_credential_ends_with_the_turn_that_has_it() -> None:

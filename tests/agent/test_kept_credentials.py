@@ -1,4 +1,4 @@
-"""Credentials that arrived for a task: where they are kept, for whom, and for how long."""
+"""Stored credentials of tasks: where they are stored, for which task, and for how long."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_what_is_kept_for_one_task_opens_for_no_other() -> None:
         await kept.keep(mine, name, Arrived({"access_token": TOKEN}, store.now()))
         assert await kept.arrived(mine, name) is not None
         assert await kept.arrived(other, name) is None
-        assert await kept.arrived(mine, name) is None  # and it is deleted
+        assert await kept.arrived(mine, name) is None  # the failed read deleted it
 
 
 @pytest.mark.slow
@@ -83,7 +83,7 @@ async def test_the_credential_is_in_no_file_no_export_and_no_log(
         task = await asking(remote, "hold")
         await remote.authorize(task, TOKEN)
         await entered.wait()
-        assert found() == []  # while it is kept
+        assert found() == []  # while the credential is stored
         assert b"urn:parley:credential:" in b"".join(
             path.read_bytes() for path in tmp_path.glob("tasks.db*") if path.is_file()
         )
@@ -113,7 +113,7 @@ async def test_the_credential_is_in_no_file_no_export_and_no_log(
     with sqlite3.connect(tmp_path / "tasks.db") as connection:
         script = "\n".join(connection.iterdump())
     assert TOKEN not in script
-    assert "urn:parley:credential:" not in script  # deleted when the turn ended
+    assert "urn:parley:credential:" not in script  # the end of the turn deletes the credential
     assert TOKEN not in caplog.text
 
 
@@ -132,7 +132,7 @@ async def test_a_turn_that_sleeps_for_long_keeps_its_credential(tmp_path: Path) 
         async with asyncio.timeout(10):
             while (await remote.get(task.id)).state is TaskState.AUTH_REQUIRED:
                 await let_time_pass(0.02)
-        await store.prune(agent.key, store.now() + 60_000, 100)  # as after the retention
+        await store.prune(agent.key, store.now() + 60_000, 100)  # as after the retention period
         await store.complete_event(agent.key, "morning", b"1")
         assert await ended(remote, task) == "True"
     with sqlite3.connect(tmp_path / "tasks.db") as connection:
@@ -140,7 +140,7 @@ async def test_a_turn_that_sleeps_for_long_keeps_its_credential(tmp_path: Path) 
 
 
 async def exported(store: str, path: Path) -> bytes:
-    """Return what ``parley store export`` writes."""
+    """Return the output of ``parley store export``."""
     words = ("-m", "parley.cli", "store", "export", str(path), "--store", store)
     done = await asyncio.create_subprocess_exec(sys.executable, *words)
     assert await done.wait() == 0

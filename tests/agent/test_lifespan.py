@@ -1,4 +1,4 @@
-"""``Agent(lifespan=...)``: what an agent opens before its turns run, and closes after them."""
+"""``Agent(lifespan=...)``: resources that an agent opens before its turns and closes at the end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 
 
 def noting(told: list[str], name: str = "Keeper", **options: Any) -> Agent:
-    """An agent with a lifespan, which says when it is entered and left."""
+    """Return an agent whose lifespan records entry and exit."""
 
     @asynccontextmanager
     async def life(agent: Agent) -> AsyncIterator[dict[str, str]]:

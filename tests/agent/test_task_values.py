@@ -1,4 +1,4 @@
-"""What a context keeps for one task alone goes with the task, however that ends."""
+"""Values that a context stores for one task are deleted with the task, however it ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAME = "run"
 
 
 async def kept_for(caller: Talk, task: Any) -> bytes | None:
-    """Return what the context of a task keeps for it."""
+    """Return the value that the task's context stores for the task."""
     scope = Scope(agent=caller.service.agent.key)
     return await caller.store.get_value(scope, task.context_id, f"{NAME}:{task.id}")
 

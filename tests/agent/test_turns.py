@@ -1,4 +1,4 @@
-"""Turns: questions, steps, messages in passing, contexts, cancellation, crowds."""
+"""Turns: questions, steps, messages during a turn, contexts, cancellation, many callers at once."""
 
 from __future__ import annotations
 
@@ -360,9 +360,9 @@ def test_a_thread_that_outlives_its_loop_is_told_so() -> None:
         return TurnThread(cast("Any", SimpleNamespace(finished=False, calls=frozenset())))
 
     async def asked() -> None:
-        """Is never run."""
+        """A coroutine that never runs."""
 
     thread = asyncio.run(made())
     with pytest.raises(RuntimeError, match="closed"):
         thread.run(asked())
-    gc.collect()  # a coroutine that nobody awaits would warn
+    gc.collect()  # a coroutine that is never awaited would warn

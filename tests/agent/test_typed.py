@@ -1,4 +1,4 @@
-"""Typed inputs, results and answers, as an author and a caller see them."""
+"""Typed inputs, results and answers, from the author's and the caller's side."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ async def test_what_was_valid_is_kept_and_what_was_wrong_is_asked_for(talk: Any)
         task = await caller.task('{"amount": 7}', task_id=task.id)
         assert task.text == "7.0 EUR"
         reply = await caller.send(data({"amount": 1, "currency": "USD"}, message_id="m3"))
-        assert reply.text == "1.0 USD"  # nothing to ask
+        assert reply.text == "1.0 USD"  # the input is valid, so the agent does not ask
 
 
 async def test_a_mapping_with_a_wrong_member_is_asked_for_as_a_whole(talk: Any) -> None:

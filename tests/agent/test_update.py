@@ -1,4 +1,4 @@
-"""What a context remembers, changed by many turns at once: each change counts, and counts once."""
+"""Many turns update a context's values at once: each update counts exactly once."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ CALLS = 30
 
 
 async def many(callers: list[Talk], count: int = CALLS, **options: Any) -> list[str]:
-    """Have callers send at once, and return the replies' texts."""
+    """Have callers send at the same time, and return the texts of the replies."""
     options.setdefault("context_id", "c")
     sends = [callers[n % len(callers)].send("go", **options) for n in range(count)]
     return [reply.text for reply in await asyncio.gather(*sends)]
 
 
-# -- all at once -------------------------------------------------------------------------------
+# -- many updates at the same time -------------------------------------------------------------
 
 
 async def test_functions_in_threads_count_too(talk: Callable[..., Any]) -> None:
@@ -46,11 +46,11 @@ async def test_functions_in_threads_count_too(talk: Callable[..., Any]) -> None:
     assert threading.main_thread() not in threads
 
 
-# -- what a function may and may not do --------------------------------------------------------
+# -- rules for the function that updates a value -----------------------------------------------
 
 
 def in_turn(talk: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what runs a function of a turn, in a thread or not, and raises what that raises."""
+    """Return a runner: it calls a function in a turn, async or in a thread; raises its error."""
 
     async def run(function: Any) -> None:
         agent, raised = Agent("Once"), []
@@ -146,7 +146,7 @@ async def test_a_function_in_a_thread_may_use_its_turn_but_not_update_the_same(
     await in_turn(talk)(nested)
 
 
-# -- runs that come after others ---------------------------------------------------------------
+# -- later runs of a turn ----------------------------------------------------------------------
 
 
 async def test_a_step_that_updates_counts_once_in_the_life_of_a_task(

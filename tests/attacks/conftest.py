@@ -18,7 +18,7 @@ from tests.kit.servers import WAYS
 
 
 class Vault(NamedTuple):
-    """A protected agent: where it is, and what it ran."""
+    """A protected agent: its address, and the count of its runs."""
 
     url: str
     counts: Counts
@@ -34,7 +34,7 @@ async def issuer() -> AsyncIterator[Issuer]:
 async def vaults(
     issuer: Issuer, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[dict[str, Vault]]:
-    """The agents by their guards."""
+    """The protected agents by the names of their guards."""
     settings = Settings(auth_failures_per_minute=0)
     async with AsyncExitStack() as stack:
         found = {}
@@ -54,5 +54,5 @@ async def vaults(
 
 @pytest.fixture(params=WAYS, ids="-".join)
 def speech(request: pytest.FixtureRequest) -> Speech:
-    """How the client of a test speaks."""
+    """The binding and version that a test's client speaks."""
     return Speech(*request.param)

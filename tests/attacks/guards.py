@@ -1,4 +1,4 @@
-"""Agents behind every scheme, and the credentials that each must refuse."""
+"""Agents behind every security scheme, and the credentials that each must reject."""
 
 from __future__ import annotations
 
@@ -37,34 +37,34 @@ Make = Callable[[Issuer], Headers]
 
 
 def bearer(token: str) -> Headers:
-    """Return the headers of a bearer token."""
+    """Return the headers for a bearer token."""
     return {"authorization": f"Bearer {token}"}
 
 
 def basic(user: str, password: str) -> Headers:
-    """Return the headers of HTTP Basic."""
+    """Return the headers for HTTP Basic."""
     return {"authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
 
 
 def of_issuer(**wrong: Any) -> Make:
-    """Return what makes a token of the issuer that is wrong in some way."""
+    """Return a function that makes an issuer's token with a given fault."""
     return lambda issuer: bearer(issuer.token("ada", **wrong))
 
 
 def always(headers: Headers) -> Make:
-    """Return what makes the same headers for every issuer."""
+    """Return a function that makes the same headers for every issuer."""
     return lambda _: headers
 
 
 def id_token(issuer: Issuer) -> Headers:
-    """Return what an application gets to know its user, and nobody else may accept."""
+    """Return an ID token: it tells an application about its user, and agents must reject it."""
     claims = {"iss": issuer.url, "sub": "ada", "aud": AUDIENCE, "azp": AUDIENCE, "nonce": "n"}
     now = int(issuer.now())
     return bearer(issuer.sign({**claims, "iat": now, "exp": now + 60, "at_hash": "x"}))
 
 
 def revoked(issuer: Issuer) -> Headers:
-    """Return a token that was good until a moment ago."""
+    """Return a token that has just been revoked."""
     token = issuer.token("ada")
     issuer.revoke(token)
     return bearer(token)
@@ -76,14 +76,14 @@ def cut(issuer: Issuer) -> Headers:
 
 
 def swapped(issuer: Issuer) -> Headers:
-    """Return the claims of one token under the signature of another."""
+    """Return a token with the claims of one token and the signature of another."""
     head, _, signature = issuer.token("bob").split(".")
     _, claims, _ = issuer.token("ada").split(".")
     return bearer(f"{head}.{claims}.{signature}")
 
 
 def unsigned(issuer: Issuer) -> Headers:
-    """Return a token whose signature was taken away."""
+    """Return a token without its signature."""
     return bearer(issuer.token("ada").rpartition(".")[0] + ".")
 
 
@@ -111,7 +111,7 @@ MALFORMED: dict[str, Make] = {
 
 
 class Guard(NamedTuple):
-    """A way to be protected: the credentials that are let in, and those that are not."""
+    """A guard of an agent: the security, and the credentials that it accepts and rejects."""
 
     security: Callable[[Issuer], Scheme | Security]
     valid: Make
@@ -238,7 +238,7 @@ GUARDS: dict[str, Guard] = {
         of_issuer(),
         {
             "missing": always({}),
-            # What is presented and wrong is refused, whatever else is right.
+            # A wrong credential is rejected, even next to a right one.
             "wrong token and a key": lambda issuer: {**KEYED, **bearer(issuer.token(forged=True))},
             "wrong key and a token": lambda issuer: {"x-api-key": "x", **bearer(issuer.token())},
         },
@@ -248,14 +248,14 @@ GUARDS: dict[str, Guard] = {
 
 
 class Counts:
-    """How often something of the agent ran."""
+    """Counts how often the agent's code ran."""
 
     def __init__(self) -> None:
         self.runs = 0
 
 
 def guarded(security: Scheme | Security, counts: Counts) -> Agent:
-    """Return an agent with everything that a caller can reach, and what it ran."""
+    """Return an agent with everything that a caller can reach; ``counts`` counts its runs."""
 
     def policy(access: Access) -> bool:
         counts.runs += 1

@@ -1,4 +1,4 @@
-"""Agents behind every scheme, for a process of their own: its argument is the issuer."""
+"""Agents behind every scheme, for a separate process; the argument is the issuer."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ flow = ClientCredentialsOAuthFlow(token_url=f"{ISSUER}/token", scopes={})
 
 
 def judge(token: str) -> Caller | None:
-    """Accept one token, and break at another."""
+    """Accept one token, and raise an error for another."""
     if token.startswith("breaks"):
         raise RuntimeError("the author's function fails")
     return ADA if token == os.environ["LEAKY_BEARER"] else None
 
 
 def check(user: str, password: str) -> Caller | None:
-    """Accept one password, and break at another."""
+    """Accept one password, and raise an error for another."""
     if password.startswith("breaks"):
         raise RuntimeError("the author's function fails")
     return Caller(id=user) if password == os.environ["LEAKY_PASSWORD"] else None
@@ -61,7 +61,7 @@ SCHEMES: dict[str, Scheme | Security] = {
 
 
 def agent(name: str, security: Scheme | Security) -> Agent:
-    """Return an agent that answers, and one of whose skills fails."""
+    """Return an agent with a skill that answers and a skill that fails."""
     made = Agent(
         name,
         security=security,

@@ -1,4 +1,4 @@
-"""A server that logs all that it can log, and slows nobody down."""
+"""A server that logs at the most detailed level, and limits no caller's rate."""
 
 from __future__ import annotations
 

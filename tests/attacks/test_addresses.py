@@ -1,4 +1,4 @@
-"""Roundabout ways to a protected agent: neighbours, other spellings, batches, tenants."""
+"""Indirect ways to a protected agent: neighbours, other spellings, batches, tenants."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def agent(name: str, security: Any = None) -> Agent:
 
 
 def agents() -> dict[str, Agent]:
-    """Return an agent for everyone, two that are protected, and one that is for some skills."""
+    """Return four agents: one is public, two are protected, and one protects some skills."""
     half = Agent("Half")
     token = Bearer({BANK: Caller(id="ada")}.get)
 
@@ -58,7 +58,7 @@ def agents() -> dict[str, Agent]:
 
 
 class Town(NamedTuple):
-    """Servers of the same agents: as tenants of an address, and each at a path of its own."""
+    """Servers of the same agents: as tenants of one address, and each at its own path."""
 
     tenants: str
     paths: str
@@ -144,7 +144,7 @@ async def test_no_way_round_leads_to_the_bank(town: Town, headers: dict[str, str
             for version in ("1.0", "0.3"):
                 given = {**JSON, "A2A-Version": version, **headers}
                 answer = await ask(url, "POST", path, json.dumps(content).encode(), given)
-                # The open agent may have answered for itself.
+                # The public agent may have answered; its runs do not count.
                 RUNS[:] = [name for name in RUNS if name != "open"]
                 if "shop" not in path:
                     assert RUNS == [], (path, version, answer.body)

@@ -1,4 +1,4 @@
-"""Web pages that use what a browser sends by itself: cookies, Basic, certificates."""
+"""Web pages misuse credentials that a browser sends by itself: cookies, Basic, certificates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 ELSEWHERE = "https://evil.example"
 SIMPLE = ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "")
-"""What a page may send to another site without asking its server first (CORS)."""
+"""Media types that a page may send to another site without a CORS preflight."""
 
 MESSAGE = {"messageId": "m", "kind": "message", "role": "user"}
 SENT = {"message": {**MESSAGE, "parts": [{"kind": "text", "text": "hi"}]}}
@@ -41,7 +41,7 @@ async def test_a_page_elsewhere_cannot_use_the_credentials_of_a_browser(
         answer = await ask(url, "POST", path, json.dumps(content).encode(), headers)
         assert answer.status == 415, path
         assert "access-control-allow-origin" not in answer.headers
-        # The policy is asked about a file before its type is looked at.
+        # The policy checks an uploaded file before its media type is checked.
         assert counts.runs - before == (path == "/files"), path
 
 
@@ -59,4 +59,4 @@ async def test_a_page_elsewhere_is_not_allowed_more_and_reads_nothing(
         assert "access-control-allow-origin" not in answer.headers
     read = await ask(url, "GET", "/v1/tasks/any", headers={**LOGGED_IN[name], "Origin": ELSEWHERE})
     assert "access-control-allow-origin" not in read.headers
-    assert counts.runs - before <= 1  # the policy is asked about the task that is not there
+    assert counts.runs - before <= 1  # the policy is asked about the task, which does not exist

@@ -1,4 +1,4 @@
-"""What the command prints and logs is searched for the secrets that it uses."""
+"""The output and logs of the command contain none of the secrets that it uses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BROWSER = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeo
 
 
 class Shell:
-    """The commands of a user, with a home of its own, and all that they printed."""
+    """A user's commands with a home of their own, and their whole output."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -59,7 +59,7 @@ class Shell:
         return done.returncode
 
     def kept(self) -> set[str]:
-        """Return the texts of the kept logins that may be secrets: those that are long."""
+        """Return the long texts of the stored logins: these may be secrets."""
         files = [path for path in (self.home / "config").rglob("*") if path.is_file()]
         found = "".join(path.read_text("utf-8", "replace") for path in files)
         return {text for text in re.findall(r'"([A-Za-z0-9._~-]{30,})[\\]*"', found)}

@@ -1,4 +1,4 @@
-"""Every secret that was used is searched for, in all that a server writes, keeps and answers."""
+"""No secret that was used appears in a server's output, files and responses."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PATHS = ("", "/.well-known/agent-card.json", "/openapi.json", "/docs", "/tasks/a
 
 
 class Leaky:
-    """A server in a process of its own, and all that came out of it."""
+    """A server in its own process, and all of its output."""
 
     def __init__(self, home: Path, issuer: Issuer) -> None:
         self.home = home
@@ -60,7 +60,7 @@ class Leaky:
         }
 
     def parley(self, *words: str) -> str:
-        """Run a command to its end, and return what it printed."""
+        """Run a command to its end, and return its output."""
         done = subprocess.run(
             [sys.executable, "-m", "parley.cli", *words],
             env=self.environment,
@@ -95,7 +95,7 @@ class Leaky:
                 print(log.read_text()[-3000:])
 
     def ask(self, url: str, headers: Mapping[str, str], body: bytes | None = None) -> None:
-        """Send a request, and keep the answer whatever it is."""
+        """Send a request, and keep the response whatever its status is."""
         given = {"A2A-Version": "1.0", "Content-Type": "application/json", **headers}
         try:
             with urlopen(Request(url, body, given), timeout=20) as answer:
@@ -104,7 +104,7 @@ class Leaky:
             self.answers.append(str(error.headers).encode() + error.read())
 
     def attack(self, url: str, headers: Mapping[str, str], query: str = "") -> None:
-        """Do with some credentials whatever a caller can do, right and wrong."""
+        """Send every request that a caller can send, right and wrong, with some credentials."""
         for path in PATHS:
             self.ask(url + path + query, headers)
         for text in ("hi", "fail now"):
@@ -120,7 +120,7 @@ class Leaky:
         self.ask(url + "/message:send" + query, headers, b'{"message": 7}')
 
     def kept(self) -> dict[str, bytes]:
-        """Return everything that a reader could find, by where it is."""
+        """Return all texts that a reader could find, by their location."""
         found = {f"answer {number}": answer for number, answer in enumerate(self.answers)}
         for path in self.home.rglob("*"):
             if path.is_file():
@@ -172,7 +172,7 @@ def test_no_secret_is_found_in_what_a_server_leaves_behind(tmp_path: Path) -> No
                 use("query", {}, each, query=f"?api_key={each}")
             for each in (SECRETS["LEAKY_COOKIE"], "made-up-cookie-0018"):
                 use("cookie", {"cookie": f"sid={each}"}, each)
-            # Credentials where they do not belong.
+            # Malformed credentials, and credentials of another scheme.
             use("openid", {"authorization": "Bearer two words-0019"}, "words-0019")
             use("openid", {"authorization": "Basic not-base64-0020"}, "not-base64-0020")
             use("header", bearer("token-for-a-key-0021"), "token-for-a-key-0021")
@@ -195,9 +195,9 @@ def test_no_secret_is_found_in_what_a_server_leaves_behind(tmp_path: Path) -> No
 
 
 def forms(secret: str) -> list[bytes]:
-    """Return how a secret may be written: as it is, in base64, and in the parts of a token."""
+    """Return the forms of a secret: plain, in base64, and the parts of a token."""
     found = [secret.encode(), base64.b64encode(secret.encode()).rstrip(b"=")]
     if secret.count(".") == 2:
-        # A short one, such as W10 of an empty list, is found by chance.
+        # A short part, such as W10 for an empty list, would be found by chance.
         found += [part.encode() for part in secret.split(".")[1:] if len(part) > 8]
     return found

@@ -1,6 +1,6 @@
-"""Every scheme, over every binding and version, with every credential that is wrong.
+"""Every scheme, over every binding and version, with every wrong credential.
 
-Each is refused with a challenge, for each operation, and nothing of the agent runs.
+Each operation is rejected with a challenge, and no code of the agent runs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FILES = (("POST", "/files"), ("GET", "/files/any"), ("HEAD", "/files/any"))
 
 
 def offered(speech: Speech) -> dict[str, Any]:
-    """Return a request of each operation that a version has."""
+    """Return a request for each operation of a version."""
     return {
         name: request
         for name, request in REQUESTS.items()
@@ -43,7 +43,7 @@ def offered(speech: Speech) -> dict[str, Any]:
 
 
 async def challenged(url: str, headers: Any, speech: Speech) -> tuple[Any, str]:
-    """Return how the server answers a request with these headers, and its challenges."""
+    """Return the status and the challenges of the response to a request with these headers."""
     if speech.binding == "GRPC":
         target = (await grpc_of(url))[0]
         method, request = GET_TASK[speech.version]
@@ -85,7 +85,7 @@ async def test_wrong_credentials_reach_nothing(
 
 
 async def search_is_refused(remote: RemoteAgent, speech: Speech) -> None:
-    """Check that the method of an extension is refused, where there is one."""
+    """Check that the search extension's method is rejected, where the binding has one."""
     if not speech.is_old and speech.binding != "GRPC":
         with pytest.raises(A2AError) as caught:
             await remote.call(SEARCH, SearchTasksRequest())
@@ -121,7 +121,7 @@ async def test_the_right_credentials_are_let_in(
 
 @pytest.mark.parametrize("path", ["/", "/message:send", "/v1/message:send", "/files"])
 async def test_the_body_of_a_stranger_is_not_read(vaults: dict[str, Vault], path: str) -> None:
-    """The answer comes although none of the announced bytes was sent."""
+    """The response arrives although the client sends none of the announced bytes."""
     async with connection(vaults["openid"].url) as http:
         await http.request("POST", path, headers=JSON, length=10_000)
         answer = await http.response()

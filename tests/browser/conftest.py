@@ -1,4 +1,4 @@
-"""One browser for the tests of a module: each opens pages of its own, with nothing remembered."""
+"""One browser for the tests of a module; each test opens fresh pages without stored state."""
 
 import pytest
 

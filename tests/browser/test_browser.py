@@ -1,4 +1,4 @@
-"""The browser that pages are tried in."""
+"""The browser that the tests of pages use."""
 
 import asyncio
 import os

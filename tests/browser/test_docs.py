@@ -33,7 +33,7 @@ async def test_a_message_is_sent_from_the_page_and_its_reply_shown(browser, path
         await page.click("#SendMessage button[type=submit]")
         said = await page.text_content("#SendMessage .answer .said")
         assert said == "Say this again"
-        # Nothing is asked of anybody else.
+        # The page sends requests to its own server only.
         assert {each.url.startswith(url) for each in await page.requests()} == {True}
 
 

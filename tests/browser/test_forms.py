@@ -1,4 +1,4 @@
-"""Forms of JSON Schemas on the page of an agent: of what skills take, and of what questions ask."""
+"""Forms made from JSON Schemas on an agent's page: for the inputs of skills and for questions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Stop:
 
 @dataclass
 class Journey:
-    """Where to, and how."""
+    """A destination, and the details of a journey."""
 
     to: str
     day: date
@@ -66,7 +66,7 @@ class Place(BaseModel):
 
 
 class Trip(BaseModel):
-    """What pydantic reads: it names every wrong field, and msgspec the first."""
+    """A pydantic model, because pydantic reports every wrong field and msgspec the first only."""
 
     to: str
     day: date
@@ -95,14 +95,14 @@ async def open_form(page: Page, skill: int = 1) -> None:
 
 
 def labelled(page: Page, label: str, within: str = FORM) -> Locator:
-    """Return the field with a label."""
+    """Return the field with this label."""
     named = f"self::label[node()[1] = {json.dumps(label)} or .//span = {json.dumps(label)}]"
     fields = "*[self::input or self::select or self::textarea]"
     return page.locator(f"{within} label").locator(f"xpath={named}//{fields}").first
 
 
 async def fill(page: Page, label: str, value: str | bool, within: str = FORM) -> None:
-    """Put a value into the field with a label, as a reader does."""
+    """Enter a value into the field with this label, as a user does."""
     field = labelled(page, label, within)
     if isinstance(value, bool):
         await field.set_checked(value)
@@ -113,23 +113,23 @@ async def fill(page: Page, label: str, value: str | bool, within: str = FORM) ->
 
 
 async def press(page: Page, words: str, within: str = FORM) -> None:
-    """Press the last button with these words."""
+    """Press the last button with this text."""
     await page.locator(f"{within} button:visible").get_by_text(words, exact=True).last.click()
 
 
 async def groups(page: Page, *, is_open: bool) -> None:
-    """Open or close the boxes of fields that may be left out."""
+    """Open or close the groups of optional fields."""
     found = f"document.querySelectorAll('{FORM} details.group')"
     await page.evaluate(f"{found}.forEach((each) => {{ each.open = {json.dumps(is_open)}; }})")
 
 
 async def ended(page: Page) -> None:
-    """Wait until the stream that answers the form has ended."""
+    """Wait until the stream that answers the form ends."""
     await expect(page.locator(f"{ANSWER} .status").first).to_contain_text("ended")
 
 
 async def texts(page: Page, selector: str) -> list[str]:
-    """Return the texts that a reader sees."""
+    """Return the texts that are visible."""
     return await page.locator(f"{selector}:visible").all_text_contents()
 
 
@@ -189,7 +189,7 @@ async def test_what_is_left_empty_is_left_out(browser):
 
 
 async def test_what_is_wrong_is_said_beside_its_field(browser):
-    """Also of what is nested, and in the list; the first of them has the focus."""
+    """Nested fields and list items are marked too; the first wrong field gets the focus."""
     taken: list[Any] = []
     app = parley.asgi(echoing(taken, Trip))
     async with serving(app) as url, opened(browser, f"{url}/docs") as page:
@@ -269,7 +269,7 @@ SCHEMA = {
 
 
 def declared(taken: list[Any]) -> Agent:
-    """An agent that declares the schema of its skill by hand."""
+    """Return an agent that declares its skill's schema by hand."""
     params = {"skills": {"take": {"input": SCHEMA}}}
     extension = AgentExtension(uri="urn:parley:skill-schemas:v1", params=params)
     agent = Agent("Declared", extensions=[extension])
@@ -284,7 +284,7 @@ def declared(taken: list[Any]) -> Agent:
 
 
 async def test_schemas_of_every_kind_have_a_form(browser):
-    """References, also to themselves, alternatives, null, defaults, tuples, and what is unknown."""
+    """References, recursive too, alternatives, null, defaults, tuples, and unknown keywords."""
     taken: list[Any] = []
     async with serving(parley.asgi(declared(taken))) as url, opened(browser, f"{url}/docs") as page:
         await open_form(page)
@@ -332,7 +332,7 @@ STREAM = "#SendStreamingMessage"
 
 
 async def test_a_question_with_a_schema_is_answered_in_its_form(browser):
-    """A wrong answer is asked for again, with what was wrong; other questions have a text box."""
+    """A wrong answer shows its error and asks again; other questions have a text box."""
     async with serving(parley.asgi(asking())) as url, opened(browser, f"{url}/docs") as page:
         await page.click(".example")
         await page.click("#SendMessage button[type=submit]")

@@ -1,4 +1,4 @@
-"""What a reader does on the page of an agent: its operations are tried, in a real browser."""
+"""A user tries the operations on an agent's page, in a real browser."""
 
 import asyncio
 
@@ -25,7 +25,7 @@ EVERYTHING = card_of(push_notifications=True, extended_agent_card=True)
 
 
 class Heard:
-    """An app that remembers what was asked of the one that it is in front of."""
+    """A wrapper around an app that records the headers of requests."""
 
     def __init__(self, app):
         self.app = app

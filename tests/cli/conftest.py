@@ -1,4 +1,4 @@
-"""The command as it is run, in this process where that is enough."""
+"""Fixtures that run the command, in this process where that is enough."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.cli.scripted import ScriptedAgent
 
 
 class Ran(NamedTuple):
-    """What a command left behind."""
+    """The exit status and the output of a command."""
 
     status: int
     stdout: str
@@ -38,7 +38,7 @@ class Ran(NamedTuple):
         return self.document["error"]
 
     def field(self, label: str) -> str:
-        """Return the last value of a field in the text on stdout."""
+        """Return the last value of a labelled field in the text on stdout."""
         found = [line for line in self.stdout.splitlines() if line.startswith(f"{label}: ")]
         assert found, f"no {label!r} in:\n{self.stdout}"
         return found[-1].partition(": ")[2]
@@ -46,7 +46,7 @@ class Ran(NamedTuple):
 
 @pytest.fixture
 def parley(capsys, monkeypatch, tmp_path):
-    """Run the command in an empty folder, with no settings of whoever runs the tests."""
+    """Run the command in an empty folder, without the settings of the user who runs the tests."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(agent_call, "RETRY", Retry(calls=1, streams=2, first=0.01, limit=0.01))
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -69,7 +69,7 @@ def parley(capsys, monkeypatch, tmp_path):
 
 @pytest.fixture
 def agent():
-    """An agent that says what the test tells it to."""
+    """A scripted agent."""
     scripted = ScriptedAgent()
     yield scripted
     scripted.close()

@@ -1,4 +1,4 @@
-"""An agent that means ill: whatever it can say holds what a terminal would obey."""
+"""A malicious agent: every string that it sends contains terminal control sequences."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ DIRECTIONS = [0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x20
 HIDDEN = [0xFFF9, 0xFFFA, 0xFFFB, *range(0xE0000, 0xE0080)]
 UNSAFE = "".join(map(chr, [*CONTROLS, *DIRECTIONS, *HIDDEN]))
 
-# A title, a link, a line drawn over, an end of the line that is none, another order, markup.
+# A title, a link, an overwritten line, a false end of line, reversed text, markup.
 TRICKS = (
     "\x1b]0;title\x07\x1b]8;;http://evil.example\x1b\\link\x1b]8;;\x1b\\\x9b2J\x9d0;t\x9c\rover\n"
     "error: forged\r\nState: FORGED\u202egnp.exe\u2066 [link=http://evil.example]x[/link] :bomb:"
 )
-HARMLESS = "שלום العربية 👩\u200d🚀 क्\u200dष"  # what looks odd and is a text like any other
+HARMLESS = "שלום العربية 👩\u200d🚀 क्\u200dष"  # looks odd, but is normal text
 SAID = f"{TRICKS}{UNSAFE}{HARMLESS}"
 
 
 def unsafe_in(written: bytes) -> set[str]:
-    """Return what a terminal would obey in the bytes that a command wrote."""
+    """Return the unsafe characters in the bytes that a command wrote."""
     return set(written.decode("utf-8")) & {*UNSAFE, "\r"}
 
 
 def bytes_in(written: bytes) -> list[bytes]:
-    """Return the same as bytes: controls of either kind, and the marks of direction."""
+    """Return the unsafe sequences in bytes: C0 and C1 controls, and direction marks."""
     pattern = (
         rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\x8e\x8f\xa8-\xae]|\xe2\x81[\xa6-\xaf]"
     )
@@ -39,7 +39,7 @@ def bytes_in(written: bytes) -> list[bytes]:
 
 
 def card(agent: ScriptedAgent) -> dict[str, Any]:
-    """Return a card in which every string that can be is hostile."""
+    """Return a card with every string hostile."""
     scopes = {"schemes": {SAID: {"list": [SAID]}, "h": {"list": []}}}
     return {
         "name": SAID,
@@ -84,7 +84,7 @@ def card(agent: ScriptedAgent) -> dict[str, Any]:
 
 
 def parts() -> list[dict[str, Any]]:
-    """Return a part of each kind."""
+    """Return a hostile part of each kind."""
     about = {"filename": SAID, "mediaType": SAID, "metadata": {SAID: {"k": [SAID]}}}
     return [
         {"text": SAID, **about},
@@ -97,7 +97,7 @@ def parts() -> list[dict[str, Any]]:
 
 
 def message() -> dict[str, Any]:
-    """Return a message of the agent."""
+    """Return a hostile message of the agent."""
     return {
         "messageId": SAID,
         "contextId": SAID,
@@ -111,13 +111,13 @@ def message() -> dict[str, Any]:
 
 
 def artifact() -> dict[str, Any]:
-    """Return an artifact."""
+    """Return a hostile artifact."""
     named = {"artifactId": SAID, "name": SAID, "description": SAID}
     return {**named, "parts": parts(), "extensions": [SAID], "metadata": {SAID: SAID}}
 
 
 def task(state: str = "INPUT_REQUIRED") -> dict[str, Any]:
-    """Return a task."""
+    """Return a hostile task."""
     return {
         "id": SAID,
         "contextId": SAID,
@@ -129,7 +129,7 @@ def task(state: str = "INPUT_REQUIRED") -> dict[str, Any]:
 
 
 def events() -> list[dict[str, Any]]:
-    """Return a whole stream."""
+    """Return the events of a whole hostile stream."""
     ids = {"taskId": SAID, "contextId": SAID, "metadata": {SAID: SAID}}
     return [
         {"task": task("WORKING")},
@@ -140,13 +140,13 @@ def events() -> list[dict[str, Any]]:
 
 
 def config() -> dict[str, Any]:
-    """Return a webhook."""
+    """Return a hostile webhook configuration."""
     secret = {"scheme": SAID, "credentials": SAID}
     return {"id": SAID, "taskId": SAID, "url": SAID, "token": SAID, "authentication": secret}
 
 
 def hostile_agent() -> ScriptedAgent:
-    """Return an agent that answers everything, and everything so."""
+    """Return an agent that answers every method with hostile content."""
     agent = ScriptedAgent()
     agent.card = card(agent)
     page = {"tasks": [task(), task("FAILED")], "nextPageToken": SAID, "pageSize": 2, "totalSize": 9}
@@ -166,7 +166,7 @@ def hostile_agent() -> ScriptedAgent:
 
 
 def hostile_error(code: int = -32001) -> dict[str, Any]:
-    """Return an error of the protocol."""
+    """Return a hostile protocol error."""
     info = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": SAID, "domain": SAID}
     bad = {"@type": "type.googleapis.com/google.rpc.BadRequest"}
     bad["fieldViolations"] = [{"field": SAID, "description": SAID}]  # type: ignore[assignment]
@@ -174,7 +174,7 @@ def hostile_error(code: int = -32001) -> dict[str, Any]:
 
 
 class HostileGrpc:
-    """A gRPC server that turns every connection away, with words that a terminal would obey."""
+    """A gRPC server that rejects every connection, with a hostile message."""
 
     def __init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -184,13 +184,13 @@ class HostileGrpc:
         self.thread.start()
 
     def _serve(self) -> None:
-        with contextlib.suppress(OSError):  # closed
+        with contextlib.suppress(OSError):  # the listener was closed
             while True:
                 line, _ = self.listener.accept()
                 with line, contextlib.suppress(OSError):
                     line.settimeout(10)
                     line.recv(4096)
-                    # An internal error (2), after no stream (0). No frame may be longer than this.
+                    # An internal error (2), after no stream (0). A frame cannot be longer.
                     refusal = struct.pack(">II", 0, 2) + SAID.encode()[:2000]
                     line.sendall(_frame(4, b"") + _frame(7, refusal))
                     self.turned_away += 1

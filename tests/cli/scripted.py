@@ -1,4 +1,4 @@
-"""An agent that says exactly what a test tells it to, over real HTTP, in a thread of its own."""
+"""An agent that gives scripted answers over real HTTP, in a thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CONTEXT_ID = "context-1"
 
 
 class Asked(NamedTuple):
-    """One request that arrived."""
+    """One received request."""
 
     method: str
     params: dict[str, Any]
@@ -22,7 +22,7 @@ class Asked(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What to answer: a result, an error, a status, or events and then an end."""
+    """A scripted answer: a result, an error, a status, or events and the end of the stream."""
 
     result: Any = None
     error: dict[str, Any] | None = None
@@ -55,7 +55,7 @@ def status_update(state: str, text: str = "") -> dict[str, Any]:
 def artifact_update(
     text: str, *, append: bool = False, last: bool = False, id: str = "a-1"
 ) -> dict[str, Any]:
-    """Return a StreamResponse with a piece of an artifact."""
+    """Return a StreamResponse with a chunk of an artifact."""
     artifact = {"artifactId": id, "name": "report.md", "parts": [{"text": text}]}
     update = {"taskId": TASK_ID, "contextId": CONTEXT_ID, "artifact": artifact}
     return {"artifactUpdate": {**update, "append": append, "lastChunk": last}}
@@ -67,7 +67,7 @@ def message(text: str = "It is noon.") -> dict[str, Any]:
 
 
 class ScriptedAgent:
-    """Answers each method with the answers given for it, one after the other; the last stays."""
+    """Gives each method its scripted answers in order; the last answer repeats."""
 
     def __init__(self) -> None:
         agent = self
@@ -107,7 +107,7 @@ class ScriptedAgent:
         self.challenge = ""
 
     def interface(self, **more: Any) -> dict[str, Any]:
-        """Return the interface that this agent listens at."""
+        """Return the interface with this agent's address."""
         return {
             "url": f"{self.url}/rpc",
             "protocolBinding": "JSONRPC",
@@ -123,7 +123,7 @@ class ScriptedAgent:
         return [asked.params for asked in self.asked if asked.method == method][-1]
 
     def count(self, method: str) -> int:
-        """Return how often a method was asked for."""
+        """Return the number of requests for a method."""
         return sum(asked.method == method for asked in self.asked)
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ class ScriptedAgent:
     def post(self, request: Any) -> None:
         body = json.loads(request.rfile.read(int(request.headers["content-length"])))
         headers = {name.lower(): value for name, value in request.headers.items()}
-        if "jsonrpc" not in body:  # posted to a callback address
+        if "jsonrpc" not in body:  # a request to a callback address
             self.asked.append(Asked("callback", body, headers, request.path))
             self._reply(request, 200, b"")
             return

@@ -1,4 +1,4 @@
-"""One grammar for the agent: a URL, a host, a card file or a URN, in its place or behind ``-a``."""
+"""The same forms for the agent everywhere: a URL, host, card file or URN, as argument or ``-a``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COMMANDS = {
     "auth login": ("--flow", "bearer", "--bearer", "token-1"),
     "auth logout": (),
 }
-"""Every command that takes an agent, with what it takes besides."""
+"""Every command with an agent argument, and its other arguments."""
 
 FORMS = {
     "url": lambda agent: agent.url,
@@ -43,7 +43,7 @@ FORMS = {
 
 @pytest.fixture
 def named(agent, tmp_path, monkeypatch):
-    """The agent, with a card file and a registry that know it."""
+    """The agent, with a card file and a registry that list it."""
     entry = {
         "identifier": URN,
         "displayName": "Scripted",

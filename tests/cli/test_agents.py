@@ -1,4 +1,4 @@
-"""Which agent is called, how, and with which credentials."""
+"""The agent that a command calls, the method of the call, and the credentials."""
 
 import json
 import socket
@@ -47,7 +47,7 @@ def test_a_card_is_had_from_a_host_a_url_and_a_file(parley, ready, tmp_path):
         assert ran.field("Skill") == "s"
     paths = [fetched.path for fetched in ready.fetched]
     assert paths == ["/.well-known/agent-card.json"] * 2 + ["/anywhere/my-card.json"]
-    # A card from a file is as good for calling as any other.
+    # A card file works for calls, too.
     assert parley("task", "get", TASK_ID, "-a", str(file)).status == 0
 
 
@@ -228,7 +228,7 @@ def test_the_version_is_always_said_and_never_below_one(parley, ready):
     assert "offers JSONRPC 0.3" in ran.error["message"]
     assert "--a2a-version 0.3" in ran.error["hint"]
     assert len(ready.asked) == count
-    # An older version is spoken when it is asked for, and only then.
+    # An older version is used only on request.
     ready.says("tasks/get", Answer(result={**task(), "kind": "task", "status": OLD_STATUS}))
     ran = get(parley, ready, "--a2a-version", "0.3")
     assert (ran.status, ready.asked[-1].method) == (0, "tasks/get")

@@ -26,7 +26,7 @@ async def tell(turn: Turn) -> str:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[str]:
-    """The address of an agent that is served in a thread of its own."""
+    """The address of an agent that is served in a thread."""
     addresses: list[str] = []
     ready, over = threading.Event(), threading.Event()
     grpc = GrpcOptions(port=0) if is_supported("GRPC") else None

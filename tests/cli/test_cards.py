@@ -1,4 +1,4 @@
-"""What the commands say of cards that are not as they should be."""
+"""Errors of the commands about invalid cards."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ NEW = {
 
 
 def faults(parley, folder: Path, members: Any) -> set[str]:
-    """What is said of a card, a line each; none if it is valid."""
+    """Return the errors of a card, one per line; none if the card is valid."""
     ran = parley("card", "validate", "-a", written(folder, members), "-o", "json")
     assert "more)" not in ran.stderr
     if ran.status == 0:

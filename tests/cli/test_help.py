@@ -1,4 +1,4 @@
-"""Help, completion, and the report of what the command does of its specification."""
+"""Help, completion, and the report about the implemented parts of the specification."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ SCREEN = 40
 
 
 def on_terminal(*words: str) -> str:
-    """Return what a command shows on a terminal of 80 columns."""
+    """Return the output of a command on a terminal of 80 columns."""
     ours, theirs = pty.openpty()
     program = subprocess.Popen(
         [sys.executable, "-m", "parley.cli", *words],
@@ -85,7 +85,7 @@ def on_terminal(*words: str) -> str:
 def read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 65536)
-    except OSError:  # how Linux says that the other side is gone
+    except OSError:  # Linux reports a closed terminal this way
         return b""
 
 
@@ -147,10 +147,10 @@ def test_no_help_is_wider_than_80_columns(parley, monkeypatch, words):
     assert wide == []
 
 
-# -- the report of what the command does of its specification is true ------------------------------
+# -- the report about the implemented parts of the specification is true ---------------------------
 
 
-# -- ``parley completion``: what shells complete ---------------------------------------------------
+# -- ``parley completion``: completion in shells ---------------------------------------------------
 
 
 BASH = shutil.which("bash")

@@ -1,4 +1,4 @@
-"""What a hostile agent says reaches no terminal as more than text: every command, as it is run."""
+"""A malicious agent's content reaches the terminal as plain text only, in every command."""
 
 import contextlib
 import json
@@ -48,7 +48,7 @@ def module_agent():
 
 
 def run(folder, *words, **environment):
-    """Run the command to its end; return its status and the bytes that it wrote."""
+    """Run the command to its end; return its exit status and the bytes that it wrote."""
     keep = {k: v for k, v in os.environ.items() if not k.startswith(("A2ACLI_", "PARLEY_"))}
     own = {"HOME": str(folder), "USERPROFILE": str(folder)}
     return forking.run(("parley", *words), folder, keep | own | environment)
@@ -119,7 +119,7 @@ def test_no_failure_sends_a_terminal_what_it_would_obey(form, agent, tmp_path):
     for status in (418, 401):
         agent.says("GetTask", Answer(status=status, raw=SAID.encode()))
         fails("task", "get", "t")
-    # What is wrong in an answer is left out, and told to those who want to see everything.
+    # Invalid parts of an answer are left out; ``--debug`` reports them.
     agent.says("GetTask", Answer(result={**hostile.task(), "status": {"state": SAID}}))
     words = ("task", "get", "t", "--debug", "-a", agent.url, *FORMATS[form])
     status, stdout, stderr = run(tmp_path, *words)
@@ -260,7 +260,7 @@ view.end([SAID], serving=True)
 view._console.print(SAID, Text(SAID))  # what forgets to be shown is shown all the same
 print("THE END", flush=True)
 """.format(capabilities="__import__('parley.model.cards').model.cards.AgentCapabilities()")
-# What rich sends of its own: colours, and the cursor to where the frame is drawn again.
+# Sequences of rich itself: colours, and cursor moves to the start of the frame.
 OWN = re.compile(rb"\x1b\[(?:[0-9;]*m|\?25[lh]|2K|1A|[0-9]*[GD])|\r")
 
 
@@ -280,7 +280,7 @@ def test_a_terminal_is_sent_no_more_than_the_demos_own_colours_and_frames(tmp_pa
     )
     os.close(theirs)
     shown = b""
-    with contextlib.suppress(OSError):  # how Linux says that the other side is gone
+    with contextlib.suppress(OSError):  # Linux reports a closed terminal this way
         while piece := os.read(ours, 65536):
             shown += piece
     os.close(ours)

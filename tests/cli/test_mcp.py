@@ -1,4 +1,4 @@
-"""``parley mcp serve`` in processes of its own, used by other people's hosts."""
+"""``parley mcp serve`` in separate processes, used by MCP hosts of other vendors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def bridge_url(agent_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def bridge(folder: Path, *words: str, **environment: str) -> StdioServerParameters:
-    """Return the program that a host starts in a folder, with the credentials of Ann."""
+    """Return the program that a host starts in a folder, with Ann's credentials."""
     own = {"A2ACLI_BEARER": "token-of-ann", "HOME": str(folder)}
     return StdioServerParameters(
         command=sys.executable,

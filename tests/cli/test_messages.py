@@ -1,4 +1,4 @@
-"""From part flags to messages, and what the command makes of odd answers and files."""
+"""Messages made from part flags, and the handling of odd answers and invalid files."""
 
 import pytest
 
@@ -71,7 +71,7 @@ def test_ids_of_the_server_are_never_made_up():
     assert message.message_id
 
 
-# -- what the command makes of agents that answer oddly, and of files that are none ----------------
+# -- the command with agents that answer oddly, and with paths that are not files ------------------
 
 
 USER = {"messageId": "u", "role": "ROLE_USER", "parts": [{"text": "what time is it?"}]}
@@ -101,7 +101,7 @@ def test_text_on_the_way_is_not_repeated_beside_other_text(parley, agent):
 
 
 def test_a_huge_configuration_file_is_refused_and_not_read(parley, tmp_path, agent):
-    """It takes no place on the disk, and must take none in memory."""
+    """The file is sparse: it needs no space on disk, and must need none in memory."""
     huge = tmp_path / ".env"
     with huge.open("wb") as file:
         file.truncate(3 * 1024**3)

@@ -1,4 +1,4 @@
-"""What only a process shows: signals, pipes, what is loaded, and commands of other packages."""
+"""Tests that need a real process: signals, pipes, loaded modules, commands of other packages."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_diagnostics_that_nobody_takes_change_nothing(agent, tmp_path):
         assert b"Traceback" not in ran.stderr
 
 
-# -- A stream that is shown outlives the server that it comes from ---------------------------------
+# -- a stream on the screen survives the death of its server ---------------------------------------
 
 
 AGENT = '''
@@ -132,14 +132,14 @@ def test_a_killed_server_costs_a_streaming_command_nothing(tmp_path):
             lines = ran.stdout.splitlines()
     assert "TASK_STATE_COMPLETED" in lines[-1]
     said = [line for line in lines if '"artifactUpdate"' in line]
-    # What the dead server streamed stays; what its successor streams replaces it, in full.
+    # Output of the dead server stays; its successor streams the whole artifact again.
     begun = [place for place, line in enumerate(said) if '"append":true' not in line]
     assert len(begun) == 2
     numbers = [re.search(r'"text":"([\d ]+)"', line) for line in said[begun[1] :]]
     assert "".join(found[1] for found in numbers if found) == "".join(f"{n} " for n in range(30))
 
 
-# -- commands that other packages add, by an entry point -------------------------------------------
+# -- commands that other packages add through an entry point ---------------------------------------
 
 
 def said(folder: Path, *arguments: str) -> tuple[int, str]:

@@ -1,4 +1,4 @@
-"""Who gets the credentials: the agent that was named, and who else the caller allows."""
+"""The receivers of credentials: the named agent, and other origins that the caller allows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BEARER = ("--bearer", SECRET)
 
 @pytest.fixture
 def elsewhere():
-    """An agent at another origin, which the card of the first one names."""
+    """An agent at another origin, to which the first agent's card leads."""
     scripted = ScriptedAgent()
     yield scripted
     scripted.close()
@@ -126,12 +126,12 @@ def test_a_password_in_the_address_is_a_credential_and_never_shown(parley, led_a
         assert SECRET not in ran.stdout + ran.stderr
 
 
-# -- files that nobody named ----------------------------------------------------------------------
+# -- files that are found, not named --------------------------------------------------------------
 
 
 @pytest.fixture
 def folder(tmp_path, parley, monkeypatch):
-    """Where the command runs; ``.env`` of the folder above it is what a test writes."""
+    """The command's folder; a test writes ``.env`` in the folder above it."""
     inside = tmp_path / "cloned" / "src"
     inside.mkdir(parents=True)
     monkeypatch.chdir(inside)
@@ -150,7 +150,7 @@ MISDIRECTED = [
     (setting, credential)
     for setting in ("AGENT_CARD", "TRUST_ORIGIN", "INSECURE", "SVC_PARAM")
     for credential in ("flag", "environment", "own", "parameter", "password")
-    # of which these are one setting
+    # in these pairs both are the same setting
     if (setting, credential) not in (("AGENT_CARD", "password"), ("SVC_PARAM", "parameter"))
 ]
 
@@ -192,7 +192,7 @@ def test_a_file_that_nobody_named_decides_nothing_about_credentials_from_elsewhe
     assert f"--{flag} yourself, or trust the file with --config {file};" in ran.error["hint"]
     assert led_away.fetched == elsewhere.fetched == elsewhere.asked == []
     assert SECRET not in ran.stdout + ran.stderr
-    # What it says to do does it.
+    # The hint in the error works.
     if setting == "AGENT_CARD":
         elsewhere.card["supportedInterfaces"] = [elsewhere.interface()]
     elif setting != "TRUST_ORIGIN":
@@ -212,9 +212,9 @@ def test_a_file_says_where_its_own_credentials_go(parley, agent, folder):
     file.chmod(0o600)
     assert parley(*GET).status == 0
     assert agent.asked[-1].headers["authorization"] == f"Bearer {SECRET}"
-    # One more that is not its own may not go there.
+    # A credential that is not in the file may not be sent there.
     assert parley(*GET, "--api-key", "k").status == 2
-    # Who names the agent may have the file's credentials sent there, but not unprotected.
+    # If the user names the agent, the call succeeds, also with ``--no-insecure``.
     assert parley(*GET, "-a", agent.url, "--no-insecure").status == 0
 
 

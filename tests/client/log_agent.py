@@ -1,4 +1,4 @@
-"""A scripted agent with one task, whose log is written; the line to it breaks where a test says."""
+"""A scripted agent with one task and a fixed log; the connection breaks where a test wants."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def plain(value: Any) -> Any:
 
 
 class LogAgent:
-    """Streams ``log``; each stream is cut after so many bytes as ``cuts`` says, in turn.
+    """Streams ``log``; ``cuts`` gives the number of bytes after which each stream breaks.
 
-    ``numbered``: it has resumable streams. Otherwise a later stream starts with the task as it
-    stands, and ``meanwhile`` more events have happened by then.
+    ``numbered``: the agent has resumable streams. Otherwise a later stream starts with the current
+    task, after ``meanwhile`` more events.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class LogAgent:
         self.numbered = numbered
         self.meanwhile = meanwhile
         self.clean = clean
-        self.at = 0  # how many events have happened for sure
+        self.at = 0  # the number of events that certainly happened
         self.extensions = [RESUMABLE_STREAMS] * numbered + [IDEMPOTENT_SEND] * idempotent
         self.last_event_ids: list[str | None] = []
 

@@ -1,4 +1,4 @@
-"""What no server says in earnest ends in an error that is ours, or is passed over."""
+"""Absurd answers of a server lead to a Parley error, or are ignored."""
 
 from __future__ import annotations
 

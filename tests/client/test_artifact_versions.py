@@ -35,7 +35,7 @@ def made(
     at: str = "",
     context_id: str = "c",
 ) -> Task:
-    """A task whose artifacts have these ids and names."""
+    """A task with artifacts of these ids and names."""
     return Task(
         id=task_id,
         context_id=context_id,
@@ -143,7 +143,7 @@ def test_events_are_taken_in_as_they_come() -> None:
     latest = versions.latest("boat")
     assert latest is not None
     assert latest.artifact.text == "one two"
-    versions.add(done)  # again, as after a subscription
+    versions.add(done)  # a repeated task, as after a subscription
     versions.add(Message(message_id="m", role=Role.AGENT, parts=(Part(text="hello"),)))
     assert len(versions.versions("boat")) == 1
 

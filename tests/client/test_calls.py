@@ -1,4 +1,4 @@
-"""Calls that are answered once: what is sent, and what is understood."""
+"""Calls with a single response: requests and responses."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_answers_that_are_not_the_agents_are_called_what_they_are(
         for call in (remote.get("t-1"), anext(remote.stream("go"))):
             with pytest.raises(kind, match=words):
                 await call
-        assert len(server.exchanges) == 3  # no redirect of a POST is followed
+        assert len(server.exchanges) == 3  # a redirect of a POST is not followed
 
 
 async def test_a_message_can_bring_its_webhook() -> None:
@@ -100,7 +100,7 @@ async def test_webhooks_are_listed_page_after_page() -> None:
         assert len([config async for config in remote.push.list("t-1")]) == 2
 
 
-# -- from what a caller has in hand to a message ---------------------------------------------------
+# -- from the caller's values to a message ---------------------------------------------------------
 
 
 def task_in(state: TaskState) -> Task:

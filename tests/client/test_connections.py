@@ -1,4 +1,4 @@
-"""Connections: how many, what of a card decides, and the client for code that does not await."""
+"""Connections: their number, the card's effect on them, and the blocking client."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(params=["JSONRPC", "HTTP+JSON"])
 async def counted(request: Any) -> AsyncIterator[tuple[parley.RemoteAgent, FaultProxy]]:
-    """A client, and what has an item for each connection that it opens."""
+    """A client, and a proxy that has one list item for each opened connection."""
     async with (
         serving(parley.asgi(agent, drain=0.0)) as url,
         FaultProxy(url.replace("http", "tcp")) as proxy,
@@ -71,10 +71,10 @@ async def say(turn: Turn) -> Any:
     return None
 
 
-# -- what an agent's card does not declare is not asked of it (specification §3.3.4) ---------------
+# -- operations that the card does not declare are not called (specification §3.3.4) ---------------
 
 
-# -- the client for code that does not await -------------------------------------------------------
+# -- the blocking client ---------------------------------------------------------------------------
 
 
 AT_ONCE = Retry(calls=3, streams=8, first=0.0, limit=0.0)
@@ -82,7 +82,7 @@ AT_ONCE = Retry(calls=3, streams=8, first=0.0, limit=0.0)
 
 @contextmanager
 def served(handler: Callable) -> Iterator[ScriptedServer]:
-    """Serve a scripted agent on a thread of its own."""
+    """Serve a scripted agent in a thread."""
     ready: list[ScriptedServer] = []
     started, stop = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""What the client makes of answers that are not quite right, from the wire to the caller."""
+"""The client accepts slightly invalid answers, from the wire to the caller."""
 
 from __future__ import annotations
 
@@ -126,13 +126,13 @@ async def test_an_interface_without_a_version_has_that_of_its_card(version: str 
         async with connect(server.url, retries=0) as remote:
             assert remote.version == "1.0"
             assert (await remote.get("t-1")).id == "t-1"
-        # The shape of a card of 0.3, without a version of its own.
+        # A card in the form of 0.3, without a version field.
         agent.card_members = {"supportedInterfaces": None, "url": f"{server.url}/rpc"}
         async with connect(server.url, retries=0) as remote:
             assert remote.version == "0.3"
 
 
-# -- text that was said only on the way ------------------------------------------------------------
+# -- text that was sent only as progress -----------------------------------------------------------
 
 ENDS = {
     "in the history": at("COMPLETED", history=[said("go", "ROLE_USER"), said("It is noon.")]),
@@ -166,7 +166,7 @@ def test_what_was_said_on_the_way_is_no_text_beside_other() -> None:
     assert Task(id="t", status=done.status, history=history).text == "Done."
     silent = decoded(at("COMPLETED"))
     assert Task(id="t", status=silent.status, history=history[:1]).text == "thinking"
-    # What was said before the caller's last word belongs to another turn.
+    # Text from before the caller's last message belongs to another turn.
     assert Task(id="t", status=silent.status, history=history).text == ""
     working = decoded(at("WORKING"))
     assert Task(id="t", status=working.status, history=history[:1]).text == ""
@@ -194,7 +194,7 @@ async def test_the_blocking_client_has_the_text_too() -> None:
         assert await asyncio.to_thread(call) == "It is noon."
 
 
-# -- states that nobody knows ----------------------------------------------------------------------
+# -- unknown states --------------------------------------------------------------------------------
 
 
 async def test_a_state_that_is_unknown_is_unspecified_and_told(caplog: Any) -> None:

@@ -1,4 +1,4 @@
-"""Where credentials go: to the origin that they were given for, and nowhere else."""
+"""Credentials are sent only to the origin that they were given for."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ SECRET = "the-secret"
 FOR_IT = [APIKeySecurityScheme(location=where, name="key") for where in ("query", "cookie")]
 
 
-# -- the table ------------------------------------------------------------------------------------
+# -- the table of allowed origins -----------------------------------------------------------------
 
 
 class Away:
-    """A Parley agent on all bindings: its card, and what came with each call."""
+    """A Parley agent on all bindings: its card, and each call's headers and query."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -60,7 +60,7 @@ class Away:
         return ANONYMOUS
 
     def offering(self, binding: str, version: str) -> dict[str, Any]:
-        """The agent's card with one interface only."""
+        """Return the agent's card with only one interface."""
         members = json.loads(self.card)
         members["supportedInterfaces"] = [
             offer
@@ -95,7 +95,7 @@ GIVEN: dict[str, tuple[dict[str, Any], APIKeySecurityScheme | None]] = {
     "a header": ({"headers": {"X-Team": SECRET}}, None),
 }
 GOES, REFUSED = True, False
-# How the agent is named, and whether its interface, at an origin of its own, gets the credentials.
+# How the caller names the agent, and whether its interface at another origin gets credentials.
 TABLE = {
     "its own address": GOES,
     "a card elsewhere": REFUSED,
@@ -133,7 +133,7 @@ async def test_where_credentials_go(binding: str, version: str, given: str) -> N
                 match way:
                     case "its own address":
                         reference = there.url
-                        # gRPC is on another port, and so at another origin.
+                        # The gRPC port is another origin.
                         expected = REFUSED if binding == "GRPC" else expected
                     case "a card elsewhere, its origin allowed":
                         more = {"trust_origins": [url.rstrip("/")]}
@@ -159,7 +159,7 @@ async def test_where_credentials_go(binding: str, version: str, given: str) -> N
                     assert origin == url.rstrip("/") or origin == f"http://{url}", way
                     assert f"trust_origins=['{origin}']" in str(caught.value)
                     assert SECRET not in str(caught.value)
-                    # What the error says to do does it.
+                    # The fix in the error message works.
                     async with connect(reference, **options, trust_origins=[origin]) as agent:
                         await agent.get("t-1")
                     assert SECRET in there.calls[-1], way
@@ -212,7 +212,7 @@ async def test_an_interface_at_the_trusted_origin_is_taken_in_place_of_one_that_
                 f"{there.url}/after",
             ]
             assert f"skipping JSONRPC 1.0 at {there.url}/before" in caplog.text
-            # Nor is one of the others tried when the agent's own does not answer.
+            # Interfaces elsewhere are not tried when the agent's own interface fails.
             with pytest.raises(UnexpectedStatus, match="answered 404"):
                 await agent.get("t-1")
         async with connect(here.url, retries=0) as agent:
@@ -226,7 +226,7 @@ async def test_an_interface_at_the_trusted_origin_is_taken_in_place_of_one_that_
         assert await asyncio.to_thread(blocking) == 2
 
 
-# -- cards, redirects, and what is in them --------------------------------------------------------
+# -- cards, redirects, and the addresses in them --------------------------------------------------
 
 
 def headers_of(server: Any) -> str:
@@ -445,7 +445,7 @@ async def test_no_password_is_taken_from_a_file_of_the_environment(
         async with connect(server.url, http=http) as agent:
             await agent.get("t-1")
         assert [e.headers for e in server.exchanges if "authorization" in e.headers] == []
-        # What the environment says goes by no proxy goes by none.
+        # Hosts in ``no_proxy`` are called without a proxy.
         monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         async with connect(server.url, http=http) as agent:
@@ -475,7 +475,7 @@ async def test_a_proxy_gets_its_own_credentials_and_the_agent_the_callers(
         sent = server.exchanges[-1].headers
         assert sent["authorization"] == f"Bearer {SECRET}"
         assert sent["proxy-authorization"].startswith("Basic ")
-        # No proxy is taken from the environment unless the caller says so.
+        # A proxy from the environment is used only if the caller allows it.
         count = len(server.exchanges)
         async with scripted(Agent(task())) as direct, connect(direct.url, bearer=SECRET) as agent:
             await agent.get("t-1")
@@ -517,7 +517,7 @@ async def test_no_reference_that_is_refused_shows_its_password() -> None:
         ("https://bücher.example", "https://xn--bcher-kva.example:443/", True),
         ("http://[::1]:1", "http://[0:0:0:0:0:0:0:1]:1/", True),
         ("http://me:pw@a/", "http://a/", True),
-        ("http://a", "https://a", True),  # encrypted from now on
+        ("http://a", "https://a", True),  # an upgrade to TLS
         ("https://a", "http://a", False),
         ("http://a:8080", "https://a:8080", False),
         ("http://a:8080", "https://a", False),
@@ -578,7 +578,7 @@ def test_what_is_connected_to_is_what_the_origin_says(pieces: list[str]) -> None
     url = "http://" + "".join(pieces)
     try:
         origin = Origin.of(url)
-        there = yarl.URL(url)  # by which requests are sent
+        there = yarl.URL(url)  # the address that requests use
     except ValueError:
         return
     host = (there.raw_host or "").removesuffix(".")

@@ -1,7 +1,7 @@
-"""Answers as textbooks and older documents print them, and agents that were written after those.
+"""Answers and cards in the form of textbooks, older documents, and agents written after these.
 
-Each case says where such a text is found. An answer is never lost for its form, after the agent
-has run. The words are ours.
+Each case names its source. An odd form never loses an answer of an agent that has run. The wording
+is ours.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.anyio
 OLD, NEW = "0.3", "1.0"
 
 
-# Addresses: texts give that of a host, and the agent is below it; or that of an agent below a host,
-# whose card is the host's
+# Addresses: a text gives the host's address, but the agent is below it; or a text gives the address
+# of an agent below a host, but the host serves the card
 
 
 def speaker(name: str) -> Agent:
@@ -66,7 +66,7 @@ async def test_an_agent_of_another_server_is_named_and_not_called() -> None:
 
 
 class Host:
-    """Serves documents at some paths; the rest is not there."""
+    """Serves documents at some paths; other paths do not exist."""
 
     def __init__(self, documents: Mapping[str, Any], status: int = 200) -> None:
         self.documents, self.status = documents, status
@@ -104,7 +104,7 @@ async def test_a_list_of_one_agent_leads_to_it(what: str) -> None:
 @pytest.mark.parametrize("offered", ["http://host/a2a", "http://host/a2a/", "http://host/a2a/v1"])
 @pytest.mark.parametrize("path", [WELL_KNOWN, "/.well-known/agent.json"])
 async def test_an_address_whose_card_is_the_hosts_leads_to_it(path: str, offered: str) -> None:
-    """Tutorials give the address that is called, and serve the card at the host's."""
+    """Tutorials give the address for calls, and serve the card at the host's address."""
     async with scripted(Host({path: card(offered, name="Time")})) as server:
         for given in ("/a2a", "/a2a/", "/a2a?key=1"):
             async with connect(server.url + given, retries=0) as agent:

@@ -1,1 +1,1 @@
-"""Compositions, and conversations that agents hand to each other."""
+"""Compositions, and handoffs of conversations between agents."""

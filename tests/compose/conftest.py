@@ -1,4 +1,4 @@
-"""Agents on sockets of this process, for the tests of this room."""
+"""Agents that listen on sockets of this process, for the tests of compositions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent that hands over, to be killed: ``handing.py PORT STORE URL``."""
+"""An agent that hands over and is then killed: ``handing.py PORT STORE URL``."""
 
 from __future__ import annotations
 

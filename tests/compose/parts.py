@@ -1,4 +1,4 @@
-"""Agents that compositions under test are made of."""
+"""Agents that are the parts of tested compositions."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from parley.extensions.usage import Usage
 
 
 class Worker:
-    """An agent that does what its message says, and counts what it did.
+    """An agent that acts as its message says, and counts its actions.
 
-    ``wait`` waits until ``go``, ``ask`` asks, ``fail`` and ``reject`` end its task so; with
-    ``tokens`` each answer says that it has cost so many.
+    ``wait`` waits until ``go``, ``ask`` asks, ``fail`` and ``reject`` end the task so; with
+    ``tokens`` each answer reports this cost.
     """
 
     def __init__(self, name: str, *, does: str = "", tokens: int = 0, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""Budgets and deadlines: what a composition may spend, and what it leaves to its parts."""
+"""Budgets and deadlines: limits for a composition, and the shares of its parts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 
 def given(worker: Worker, index: int = 0) -> Any:
-    """Return the chain that a message to a worker came with."""
+    """Return the chain that arrived with a message to a worker."""
     chain = worker.turns[index]._attempt.request.chain
     assert chain is not None
     return chain
@@ -44,7 +44,7 @@ async def test_parts_at_the_same_time_share_what_is_left() -> None:
         task = await remote.send("go", return_immediately=True)
         await remote.settle()
         budgets = [given(each).budget for each in workers]
-        # Each call is one of its share, so that all of them together keep to the whole.
+        # Each call counts against the worker's share, so the shares never exceed the budget.
         assert [each.calls for each in budgets] == [1, 2, 2]
         assert [each.tokens for each in budgets] == [30, 30, 30]
         for each in workers:
@@ -164,4 +164,4 @@ async def test_the_artifact_of_a_limited_composition_states_the_whole_cost() -> 
     assert shown.artifact.metadata == Usage.says(Spent(calls=2, tokens=120, cost=0.0))
     assert shown.last_chunk
     said = [e.status.message for e in events if isinstance(e, TaskStatusUpdateEvent)]
-    assert [message.text for message in said if message] == ["One: One(go)"]  # no result
+    assert [message.text for message in said if message] == ["One: One(go)"]  # progress, no result

@@ -1,4 +1,4 @@
-"""What the combinators do beside their guarantees: choices, agreement, order, bounds, nesting."""
+"""Behaviour of combinators next to their guarantees: choices, agreement, order, limits, nesting."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from tests.kit.waiting import until
 pytestmark = pytest.mark.anyio
 
 FAR = "https://far.example"
-"""An agent elsewhere: a crash of the composition's process does not reach it."""
+"""An agent in another process: a crash of the composition's process does not affect it."""
 
 
 def says(name: str, text: object = "") -> Agent:
-    """Return an agent that always says the same, and else what it is told."""
+    """Return an agent that always answers ``text``, or else repeats its message."""
     agent = Agent(name)
 
     @agent.skill
@@ -117,7 +117,7 @@ async def test_a_crash_after_the_choice_chooses_no_second_time() -> None:
 
 
 class Hanging:
-    """An agent that never answers, and notes how its turn ends."""
+    """An agent that never answers, and records the end of its turn."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []
@@ -212,7 +212,7 @@ async def test_a_crash_after_the_decision_leaves_no_part_at_work(
 
 
 class Busy:
-    """An agent that fails some times, and then answers."""
+    """An agent that fails a number of times, and then answers."""
 
     def __init__(self, failures: int) -> None:
         self.heard: list[str] = []
@@ -288,7 +288,7 @@ async def test_an_agent_that_cannot_be_reached_is_tried_again() -> None:
 
 
 class Counting:
-    """An agent that counts how many of its turns run at the same time."""
+    """An agent that counts its simultaneous turns."""
 
     def __init__(self) -> None:
         self.now = self.most = 0
@@ -392,7 +392,7 @@ async def test_a_crash_in_the_middle_asks_for_no_item_again() -> None:
     assert heard == ["a slow b"]
 
 
-# -- together ----------------------------------------------------------------------------------
+# -- combinations of combinators ---------------------------------------------------------------
 
 
 async def test_a_function_that_is_a_part_may_hand_the_conversation_over() -> None:
@@ -470,7 +470,7 @@ def test_a_mistake_is_refused_with_what_would_be_right(build: Any, says_: str) -
         build(says("A"))
 
 
-# -- small rules -------------------------------------------------------------------------------
+# -- further rules -----------------------------------------------------------------------------
 
 
 def test_a_part_keeps_its_options_and_is_named_by_its_target() -> None:

@@ -1,4 +1,4 @@
-"""Compositions and handoffs whose process dies: nothing is asked twice."""
+"""Compositions and handoffs whose process dies: no question and no call is repeated."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ A, B, C = (f"https://{name}.example" for name in "abc")
 
 
 class Heard:
-    """Agents elsewhere, and what they heard. One fails when its name says so."""
+    """Agents in other processes, and their received messages. Agent C fails the first time."""
 
     def __init__(self) -> None:
         self.messages: Counter[tuple[str, str]] = Counter()
@@ -91,7 +91,7 @@ MADE: dict[str, tuple[Callable[[], Composition], dict[tuple[str, str], int]]] = 
 
 
 async def run(make: Callable[[], Composition], heard: Heard, dies_after: int) -> tuple[Task, int]:
-    """Return how a composition answers whose process dies after a commit, and how many it made."""
+    """Return a composition's task if its process dies after a commit, and its number of commits."""
     due, commits = asyncio.Event(), 0
     async with asyncio.timeout(10), client(make(), remotes=heard.agents) as remote:
         append = remote.store.append
@@ -102,7 +102,7 @@ async def run(make: Callable[[], Composition], heard: Heard, dies_after: int) ->
             commits += 1
             if commits == dies_after:
                 due.set()
-                await asyncio.Event().wait()  # the process does nothing more
+                await asyncio.Event().wait()  # the process is dead from here on
             return done
 
         remote.store.append = counted  # type: ignore[method-assign]
@@ -157,8 +157,7 @@ def is_late(failure: PartFailure) -> bool:
     return failure.reason == "timeout"
 
 
-# -- an agent that has handed a conversation over is killed: it stays handed over, and once
-# -- only ------------------------------------------------------------------------------------------
+# -- an agent is killed after a handoff: the conversation stays handed over, exactly once ----------
 
 
 HANDING = Path(__file__).with_name("handing.py")

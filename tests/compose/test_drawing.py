@@ -1,4 +1,4 @@
-"""Pictures of compositions: for Mermaid, on the card, and on the page of the agent."""
+"""Diagrams of compositions: for Mermaid, on the card, and on the agent's page."""
 
 from __future__ import annotations
 

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 SECONDS = 5.0
-"""The seconds of a part that hangs. The test moves the time."""
+"""Seconds for which a part hangs. The test moves the clock."""
 
 
 class Actor:
-    """An agent that behaves in one way, and counts its calls."""
+    """An agent with one behaviour; it counts its calls."""
 
     def __init__(self, name: str, behaviour: str = "answers") -> None:
         self.name = name
@@ -89,7 +89,7 @@ async def talking(composition: Composition) -> AsyncIterator[TestedAgent]:
 
 
 async def told(composition: Composition, *answers: str, text: str = "go") -> Task:
-    """Return how a composition leaves its task after some answers to its questions."""
+    """Return a composition's task after some answers to its questions."""
     async with talking(composition) as remote:
         task = await remote.send(text)
         for answer in answers:
@@ -101,7 +101,7 @@ async def told(composition: Composition, *answers: str, text: str = "go") -> Tas
 
 
 async def after(composition: Composition, waits: Callable[[], object], span: float = 6.0) -> Task:
-    """Return the task of a composition when its parts have hung for a while."""
+    """Return a composition's task after its parts have hung for a while."""
     async with talking(composition) as remote:
         begun = await remote.send("go", return_immediately=True)
         await until(waits)
@@ -110,7 +110,7 @@ async def after(composition: Composition, waits: Callable[[], object], span: flo
 
 
 async def canceled(composition: Composition, *waiting: Actor) -> Task:
-    """Return the task of a composition that its caller cancels while parts wait."""
+    """Return the task of a composition that the caller cancels while parts wait."""
     async with talking(composition) as remote:
         begun = await remote.send("go", return_immediately=True)
         await until(lambda: all(each.heard for each in waiting))
@@ -127,7 +127,7 @@ def failed(task: Task, *says: str) -> None:
 
 
 def asked(task: Task, who: str) -> None:
-    """Check that the composition's caller was asked, by name of the part that asks."""
+    """Check that the composition asked its caller, naming the part."""
     questions = [m.text for m in task.history if m.text.startswith(f"{who}: ")]
     assert questions, task.history
 
@@ -371,7 +371,7 @@ async def test_quorum_when_a_part_fails() -> None:
 
 async def test_quorum_when_a_part_hangs() -> None:
     composition, odd = a_quorum("hangs", 2)
-    done(await told(composition))  # nobody waits for it
+    done(await told(composition))  # the composition does not wait for the hanging part
     assert odd.canceled or not odd.heard
     composition, odd = a_quorum("hangs", 3)
     failed(await after(composition, lambda: odd.heard), "within 5 s")
@@ -418,7 +418,7 @@ def a_retry(behaviour: str, **options: Any) -> tuple[Composition, Actor]:
 async def test_retry_when_a_part_fails() -> None:
     composition, odd = a_retry("fails")
     failed(await told(composition), "Odd: out of paper")
-    assert odd.heard == ["go"]  # it is an answer
+    assert odd.heard == ["go"]  # a failed task counts as an answer
     composition, odd = a_retry("fails", when=lambda failure: failure.reason == "failed")
     failed(await told(composition), "Odd: out of paper")
     assert odd.heard == ["go", "go"]

@@ -1,4 +1,4 @@
-"""Conversations that an agent hands to another: whose they are, until when, and what goes along."""
+"""Handoffs of conversations to another agent: their owner, their end, and the data passed on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Billing:
-    """An agent that conversations are handed to. It notes what it gets."""
+    """An agent that receives handoffs, and records them."""
 
     def __init__(self, name: str = "Billing", **options: Any) -> None:
         self.heard: list[str] = []
@@ -51,7 +51,7 @@ class Billing:
 
 
 class Reception:
-    """An agent that hands over what is about money."""
+    """An agent that hands over conversations about money."""
 
     def __init__(self, *to: Any, **options: Any) -> None:
         self.ran: list[str] = []

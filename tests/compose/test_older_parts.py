@@ -1,4 +1,4 @@
-"""Parts that speak version 0.3 of A2A: what holds for a part holds for them."""
+"""Parts that speak version 0.3 of A2A behave like other parts."""
 
 from __future__ import annotations
 

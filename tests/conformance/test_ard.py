@@ -1,4 +1,4 @@
-"""The official tool of Agentic Resource Discovery passes what servers publish."""
+"""The official tool for Agentic Resource Discovery accepts the documents that servers publish."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_tool_is_of_the_version_that_is_followed(kit):
     tool = (kit / TOOL).read_bytes()
     assert hashlib.sha256(tool).hexdigest() == TOOL_SHA256, "a new tool: read its text, follow it"
     assert f"specification ({VERSION})" in tool.decode()
-    if (kit / TEXT).exists():  # a folder may have the tool alone
+    if (kit / TEXT).exists():  # the folder may contain the tool only
         assert f"**Version**: {VERSION}\n" in (kit / TEXT).read_text("utf-8")
 
 

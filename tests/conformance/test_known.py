@@ -1,4 +1,4 @@
-"""What is known of the conformance kits is told, and a run that differs is noticed."""
+"""The page lists the known results of the conformance kits, and a deviating run is detected."""
 
 from __future__ import annotations
 

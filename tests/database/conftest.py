@@ -1,4 +1,4 @@
-"""The engines, which all keep one contract for every application."""
+"""The database engines: all keep the same contract for every application."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A second application of the engines: one that keeps notes, in either database."""
+"""A second application of the engines: it stores notes in either database."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ class Unwanted(StoreError):
 
 
 class Notes(ABC):
-    """Opens the application's database, and says what is in it."""
+    """Opens the application's database, and reads its content."""
 
     is_shared: bool
-    """Whether several can have it open."""
+    """True if several processes can open the database."""
     place: str
-    """What another process makes the same of."""
+    """The location of the database, for another process."""
 
     @abstractmethod
     def database(self, files: SqlFiles = NOTES, **options: Any) -> Database[Any]:
-        """A database of ours, not open."""
+        """Return a database of this application, not open."""
 
     @abstractmethod
     def say(self, connection: Any, author: str, body: str = "") -> int:
-        """Write a note, from inside a job; return its number."""
+        """Write a note within a job; return its number."""
 
     @abstractmethod
     def count_commits(self, database: Any) -> None:
-        """Begin to count the transactions of an open database."""
+        """Start to count the transactions of an open database."""
 
     @abstractmethod
     def commits(self, database: Any) -> int:
-        """How many there were."""
+        """Return the number of transactions."""
 
     @abstractmethod
     def fill_the_disk(self, connection: Any) -> None:
@@ -57,20 +57,20 @@ class Notes(ABC):
 
     @abstractmethod
     def look(self, sql: str) -> list[tuple[Any, ...]]:
-        """Read from outside, or change it: ``{notes}`` and ``{versions}`` are the tables."""
+        """Read or change the database from outside; ``{notes}``, ``{versions}`` are the tables."""
 
     def authors(self) -> list[str]:
-        """Who wrote, in order."""
+        """Return the authors of the notes, in order."""
         return [author for (author,) in self.look("SELECT author FROM {notes} ORDER BY id")]
 
     def paint(self, connection: Any, *address: Address) -> None:
-        """What the migration to colours does besides its SQL."""
+        """Run the Python part of the migration that adds colours."""
         prefix = f"{address[0].schema}." if address else ""
         connection.execute(f"UPDATE {prefix}notes SET colour = 'of ' || author")
 
 
 class SqliteNotes(Notes):
-    """In a file."""
+    """Notes in a file."""
 
     is_shared = False
 
@@ -113,7 +113,7 @@ class SqliteNotes(Notes):
 
 
 class PostgresNotes(Notes):
-    """In a schema."""
+    """Notes in a schema."""
 
     is_shared = True
 
@@ -130,7 +130,7 @@ class PostgresNotes(Notes):
         return int(connection.rows(sql, (author, body))[0][0])
 
     def count_commits(self, database: Any) -> None:
-        """The rows say in which transaction they were written."""
+        """Do nothing: each row records its transaction."""
 
     def commits(self, database: Any) -> int:
         return len(self.look("SELECT DISTINCT xmin::text FROM {notes}"))

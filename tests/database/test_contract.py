@@ -1,4 +1,4 @@
-"""What the engines promise every application: here to one that keeps notes."""
+"""The contract of the engines for every application, tested with the notes application."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def test_a_migration_whose_step_fails_leaves_nothing(
 
 @pytest.mark.slow
 async def test_many_may_open_it_at_once(notes: Notes) -> None:
-    """In a file one of them gets it, in PostgreSQL each; the migrations run once."""
+    """Only one process can open a file, all can open PostgreSQL; the migrations run once."""
     databases = [notes.database() for _ in range(6)]
     results = await asyncio.gather(*[each.open() for each in databases], return_exceptions=True)
     errors = [each for each in results if each is not None]
@@ -116,7 +116,7 @@ async def test_an_application_without_migrations_is_told_so(notes: Notes) -> Non
         await notes.database(SqlFiles("tests.database")).open()
 
 
-# -- groups ----------------------------------------------------------------------------------------
+# -- batches ---------------------------------------------------------------------------------------
 
 
 async def test_what_is_written_at_once_is_written_together(notes: Notes) -> None:
@@ -135,7 +135,7 @@ async def test_what_is_written_at_once_is_written_together(notes: Notes) -> None
 
 @pytest.mark.slow
 async def test_what_was_acknowledged_outlives_a_kill(notes: Notes) -> None:
-    """A process writes as fast as it can, and says what was acknowledged, until it is killed."""
+    """A process writes as fast as it can, and prints acknowledged notes, until it is killed."""
     async with opened(notes):
         pass
     command = [sys.executable, "-c", WRITE, type(notes).__name__, notes.place]

@@ -1,4 +1,4 @@
-"""Lending the interpreter: to threads of a busy loop, and at no cost for an idle one."""
+"""Yielding the GIL: threads progress next to a busy loop, and an idle loop has no cost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 def counting(
     loop: asyncio.AbstractEventLoop, yielder: GilYielder, monkeypatch: pytest.MonkeyPatch
 ) -> list[float]:
-    """Note every timer that the yielder sets, by its wait: others have timers on the loop too."""
+    """Record the wait of each timer of the yielder: the loop has other timers too."""
     set_timer, waits = loop.call_later, list[float]()
 
     def call_later(wait: float, callback: Callable[..., Any], *args: Any) -> asyncio.TimerHandle:
@@ -43,8 +43,8 @@ async def test_an_idle_loop_is_seldom_woken_while_a_thread_works(
     waits = counting(loop, yielder, monkeypatch)
     yielder.begin()
     await over
-    assert 1 < len(waits) < 300  # of a thousand; on a machine with time to spare it is 25
-    # New work is looked after as soon as if nothing had been under way.
+    assert 1 < len(waits) < 300  # of a thousand; 25 on a machine with spare time
+    # New work starts with the same short wait as the first work.
     del waits[:]
     yielder.begin()
     assert waits in ([], [0.001])
@@ -57,13 +57,13 @@ async def test_an_idle_loop_is_seldom_woken_while_a_thread_works(
 
 
 async def test_a_thread_of_a_busy_loop_makes_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each step of it waits for the interpreter: without yielding that takes a second or so."""
+    """Each step of the thread waits for the GIL: without yielding, that takes about a second."""
     loop = asyncio.get_running_loop()
     yielder, done = GilYielder(loop), loop.create_future()
 
     def work() -> None:
         for _ in range(100):
-            time.sleep(0)  # lets go of the interpreter, as every system call does
+            time.sleep(0)  # releases the GIL, as every system call does
         loop.call_soon_threadsafe(done.set_result, None)
 
     waits = counting(loop, yielder, monkeypatch)
@@ -71,7 +71,7 @@ async def test_a_thread_of_a_busy_loop_makes_progress(monkeypatch: pytest.Monkey
     threading.Thread(target=work, daemon=True).start()
     until = time.monotonic() + 30
     while not done.done() and time.monotonic() < until:
-        await asyncio.sleep(0)  # a loop that always has something to do
+        await asyncio.sleep(0)  # a loop that always has work
     yielder.end()
     assert done.done()
     assert set(waits) <= {0.001, 0.002, 0.004}

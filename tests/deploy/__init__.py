@@ -1,1 +1,1 @@
-"""What is in deploy/ is what a fleet needs: read, held against the real command, and run."""
+"""The files of deploy/ suit a fleet: they are parsed, compared with the real command, and run."""

@@ -1,4 +1,4 @@
-"""The agent behind the proxy: says which process answers, and streams in two halves."""
+"""The agent behind the proxy: it reports the answering process, and streams in two halves."""
 
 from __future__ import annotations
 

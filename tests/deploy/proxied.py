@@ -1,7 +1,7 @@
 """HAProxy with the configuration of ``deploy/``, in front of replicas on this machine.
 
-What stands for the network of containers is a name server of our own, which knows the replicas by
-the addresses 127.0.0.1, 127.0.0.2, ... All listen on one port, as containers do.
+A name server of the tests replaces the container network: it gives the replicas' addresses
+127.0.0.1, 127.0.0.2, ... All listen on one port, as containers do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HAPROXY = shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/
 
 
 class Names(asyncio.DatagramProtocol):
-    """A name server that knows one name; ``addresses`` are its answer to every question."""
+    """A name server that knows one name; ``addresses`` answer every question."""
 
     def __init__(self, addresses: Sequence[str]) -> None:
         self.addresses = list(addresses)
@@ -39,9 +39,9 @@ class Names(asyncio.DatagramProtocol):
             at += data[at] + 1
         question = data[12 : at + 5]
         (kind,) = struct.unpack("!H", data[at + 1 : at + 3])
-        found = self.addresses if kind == 1 else []  # A; there are no others
+        found = self.addresses if kind == 1 else []  # only A records exist
         answers = b"".join(
-            # The name of the question, A, IN, a second, four bytes.
+            # The name of the question, A, IN, a TTL of one second, four bytes.
             struct.pack("!HHHIH", 0xC00C, 1, 1, 1, 4) + socket.inet_aton(each)
             for each in found
         )
@@ -51,7 +51,7 @@ class Names(asyncio.DatagramProtocol):
 
 @contextlib.asynccontextmanager
 async def names(addresses: Sequence[str]) -> AsyncIterator[tuple[Names, int]]:
-    """Answer all questions for an address with ``addresses``; yields the port too."""
+    """Answer all address queries with ``addresses``; yield the port too."""
     transport, protocol = await asyncio.get_running_loop().create_datagram_endpoint(
         lambda: Names(addresses), local_addr=("127.0.0.1", 0)
     )
@@ -69,7 +69,7 @@ def listens(port: int) -> bool:
 
 @contextlib.contextmanager
 def haproxy(folder: Path, replicas_port: int, dns_port: int) -> Iterator[str]:
-    """Run HAProxy as ``deploy/`` has it, with ports of this machine; yields its address."""
+    """Run HAProxy with the file of ``deploy/`` and local ports; yield its address."""
     assert HAPROXY
     port = free_port()
     text = CONFIGURATION.read_text("utf-8")

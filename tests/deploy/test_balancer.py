@@ -1,4 +1,4 @@
-"""The load balancer of the compose file, in front of replicas whose database is away."""
+"""The load balancer of the compose file, in front of replicas without a database."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BOUND = 60.0
 
 
 async def statuses(url: str) -> set[int]:
-    """What some requests are answered with; 0 when there is nobody yet."""
+    """Return the statuses of some requests; 0 means that no server listens yet."""
     found = set()
     for _ in range(6):
         try:
@@ -64,7 +64,7 @@ async def test_requests_go_where_the_database_is_reached_or_are_answered_by_an_a
                 await let_time_pass(0.1)
         assert await statuses(url) == {200}
         assert services[0].asked == []
-        # When none is ready, there is still somebody who knows what to say.
+        # When no replica is ready, the balancer still sends requests to a replica.
         troubles[1] = troubles[0]
         services[0].forget()
         async with asyncio.timeout(BOUND):

@@ -1,4 +1,4 @@
-"""What the files of ``deploy/`` say fits together, and fits what the command does."""
+"""The files of ``deploy/`` agree with each other and with the command."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RUNS = {"compose": compose()["services"]["agent"]["command"]} | {
 
 @cache
 def flags() -> set[str]:
-    """The flags of ``parley serve``, as its help has them."""
+    """Return the flags of ``parley serve`` from its help."""
     done = subprocess.run(
         [sys.executable, "-m", "parley.cli", "serve", "--help-all"],
         capture_output=True,
@@ -138,7 +138,7 @@ def test_replicas_are_not_killed_while_they_drain() -> None:
         grace = deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
         assert grace > wait + DRAIN_SECONDS + 5
         probe = only["readinessProbe"]
-        # By when the signal comes, nobody sends requests any more.
+        # Before the signal arrives, the readiness probe has stopped new requests.
         assert wait > probe["periodSeconds"] * probe["failureThreshold"]
 
 

@@ -1,4 +1,4 @@
-"""The proxy of ``deploy/`` in front of real replicas: what callers see of it is nothing."""
+"""The proxy of ``deploy/`` in front of real replicas is invisible to callers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def call(method: str, skill: str, text: str) -> dict[str, object]:
 
 
 class Fleet:
-    """Two replicas, and a caller who knows the proxy's address alone."""
+    """Two replicas, and a caller who knows only the proxy's address."""
 
     def __init__(self, url: str, http: aiohttp.ClientSession, replicas: list[Running]) -> None:
         self.url = url
@@ -49,14 +49,14 @@ class Fleet:
         self.replicas = replicas
 
     async def who(self) -> int:
-        """Send a message; return the process that answered. Raises for all but an answer."""
+        """Send a message; return the process that answered, or raise if the request fails."""
         async with self.http.post(self.url, json=call("SendMessage", "who", "?")) as reply:
             assert reply.status == 200, await reply.text()
             (part,) = (await reply.json())["result"]["message"]["parts"]
             return int(part["text"])
 
     async def until_answered_by(self, pids: set[int]) -> None:
-        """Ask until all of ``pids``, and in the end nobody else, have answered."""
+        """Send requests until exactly the processes ``pids`` answer."""
         async with asyncio.timeout(BOUND):
             while {await self.who() for _ in range(8)} != pids:
                 await let_time_pass(0.05)
@@ -68,7 +68,7 @@ class Fleet:
 
 @asynccontextmanager
 async def replicas(folder: Path, *options: tuple[str, ...]) -> AsyncIterator[Fleet]:
-    """Two replicas behind the proxy, each with its options."""
+    """Two replicas behind the proxy, each with its own options."""
     port = free_port(ADDRESSES)
     async with AsyncExitStack() as stack:
         running = []
@@ -87,7 +87,7 @@ async def replicas(folder: Path, *options: tuple[str, ...]) -> AsyncIterator[Fle
 
 @asynccontextmanager
 async def front(folder: Path, port: int) -> AsyncIterator[str]:
-    """The proxy in front of whoever listens on ``port`` at one of the addresses."""
+    """The proxy in front of the servers that listen on ``port`` at the addresses."""
     async with names(ADDRESSES) as (_, dns):
         with haproxy(folder, port, dns) as url:
             async with asyncio.timeout(BOUND), aiohttp.ClientSession() as http:
@@ -106,7 +106,7 @@ async def _is_up(http: aiohttp.ClientSession, url: str) -> bool:
 
 @pytest.fixture
 async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
-    """Replicas that share nothing: what is tried is the proxy."""
+    """Two replicas without a shared store: the test is about the proxy."""
     stores = [("--store", f"sqlite:///{tmp_path}/{n}.db") for n in range(2)]
     async with replicas(tmp_path, *stores) as fleet:
         yield fleet
@@ -134,7 +134,7 @@ def said(event: dict[str, object]) -> str:
 
 
 async def test_a_stream_is_passed_on_as_it_is_written(fleet: Fleet, tmp_path: Path) -> None:
-    """The agent does not go on before its first words have arrived: a buffer would wait for ever"""
+    """The agent waits until its first words have arrived: a buffering proxy would block it."""
     go = tmp_path / "go"
     async with asyncio.timeout(BOUND), stream(fleet, go) as events:
         async for event in events:
@@ -149,7 +149,7 @@ async def test_a_replica_that_was_killed_costs_no_further_request(fleet: Fleet) 
     dead, alive = fleet.replicas
     dead.process.kill()
     dead.process.wait()
-    # Before a health check can have noticed, and after: what cannot be connected goes elsewhere.
+    # A failed connection is retried at another replica, before and after a health check.
     for _ in range(3):
         await fleet.until_answered_by({alive.process.pid})
 
@@ -168,7 +168,7 @@ async def test_a_replica_that_drains_ends_its_streams_and_gets_no_requests(
         others = fleet.pids - {int(mine)}
         await fleet.until_answered_by(others)
         go.touch()
-        async for _ in events:  # would raise if it were cut and not ended
+        async for _ in events:  # would raise if the stream were cut
             pass
     assert await asyncio.to_thread(drained.end) == 0
     await fleet.until_answered_by(others)
@@ -204,12 +204,12 @@ async def test_a_stream_goes_on_through_the_proxy_when_its_replica_is_killed(
 
 
 async def test_only_what_changes_nothing_is_sent_a_second_time(tmp_path: Path) -> None:
-    """A replica that dies with a request in its hands may have done it."""
+    """A replica that dies during a request may have processed it."""
     port = free_port(ADDRESSES)
     seen: list[str] = []
 
     async def break_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(asyncio.IncompleteReadError):  # a health check may be given up
+        with suppress(asyncio.IncompleteReadError):  # a health check may break off
             request = (await reader.readuntil(b"\r\n\r\n")).decode()
             if "/health/ready" in request:
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")

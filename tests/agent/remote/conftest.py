@@ -1,4 +1,4 @@
-"""Agents on sockets of this process, that call each other."""
+"""Agents that listen on sockets of this process and call each other."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def serve() -> AsyncIterator[Serve]:
 
 @pytest.fixture
 async def talk_to(serve: Serve) -> AsyncIterator[Callable[..., Awaitable[RemoteAgent]]]:
-    """Serves an agent, and connects to it."""
+    """Serves an agent, and returns a connection to it."""
     async with AsyncExitStack() as stack:
 
         async def connected(agent: Agent, **options: Any) -> RemoteAgent:

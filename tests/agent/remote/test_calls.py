@@ -1,4 +1,4 @@
-"""Calls of other agents: once in the life of a task, with questions, progress and errors."""
+"""Calls to other agents: each is made once per task; questions, progress and errors pass back."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Counted:
-    """An agent that counts its runs. It asks for what its text names, and says what it was told."""
+    """An agent that counts its runs; it asks if the message says so, and quotes the answer."""
 
     def __init__(self, name: str, *, streaming: bool = True) -> None:
         self.runs: list[str] = []
@@ -109,7 +109,7 @@ async def test_authorisation_out_of_band_needs_no_message_to_the_remote_agent(
 async def test_a_question_waits_until_the_task_of_a_message_that_is_being_sent_is_known(
     talk_to: Any,
 ) -> None:
-    """The other agent cannot tell repeats, so the next run has to find its task."""
+    """The other agent does not detect repeated messages, so the next run has to find its task."""
     runs: list[str] = []
     calls: list[asyncio.Future[Any]] = []
     other, planner = Agent("Other", card=CardDetails(default_extensions=False)), Agent("Planner")
@@ -145,7 +145,7 @@ async def test_a_question_waits_until_the_task_of_a_message_that_is_being_sent_i
         assert task == input_required("Sure?")
         assert await remote.send("yes", task=task) == completed("yes done")
         assert runs == ["pay"]
-        # The call of the first run ended with its turn: that is no failure to be reported.
+        # The first run's call ends with its turn: its future is canceled, or ends without an error.
         assert calls[0].cancelled() or calls[0].exception() is None
 
 
@@ -199,7 +199,7 @@ async def test_a_call_that_is_not_answered_in_time_says_so(serve: Any, talk_to: 
 
 
 async def test_the_time_limit_of_a_call_includes_the_connection(talk_to: Any) -> None:
-    """Here the address accepts a connection, and never answers."""
+    """The address accepts a connection and never answers."""
     planner = Agent("Planner")
 
     @planner.skill

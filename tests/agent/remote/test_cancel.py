@@ -1,4 +1,4 @@
-"""A task that ends without success cancels what it began at other agents."""
+"""A task that ends without success cancels the tasks that it started at other agents."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Other:
-    """An agent that waits, or asks, and says how each of its tasks ended."""
+    """An agent that waits or asks, and records how each of its tasks ended."""
 
     def __init__(self) -> None:
         self.ended: dict[str, str] = {}
@@ -44,7 +44,7 @@ class Other:
 
 
 async def state_of(url: str, text: str) -> TaskState | None:
-    """Return the state of the task that began with a text."""
+    """Return the state of the task whose first message has this text."""
     async with parley.connect(url) as remote:
         async for task in remote.tasks():
             if task.history[0].text == text:
@@ -76,7 +76,7 @@ async def test_a_failure_and_a_timeout_cancel_what_still_runs(serve: Any, talk_t
         task = await remote.send(text)
         assert isinstance(task, Task)
         assert task.state is TaskState.FAILED
-        state = await state_of(url, begun)  # it may be at its deadline too
+        state = await state_of(url, begun)  # or the task has reached its deadline already
         assert state in (TaskState.CANCELED, TaskState.FAILED)
 
 
@@ -189,7 +189,7 @@ async def test_a_cancellation_has_the_credentials_of_its_call_when_the_connectio
 async def test_a_task_that_is_not_found_is_logged_as_not_canceled(
     serve: Any, talk_to: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As it is for a caller whose credentials are gone with its process."""
+    """For example, the caller's credentials were lost with its process."""
     other = Other()
     name = "one"
     url = await serve(other.agent, caller=lambda scope: Caller(name, True))

@@ -1,4 +1,4 @@
-"""What travels with a call: hops, path, deadline and trace; and what does not: the caller."""
+"""A call carries hops, path, deadline and trace, and never the caller."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 def passing_on(name: str, to: list[str], seen: list[Any] | None = None, **options: Any) -> Agent:
-    """Return an agent that calls the next one, and tells what came with its message."""
+    """Return an agent that calls the next agent; it adds chain, trace and caller to ``seen``."""
     agent = Agent(name, **options)
 
     @agent.skill

@@ -1,4 +1,4 @@
-"""Calls of agents that are found, that go on at another replica, next to a turn that sleeps."""
+"""Calls to agents from a registry, calls that another replica resumes, calls next to a sleep."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def entry(url: str) -> dict[str, Any]:
 
 
 class Directory:
-    """A registry of the test's own, that counts."""
+    """A registry that records its queries."""
 
     def __init__(self, *urls: str) -> None:
         self.urls = list(urls)
@@ -82,7 +82,7 @@ async def test_an_address_that_a_registry_elsewhere_names_is_guarded(
         return "never"
 
     url = await serve(money)
-    found = FoundAgent(entry=read_entry(entry(url)))  # not near
+    found = FoundAgent(entry=read_entry(entry(url)))  # ``is_near`` is not set
     errors: list[str] = []
     planner = Agent("Planner", description="Plans")
 
@@ -105,7 +105,7 @@ async def test_an_address_that_a_registry_elsewhere_names_is_guarded(
     assert len(errors) == 3
 
 
-# -- calls whose task goes on at another replica ---------------------------------------------------
+# -- calls whose task resumes at another replica ---------------------------------------------------
 
 
 def planner(url: str) -> Agent:
@@ -121,4 +121,4 @@ def planner(url: str) -> Agent:
     return agent
 
 
-# -- A turn that sleeps in one branch and calls another agent in the other -------------------------
+# -- a turn that sleeps in one branch and calls another agent in the other -------------------------

@@ -1,4 +1,4 @@
-"""A chain of agents asks the user: nothing goes through the agents between, whatever dies."""
+"""A chain of agents asks the user for a credential; a restarted agent between stores none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents of one process that call each other: ``Agent(uses=[...])``."""
+"""Agents of one process call each other: ``Agent(uses=[...])``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Peer:
-    """An agent that counts what it is told, asks or waits if it is told to, and answers."""
+    """An agent that counts its messages; it asks, waits or answers, as the message says."""
 
     def __init__(self, name: str = "Peer", **options: Any) -> None:
         self.runs: list[str] = []
@@ -61,7 +61,7 @@ class Peer:
 
 
 def front(*used: Agent, name: str = "Front", **options: Any) -> Agent:
-    """Return an agent that gives its text to each of the agents that it uses, one after another."""
+    """Return an agent that sends its text to each agent in ``used``, one after another."""
     agent = Agent(name, uses=used, execution=Execution(cancel_grace=0.2), **options)
 
     @agent.skill
@@ -136,7 +136,7 @@ def everything() -> ListTasksRequest:
 
 @pytest.mark.slow
 async def test_a_server_that_stops_fails_nothing_and_loses_no_cancellation(fleet: Fleet) -> None:
-    """Between two calls it takes no message; the turn goes on elsewhere."""
+    """A draining server starts no second call; another replica resumes the turn."""
     one, two = Peer("One"), Peer("Two")
     agent = front(one.agent, two.agent)
     first = await fleet.add(agent, drain=0.5)
@@ -321,7 +321,7 @@ async def test_a_plain_function_calls_a_local_agent_too() -> None:
 
 
 async def test_a_group_shares_a_task_with_the_part_of_whoever_began_it() -> None:
-    """The part keeps tasks for each caller: the other's answer is for the task of the first."""
+    """The part has separate tasks for each caller; Bob's answer goes to the task of Ann."""
     peer = Peer()
     agent = front(peer.agent, rights=Rights(owner="tenant"))
     async with client(agent, caller=Caller("ann", authenticated=True)) as remote:
@@ -362,7 +362,7 @@ async def test_a_part_has_its_lifespan_and_its_limits_and_can_be_streamed() -> N
     async with client(agent) as remote:
         assert (await remote.send("x")).text == "statex"
         task = await remote.send("x", return_immediately=True)
-        await remote.advance(600)  # it waits for room, but not for a day
+        await remote.advance(600)  # the call waits for its limit, but not for a day
         assert (await remote.get(task.id)).state is TaskState.FAILED
     assert events == ["opened", "closed"]
 
@@ -385,7 +385,7 @@ async def test_a_text_of_a_caller_is_no_agent_of_the_process() -> None:
 
 @pytest.mark.slow
 async def test_a_part_reads_no_file_that_the_caller_does_not_own(tmp_path: Path) -> None:
-    """Also if the caller names the address of somebody else's."""
+    """This holds even if the message gives the address of another caller's file."""
     inner = Agent("Inner")
 
     @inner.skill
@@ -413,7 +413,7 @@ async def test_a_part_reads_no_file_that_the_caller_does_not_own(tmp_path: Path)
 
 
 def front_of_message(used: Agent) -> Agent:
-    """Return an agent that passes the whole message on."""
+    """Return an agent that passes on the whole message."""
     agent = Agent("Front", uses=[used])
 
     @agent.skill

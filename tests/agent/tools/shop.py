@@ -1,4 +1,4 @@
-"""The workshop's MCP server in a process of its own, over HTTP, and what it has done."""
+"""The workshop's MCP server in its own process, over HTTP, with a journal of its actions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SCRIPT = Path(__file__).with_name("shop_server.py")
 
 
 class Shop(NamedTuple):
-    """The server's address, its journal and its process. ``go`` lets ``order`` end."""
+    """The server's address, journal and process. ``order`` ends when the file ``go`` exists."""
 
     url: str
     journal: Path
@@ -21,18 +21,18 @@ class Shop(NamedTuple):
 
     @property
     def did(self) -> list[str]:
-        """What it has done."""
+        """The actions in the journal."""
         return self.journal.read_text("utf-8").splitlines() if self.journal.exists() else []
 
     def forget(self) -> None:
-        """Begin a new journal."""
+        """Start a new journal."""
         self.journal.unlink(missing_ok=True)
         self.go.unlink(missing_ok=True)
         Path(f"{self.journal}.asked").unlink(missing_ok=True)
 
     @property
     def go(self) -> Path:
-        """The file for which ``order`` waits."""
+        """The file that lets ``order`` end."""
         return Path(f"{self.journal}.go")
 
 

@@ -1,6 +1,6 @@
-"""An MCP server of a workshop: over stdio, or with ``--http PORT`` over HTTP: it prints the port.
+"""An MCP server of a workshop, over stdio, or with ``--http PORT`` over HTTP: it prints the port.
 
-``JOURNAL`` names a file to which it writes a line for each thing that it does.
+``JOURNAL`` names the file to which the server appends a line for each action.
 """
 
 import asyncio
@@ -147,7 +147,7 @@ if __name__ == "__main__":
         listening = socket.socket(proto=socket.IPPROTO_TCP)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(("127.0.0.1", int(sys.argv[2])))
-        listening.listen()  # whoever reads the port connects at once
+        listening.listen()  # a client may connect as soon as it has read the port
         print(listening.getsockname()[1], flush=True)
         app = server.streamable_http_app()
         uvicorn.Server(uvicorn.Config(app, log_config=None)).run(sockets=[listening])

@@ -1,4 +1,4 @@
-"""What MCP servers must not be able to do to the agents that use them."""
+"""Attacks by MCP servers on the agents that use them: each must fail."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Answering:
-    """A server that gives every request the same answer, and counts them."""
+    """A server that gives every request the same response, and counts requests."""
 
     def __init__(self, body: bytes = b"{}", **headers: str) -> None:
         self.count = 0
@@ -80,7 +80,7 @@ MODERN = {"resultType": "complete", "ttlMs": 0, "cacheScope": "public"}
 
 
 class Speaking:
-    """A server of both protocols; ``result`` is what each call of its tools returns."""
+    """A server of both protocols; every tool call returns ``result``."""
 
     def __init__(self, result: Any, *tools: Any) -> None:
         self.result = result

@@ -1,4 +1,4 @@
-"""MCP servers that lose a session, end, or fail one request: real ones, and ones that misbehave."""
+"""MCP servers that lose a session, end, or fail a request: real servers, and misbehaving ones."""
 
 from __future__ import annotations
 

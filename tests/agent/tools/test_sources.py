@@ -1,4 +1,4 @@
-"""Sources of tools that are not MCP servers: ``turn.tools(source)``."""
+"""Tools from sources other than MCP servers: ``turn.tools(source)``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``turn.tools``: MCP servers over HTTP and stdio, in processes of their own."""
+"""``turn.tools``: MCP servers over HTTP and stdio, in their own processes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def served(
 
 
 def calling(*servers: McpServer, **options: Any) -> tuple[Agent, list[ToolResult]]:
-    """Return an agent that calls the tool that a message names, and the results."""
+    """Return an agent that calls the tool named in a message, and the list of results."""
     agent, results = Agent("Mechanic"), list[ToolResult]()
 
     @agent.skill(replies="task")
@@ -104,7 +104,7 @@ async def test_names_are_unique_and_what_is_too_much_is_refused(shop: Shop) -> N
     assert "the limit is 1,000" in seen["large"].text
 
 
-# -- remembered ----------------------------------------------------------------------------------
+# -- stored results ------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -147,7 +147,7 @@ async def test_a_server_that_asks_only_once_is_not_called_again_after_a_crash(
     assert "not known whether it was executed" in results[-1].text
 
 
-# -- where it goes -------------------------------------------------------------------------------
+# -- processes and threads -----------------------------------------------------------------------
 
 
 @pytest.mark.slow

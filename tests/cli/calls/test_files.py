@@ -1,4 +1,4 @@
-"""Files on the command line: uploaded when they are large, saved when they are asked for."""
+"""Files on the command line: large ones are uploaded; files in answers are saved on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A message to a task that waits: what the command shows is the turn that took the message."""
+"""A message to a task that waits: the command shows the turn that processes this message."""
 
 import pytest
 

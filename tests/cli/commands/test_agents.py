@@ -1,4 +1,4 @@
-"""``parley agents search`` and ``show``: what a registry lists, shown safely."""
+"""``parley agents search`` and ``show``: safe output of a registry's entries."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_found_file_does_not_decide_how_a_registry_is_asked(parley, tmp_path, 
         assert secret not in ran.stderr
     monkeypatch.setenv("PARLEY_REGISTRY_BEARER", "token-1")
     assert parley(*asked).status == 2
-    assert parley(*asked, "--no-insecure").status == 3  # said by the user: tried, and not there
+    assert parley(*asked, "--no-insecure").status == 3  # the user's own flag counts; unreachable
 
 
 def test_show_has_what_is_known_of_one_agent(parley, catalog):

@@ -1,4 +1,4 @@
-"""``parley auth``: logging in once, and every later command has the credentials."""
+"""``parley auth``: after one login, all later commands have the credentials."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPENID = "/.well-known/openid-configuration"
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch) -> Path:
-    """The folder where logins are kept."""
+    """The folder of stored logins."""
     monkeypatch.setenv(STORAGE, "file")
     monkeypatch.setenv(FOLDER, str(tmp_path / "logins"))
     for name in (PASSPHRASE, "PARLEY_CLIENT_SECRET", "PARLEY_TOKEN", "DISPLAY", "BROWSER"):
@@ -57,7 +57,7 @@ def sent(parley: Any, agent: Any) -> dict[str, str]:
 
 
 class Approver:
-    """Somebody who approves each code as soon as there is one."""
+    """A thread that approves each code as soon as the code exists."""
 
     def __init__(self, issuer: Issuer) -> None:
         self._over = threading.Event()
@@ -78,9 +78,7 @@ class Approver:
 
 @pytest.mark.slow
 def test_a_login_with_a_code_is_kept_and_attached(parley, agent, issuer, folder):
-    """A2ACLI_AUTH_005, A2ACLI_AUTH_007, A2ACLI_AUTH_010: OpenID Connect, with nothing but the
-    address.
-    """
+    """A2ACLI_AUTH_005, A2ACLI_AUTH_007, A2ACLI_AUTH_010: OpenID Connect, given the address only."""
     requiring(agent, openid(issuer), "read")
     with Approver(issuer):
         ran = parley("auth", "login", agent.url)

@@ -27,7 +27,7 @@ KEYS = new_keys("k-1")
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """A folder with a signed card, one without a signature, one that was changed, and the keys."""
+    """A folder with cards (signed, unsigned, changed after signing) and the keys."""
     card = versions.write_card(CARD, "1.0")
     signed = sign_card(card, KEYS.signers, jku="https://a.example/.well-known/jwks.json")
     (tmp_path / "signed.json").write_bytes(signed)
@@ -94,7 +94,7 @@ def test_the_environment_requires_signatures_too(
 def test_a_file_that_was_found_takes_no_requirement_back(
     parley: Any, files: Path, monkeypatch: Any
 ) -> None:
-    """A folder may come from somebody else, with settings in it."""
+    """A folder may come from an attacker, with settings in it."""
     own = files / ".config" / "a2a-cli" / ".env"
     own.parent.mkdir(parents=True)
     own.write_text("A2ACLI_REQUIRE_SIGNATURE=true\nA2ACLI_CARD_KEYS=keys.json\n")
@@ -141,7 +141,7 @@ SIGNING_KEYS, PUBLIC, SIGNING_CARD = "keys.json", "public.json", "./card.json"
 
 @pytest.fixture
 def keys(tmp_path):
-    """A key file, and its public half beside it."""
+    """A key file; its public half is in the same folder."""
     path = key_file(
         tmp_path / SIGNING_KEYS, private_jwk("ES256", kid="one"), private_jwk("EdDSA", kid="two")
     )
@@ -226,7 +226,7 @@ def test_nothing_private_is_in_a_signed_card(parley, tmp_path, keys):
         assert key["d"] not in ran.stdout + ran.stderr
 
 
-# -- ``parley keys share``: a server gets the keys of those who sign messages ----------------------
+# -- ``parley keys share``: a server gets the public keys of message signers -----------------------
 
 
 def test_a_sender_and_its_server_share_a_secret(tmp_path, parley):

@@ -1,4 +1,4 @@
-"""``parley catalog``: what is shown and checked, and the DNS records that lead to it."""
+"""``parley catalog``: ``show``, ``check``, and the DNS records that lead to a catalog."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def tell(text: str) -> str:
 
 @contextmanager
 def running(app) -> Iterator[str]:
-    """Serve an app in a thread of its own."""
+    """Serve an app in a thread."""
     addresses: list[str] = []
     started, stop = threading.Event(), threading.Event()
 
@@ -276,7 +276,7 @@ def test_records_that_lead_nowhere_are_refused(parley, tmp_path, words, said):
 
 
 def test_signatures_are_verified(parley):
-    """What registries would reject is an error: a changed manifest, a changed card."""
+    """An error is reported for a changed manifest and a changed card, as registries reject both."""
     keys = new_keys("first")
     identifier = "urn:air:agent.localhost:agent:time"
     manifest = ManifestSigner(keys, None).sign(manifest_of(identifier, "agent.localhost"))

@@ -1,4 +1,4 @@
-"""``parley conformance``: what it prints and writes, and its exit status."""
+"""``parley conformance``: its output, its files, and its exit status."""
 
 from __future__ import annotations
 
@@ -49,4 +49,4 @@ def test_the_agent_gets_the_credentials_of_every_command(parley, monkeypatch):
     with running(house.asgi(agent, drain=0.0, middleware=[listening])) as address:
         assert parley("conformance", "server", address, *ONLY).status == 0
     assert b"Bearer token-of-ada" in heard
-    assert heard[0] != b"Bearer token-of-ada"  # nobody asks for it before the card is read
+    assert heard[0] != b"Bearer token-of-ada"  # the first request fetches the card

@@ -1,4 +1,4 @@
-"""``parley demo``: everything once, for a pipe and for a terminal."""
+"""``parley demo``: each feature once, for a pipe and for a terminal."""
 
 import os
 import re
@@ -60,7 +60,7 @@ def test_a_terminal_gets_colour_and_an_artifact_that_grows_in_place(tmp_path):
     while True:
         try:
             piece = os.read(ours, 65536)
-        except OSError:  # how Linux says that the other side is gone
+        except OSError:  # Linux reports a closed terminal this way
             break
         if not piece:
             break
@@ -69,7 +69,7 @@ def test_a_terminal_gets_colour_and_an_artifact_that_grows_in_place(tmp_path):
     assert demo.wait(15) == 0
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
     assert b"\x1b[1m" in shown
-    assert b"\x1b[1A" in shown  # the frame is drawn again, further up
+    assert b"\x1b[1A" in shown  # the cursor moves up, and the frame is drawn again
     assert "● completed" in text
     assert "▀▀▀" in text
     assert "Traceback" not in text

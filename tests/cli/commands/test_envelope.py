@@ -1,4 +1,4 @@
-"""``parley envelope``: requests, streams and what comes by itself, as text and as JSON."""
+"""``parley envelope``: requests, streams and unsolicited messages, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ agent = Agent("Desk", description="Answers", version="1.0.0")
 
 
 class Search(msgspec.Struct):
-    """What to look for."""
+    """The input of a search."""
 
     query: str
 

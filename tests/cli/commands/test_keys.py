@@ -1,4 +1,4 @@
-"""``parley keys``: keys are created, listed, revoked and rotated, beside a server too."""
+"""``parley keys``: keys are created, listed, revoked and rotated, also while a server runs."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_key_is_rotated_with_an_overlap(parley, shop):
     assert new["replaces"]["id"] == old["id"]
     assert new["replaces"]["state"] == "valid"
     assert new["replaces"]["expiresAt"] < old["expiresAt"] <= new["expiresAt"]
-    # A whole key names itself, too.
+    # A whole key works in place of its id.
     assert parley("keys", "revoke", new["key"], *STORE).field("Id") == new["id"]
     ran = parley("keys", "rotate", new["id"], *STORE)
     assert ran.status == 1
@@ -112,7 +112,7 @@ def address(said: str) -> str:
 
 
 def call(url: str, key: str, *, query: bool = False) -> str:
-    """Return the answer to a message, or the status of its refusal."""
+    """Return the response to a message, or the status of its rejection."""
     message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi"}]}
     request = urllib.request.Request(
         f"{url}/message:send" + (f"?k={key}" if query else ""),

@@ -1,4 +1,4 @@
-"""Commands that a started server prints: each works as it is printed."""
+"""Commands that a starting server prints: each works exactly as printed."""
 
 import os
 import re
@@ -43,7 +43,7 @@ async def news(turn: Turn) -> str:
 
 
 def run(command: str, folder: Path) -> str:
-    """Run a printed command in another shell, and return its output."""
+    """Run a printed command in a separate shell, and return its output."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("A2ACLI_", "PARLEY_"))}
     ran = subprocess.run(
         command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, timeout=60

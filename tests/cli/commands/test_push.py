@@ -1,4 +1,4 @@
-"""``parley push listen`` prints what arrives at a webhook, and why something is refused."""
+"""``parley push listen`` prints the requests to a webhook, and the reason for each rejection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``parley registry serve``, and ``parley agents publish`` and its siblings."""
+"""``parley registry serve``, ``parley agents publish`` and its sibling commands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
     [
         ("10.0.0.7", "https://10.0.0.7:9010"),
         ("::1", "https://[::1]:9010"),
-        # Two registries that listen on all addresses are not one.
+        # An address that means all interfaces identifies no registry.
         ("0.0.0.0", None),
         ("::", None),
     ],
@@ -35,7 +35,7 @@ def test_a_registry_is_known_by_an_address_that_others_reach(host: str, address:
     assert reached_at(options) == address
 
 
-# -- ``parley agents publish`` and its siblings, against a registry that is served -----------------
+# -- ``parley agents publish`` and its sibling commands, with a running registry -------------------
 
 
 ONE = f"urn:air:{PUBLISHER}:test:one"
@@ -76,7 +76,7 @@ def file(tmp_path) -> str:
 
 @pytest.fixture
 def web(tmp_path) -> Iterator[tuple[str, object]]:
-    """A site whose document a test writes."""
+    """A site, and the file of the document that it serves; the test writes the file."""
     folder = tmp_path / "site"
     (folder / ".well-known").mkdir(parents=True)
 
@@ -114,7 +114,7 @@ def test_a_domain_is_proved_and_its_entries_published_and_withdrawn(parley, regi
     assert ran.status == 0, ran.stderr
     assert "is proved by well-known" in ran.stderr
     ran = parley("agents", "publish", file, *ada)
-    assert ran.status == 1  # one of them is somebody else's
+    assert ran.status == 1  # an entry belongs to another publisher
     assert "State: listed" in ran.stdout
     assert "has not proved elsewhere.example" in ran.stdout
     ran = parley("agents", "published", *ada)

@@ -1,4 +1,4 @@
-"""``parley send``: what goes out, what is waited for, what is shown."""
+"""``parley send``: the message sent, the waiting, and the output."""
 
 import io
 import sys
@@ -167,7 +167,7 @@ def test_a_context_is_continued_with_a_new_task(parley, agent):
 
 def test_a_task_is_continued_by_its_id_with_or_without_its_context(parley, agent):
     """A2ACLI_INTERACT_002"""
-    # The task that opens the stream still shows the question that is just being answered.
+    # The first event of the stream is the task with its old question.
     opened = {"task": task("INPUT_REQUIRED", "When?")}
     agent.says("SendStreamingMessage", Answer(events=[opened, status_update("COMPLETED")]))
     agent.says("GetTask", DONE)
@@ -342,5 +342,5 @@ def test_a_task_too_large_to_be_kept_is_streamed_whole_and_else_asked_for(
     assert parley("send", "go", "-a", agent.url).field("Status") == "Done."
     agent.says("GetTask", Answer(error={"code": -32603, "message": "it broke"}))
     ran = parley("send", "go", "-a", agent.url)
-    assert (ran.status, ran.stdout) == (1, "")  # not as a task that made nothing
+    assert (ran.status, ran.stdout) == (1, "")  # not shown as an empty task
     assert "it broke" in ran.stderr

@@ -1,4 +1,4 @@
-"""``parley serve``: agents from files, and what is said when they cannot be served."""
+"""``parley serve``: agents from files, and the errors if a file cannot be served."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""``parley serve``: HTTPS, and who may call."""
+"""``parley serve``: HTTPS, and the callers that are allowed."""
 
 import json
 import os

@@ -84,7 +84,7 @@ def test_a_killed_server_forgets_no_message_that_it_admitted(tmp_path):
     codes = []
     with Running(words, tmp_path) as server:
         url = re.search(r"address +(http://\S+)", server.until("Ctrl-C stops the server"))[1]
-        codes.append(_answer(url, sent))  # it names no target
+        codes.append(_answer(url, sent))  # the message names no target
         sent = write_message(sign_message(message("shop", target="clock"), key))
         codes.append(_answer(url, sent))
         server.process.kill()
@@ -95,7 +95,7 @@ def test_a_killed_server_forgets_no_message_that_it_admitted(tmp_path):
 
 
 def _answer(url: str, body: bytes) -> str:
-    """Return the code of an error, or the status."""
+    """Return the code of an error, or the status of a success."""
     request = urllib.request.Request(f"{url}/envelope", body, {"content-type": "application/json"})
     try:
         with urllib.request.urlopen(request, timeout=15) as answer:
@@ -105,7 +105,7 @@ def _answer(url: str, body: bytes) -> str:
     return payload["error"]["code"] if "error" in payload else payload["status"]
 
 
-# -- what ``parley serve`` says about the services that it uses, and never says --------------------
+# -- messages of ``parley serve`` about its services, and the secrets that they leave out ----------
 
 
 POSTGRES_AGENT = '''
@@ -123,7 +123,7 @@ async def work(turn: Turn) -> str:
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Callable[..., Running]:
-    """Starts the command."""
+    """Return a function that starts the command."""
     (tmp_path / "mover.py").write_text(POSTGRES_AGENT)
     return lambda *options: Running(["serve", "mover.py", "--port", "0", *options], tmp_path)
 
@@ -161,4 +161,4 @@ def test_wrong_tenants_are_said_in_a_line(files, parley, flags, words):
     assert "Traceback" not in ran.stderr
 
 
-# -- ``parley serve``: what it asks of webhooks ----------------------------------------------------
+# -- ``parley serve``: its requirements for webhooks -----------------------------------------------

@@ -86,7 +86,7 @@ STORE = ("--store", "sqlite:///shop.db")
 
 
 def recorded(parley):
-    return parley("audit", "--json", *STORE).lines[1:]  # after the migration
+    return parley("audit", "--json", *STORE).lines[1:]  # the first entry is the migration
 
 
 @pytest.mark.slow
@@ -128,5 +128,5 @@ def test_nothing_is_done_that_could_not_be_recorded(parley, tmp_path, monkeypatc
         assert (ran.status, "memory:" in ran.stderr) == (2, True)
     assert (tmp_path / FILE).read_bytes() == before
     assert not (tmp_path / "new.json").exists()
-    monkeypatch.setenv("PARLEY_STORE", "memory:")  # of a server, which records its own acts
+    monkeypatch.setenv("PARLEY_STORE", "memory:")  # a server's setting, not the command's
     assert parley("keys", "rotate", FILE).status == 0

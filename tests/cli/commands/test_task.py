@@ -1,4 +1,4 @@
-"""``parley task``: one look, waiting, following, canceling, listing."""
+"""``parley task``: get, wait, follow, cancel and list."""
 
 import base64
 
@@ -34,7 +34,7 @@ def test_a_task_is_shown_with_its_artifacts_and_its_history_on_request(parley, a
 def test_a_task_is_canceled_and_the_state_that_follows_is_reported(parley, agent):
     """A2ACLI_TASK_CANCEL_001"""
     agent.says("CancelTask", Answer(result=task("CANCELED")))
-    for _ in range(2):  # idempotent: the second time says the same
+    for _ in range(2):  # idempotent: the second call gives the same output
         ran = parley("task", "cancel", TASK_ID, "-a", agent.url, "--metadata", '{"why": "no"}')
         assert ran.status == 0
         assert ran.field("State") == "TASK_STATE_CANCELED"

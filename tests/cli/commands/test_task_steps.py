@@ -1,4 +1,4 @@
-"""Commands on a task that waits: an event, a credential, a webhook."""
+"""Commands on a task that waits for an event, a credential or a webhook."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_it_goes_nowhere_else(parley, agent, typed):
     assert TOKEN not in ran.stderr
 
 
-# -- ``parley complete``: an event is completed by hand --------------------------------------------
+# -- ``parley complete``: a user completes an event by hand ----------------------------------------
 
 
 STORE = ("--store", "sqlite:///shop.db")

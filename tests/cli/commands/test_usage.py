@@ -1,4 +1,4 @@
-"""``parley usage``, and the options of ``parley serve`` that say how much."""
+"""``parley usage``, and the usage and limit options of ``parley serve``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def ask(text: str) -> str:
 
 @pytest.fixture
 def shop(tmp_path):
-    """A store with some usage."""
+    """A store with some usage records."""
     SqliteAdmin(tmp_path / "shop.db").migrate()
 
     async def add() -> None:

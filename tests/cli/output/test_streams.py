@@ -1,4 +1,4 @@
-"""The output contract: streams, formats, errors and exit statuses."""
+"""The output contract: stdout and stderr, formats, errors and exit statuses."""
 
 import json
 import re
@@ -51,7 +51,7 @@ def test_every_response_about_a_task_names_it_and_stays_apart_from_diagnostics(
 
 def test_json_is_one_document_the_terminal_object(parley, working_agent, monkeypatch):
     """A2ACLI_OUT_002"""
-    monkeypatch.setenv("A2ACLI_STREAM", "true")  # must change nothing
+    monkeypatch.setenv("A2ACLI_STREAM", "true")  # has no effect here
     ran = parley("send", "go", "-a", working_agent.url, "-o", "json")
     assert ran.document == {"task": task(text="Done.")}
     ran = parley("task", "get", TASK_ID, "-a", working_agent.url, "-o", "json")

@@ -1,4 +1,4 @@
-"""The text format, what an agent said in it, and what stays out of it."""
+"""The text format: an agent's content is labelled, and credentials are left out."""
 
 import io
 import json
@@ -70,7 +70,7 @@ def test_a_command_is_on_one_line_and_reads_as_it_was_meant():
     )
 
 
-# -- what an agent said, as labelled text ----------------------------------------------------------
+# -- content from an agent, as labelled text -------------------------------------------------------
 
 
 def said(*parts, role=Role.AGENT):

@@ -1,4 +1,4 @@
-"""Settings: where a value comes from, and what is said about one that makes no sense."""
+"""Settings: their sources, and the errors about invalid values."""
 
 import os
 
@@ -66,7 +66,7 @@ def test_configuration_is_found_shown_and_never_written(parley, tmp_path, monkey
 
 @pytest.mark.skipif(os.name != "posix", reason="file modes say nothing here")
 def test_one_file_does_not_name_another(parley, tmp_path, monkeypatch):
-    """It would not be read, and ``config show`` would say that it is."""
+    """The second file would not be read, although ``config show`` would list the setting."""
     monkeypatch.chdir(tmp_path)
     file = tmp_path / ".env"
     file.write_text("A2ACLI_CONFIG=other.env\n")
@@ -122,7 +122,7 @@ def test_settings_may_stand_before_the_command(parley, agent):
     assert ran.document == task()
 
 
-# -- where a setting's value comes from, and what is said about one that makes no sense ------------
+# -- the source of a setting's value, and the errors about invalid values --------------------------
 
 
 def settings(flags=None, **environment):
@@ -149,7 +149,7 @@ def test_a_found_file_does_not_decide_how_a_registry_gets_its_credentials(
     redirect = resolve({}, found, asks_registry=True).credential_redirect
     assert redirect is not None
     assert "for the registry is not from this file" in str(redirect)
-    assert resolve({}, found).credential_redirect is None  # nobody asks the registry
+    assert resolve({}, found).credential_redirect is None  # the registry is not asked
     assert resolve({"agent_card": "urn:air:a.example:b"}, found).credential_redirect is not None
 
 
@@ -236,7 +236,7 @@ def test_a_dotenv_file_is_read_as_people_write_it():
     }
 
 
-# --  ----------------------------------------------------------------------------------------------
+# -- durations -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("written", ["2s", "500ms", "1m", "90s", "2h", "1.5s"])

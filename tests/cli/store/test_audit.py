@@ -1,4 +1,4 @@
-"""``parley audit``: shows, exports, verifies and prunes who did what."""
+"""``parley audit``: shows, exports, verifies and prunes the audit log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STORE = ("--store", "sqlite:///shop.db")
 
 @pytest.fixture
 def shop(parley, tmp_path):
-    """A store with some acts."""
+    """A store with some audit records."""
     assert parley("store", "migrate", *STORE).status == 0
     for owner in ("ada", "bob"):
         assert parley("keys", "create", "--owner", owner, *STORE).status == 0
@@ -105,7 +105,7 @@ def test_an_export_is_verified_by_anybody(parley, shop):
     assert anchor == f"{len(lines)}:{previous}"
     assert Path("audit.jsonl").stat().st_mode & 0o077 == 0
     assert parley("audit", "verify", "audit.jsonl", "--anchor", anchor).status == 0
-    assert parley("audit", "export", "audit.jsonl", *STORE).status == 2  # it is there already
+    assert parley("audit", "export", "audit.jsonl", *STORE).status == 2  # the file exists already
     piped = parley("audit", "export", "-", *STORE)
     assert piped.stdout.splitlines() == lines
     assert anchor in piped.stderr
@@ -157,7 +157,7 @@ def test_an_address_is_no_file_to_export_to(parley, shop):
 
 
 class Moments:
-    """A store whose facts become visible in steps, one each time that it is read."""
+    """A store whose audit entries become visible in steps: one step per read."""
 
     name = "moments"
 

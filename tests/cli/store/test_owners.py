@@ -1,4 +1,4 @@
-"""``parley store migrate --issuer``: what belongs to plain ids belongs to those of an issuer."""
+"""``parley store migrate --issuer``: records of callers without an issuer get an issuer."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_an_issuer_that_is_none_is_refused(parley, shop, options, words):
 
 @pytest.mark.slow
 def test_a_file_of_before_there_were_issuers_is_taken_up(parley, tmp_path):
-    """One that the version wrote that kept no callers: bob's, who has an issuer from now on."""
+    """A version that stored no callers wrote this file; its owner bob now gets an issuer."""
     store = ("--store", "sqlite:///old.db")
     shutil.copy(BEFORE, tmp_path / "before.jsonl")
     ran = parley("store", "import", "before.jsonl", *store)
@@ -82,9 +82,9 @@ def test_a_file_of_before_there_were_issuers_is_taken_up(parley, tmp_path):
 
 
 async def go_on(path: Path, bob: Caller) -> tuple[str, str, int]:
-    """Repeat a message of then, and ask a question of the task that waits.
+    """Repeat an old message, and ask a question of the waiting task.
 
-    Return who the agent then speaks with, and how many tasks there are.
+    Return the caller that the agent sees, and the number of tasks.
     """
     agent = Agent("Desk", retention=Retention(history=True))
 

@@ -1,4 +1,4 @@
-"""``parley store``: what is said of a store, and what is done to it."""
+"""``parley store``: commands that show and change a store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOW = 1_800_000_000_000
 
 
 async def fill(path: Path) -> None:
-    """Make a store: of one agent two tasks that ended, one that waits, one with work left."""
+    """Fill a store: an agent has two ended tasks and a waiting one; another has unfinished work."""
     moments = [NOW]
     store = SqliteTaskStore(path, clock=lambda: moments[0])
     await store.open(lambda records: None)

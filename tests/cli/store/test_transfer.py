@@ -1,4 +1,4 @@
-"""From a SQLite file to PostgreSQL, with everything that is under way."""
+"""A move from a SQLite file to PostgreSQL keeps all unfinished work."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def work(turn: Turn) -> str:
 
 
 class Hooks:
-    """A webhook that keeps what it was told."""
+    """A webhook receiver that keeps the delivered events."""
 
     def __init__(self) -> None:
         told: Queue[dict] = Queue()
@@ -65,7 +65,7 @@ class Hooks:
         self.url = f"http://127.0.0.1:{self.server.server_port}/hook"
 
     def until(self, words: str) -> list[str]:
-        """What was told up to what holds ``words``."""
+        """Return the deliveries up to the first that contains ``words``."""
         found: list[str] = []
         while not found or words not in found[-1]:
             found.append(json.dumps(self.told.get(timeout=BOUND)))
@@ -117,10 +117,10 @@ def test_tasks_streams_and_webhooks_go_on_after_the_move(parley, hooks, tmp_path
         url = address(server.until("Ctrl-C stops the server"))
         ran = parley("task", "get", working, "-a", url, "--wait", "--poll-interval", "50ms")
         assert ran.field("State") == "TASK_STATE_COMPLETED"
-        # The webhook hears of what follows, and not again of what it was told.
+        # The webhook gets the later events, and the completion once.
         told = "".join(hooks.until("TASK_STATE_COMPLETED"))
         assert told.count("TASK_STATE_COMPLETED") == 1
-        # What was answered before is answered still, and the answer arrives where it was asked.
+        # The question from before the move accepts its answer.
         ran = parley("send", "-a", url, "--task-id", asked["id"], "the blue one")
         assert "took the blue one" in ran.stdout, ran.stderr
         ran = parley("store", "status", "--store", postgres_url)

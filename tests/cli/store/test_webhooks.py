@@ -1,4 +1,4 @@
-"""``parley store webhooks``: which are suspended, and having them told again."""
+"""``parley store webhooks``: list the suspended webhooks, and resume their deliveries."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def suspended(id: str, note: str = "it answers with HTTP 500, 9 times in a row")
 
 
 async def fill(store: TaskStore, tasks: int = 3) -> None:
-    """Keep tasks of two agents, each with a webhook that is told and two that are suspended."""
+    """Store tasks of two agents; each task has one active and two suspended webhooks."""
     await store.open(lambda records: None)
     for n in range(tasks):
         agent, tenant = ("shop", "") if n else ("bank", "acme")
@@ -140,11 +140,11 @@ def test_all_are_resumed(parley, url):
     assert parley("store", "status", "--store", url).field("Webhooks") == "9 active"
 
 
-# -- while a server has the store ----------------------------------------------------------------
+# -- while a server has the store open -----------------------------------------------------------
 
 
 async def run(*arguments: str, cwd: Path) -> dict:
-    """Return what the command says, run by a process of its own."""
+    """Return the command's output, from a separate process."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "parley.cli", "store", "webhooks", *arguments, "-o", "json",
         stdout=asyncio.subprocess.PIPE, cwd=cwd,

@@ -1,4 +1,4 @@
-"""No test reads or writes the logins of whoever runs it."""
+"""Tests use a login folder of their own, never the logins of the user who runs them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parley.client.auth.storage import FOLDER, PASSPHRASE, STORAGE, LoginStorage
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder where logins are kept."""
+    """The folder of stored logins."""
     monkeypatch.setenv(STORAGE, "file")
     monkeypatch.setenv(FOLDER, str(tmp_path / "logins"))
     monkeypatch.delenv(PASSPHRASE, raising=False)

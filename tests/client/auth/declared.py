@@ -1,4 +1,4 @@
-"""Agents that want tokens of the issuer for tests, and what they were sent."""
+"""Agents that require tokens of the test issuer, and the tokens that they received."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ AUDIENCE = "bank"
 
 
 class Tokens(Scheme):
-    """Takes tokens of an issuer, and declares whatever a test wants."""
+    """Accepts tokens of an issuer, and declares any scheme that a test needs."""
 
     def __init__(self, issuer: Issuer, declared: SecurityScheme, name: str = "tokens") -> None:
         self.name = name
@@ -103,7 +103,7 @@ def oauth(issuer: Issuer, flow: str, *, metadata: bool = False, **urls: str) -> 
 
 
 def bank(tokens: Scheme, *, needs: Sequence[str] = ()) -> Agent:
-    """Return an agent that wants a token, with a skill and an operation that want more."""
+    """Return an agent that requires a token; one skill and one operation require more scopes."""
     security = tokens.with_scopes(*needs)
     agent = Agent(
         "Bank",

@@ -1,4 +1,4 @@
-"""From a card to a token: attached over every binding, cached, renewed, and never in a loop."""
+"""From a card to a token: sent over every binding, cached, renewed, never requested in a loop."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_a_token_is_got_once_and_renewed_after_a_refusal(
             assert (await agent.send("how much")).text == "service: 42"
             assert [event async for event in agent.stream("how much")]
             assert issuer.requests["token"] == 1
-            # The agent does not take the token any more, though it has not expired.
+            # The agent rejects the token, although the token has not expired.
             tokens.refused = set(tokens.seen)
             assert (await agent.send("how much")).text == "service: 42"
             assert issuer.requests["token"] == 2
@@ -104,7 +104,7 @@ async def test_a_skill_gets_its_scopes_before_it_is_called(issuer: Issuer) -> No
 async def test_a_step_up_challenge_is_answered_once(
     issuer: Issuer, binding: str, version: str
 ) -> None:
-    """An operation's scopes are not on the card: only the refusal says that they are needed."""
+    """A card does not list the scopes of an operation: only the rejection names them."""
     if not is_supported(binding):
         pytest.skip(f"{binding} is not installed")
     tokens = Tokens(issuer, openid(issuer))
@@ -116,7 +116,7 @@ async def test_a_step_up_challenge_is_answered_once(
             canceled = await agent.cancel(asked.id)
             assert canceled.state.name == "CANCELED"
             seen, asked_for = len(tokens.seen), issuer.requests["token"]
-            # From then on the wider token is sent at once.
+            # Later calls send the wider token at once.
             again = await agent.send("now", metadata={"skill": "pay"})
             await agent.cancel(again.id)
             assert len(tokens.seen) == seen + 2
@@ -145,13 +145,13 @@ async def test_a_token_is_renewed_before_it_expires(issuer: Issuer) -> None:
         now = issuer.lifetime * 0.5
         await agent.send("hi")
         assert issuer.requests["token"] == 1
-        now = issuer.lifetime * 0.95  # it lives, but not for long
+        now = issuer.lifetime * 0.95  # valid, but not for long
         await agent.send("hi")
         assert issuer.requests["token"] == 2
     assert not tokens.refused
 
 
-# -- the choice -----------------------------------------------------------------------------------
+# -- the choice of a flow and a credential --------------------------------------------------------
 
 
 def declaring(url: str, schemes: dict[str, Any], *requirements: dict[str, Any]) -> dict[str, Any]:

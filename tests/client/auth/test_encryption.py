@@ -1,4 +1,4 @@
-"""Credentials and TLS: nothing secret in the clear, and certificates where they belong."""
+"""Credentials and TLS: no secret over plain text; client certificates go to trusted origins."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_no_credentials_go_out_unencrypted(given: dict[str, Any]) -> None:
 
 @pytest.fixture(scope="session")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An authority, and the certificates of a server and a client that it issued."""
+    """An authority, and the certificates that it issued for a server and a client."""
     folder = tmp_path_factory.mktemp("authority")
 
     def openssl(*arguments: str) -> None:
@@ -77,7 +77,7 @@ def server_side(files: Path, *, asks: bool) -> ssl.SSLContext:
 
 
 class Site:
-    """An agent that notes who called: the name on the client's certificate."""
+    """An agent that records each caller's name from the client certificate."""
 
     def __init__(self) -> None:
         self.names: list[str | None] = []
@@ -136,8 +136,8 @@ async def test_a_certificate_is_shown_over_grpc_too(files: Path, given: str) -> 
         there = card(f"https://127.0.0.1:{Origin.of_grpc(own_url).port}", **schemes, **needs)
         there["supportedInterfaces"][0]["protocolBinding"] = "GRPC"
         async with parley.connect(there, **options) as agent:
-            assert (await agent.send("hi")).text == "localhost"  # a name in the certificate
-        # Its port is another origin, and does not see the certificate without being trusted.
+            assert (await agent.send("hi")).text == "localhost"  # the name in the certificate
+        # The gRPC port is another origin, and gets the certificate only if that origin is trusted.
         with pytest.raises(OriginNotTrusted):
             await parley.connect(url, binding="GRPC", **options)
 
@@ -183,7 +183,7 @@ def test_files_that_cannot_be_used_are_refused_at_once(files: Path, tmp_path: Pa
 
 
 class Tunnels:
-    """A proxy that answers CONNECT, and passes everything on to one port of this machine."""
+    """A proxy that answers CONNECT, and forwards everything to one port of this machine."""
 
     def __init__(self, port: int = 0) -> None:
         self.to = port
@@ -242,7 +242,7 @@ async def test_a_proxy_carries_grpc_but_not_to_this_machine(
         [head] = tunnels.heads
         assert head.startswith("CONNECT agent.example:50051 ")
         assert "proxy-authorization: basic " in head.lower()
-        # Nor is a proxy of the environment asked, which the caller did not name.
+        # A proxy from the environment, which the caller did not name, is not used either.
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{port}")
         monkeypatch.setenv("grpc_proxy", f"http://127.0.0.1:{port}")
         async with parley.connect(url, **options) as remote:

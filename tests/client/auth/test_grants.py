@@ -1,4 +1,4 @@
-"""The flows: how each gets a token, and what it refuses to do for one."""
+"""OAuth flows: how each flow gets a token, and the unsafe requests that it rejects."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def issuer() -> AsyncIterator[Issuer]:
 
 
 class Browser:
-    """A browser that follows what it is sent to; ``change`` changes where it comes back to."""
+    """A browser that follows redirects; ``change`` alters the redirect back to the client."""
 
     def __init__(self, change: Any = None, *, opens: bool = True) -> None:
         self.pages: list[str] = []
@@ -80,7 +80,7 @@ async def test_a_login_in_the_browser_gets_a_token_that_lasts(
         assert browser.asked["code_challenge_method"] == "S256"
         assert browser.asked["redirect_uri"].startswith("http://127.0.0.1:")
         assert set(browser.asked["scope"].split()) == {"openid", "offline_access"}
-        # It is renewed without the browser, and the refresh token is replaced.
+        # The token is renewed without the browser, and the refresh token is replaced.
         tokens.refused = set(tokens.seen)
         assert (await agent.send("hi")).text == "ada: 42"
         tokens.refused = set(tokens.seen)
@@ -120,7 +120,7 @@ async def test_a_card_cannot_have_the_code_of_one_issuer_sent_to_another(issuer:
         async with served(bank(tokens)) as url, parley.connect(url, auth=given) as agent:
             with pytest.raises(auth.TokenRefused, match=r"different origins|is not used"):
                 await agent.send("hi")
-        # Nor by its own metadata.
+        # The issuer's own metadata cannot do this either.
         evil.lie(
             "discovery",
             authorization_endpoint=f"{issuer.url}/authorize",
@@ -169,11 +169,11 @@ async def test_the_listener_survives_what_is_no_request() -> None:
         writer.close()
 
 
-# -- a code ---------------------------------------------------------------------------------------
+# -- a device code --------------------------------------------------------------------------------
 
 
 class Naps:
-    """The pauses of a device login, which cost no time."""
+    """The pauses of a device login, skipped and recorded."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -219,7 +219,7 @@ async def test_a_code_that_is_denied_or_expires_ends_the_login(issuer: Issuer) -
                 assert caught.value.error == error
 
 
-# -- an exchange ----------------------------------------------------------------------------------
+# -- a token exchange -----------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -263,7 +263,7 @@ async def test_a_card_leads_nobody_into_the_clients_network(
 
 
 async def test_a_task_is_given_a_token_of_an_issuer_that_the_user_names(issuer: Issuer) -> None:
-    """An issuer that only the task names stays guarded, as one that only a card names."""
+    """An issuer that only the task names stays blocked, like an issuer that only a card names."""
     asked: Any = SimpleNamespace(scheme=openid(issuer), scopes=())
     agent = Origin.of("https://agent.example")
     async with HttpTransport() as http:
@@ -316,7 +316,7 @@ async def test_what_is_no_token_is_not_sent(issuer: Issuer, answer: bytes) -> No
 async def test_a_challenge_leads_only_to_issuers_that_the_card_or_the_user_names(
     issuer: Issuer,
 ) -> None:
-    """RFC 9728: an agent cannot have a client's secret sent wherever it likes."""
+    """RFC 9728: an agent cannot choose where a client's secret is sent."""
     from parley.client.auth.authorizer import Authorizer
     from parley.client.auth.credentials import Credentials
     from parley.client.bindings.http import HttpTransport

@@ -1,4 +1,4 @@
-"""Logins that are kept: where, for whom, and how they are renewed by several programs at once."""
+"""Stored logins: where, for which agent, and how several programs renew them at once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def issuer() -> AsyncIterator[Issuer]:
 
 
 async def log_in(url: str, issuer: Issuer, tokens: Tokens, **wish: Any) -> KeptLogin:
-    """Log in as a person would, with a code that is approved at once."""
+    """Log in as a user would, with a code that is approved at once."""
     wanted = SignIn(**({"flow": "device-code", "scheme": openid(issuer)} | wish))
     async with HttpTransport() as http:
         kept = await sign_in(
@@ -62,7 +62,7 @@ async def test_a_program_takes_the_token_that_another_has_renewed(issuer: Issuer
             tokens.refused = {kept.access_token}
             await one.send("hi")
             asked = issuer.requests["token"]
-            # The other has the refresh token that was used up.
+            # The other program still holds the used refresh token.
             assert (await other.send("hi")).text == "ada: 42"
             assert issuer.requests["token"] == asked
 
@@ -143,11 +143,11 @@ async def test_a_login_goes_to_its_origin_and_nowhere_else() -> None:
         async with parley.connect(here.url) as remote:
             await remote.get("t-1")
         assert here.exchanges[-1].headers["authorization"] == f"Bearer {SECRET}"
-        # The card of that agent, now with an interface of somebody else's.
+        # The same agent's card, now with an interface at another owner's origin.
         the_card = card(there.url, **bearer)
         with pytest.raises(OriginNotTrusted):
             await parley.connect(here.url)
-        # Another agent that leads there has no login at all.
+        # Another agent whose card leads there has no login at all.
         async with parley.connect(the_card) as remote:
             await remote.get("t-1")
         assert "authorization" not in there.exchanges[-1].headers
@@ -189,7 +189,7 @@ async def test_a_refresh_token_goes_only_to_the_origin_that_gave_it(issuer: Issu
             tokens.refused = {kept.access_token}
             async with parley.connect(url) as agent:
                 assert (await agent.send("hi")).text == "ada: 42"
-        # Nor do metadata of another issuer have it sent there when the user logs out.
+        # The metadata of another issuer cannot redirect the token at logout either.
         evil.lie(
             "discovery",
             device_authorization_endpoint=f"{issuer.url}/device_authorization",

@@ -1,4 +1,4 @@
-"""What cards say of security, in every form; and OpenID Connect from end to end."""
+"""Security declarations in cards, in every form; and OpenID Connect end to end."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ async def test_the_name_of_the_header_is_the_schemes(caplog: pytest.LogCaptureFi
     assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
 
 
-# -- the two lines of the server and a login of the client: OpenID Connect from end to end ---------
+# -- two lines in the server and a login of the client: OpenID Connect end to end ------------------
 
 
 @pytest.mark.slow

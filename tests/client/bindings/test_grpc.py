@@ -1,4 +1,4 @@
-"""gRPC, calling: what is sent, what comes back, and what the ends of calls mean."""
+"""The gRPC client: its requests, its results, and the meaning of each status."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from tests.kit.waiting import let_time_pass
 pytestmark = pytest.mark.anyio
 
 HERE = Path(__file__).parents[1]
-# An authority that nobody but these tests trusts, and a key and a certificate of it for localhost.
+# An authority for these tests only, and its certificate and key for localhost.
 AUTHORITY, SIGNED = HERE / "authority.pem", HERE / "signed.pem"
 AT_ONCE = Retry(calls=2, streams=4, first=0.0, limit=0.0)
 GET, GET_TASK = GetTaskRequest(id="t-1"), BY_NAME["GetTask"]
@@ -72,7 +72,7 @@ FINAL = TaskStatusUpdateEvent(
 async def talk(
     service: Scripted, app: App | None = None, **options: Any
 ) -> AsyncIterator[RemoteAgent]:
-    """A scripted agent on our server, and a connection to it over gRPC."""
+    """A scripted agent on our server, and a gRPC connection to it."""
     app = app or app_of(service)
     async with serving(app, grpc=GrpcOptions(port=0)) as url:
         wanted = {"binding": "GRPC", "retries": AT_ONCE, **options}
@@ -103,7 +103,7 @@ async def binding(url: str, **options: Any) -> AsyncIterator[GrpcClientBinding]:
 
 @asynccontextmanager
 async def answering(answer: Any, **options: Any) -> AsyncIterator[GrpcClientBinding]:
-    """A server of another make, whose GetTask and SubscribeToTask do what a test says."""
+    """A server of another implementation; the test gives GetTask and SubscribeToTask."""
     server = grpc.aio.server()
     handlers = {
         "GetTask": grpc.unary_unary_rpc_method_handler(answer),
@@ -226,7 +226,7 @@ async def test_a_caller_that_is_cancelled_cancels_the_call():
         await asyncio.wait_for(ended.wait(), 5)
 
 
-# -- how calls end -----------------------------------------------------------------------------
+# -- the end of a call -------------------------------------------------------------------------
 
 CODE = grpc.StatusCode
 
@@ -245,7 +245,7 @@ CODE = grpc.StatusCode
         (ending(CODE.RESOURCE_EXHAUSTED, "slow down"), OverloadedError, "slow down"),
         (ending(CODE.DATA_LOSS, "no"), PeerError, "no"),
         (
-            # An old table: the reason in the details counts.
+            # An old status table: the reason in the details decides.
             ending(CODE.UNIMPLEMENTED, "no", (STATUS_KEY, write_status(TaskNotFoundError("no")))),
             TaskNotFoundError,
             "no",

@@ -1,4 +1,4 @@
-"""The transport: what goes out with a request, trust, redirects, bounds, closing."""
+"""The HTTP transport: request headers, trust, redirects, limits, closing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.kit.scripted_server import HI, Agent, Exchange, card, scripted, talk,
 pytestmark = pytest.mark.anyio
 
 
-# A key and a certificate for localhost that nobody but these tests trusts.
+# A certificate and key for localhost, trusted by these tests only.
 CERTIFICATE = Path(__file__).parents[1] / "localhost.pem"
 
 
@@ -42,7 +42,7 @@ def tls() -> ssl.SSLContext:
 
 
 async def test_a_certificate_that_nobody_vouches_for_is_refused_at_once(tls) -> None:
-    asyncio.get_running_loop().set_debug(False)  # or the server's side of it is an error too
+    asyncio.get_running_loop().set_debug(False)  # debug mode reports the server's side as an error
     async with scripted(answer, tls=tls) as server:
         async with HttpTransport() as http:
             with pytest.raises(Untrusted, match=r"certificate of https://127.* is not trusted"):
@@ -67,14 +67,14 @@ def test_what_never_left_may_always_be_sent_again_unless_it_never_will() -> None
     assert not is_worth_repeating(Timeout("late"), safe=True)
 
 
-# -- where a card's address leads, and what goes there ---------------------------------------------
+# -- redirects of a card's address, and the credentials that follow them ---------------------------
 
 
 SECRETS = {"bearer": "the-bearer", "api_key": "the-key", "headers": {"X-Secret": "the-header"}}
 
 
 def leads_to(*places: str):
-    """Redirect to one place after the other; the last stays."""
+    """Redirect to each place in order; the last place repeats."""
     left = list(places)
 
     async def handler(exchange: Exchange) -> None:
@@ -145,7 +145,7 @@ async def test_a_redirect_never_leaves_encryption() -> None:
         assert there.exchanges == []
 
 
-# -- what goes out with a request: its media type, its extensions, a caller's own headers ----------
+# -- request headers: media type, extensions, a caller's own headers -------------------------------
 
 
 ONE, TWO = "urn:example:one", "urn:example:two"
@@ -157,7 +157,7 @@ def rest_card(url: str, *extensions: str, version: str = "1.0") -> dict[str, Any
 
 
 class PlainJson:
-    """An agent that takes application/json alone, as the official Java one does."""
+    """An agent that accepts only application/json, as the official Java server does."""
 
     def __init__(self, *, takes_nothing: bool = False) -> None:
         self.sent: list[tuple[str, str]] = []
@@ -194,7 +194,7 @@ async def test_a_stream_is_asked_for_again_as_plain_json() -> None:
         assert agent.done == 1
 
 
-# Extensions that a caller's header names
+# Extensions in a caller's own header
 
 
 def named(exchange: Exchange, header: str = "a2a-extensions") -> list[str]:
@@ -247,7 +247,7 @@ def test_a_header_that_would_not_go_out_as_given_is_refused(
         connect("http://localhost:9", headers=headers)
 
 
-# Whose answer it is
+# Matching an answer to its request
 
 
 async def test_events_of_another_request_are_passed_over(caplog: pytest.LogCaptureFixture) -> None:
@@ -263,7 +263,7 @@ async def test_events_of_another_request_are_passed_over(caplog: pytest.LogCaptu
     assert "the answer has the id 77, and the request had 1" in caplog.text
 
 
-# Where a stream ends
+# The end of a stream
 
 
 FAILED = {"taskId": "t-1", "contextId": "c-1", "status": {"state": "TASK_STATE_FAILED"}}

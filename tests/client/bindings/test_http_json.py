@@ -1,4 +1,4 @@
-"""Calls over HTTP+JSON: what is sent, and what is understood."""
+"""Calls over HTTP+JSON: requests and responses."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def answering(value: Any, status: int = 200, **headers: str) -> Any:
     return answer
 
 
-# What is sent
+# Requests
 
 
 async def test_a_message_goes_out_as_the_type_of_the_protocol() -> None:
@@ -84,7 +84,7 @@ async def test_a_message_goes_out_as_the_type_of_the_protocol() -> None:
     assert (headers["traceparent"], headers["x-key"]) == ("00-1", "k")
 
 
-# What is understood
+# Responses
 
 
 async def test_a_refusal_keeps_its_details() -> None:

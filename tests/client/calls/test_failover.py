@@ -1,4 +1,4 @@
-"""Which of an agent's interfaces is called, and what happens when it cannot be."""
+"""The choice among an agent's interfaces, and failover when an interface cannot be called."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ OLD = {**ONE, "protocolVersion": "0.3"}
 
 @pytest.fixture
 def dead() -> Iterator[str]:
-    """An address at which nobody listens, and nobody else can begin to."""
+    """An address without a listener; the port stays reserved."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -66,7 +66,7 @@ def card_of(*offers: Mapping[str, str], **more: Any) -> dict[str, Any]:
 
 
 def order(*offers: Mapping[str, str], **options: Any) -> list[str]:
-    """The paths of the addresses of ``offers``, in the order in which they are called."""
+    """Return the paths of the addresses of ``offers``, in the order of the calls."""
     found = choose(read_card(_json(card_of(*offers)), "the card"), **options).candidates
     return [candidate.interface.url.rpartition("/")[2] for candidate in found]
 
@@ -77,7 +77,7 @@ def _json(value: Any) -> bytes:
 
 @asynccontextmanager
 async def line(agent: Agent, *offers: Mapping[str, str], **options: Any) -> Any:
-    """A connection to an agent with ``offers``; addresses that are paths are the agent's own."""
+    """A connection to an agent with ``offers``; an address that is a path is on its server."""
     async with scripted(agent) as server:
         there = [
             {**offer, "url": server.url + offer["url"]} if offer["url"][:1] == "/" else offer
@@ -96,7 +96,7 @@ def at(offer: Mapping[str, str], url: str, **more: str) -> dict[str, str]:
     return {**offer, "url": url, **more}
 
 
-# -- the order ------------------------------------------------------------------------------------
+# -- the order of the calls -----------------------------------------------------------------------
 
 
 OFFERS = (
@@ -155,7 +155,7 @@ def test_nothing_unencrypted_follows_what_is_encrypted() -> None:
     assert order(safe, at(REST, "http://localhost:1/here")) == ["safe", "here"]
 
 
-# -- going on with the next -----------------------------------------------------------------------
+# -- failover to the next interface ---------------------------------------------------------------
 
 
 async def test_an_interface_out_of_reach_is_left_for_the_next_for_good(
@@ -263,7 +263,7 @@ async def test_when_all_refuse_all_are_named_and_what_was_said_counts_most(dead:
 
 
 async def test_a_server_that_is_away_is_not_asked_for_another_of_its_interfaces(dead: str) -> None:
-    """It may be there again by then, and would be spoken to in another way for good."""
+    """Failover would be permanent, although the server may soon be back."""
     offers = at(ONE, f"{dead}/a"), at(REST, f"{dead}/b"), at(OLD, f"{dead}/c")
     async with line(Agent(task()), *offers) as (remote, _):
         with pytest.raises(Unreachable) as failure:

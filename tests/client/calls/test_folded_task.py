@@ -1,4 +1,4 @@
-"""What a client makes of a task: from its events, from two looks at it, and at its end."""
+"""The client's view of a task: built from events, from two reads of the task, and at its end."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_a_cut_stream_of_a_large_task_goes_on_with_the_task_as_it_stands(
         events = [event async for event in remote.stream("go")]
     tasks = [event for event in events if isinstance(event, Task)]
     assert text_of(events) == 2 * text
-    assert len(tasks) == (2 if large else 1)  # what is not known is told again
+    assert len(tasks) == (2 if large else 1)  # a task that is too large to keep is sent again
     last = fold_of(events[events.index(tasks[-1]) :])
     assert (last.state, last.artifacts[0].text) == (TaskState.COMPLETED, 2 * text)
 
@@ -94,7 +94,7 @@ def boundaries_of(log) -> list[int]:
     return boundaries(LogAgent(log, [], numbered=False))
 
 
-# -- what happened between two looks at a task, told as events -------------------------------------
+# -- changes between two reads of a task, reported as events ---------------------------------------
 
 
 def test_text_that_an_agent_joins_into_one_part_is_told_by_what_it_grew() -> None:
@@ -156,7 +156,7 @@ def test_the_events_told_turn_the_earlier_task_into_the_later(log: list[Event], 
     assert sum(isinstance(event, TaskStatusUpdateEvent) for event in told) <= len(log) - end
 
 
-# -- what a turn said on the way, when it ends without a word: shown, and never that of another ----
+# -- the last text of a turn that ends without one: from this turn only ----------------------------
 
 
 QUESTION = Message(message_id="q", role=Role.AGENT, parts=(Part(text="which?"),))
@@ -182,7 +182,7 @@ def test_a_turn_that_has_text_is_left_as_it_is() -> None:
     assert with_final_text(more, SAID, BEFORE) == more
 
 
-# -- A stream breaks, and its task ends meanwhile: the end comes once, whatever else fails ---------
+# -- a stream breaks, its task ends: the end is reported once, whatever else fails -----------------
 
 
 async def refused(request: Any, context: CallContext) -> AsyncIterator[StreamItem]:
@@ -235,7 +235,7 @@ async def test_an_unknown_state_is_told_and_not_polled_for_ever(
 ) -> None:
     async def get(request: Any, context: CallContext) -> Task:
         looks.append(request)
-        # Some agents give each answer the time at which they wrote it.
+        # Some agents put the current time into each answer.
         now = Timestamp.parse(f"2026-01-31T12:00:{len(looks)}Z")
         status = TaskStatus(state=TaskState.UNSPECIFIED, timestamp=now)
         return Task(id="t-1", context_id="c-1", status=status)

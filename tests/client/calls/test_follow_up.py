@@ -1,4 +1,4 @@
-"""A message to a task that waits: its turn comes out once, in order and to its end."""
+"""A message to a waiting task: the client reports its turn once, in order and to the end."""
 
 from __future__ import annotations
 
@@ -52,28 +52,28 @@ BEFORE = Task(
 
 
 class Plan(NamedTuple):
-    """What an agent does with a message, and how its streams behave."""
+    """The agent's turn after a message, and the behaviour of its streams."""
 
     turn: list[Event]
     opening: str = "none"
-    keeps: bool = False  # what opens the stream, as the state of the task
+    keeps: bool = False  # the agent stores the task that opens the stream
     cuts: tuple[int, ...] = ()
     clean: bool = False
     resumption: str = "task"
     meanwhile: int = 0
     numbered: bool = False
-    moves: bool = False  # the question into the history, as soon as the answer is there
+    moves: bool = False  # the question moves into the history as soon as the answer arrives
     streaming: bool = True
-    late: int = 0  # how many looks at the task come before the turn begins
+    late: int = 0  # number of reads of the task before the turn begins
 
 
 class Asker:
-    """An agent with a task that has asked. It does what its plan says when that is answered."""
+    """An agent whose task has asked a question. After the answer it acts as planned."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.cuts = list(plan.cuts)
-        self.at = 0  # how many events of the turn have happened
+        self.at = 0  # number of the turn's events that have happened
         self.late = plan.late
         self.task = BEFORE
         self.calls: list[str] = []
@@ -146,7 +146,7 @@ class Asker:
             await self.stream(exchange, [*opened, *self.plan.turn[self.at :]], None)
 
     async def stream(self, exchange: Exchange, events: list[Event], after: int | None) -> None:
-        """Stream until a cut: so many events, and the rest of the turn goes on unheard."""
+        """Stream events up to a cut; the rest of the turn happens without the client."""
         count = min(self.cuts.pop(0), len(events)) if self.cuts else len(events)
         await exchange.open_stream()
         for place, event in enumerate(events[:count]):
@@ -179,7 +179,7 @@ def check(plan: Plan, events: list[Event], state: TaskState | None, settled: boo
     assert statuses[-1].state is final.state is state
     assert isinstance(events[-1], TaskStatusUpdateEvent)
     assert settled
-    # A task comes at most once, as the agent opened its stream.
+    # A task event comes at most once, as the opening of the stream.
     tasks = [event for event in events if isinstance(event, Task)]
     assert len(tasks) <= (plan.opening != "none")
     assert events[: len(tasks)] == tasks
@@ -191,7 +191,7 @@ def text_of(task: Task) -> dict[str, str]:
 
 @st.composite
 def turns(draw: st.DrawFn) -> list[Event]:
-    """Events that an agent may tell after its question was answered."""
+    """Events that an agent may send after its question was answered."""
     events: list[Event] = []
     begun = {"draft"}
     for number in range(draw(st.integers(0, 5))):
@@ -209,7 +209,7 @@ def turns(draw: st.DrawFn) -> list[Event]:
 
 
 def distinct(events: list[Event]) -> list[Event]:
-    """Leave out what could not be told apart from what came before it."""
+    """Remove events that equal an earlier event."""
     kept: list[Event] = []
     for event in events:
         if event not in kept:
@@ -269,7 +269,7 @@ async def test_a_message_that_the_task_shows_is_received_though_no_event_of_it_c
 
 @pytest.mark.anyio
 async def test_a_stream_that_is_only_the_next_question_ends_with_it():
-    """A message is sent again after its turn has asked: its stream is the task, as it stands."""
+    """A message is repeated after its turn has asked: the stream contains the current task only."""
     plan = Plan(turn=[], opening="as it was", keeps=True, numbered=True)
     events, state, settled = await read(plan)
     assert [type(event) for event in events] == [Task]

@@ -1,4 +1,4 @@
-"""Streams that break: every event once, in order, whatever the agent can do about it."""
+"""Broken streams: every event arrives once, in order, whether or not the agent can resume."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ async def test_comments_are_signs_of_life() -> None:
         await exchange.open_stream()
         await exchange.chunk(first)
         for _ in range(6):
-            await let_time_pass(0.2)  # what is tested is that time passes
+            await let_time_pass(0.2)  # the test needs real time to pass
             await exchange.chunk(b": still here\n\n")
         await exchange.chunk(second)
         await exchange.end_stream()
@@ -415,7 +415,7 @@ async def test_an_agent_that_is_not_there_is_reported_as_that() -> None:
 
 
 async def nothing(exchange: Exchange) -> None:
-    """Answer a stream without an event."""
+    """Answer a stream without events."""
     await exchange.body_of(b"", 200, content_type="text/event-stream")
 
 

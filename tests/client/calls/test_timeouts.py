@@ -1,4 +1,4 @@
-"""What is tried again, what is waited for, and for how long."""
+"""Retries and timeouts: which calls repeat, and how long the client waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A site that serves a signed card and the keys that it is signed with, for tests of trust."""
+"""A site with a signed card and its public keys, for tests of trust."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def new_keys(kid: str, alg: str = "ES256") -> SigningKeys:
 
 
 class Signer:
-    """Serves ``card`` and the ``published`` keys; counts the fetches of both by their paths.
+    """Serves ``card`` and the ``published`` keys; counts the fetches by path.
 
-    ``jku`` is what its signatures say, by default its own key set. ``change`` is what a proxy does
-    to the JSON of the card.
+    ``jku`` is the key address in the signatures, by default its own key set. ``change`` alters the
+    card's JSON, as a proxy would.
     """
 
     def __init__(self, *, card: bytes = LATEST, jku: str | None = None) -> None:
@@ -41,7 +41,7 @@ class Signer:
         self.headers: list[dict[str, str]] = []
 
     def written(self) -> bytes:
-        """Return the card as it is served."""
+        """Return the card as served."""
         jku = self.url + JWKS if self.jku is None else self.jku
         card = self.card.replace(b"https://a.example/", f"{self.url}/".encode())
         if self.is_signed:
@@ -49,7 +49,7 @@ class Signer:
         return self.change(card)
 
     def rotate(self, kid: str, *, overlap: bool = True) -> None:
-        """Sign with a new key from now on; with ``overlap`` the old one stays published."""
+        """Sign with a new key from now on; with ``overlap`` the old key stays published."""
         before = self.published["keys"] if overlap else []
         self.keys = new_keys(kid)
         self.published = {"keys": [*self.keys.published["keys"], *before]}

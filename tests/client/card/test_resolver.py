@@ -27,7 +27,7 @@ WELL_KNOWN = "/.well-known/agent-card.json"
 
 
 class Site:
-    """Serves cards at some paths, and counts who asks for what."""
+    """Serves cards at some paths, and counts the requests for each."""
 
     def __init__(self, *paths: str, **headers: str) -> None:
         self.paths = paths

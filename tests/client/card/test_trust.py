@@ -1,4 +1,4 @@
-"""Which signed cards a client uses, which it refuses, and what it says about them."""
+"""Signed cards: when the client uses a card, when it rejects a card, and the errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def signing(signer: Signer):
 
 
 async def connected(reference: Any, trust: Any = True, **options: Any):
-    """Return a connection that was opened and closed again."""
+    """Open a connection, close it, and return it."""
     async with parley.connect(reference, trust=trust, auth=False, **options) as agent:
         return agent
 
@@ -49,7 +49,7 @@ async def refused(reference: Any, trust: Any = True, **options: Any) -> CardNotT
     return caught.value
 
 
-# -- what is trusted ----------------------------------------------------------------------------
+# -- trusted cards ------------------------------------------------------------------------------
 
 
 async def test_a_card_signed_with_keys_of_its_own_origin_is_trusted() -> None:
@@ -93,7 +93,7 @@ async def test_pinned_keys_are_trusted_and_no_others(tmp_path: Path) -> None:
 
 
 def replaced(signer: Signer) -> Signer:
-    """Return a site with the key that was there before."""
+    """Return a site that serves only the previous key."""
     other = Signer()
     other.published = {"keys": signer.published["keys"][1:]}
     return other
@@ -151,7 +151,7 @@ async def test_a_kept_card_is_fetched_again_when_its_key_is_gone() -> None:
             agent._cards._verifier.trust.key_sets = KeySetCache()
             assert await agent.refresh_card()
             assert signer.fetches.count(WELL_KNOWN) == 2
-            # What was fetched just now, and is not trusted, is not fetched once more.
+            # A card that was just fetched, and is not trusted, is not fetched again.
             signer.is_signed = False
             signer.caching = {}
             agent._cards._verifier.trust.algorithms = frozenset({"RS256"})
@@ -186,7 +186,7 @@ async def test_while_the_keys_cannot_be_had_those_that_are_kept_count() -> None:
 
 
 async def test_extended_cards_that_come_at_once_are_each_verified_as_they_came() -> None:
-    """Only the JSON that came has the member ``more``, which is signed with it."""
+    """Only the received JSON contains the signed member ``more``."""
     capabilities = replace(CARD.capabilities, extended_agent_card=True)
     card = versions.write_card(replace(CARD, capabilities=capabilities), "1.0")
     asked = []
@@ -216,7 +216,7 @@ async def test_extended_cards_that_come_at_once_are_each_verified_as_they_came()
         assert agent.card_trust.verdict.form == "received"
 
 
-# -- what is not trusted -----------------------------------------------------------------------
+# -- untrusted cards ---------------------------------------------------------------------------
 
 
 async def test_a_card_without_a_signature_is_refused() -> None:
@@ -263,7 +263,7 @@ async def test_a_signature_is_of_the_card_that_it_is_on() -> None:
         assert "the card was changed" in str(await refused(signer.url))
 
 
-# -- where keys may come from ------------------------------------------------------------------
+# -- allowed sources of keys -------------------------------------------------------------------
 
 
 async def test_keys_at_another_origin_need_to_be_trusted() -> None:
@@ -316,7 +316,7 @@ async def test_a_redirect_of_a_key_set_is_not_followed() -> None:
 
 
 async def test_the_own_origin_is_that_of_the_address_that_the_caller_gave() -> None:
-    """A redirect must not choose whose keys are trusted."""
+    """A redirect must not change the origin whose keys are trusted."""
     async with signing(Signer()) as signer:
 
         async def redirect(exchange: Any) -> None:
@@ -388,7 +388,7 @@ async def test_one_trusted_signature_among_others_is_enough() -> None:
         assert not reasons[-1]
 
 
-# -- how it is said ----------------------------------------------------------------------------
+# -- error messages ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

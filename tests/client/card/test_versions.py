@@ -1,4 +1,4 @@
-"""Everything a connection does, in each version and over each binding, against a Parley agent."""
+"""Every operation of a connection, in each version and over each binding, with a Parley agent."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from tests.kit.services.proxy import line
 pytestmark = pytest.mark.anyio
 
 SOON = Retry(calls=3, streams=100, first=0.05, limit=0.25)
-"""Until a channel of gRPC connects again, which has a backoff of its own."""
+"""Long enough for a gRPC channel to reconnect: the channel has its own backoff."""
 STOPS = (9, 24)
 go_on: asyncio.Queue[None] = asyncio.Queue()
-"""Lets an essay go on that has stopped."""
+"""Lets a stopped essay continue."""
 
 served = Agent("Served", description="Does a little of everything", version="1.0.0")
 
@@ -102,7 +102,7 @@ async def test_a_stream_tells_everything_once_and_in_order(remote: RemoteAgent) 
     task = await remote.get(stream.task_id)
     assert (task.text, task.context_id) == ("0 1 2 ", stream.context_id)
     if (remote.interface.protocol_binding, remote.version) != ("GRPC", "0.3"):
-        # Which cannot tell a length of 0 from none.
+        # gRPC of 0.3 cannot distinguish a length of 0 from no length.
         assert (await remote.get(stream.task_id, history_length=0)).history == ()
 
 

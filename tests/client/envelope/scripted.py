@@ -1,4 +1,4 @@
-"""An agent of the envelope protocol that does what a test tells it: over WebSocket and by POST."""
+"""A scripted agent of the envelope protocol, over WebSocket and POST."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Peer:
         await self.send(answer_to(request, "EVENT", status, results=results, metadata=metadata))
 
     def cut(self) -> None:
-        """Let the connection go dead."""
+        """Abort the connection."""
         assert self.socket is not None
         transport = self.socket._req.transport  # type: ignore[union-attr]
         assert transport is not None
@@ -64,7 +64,7 @@ Script = Callable[[Peer, Sent], Awaitable[None]]
 
 
 class ScriptedAgent:
-    """Where it listens, what it received, and how it opens WebSockets."""
+    """A scripted agent: its address, the messages received, its handling of WebSocket upgrades."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -134,7 +134,7 @@ class ScriptedAgent:
 async def scripted_agent(
     script: Script, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[ScriptedAgent]:
-    """Run an agent at ``url``; it takes WebSockets and POSTs."""
+    """Run an agent at ``url``; it accepts WebSockets and POSTs."""
     agent = ScriptedAgent(script)
     app = web.Application()
     app.router.add_get("/envelope", agent.upgrade)
@@ -155,5 +155,5 @@ async def scripted_agent(
 
 
 async def echo(peer: Peer, request: Sent) -> None:
-    """Answer with the parameters."""
+    """Answer with the parameters of the request."""
     await peer.answer(request, results=[request["payload"].get("parameters")])

@@ -1,4 +1,4 @@
-"""Requests over WebSockets that come and go, and over HTTP where there are none."""
+"""Requests over WebSockets that drop and reconnect, and over HTTP without a WebSocket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client and servers that stall, flood and refuse, over lines that break."""
+"""The client with servers that stall, flood or reject, over connections that break."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_a_kept_connection_is_opened_again_after_its_credentials_were_refu
     assert refusals == 2
 
 
-# -- the envelope client and a real server, over a line that breaks --------------------------------
+# -- the envelope client and a real server, over a connection that breaks --------------------------
 
 
 agent = Agent("Streams")
@@ -86,7 +86,7 @@ async def url() -> AsyncIterator[str]:
         yield address
 
 
-# -- agents behind a client's socket: registered with a real server, and asked through it ----------
+# -- agents that register over a client's socket with a real server, and get requests --------------
 
 
 gateway = Agent("Gateway")

@@ -146,7 +146,7 @@ async def test_an_egress_policy_holds_for_sockets_also_for_one_that_is_open(url:
         await parley.envelope.connect(f"{url}/envelope", egress=Egress())
     async with parley.envelope.connect(f"{url}/envelope") as client:
         assert (await client.request("say", "hello")).result == {"text": "hello"}
-        before = turn_egress.set(Egress())  # in the function of an agent whose server has a policy
+        before = turn_egress.set(Egress())  # as within a turn of a server with an egress policy
         try:
             with pytest.raises(AddressNotAllowed):
                 await client.request("say", "hello")
@@ -164,7 +164,7 @@ async def test_over_tls_the_certificate_is_checked_and_without_it_nothing_secret
         async with parley.envelope.connect(url, tls=Tls(ca=certificate), bearer="x") as client:
             assert (await client.request("echo", 1)).result == 1
             assert client.uses_socket
-        with pytest.raises(Untrusted):  # and HTTP is not tried in its place
+        with pytest.raises(Untrusted):  # and the client does not fall back to HTTP
             await parley.envelope.connect(url, bearer="x")
         assert len(agent.upgrades) == 1
     with pytest.raises(NotEncrypted):

@@ -1,4 +1,4 @@
-"""An agent's file transfer, scripted: every fault is said by the test, down to the byte."""
+"""A scripted server for an agent's file transfer: each test sets the faults, down to the byte."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ TRANSFER = "urn:parley:file-transfer:v1"
 
 
 class FileHost:
-    """Files in memory, and what goes wrong with the next requests.
+    """Files in memory, and the faults of the next requests.
 
-    ``takes`` are the bytes that the next uploads take before the connection breaks, ``gives`` those
-    that the next downloads give. With ``acknowledges`` an upload keeps no more bytes than that, and
-    is answered as if that were right. ``ranges`` is whether it knows of ranges, ``tag`` what its
-    entity tags begin with. While it ``hangs``, it answers no upload. With a ``token`` it wants
-    that one to create and to give files, and counts what it has ``refused``.
+    ``takes`` lists the bytes that each next upload accepts before the connection breaks, ``gives``
+    the bytes that each next download sends. With ``acknowledges`` an upload stores at most this
+    many bytes, and reports success. ``ranges``: the server supports ranges; ``tag`` is the prefix
+    of its entity tags. While it ``hangs``, no upload is answered. With a ``token`` the server
+    requires this token to create and send files, and counts ``refused`` requests.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class FileHost:
         return self.server.url
 
     def put(self, content: bytes, name: str = "a.bin", id: str = "f") -> str:
-        """Keep a file, and return its address."""
+        """Store a file, and return its address."""
         self.files[id] = {"content": content, "complete": True, "filename": name}
         return f"{self.url}/files/{id}?sig=s"
 
@@ -150,7 +150,7 @@ class FileHost:
 
 @asynccontextmanager
 async def file_host() -> AsyncIterator[FileHost]:
-    """Serve one."""
+    """Serve a file host."""
     host = FileHost()
     async with scripted(host.handle) as server:
         host.server = server

@@ -1,4 +1,4 @@
-"""Downloads: what arrives, what survives a broken connection, and where nobody is asked."""
+"""Downloads: complete content, resumption after a broken connection, addresses never contacted."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_raw_parts_are_read_alike_without_asking_anybody(host, remote, tmp
 
 
 def may_be_survived(cuts):
-    """Return whether not all tries of the first request end before a byte came."""
+    """Return whether a byte arrives before the tries of the first request are used up."""
     return len(cuts) <= AT_ONCE.calls or any(cuts[: AT_ONCE.calls + 1])
 
 
@@ -151,7 +151,7 @@ async def test_refusals_say_what_would_be_right(host, remote):
             await remote.read(Part(url=f"{server.url}/f"))
 
 
-# -- where to ----------------------------------------------------------------------------------
+# -- redirects and credentials -----------------------------------------------------------------
 
 
 async def test_credentials_stay_at_the_agents_origin_also_after_redirects(host):

@@ -1,4 +1,4 @@
-"""Uploads: what is sent, what survives a broken connection, and what is refused before."""
+"""Uploads: the requests, resumption after a broken connection, rejection before sending."""
 
 from __future__ import annotations
 

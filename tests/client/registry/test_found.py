@@ -1,4 +1,4 @@
-"""What is found in catalogs and registries, and how it is called."""
+"""Agents found in catalogs and registries, and calls to them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_a_file_that_is_no_catalog_is_named(
         await parley.find("x", registry=file)
 
 
-# -- what is found is called like any agent, but a registry is not the user ------------------------
+# -- a found agent is called like any agent, but a registry has fewer rights than the user ---------
 
 
 def found(**entry: Any) -> FoundAgent:
@@ -70,7 +70,7 @@ async def test_a_card_in_an_entry_gets_credentials_for_its_first_interface_only(
         async with parley.connect(inside, bearer="token") as remote:
             assert remote.interface.url.startswith(server.url)
             assert [each.url for each in remote.skipped_interfaces] == [f"{evil.url}/rpc"]
-        # A caller's own card may name any origin; one of a registry may not.
+        # A card from the caller may name any origin; a card from a registry may not.
         grpc = {**second, "url": "agent.example.com:443", "protocolBinding": "GRPC"}
         given["supportedInterfaces"] = [grpc]
         with pytest.raises(OriginNotTrusted):

@@ -1,4 +1,4 @@
-"""Registries over REST, as Parley and as others write them."""
+"""Registries over REST, from Parley and from other implementations."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_credentials_go_to_the_registry() -> None:
         async with parley.RemoteRegistry(server.url, auth=Bearer("right")) as registry:
             [_] = await registry.find("x")
             [_] = await registry.find("x")
-        assert len(server.exchanges) == 4  # asked for once
+        assert len(server.exchanges) == 4  # challenged only once
         with pytest.raises(AuthenticationRequired, match="requires credentials"):
             await parley.find("x", registry=server.url)
         with pytest.raises(AuthenticationRequired) as caught:
@@ -124,7 +124,7 @@ async def test_credentials_do_not_follow_a_catalog_to_another_origin() -> None:
             assert "authorization" in registry.exchanges[1].headers
 
 
-# -- from an address to a registry -------------------------------------------------------------
+# -- discovery of a registry from an address ---------------------------------------------------
 
 
 async def test_pages_are_followed_up_to_the_limit() -> None:

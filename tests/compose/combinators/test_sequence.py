@@ -1,4 +1,4 @@
-"""``sequence``: each part gets what the one before it answered."""
+"""``sequence``: each part gets the answer of the part before it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def test_each_part_gets_the_answer_of_the_one_before_it() -> None:
         assert done.text == "Two(ONE(GO))"
         assert [artifact.name for artifact in done.artifacts] == ["Do two"] or done.artifacts
         said = [message.text for message in done.history]
-    assert "One: One(go)" in said  # what a part answered is progress, with its name
+    assert "One: One(go)" in said  # a part's answer is progress, labelled with the part's name
 
 
 async def test_a_function_that_fails_ends_it_without_its_words() -> None:
@@ -124,7 +124,7 @@ async def test_a_part_remembers_the_conversation_and_is_referred_to_its_own_task
         assert contexts[0] == contexts[1] != contexts[2]
         own = worker.turns[0].task_id
         assert [turn.message.reference_task_ids for turn in worker.turns] == [(), (own,), (own,)]
-        # What another agent's task is called is of no use to a part.
+        # A part gets no reference to another agent's task.
         assert other.turns[0].message.reference_task_ids == ()
         assert [task.id for task in await worker.turns[2].references()] == [own]
 

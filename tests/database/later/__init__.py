@@ -1,1 +1,1 @@
-"""The SQL of the next version of the application that keeps notes."""
+"""The SQL of the next version of the notes application."""

@@ -1,1 +1,1 @@
-"""The SQL of an application that keeps notes."""
+"""The SQL of the notes application."""

@@ -1,4 +1,4 @@
-"""The writer of groups to PostgreSQL: nothing is lost or written twice, whatever is cut."""
+"""The batch writer for PostgreSQL: nothing is lost or written twice, whatever breaks."""
 
 from __future__ import annotations
 

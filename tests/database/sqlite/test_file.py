@@ -1,4 +1,4 @@
-"""The SQLite file of an application that is not the task store."""
+"""The SQLite file of an application other than the task store."""
 
 from __future__ import annotations
 
